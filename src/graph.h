@@ -1,0 +1,255 @@
+/* graph.h: tensors, ops, programs and the store: the one data structure of cresnet.
+ *
+ * A program is a list of ops over named tensors. Layers append to it, passes rewrite it, the planner gives its tensors
+ * offsets, exec runs it. It is plain data: it can be printed, compared and tested without a device.
+ *
+ * Laws
+ *   - Tensors are written by one op (single assignment), except STORE tensors, which ops may update in place.
+ *   - `offset` is in bytes from the start of the tensor's region; STORE offsets are fixed when the tensor is made, POOL
+ *     offsets by plan. Two tensors conflict exactly when region and [offset, offset + bytes) overlap.
+ *   - Building never returns an error code: out of memory is sticky in `failed`; wrong shapes are our mistake (assert).
+ * Knows nothing of devices. */
+#ifndef CR_GRAPH_H
+#define CR_GRAPH_H
+
+#include "config.h"
+#include "dtype.h"
+
+/* ---- ops ------------------------------------------------------------------------------------------------------- */
+
+enum { CR_OP_IN_MAX = 6, CR_OP_OUT_MAX = 4, CR_OP_WAIT_MAX = 4, CR_NONE = -1 };
+
+enum cr_op_kind {
+#define OP(op, what) CR_OP_##op,
+#define IN(op, slot)
+#define OUT(op, slot)
+#define OPT_IN(op, slot)
+#define OPT_OUT(op, slot)
+#define INPLACE(op, out, in)
+#define GRAD(op)
+#define END(op)
+#include "ops.def"
+#undef OP
+#undef IN
+#undef OUT
+#undef OPT_IN
+#undef OPT_OUT
+#undef END
+    CR_OP_COUNT
+};
+
+/* Slots: op.in[CR_IN_conv_x], op.out[CR_OUT_conv_y]; CR_INS_conv and CR_OUTS_conv are their numbers. */
+#define OP(op, what) enum {
+#define IN(op, slot) CR_IN_##op##_##slot,
+#define OPT_IN(op, slot) CR_IN_##op##_##slot,
+#define OUT(op, slot)
+#define OPT_OUT(op, slot)
+#define END(op) CR_INS_##op };
+#include "ops.def"
+#undef IN
+#undef OPT_IN
+#undef OUT
+#undef OPT_OUT
+#undef END
+#define IN(op, slot)
+#define OPT_IN(op, slot)
+#define OUT(op, slot) CR_OUT_##op##_##slot,
+#define OPT_OUT(op, slot) CR_OUT_##op##_##slot,
+#define END(op) CR_OUTS_##op };
+#include "ops.def"
+#undef OP
+#undef IN
+#undef OPT_IN
+#undef OUT
+#undef OPT_OUT
+#undef INPLACE
+#undef GRAD
+#undef END
+
+struct cr_op_info {
+    const char *name, *what;
+    int         ins, outs;
+    const char *in_name[CR_OP_IN_MAX], *out_name[CR_OP_OUT_MAX];
+    bool        in_optional[CR_OP_IN_MAX], out_optional[CR_OP_OUT_MAX];
+    unsigned    inplace[CR_OP_OUT_MAX]; /* bit i: may take over input i */
+    bool        has_grad;
+};
+const struct cr_op_info *cr_op_info(enum cr_op_kind kind);
+
+enum cr_lane { CR_LANE_COMPUTE, CR_LANE_TO_HOST, CR_LANE_TO_DEVICE, CR_LANE_COMM, CR_LANES };
+const char *cr_lane_name(enum cr_lane lane);
+
+struct cr_conv_attr { /* conv*, maxpool*, pad_shortcut*: windows are R x S, square stride and padding */
+    int  stride, pad;
+    int  window;     /* maxpool: R = S; conv takes R, S from the filter */
+    int  pad_c;      /* pad_shortcut: zero channels in front */
+    bool accumulate; /* wgrad adds to dw */
+};
+struct cr_bn_attr {
+    float eps, momentum;
+    bool  relu;
+    bool  accumulate; /* bn_grad_finalize adds to dgamma, dbeta */
+};
+struct cr_loss_attr {
+    float smoothing;
+    float weight; /* loss_grad: 1/accumulate */
+};
+struct cr_dense_attr {
+    bool accumulate; /* dense_wgrad, dense_bgrad add to dw, db */
+};
+struct cr_input_attr {
+    float mean[3], std[3];
+};
+struct cr_sgd_attr {
+    bool nesterov;
+    int  micro_batches; /* training forward passes an update stands for: moves CR_STATE_BATCHES */
+};
+
+struct cr_op {
+    enum cr_op_kind kind;
+    enum cr_lane    lane;
+    int             layer;               /* index into program.layer, or CR_NONE */
+    int             in[CR_OP_IN_MAX];    /* tensor ids by slot; CR_NONE = absent */
+    int             out[CR_OP_OUT_MAX];
+    int             workspace;           /* tensor id or CR_NONE; lives during this op only */
+    int             wait[CR_OP_WAIT_MAX]; /* op indices on other lanes that must be complete first; CR_NONE ends the list */
+    int             row;                 /* chosen kernel row (backend's index), CR_NONE before select */
+    union {
+        struct cr_conv_attr  conv; /* conv*, maxpool*, pad_shortcut*, avgpool* (unused there) */
+        struct cr_bn_attr    bn;
+        struct cr_loss_attr  loss; /* loss, loss_grad */
+        struct cr_dense_attr dense;
+        struct cr_input_attr input;
+        struct cr_sgd_attr   sgd;
+    } attr;
+};
+
+/* ---- tensors --------------------------------------------------------------------------------------------------- */
+
+enum cr_region {
+    CR_REGION_STORE, /* persistent: parameters, gradients, optimizer state, running statistics, device-owned state */
+    CR_REGION_POOL,  /* transient, planned */
+    CR_REGION_INPUT, /* the batch: images and labels, written by exec before a run */
+    CR_REGIONS
+};
+const char *cr_region_name(enum cr_region region);
+
+struct cr_tensor {
+    const char    *name; /* unique in its program: "layer3.0.conv2.y"; its gradient: "d.layer3.0.conv2.y" */
+    enum cr_dtype  dtype;
+    enum cr_region region;
+    int64_t        dim[4]; /* see ops.def for the order; unused dims are 1 */
+    size_t         bytes;
+    bool           keep;        /* lives to the end of the program: something outside reads it */
+    int            first, last; /* op indices, inclusive; set by cr_program_lifetimes */
+    int            alias;       /* tensor whose storage this one takes over, or CR_NONE; set by plan */
+    size_t         offset;
+};
+int64_t cr_tensor_elems(const struct cr_tensor *tensor);
+
+/* ---- store ----------------------------------------------------------------------------------------------------- */
+
+/* Each plane holds the same parameters at the same element offsets (running: the BN buffers); the state plane holds
+ * CR_STATE_COUNT f64. All planes lie in one region, one after the other. */
+enum cr_plane { CR_PLANE_VALUE, CR_PLANE_GRAD, CR_PLANE_MOMENTUM, CR_PLANE_RUNNING, CR_PLANE_STATE, CR_PLANES };
+const char *cr_plane_name(enum cr_plane plane);
+
+/* Device-owned scalars (f64): written by kernels only, saved in state.safetensors. */
+enum cr_state {
+    CR_STATE_LOSS_SCALE, /* gradients are multiplied by it; 1 in fp32 */
+    CR_STATE_GROWTH,     /* updates since the scale last changed */
+    CR_STATE_UPDATES,    /* updates applied */
+    CR_STATE_BATCHES,    /* training forward passes: num_batches_tracked */
+    CR_STATE_NONFINITE,  /* 1 when the last update was suppressed */
+    CR_STATE_SKIPPED,    /* updates suppressed so far */
+    CR_STATE_COUNT = 8
+};
+
+enum cr_param_role { CR_ROLE_CONV, CR_ROLE_DENSE_WEIGHT, CR_ROLE_DENSE_BIAS, CR_ROLE_GAMMA, CR_ROLE_BETA, CR_ROLE_MEAN, CR_ROLE_VAR };
+
+struct cr_param {
+    const char        *name; /* torchvision's: "layer1.0.bn2.weight" */
+    enum cr_param_role role;
+    int64_t            dim[4];  /* K,R,S,C for filters and K,1,1,C for dense weights; 1,1,1,C for vectors */
+    int64_t            elems;
+    int64_t            offset;  /* elements from the start of its plane; multiple of 64 */
+    bool               decay;   /* weight decay applies */
+    bool               frozen;  /* has no gradient, is not updated */
+    bool               zero;    /* gamma that starts at 0 (model.zero_init_last) */
+    int                layer;
+};
+
+struct cr_store {
+    struct cr_param *param; /* trainable ones and running statistics, in torchvision's order of definition */
+    int              params, capacity;
+    int64_t          value_elems, running_elems; /* of the planes, with padding */
+    bool             has_momentum;
+    bool             failed;
+    struct cr_arena  arena;
+};
+/* Adds a parameter (name is copied); returns its index. MEAN and VAR go to the running plane, all else to value. */
+int     cr_store_add(struct cr_store *store, const char *name, enum cr_param_role role, const int64_t dim[4], int layer);
+int     cr_store_find(const struct cr_store *store, const char *name); /* CR_NONE: none */
+size_t  cr_store_plane_offset(const struct cr_store *store, enum cr_plane plane); /* bytes; a multiple of 256 */
+size_t  cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane);
+size_t  cr_store_bytes(const struct cr_store *store); /* the whole region */
+bool    cr_store_is_running(enum cr_param_role role);
+int64_t cr_store_trainable(const struct cr_store *store); /* parameters as people count them: no running statistics */
+/* Initial value of one element given by its index in the file's order (OIHW): He-normal and so on. */
+float cr_store_initial(const struct cr_store *store, int param, int64_t oihw, const struct cr_config *config);
+/* Fills the value and running planes on the host: `plane` pointers as laid out in the region. */
+void cr_store_init_host(const struct cr_store *store, const struct cr_config *config, float *value, float *running);
+void cr_store_free(struct cr_store *store);
+
+/* ---- program --------------------------------------------------------------------------------------------------- */
+
+struct cr_program {
+    const char            *name; /* "step", "micro_first", "micro", "micro_last", "eval" */
+    const struct cr_store *store;
+    struct cr_tensor      *tensor;
+    int                    tensors, tensor_capacity;
+    struct cr_op          *op;
+    int                    ops, op_capacity;
+    const char           **layer; /* names for messages and profiles */
+    int                    layers, layer_capacity;
+    size_t                 region_bytes[CR_REGIONS]; /* set by plan (POOL) and by the builder */
+    size_t                 bound_bytes;              /* lower bound of the pool; set by plan */
+    int                    images, labels, logits, metrics; /* tensor ids, CR_NONE when absent */
+    bool                   failed;                   /* out of memory while building */
+    struct cr_arena        arena;
+};
+void cr_program_init(struct cr_program *program, const char *name, const struct cr_store *store);
+void cr_program_free(struct cr_program *program);
+/* A deep copy, so that a pass can be undone or compared. */
+CR_MUST cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to);
+
+int cr_layer_add(struct cr_program *program, const char *name);
+int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dtype, enum cr_region region,
+                  int64_t d0, int64_t d1, int64_t d2, int64_t d3);
+/* The tensor of a parameter's slice of a plane ("layer1.0.conv1.weight", "grad.layer1..."), or of a whole plane
+ * (param = CR_NONE: "plane.grad"); made on first use, found afterwards. */
+int cr_tensor_store(struct cr_program *program, enum cr_plane plane, int param);
+int cr_tensor_find(const struct cr_program *program, const char *name);
+
+struct cr_op cr_op_make(enum cr_op_kind kind, int layer); /* all slots CR_NONE */
+/* Appends an op. Output slots left CR_NONE that are not optional get a new tensor of the inferred shape, named `name` for
+ * the first and `name.<slot>` for the others; optional ones are made when named CR_NEW. Returns the op's index. */
+enum { CR_NEW = -2 };
+int cr_emit(struct cr_program *program, const struct cr_op *op, const char *name);
+/* Shape and type of output slot `slot` from the inputs and attributes; asserts that they fit together. */
+void cr_op_infer(const struct cr_program *program, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]);
+/* Bytes that must move (each operand once) and floating-point operations (a multiply-add counts 2). */
+void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double *bytes, double *flops);
+
+/* Reads and writes of an op, workspace in both; returns how many ids were put (at most 8). */
+int cr_op_reads(const struct cr_op *op, int ids[8]);
+int cr_op_writes(const struct cr_op *op, int ids[8]);
+
+void cr_program_lifetimes(struct cr_program *program); /* sets first and last of every tensor */
+/* The laws above plus: slots filled, written before read, unique names, each trainable parameter's gradient written
+ * exactly once (in programs that have gradients). */
+CR_MUST cr_status cr_program_check(const struct cr_program *program);
+/* One line an op: "  12 conv            layer1.0.conv1.y f32[128,32,32,16] = x:stem.relu.y w:layer1.0.conv1.weight  stride=1 pad=1" */
+void cr_program_print(const struct cr_program *program, struct cr_text *out);
+
+#endif
