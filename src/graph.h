@@ -71,10 +71,11 @@ struct cr_op_info {
     int         ins, outs;
     const char *in_name[CR_OP_IN_MAX], *out_name[CR_OP_OUT_MAX];
     bool        in_optional[CR_OP_IN_MAX], out_optional[CR_OP_OUT_MAX];
-    unsigned    inplace[CR_OP_OUT_MAX]; /* bit i: may take over input i */
     bool        has_grad;
 };
 const struct cr_op_info *cr_op_info(enum cr_op_kind kind);
+/* Bit i: output slot `out` may take over the storage of input slot i when that tensor dies here and has as many bytes. */
+unsigned cr_op_inplace(enum cr_op_kind kind, int out);
 
 enum cr_lane { CR_LANE_COMPUTE, CR_LANE_TO_HOST, CR_LANE_TO_DEVICE, CR_LANE_COMM, CR_LANES };
 const char *cr_lane_name(enum cr_lane lane);
@@ -86,9 +87,10 @@ struct cr_conv_attr { /* conv*, maxpool*, pad_shortcut*: windows are R x S, squa
     bool accumulate; /* wgrad adds to dw */
 };
 struct cr_bn_attr {
-    float eps, momentum;
-    bool  relu;
-    bool  accumulate; /* bn_grad_finalize adds to dgamma, dbeta */
+    float   eps, momentum;
+    int64_t count;      /* bn_finalize, bn_grad_finalize: M = N*H*W, elements a channel's sums run over */
+    bool    relu;       /* bn_apply */
+    bool    accumulate; /* bn_grad_finalize adds to dgamma, dbeta */
 };
 struct cr_loss_attr {
     float smoothing;
@@ -176,6 +178,7 @@ struct cr_param {
     bool               decay;   /* weight decay applies */
     bool               frozen;  /* has no gradient, is not updated */
     bool               zero;    /* gamma that starts at 0 (model.zero_init_last) */
+    int64_t            fan_in, fan_out; /* of the layer the parameter belongs to */
     int                layer;
 };
 
@@ -183,6 +186,7 @@ struct cr_store {
     struct cr_param *param; /* trainable ones and running statistics, in torchvision's order of definition */
     int              params, capacity;
     int64_t          value_elems, running_elems; /* of the planes, with padding */
+    enum cr_dtype    real; /* of all planes but state: f32; f64 in tests */
     bool             has_momentum;
     bool             failed;
     struct cr_arena  arena;
@@ -206,6 +210,7 @@ void cr_store_free(struct cr_store *store);
 struct cr_program {
     const char            *name; /* "step", "micro_first", "micro", "micro_last", "eval" */
     const struct cr_store *store;
+    enum cr_dtype          real;  /* type of activations: f32; f64 in tests; 16-bit on a GPU */
     struct cr_tensor      *tensor;
     int                    tensors, tensor_capacity;
     struct cr_op          *op;
