@@ -7,6 +7,10 @@
 #define CR_EXEC_H
 
 #include "backend.h"
+#include "passes.h"
+
+/* How passes see this device. The target refers to the device and must not outlive it. */
+struct cr_target cr_device_target(struct cr_device *device);
 
 /* The memory that the programs of a run share. */
 struct cr_memory {
@@ -27,6 +31,10 @@ CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, cons
 CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step);
 /* Runs ops [first, last] only; for verify and profile. */
 CR_MUST cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last);
+/* From now on each pool range is filled with NaN bytes when its tensor dies: a result that changes read memory that was no
+ * longer its own. For tests. */
+CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
+const char       *cr_exec_row_name(const struct cr_exec *exec, int op);
 /* Reads a tensor (of the store, or kept) to the host / writes one. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);

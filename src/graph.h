@@ -228,7 +228,7 @@ void cr_program_free(struct cr_program *program);
 /* A deep copy, so that a pass can be undone or compared. */
 CR_MUST cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to);
 
-int cr_layer_add(struct cr_program *program, const char *name);
+int cr_program_layer(struct cr_program *program, const char *name);
 int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dtype, enum cr_region region,
                   int64_t d0, int64_t d1, int64_t d2, int64_t d3);
 /* The tensor of a parameter's slice of a plane ("layer1.0.conv1.weight", "grad.layer1..."), or of a whole plane

@@ -109,7 +109,7 @@ static const char *copy_name(struct cr_program *p, const char *name) {
     return copy ? copy : "";
 }
 
-int cr_layer_add(struct cr_program *p, const char *name) {
+int cr_program_layer(struct cr_program *p, const char *name) {
     if (!grow(p, &p->layer, p->layers, &p->layer_capacity, sizeof *p->layer)) return 0;
     p->layer[p->layers] = copy_name(p, name);
     return p->layers++;

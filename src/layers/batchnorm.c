@@ -1,0 +1,85 @@
+/* batchnorm.c: batch normalisation over N,H,W (Ioffe and Szegedy 2015), with PyTorch's running statistics.
+ * Training: sums -> coefficients -> apply, so that a device may take the sums from a convolution's epilogue and ranks may
+ * add theirs. Evaluation, and frozen parts in training: coefficients from the running statistics. */
+#include "layers/layer.h"
+
+#include <stdio.h>
+
+struct bn_params {
+    int gamma, beta, mean, var;
+};
+
+static struct bn_params find_params(struct cr_net *net, const char *path, int64_t channels, bool zero) {
+    struct bn_params b;
+    b.gamma = cr_net_param(net, path, "weight", CR_ROLE_GAMMA, 1, 1, 1, channels);
+    b.beta  = cr_net_param(net, path, "bias", CR_ROLE_BETA, 1, 1, 1, channels);
+    b.mean  = cr_net_param(net, path, "running_mean", CR_ROLE_MEAN, 1, 1, 1, channels);
+    b.var   = cr_net_param(net, path, "running_var", CR_ROLE_VAR, 1, 1, 1, channels);
+    if (zero && !net->store->failed) {
+        char name[256];
+        snprintf(name, sizeof name, "%s.weight", path);
+        net->store->param[cr_store_find(net->store, name)].zero = true;
+    }
+    return b;
+}
+
+static struct cr_bn_attr attributes(const struct cr_net *net, int x) {
+    struct cr_bn_attr a = {.eps = (float)net->config->model.bn_eps, .momentum = (float)net->config->model.bn_momentum};
+    if (!net->program->failed) {
+        const struct cr_tensor *t = &net->program->tensor[x];
+        a.count                   = t->dim[0] * t->dim[1] * t->dim[2];
+    }
+    return a;
+}
+
+/* Returns the coefficients; *saved gets (mean, rstd) for the gradient. */
+static int training_coefficients(struct cr_net *net, const char *path, int x, struct bn_params b, int *saved) {
+    char name[256];
+    struct cr_op stats          = cr_op_make(CR_OP_bn_stats, net->layer);
+    stats.in[CR_IN_bn_stats_x]  = x;
+    snprintf(name, sizeof name, "%s.stats", path);
+    int stats_op = cr_emit(net->program, &stats, name);
+    if (net->program->failed) return 0;
+
+    struct cr_op op                            = cr_op_make(CR_OP_bn_finalize, net->layer);
+    op.in[CR_IN_bn_finalize_stats]             = net->program->op[stats_op].out[0];
+    op.in[CR_IN_bn_finalize_gamma]             = b.gamma;
+    op.in[CR_IN_bn_finalize_beta]              = b.beta;
+    op.in[CR_IN_bn_finalize_running_mean]      = b.mean;
+    op.in[CR_IN_bn_finalize_running_var]       = b.var;
+    op.out[CR_OUT_bn_finalize_running_mean]    = b.mean;
+    op.out[CR_OUT_bn_finalize_running_var]     = b.var;
+    op.attr.bn                                 = attributes(net, x);
+    snprintf(name, sizeof name, "%s.coef", path);
+    int index = cr_emit(net->program, &op, name);
+    if (net->program->failed) return 0;
+    *saved = net->program->op[index].out[CR_OUT_bn_finalize_saved];
+    return net->program->op[index].out[CR_OUT_bn_finalize_coef];
+}
+
+static int running_coefficients(struct cr_net *net, const char *path, int x, struct bn_params b) {
+    char name[256];
+    struct cr_op op                    = cr_op_make(CR_OP_bn_coef, net->layer);
+    op.in[CR_IN_bn_coef_gamma]         = b.gamma;
+    op.in[CR_IN_bn_coef_beta]          = b.beta;
+    op.in[CR_IN_bn_coef_running_mean]  = b.mean;
+    op.in[CR_IN_bn_coef_running_var]   = b.var;
+    op.attr.bn                         = attributes(net, x);
+    snprintf(name, sizeof name, "%s.coef", path);
+    int index = cr_emit(net->program, &op, name);
+    return net->program->failed ? 0 : net->program->op[index].out[0];
+}
+
+int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero) {
+    cr_net_layer(net, path);
+    struct bn_params b     = find_params(net, path, cr_net_channels(net, x), zero);
+    int              saved = CR_NONE;
+    bool             batch = net->training && !net->frozen;
+    int coef = batch ? training_coefficients(net, path, x, b, &saved) : running_coefficients(net, path, x, b);
+
+    struct cr_op op             = cr_op_make(CR_OP_bn_apply, net->layer);
+    op.in[CR_IN_bn_apply_x]     = x;
+    op.in[CR_IN_bn_apply_coef]  = coef;
+    op.in[CR_IN_bn_apply_saved] = saved;
+    return cr_net_emit(net, &op, path);
+}

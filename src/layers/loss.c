@@ -1,0 +1,25 @@
+/* loss.c: softmax cross entropy and the counts of right answers, summed into one small tensor that the host reads. */
+#include "layers/layer.h"
+
+int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {
+    struct cr_program *p = net->program;
+    cr_net_layer(net, "loss");
+    if (p->failed) return 0;
+    p->logits              = logits;
+    p->tensor[logits].keep = true;
+    enum cr_dtype wide     = p->real == CR_F64 ? CR_F64 : CR_F32;
+    p->metrics             = cr_tensor_add(p, "metrics", wide, CR_REGION_POOL, 1, 1, 1, 4);
+    if (p->failed) return 0;
+    p->tensor[p->metrics].keep = true;
+
+    struct cr_op zero         = cr_op_make(CR_OP_zero, net->layer);
+    zero.out[CR_OUT_zero_y]   = p->metrics;
+    cr_emit(p, &zero, "metrics");
+    struct cr_op op              = cr_op_make(CR_OP_loss, net->layer);
+    op.in[CR_IN_loss_logits]     = logits;
+    op.in[CR_IN_loss_labels]     = p->labels;
+    op.in[CR_IN_loss_metrics]    = p->metrics;
+    op.out[CR_OUT_loss_metrics]  = p->metrics;
+    op.attr.loss                 = (struct cr_loss_attr){.smoothing = smoothing, .weight = 1};
+    return cr_emit(p, &op, "metrics");
+}

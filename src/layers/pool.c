@@ -1,0 +1,18 @@
+/* pool.c: max-pooling (remembers which pixel won when a gradient will ask) and the global mean. */
+#include "layers/layer.h"
+
+int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad) {
+    cr_net_layer(net, path);
+    struct cr_op op        = cr_op_make(CR_OP_maxpool, net->layer);
+    op.in[CR_IN_maxpool_x] = x;
+    op.attr.conv           = (struct cr_conv_attr){.stride = stride, .pad = pad, .window = window};
+    if (net->training && !net->frozen) op.out[CR_OUT_maxpool_index] = CR_NEW;
+    return cr_net_emit(net, &op, path);
+}
+
+int cr_layer_avgpool(struct cr_net *net, const char *path, int x) {
+    cr_net_layer(net, path);
+    struct cr_op op        = cr_op_make(CR_OP_avgpool, net->layer);
+    op.in[CR_IN_avgpool_x] = x;
+    return cr_net_emit(net, &op, path);
+}

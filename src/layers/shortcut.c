@@ -1,0 +1,31 @@
+/* shortcut.c: the residual sum and the two shortcuts of He et al. 2016 for blocks that change shape.
+ * Option A has no parameters: it takes every stride-th pixel and pads the new channels with zeros, half in front and half
+ * behind (as the CIFAR nets do). Option B is a 1x1 convolution and BN, named as torchvision names it. */
+#include "layers/layer.h"
+
+#include <stdio.h>
+
+int cr_layer_add(struct cr_net *net, const char *path, int a, int b) {
+    struct cr_op op    = cr_op_make(CR_OP_add, net->layer);
+    op.in[CR_IN_add_a] = a;
+    op.in[CR_IN_add_b] = b;
+    return cr_net_emit(net, &op, path);
+}
+
+int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride) {
+    int64_t fresh = channels - cr_net_channels(net, x);
+    CR_ASSERT(net->program->failed || (fresh >= 0 && fresh % 2 == 0)); /* model.c has checked the widths */
+    cr_net_layer(net, path);
+    struct cr_op op             = cr_op_make(CR_OP_pad_shortcut, net->layer);
+    op.in[CR_IN_pad_shortcut_x] = x;
+    op.attr.conv                = (struct cr_conv_attr){.stride = stride, .window = 1, .pad_c = (int)(fresh / 2)};
+    return cr_net_emit(net, &op, path);
+}
+
+int cr_layer_shortcut_b(struct cr_net *net, const char *path, int x, int64_t channels, int stride) {
+    char name[256];
+    snprintf(name, sizeof name, "%s.0", path);
+    int y = cr_layer_conv(net, name, x, channels, 1, stride, 0);
+    snprintf(name, sizeof name, "%s.1", path);
+    return cr_layer_batchnorm(net, name, y, false);
+}

@@ -1,0 +1,70 @@
+/* stage.c: residual blocks. The stride of a bottleneck sits on its 3x3 convolution ("v1.5", as torchvision). */
+#include "layers/layer.h"
+
+#include <stdio.h>
+
+enum { BOTTLENECK_EXPANSION = 4 };
+
+struct block {
+    const struct cr_stage *stage;
+    char                   path[64]; /* "layer2.0" */
+    int                    stride;
+};
+
+static const char *join(char *buf, size_t size, const struct block *b, const char *part) {
+    snprintf(buf, size, "%s.%s", b->path, part);
+    return buf;
+}
+
+static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window, int stride,
+                   bool zero) {
+    char part[16], name[128];
+    snprintf(part, sizeof part, "conv%d", number);
+    int y = cr_layer_conv(net, join(name, sizeof name, b, part), x, filters, window, stride, window / 2);
+    snprintf(part, sizeof part, "bn%d", number);
+    return cr_layer_batchnorm(net, join(name, sizeof name, b, part), y, zero);
+}
+
+static int relu_after(struct cr_net *net, const struct block *b, const char *part, int x) {
+    char name[128];
+    return cr_layer_relu(net, join(name, sizeof name, b, part), x);
+}
+
+static int basic_branch(struct cr_net *net, const struct block *b, int x) {
+    int64_t width = b->stage->width;
+    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, width, 3, b->stride, false));
+    return conv_bn(net, b, 2, y, width, 3, 1, net->config->model.zero_init_last);
+}
+
+static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
+    int64_t width = b->stage->width;
+    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, width, 1, 1, false));
+    y             = relu_after(net, b, "relu2", conv_bn(net, b, 2, y, width, 3, b->stride, false));
+    return conv_bn(net, b, 3, y, width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
+}
+
+static int residual_block(struct cr_net *net, const struct block *b, int x) {
+    const struct cr_stage *stage    = b->stage;
+    bool                   narrow   = stage->block == CR_BLOCK_BASIC;
+    int64_t                channels = narrow ? stage->width : stage->width * BOTTLENECK_EXPANSION;
+    bool                   reshapes = b->stride != 1 || cr_net_channels(net, x) != channels;
+    char                   name[128];
+
+    int branch   = narrow ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
+    int shortcut = x;
+    if (reshapes && stage->shortcut == CR_SHORTCUT_A)
+        shortcut = cr_layer_shortcut_a(net, join(name, sizeof name, b, "shortcut"), x, channels, b->stride);
+    else if (reshapes)
+        shortcut = cr_layer_shortcut_b(net, join(name, sizeof name, b, "downsample"), x, channels, b->stride);
+    int sum = cr_layer_add(net, join(name, sizeof name, b, "add"), branch, shortcut);
+    return relu_after(net, b, "relu", sum);
+}
+
+int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x) {
+    for (int i = 0; i < stage->depth; i++) {
+        struct block b = {.stage = stage, .stride = i == 0 ? stage->stride : 1};
+        snprintf(b.path, sizeof b.path, "%s.%d", stage->path, i);
+        x = residual_block(net, &b, x);
+    }
+    return x;
+}

@@ -1,0 +1,47 @@
+/* model.h: [model] -> parameters and programs.
+ *
+ * Laws
+ *   - A model is resolved once (no `auto` left) and its parameter table made once; every program of a run refers to it.
+ *   - A program from cr_model_program is complete and canonical (forward, and for training gradients and update) but not
+ *     compiled: passes fuse, select, order and plan it. */
+#ifndef CR_MODEL_H
+#define CR_MODEL_H
+
+#include "graph.h"
+
+enum { CR_STAGES_MAX = 8 };
+
+struct cr_model {
+    enum cr_block    block;    /* never AUTO */
+    enum cr_stem     stem;
+    enum cr_shortcut shortcut;
+    int              stages;
+    int              depth[CR_STAGES_MAX];
+    int64_t          width[CR_STAGES_MAX];
+    int              classes;
+    int64_t          image_size;  /* training */
+    int64_t          eval_size;   /* evaluation crop */
+    unsigned         frozen;      /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
+    struct cr_store  store;
+};
+
+/* Resolves [model] for a data set of `classes` classes and the picture sizes at hand. CR_ERR_CONFIG names the key. */
+CR_MUST cr_status cr_model_open(const struct cr_config *config, int classes, int64_t image_size, int64_t eval_size,
+                                struct cr_model *out);
+void              cr_model_close(struct cr_model *model);
+
+enum cr_program_kind { CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL };
+/* Emits a program: eval is the forward pass with plain cross entropy; step and micro_last end with the update.
+ * accumulate > 1 divides each gradient's weight. The caller frees it. */
+CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_config *config, enum cr_program_kind kind,
+                                   int64_t batch, struct cr_program *out);
+
+/* The table at the start of a run: layer, output shape, parameters, GFLOPs (multiply-add = 2) of one picture, from the
+ * eval program. */
+void cr_model_table(const struct cr_model *model, const struct cr_program *eval, struct cr_text *out);
+/* Multiply-adds x 2 of all convolutions and the classifier for one picture. */
+double cr_model_flops(const struct cr_program *eval);
+/* Is this an architecture whose usual input is 32 px (CIFAR nets, cifar stems)? */
+bool cr_model_is_small(const struct cr_config *config);
+
+#endif
