@@ -1,0 +1,75 @@
+/* backend.c: the list of backends and the choice among them. The only source file that knows whether the build has CUDA. */
+#include "backend.h"
+
+#include <string.h>
+
+#ifdef CR_WITH_CUDA
+extern const struct cr_backend cr_backend_cuda;
+#endif
+
+const struct cr_backend *const *cr_backends(void) {
+    static const struct cr_backend *const list[] = {
+#ifdef CR_WITH_CUDA
+        &cr_backend_cuda,
+#endif
+        &cr_backend_cpu,
+        NULL,
+    };
+    return list;
+}
+
+static const struct cr_backend *backend_find(const char *name) {
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++)
+        if (strcmp((*b)->name, name) == 0) return *b;
+    return NULL;
+}
+
+static cr_status choose_auto(const struct cr_backend **out) {
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
+        const char *why = NULL;
+        if ((*b)->available(&why)) {
+            *out = *b;
+            return CR_OK;
+        }
+    }
+    return CR_FAIL(CR_ERR_DEVICE, "no device of any kind is available");
+}
+
+static cr_status choose_named(const char *name, const struct cr_backend **out) {
+    const struct cr_backend *found = backend_find(name);
+    const char              *why   = NULL;
+    if (!found) return CR_FAIL(CR_ERR_DEVICE, "device %s: this build has no CUDA; use --device cpu", name);
+    if (!found->available(&why))
+        return CR_FAIL(CR_ERR_DEVICE, "device %s: %s; use --device cpu or auto", name, why ? why : "not available");
+    *out = found;
+    return CR_OK;
+}
+
+cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out) {
+    const struct cr_backend *backend = NULL;
+    switch (kind) {
+    case CR_DEVICE_AUTO: CR_TRY(choose_auto(&backend)); break;
+    case CR_DEVICE_CPU: CR_TRY(choose_named("cpu", &backend)); break;
+    case CR_DEVICE_CUDA: CR_TRY(choose_named("cuda", &backend)); break;
+    }
+    CR_ASSERT(backend);
+    CR_TRY(backend->open(options, out));
+    return CR_OK;
+}
+
+void cr_device_close(struct cr_device *device) {
+    if (device) device->backend->close(device);
+}
+
+const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                                    int from, int *index) {
+    const struct cr_kernel *const *rows = device->backend->rows;
+    for (int i = 0; rows[i]; i++) {
+        if (i < from || rows[i]->op != op->kind) continue;
+        if (device->options.deterministic && !rows[i]->deterministic) continue;
+        if (rows[i]->accepts && !rows[i]->accepts(program, op)) continue;
+        *index = i;
+        return rows[i];
+    }
+    return NULL;
+}

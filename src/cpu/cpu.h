@@ -1,0 +1,83 @@
+/* cpu.h: what the files of the CPU device share; private to src/cpu.
+ *
+ * Three tables of rows make the device, best first: dnnl.* (oneDNN, when built in), cpu.* (ours, tuned), ref.* (ours,
+ * plain loops, the truth). ops.def demands a ref row for every op: leave one out and the link fails.
+ *
+ * Laws
+ *   - A row works with cr_cpu_threads(device) threads and gives the same bits for the same number of threads; a ref row
+ *     gives the same bits for any number.
+ *   - Threads come from OpenMP. Without it the macros below vanish and everything runs on the caller's thread. */
+#ifndef CR_CPU_H
+#define CR_CPU_H
+
+#include "backend.h"
+
+enum { CR_CPU_ROWS_MAX = 256, CR_CPU_ALIGN = 64 };
+
+struct cpu_device {
+    struct cr_device  base;    /* first: a cr_device pointer is a cpu_device pointer */
+    struct cr_backend backend; /* cr_backend_cpu with this device's own rows; base.backend points here */
+    int               threads; /* at least 1 */
+    const struct cr_kernel *rows[CR_CPU_ROWS_MAX + 1]; /* dnnl, cpu, ref; only ref with options.ref_only */
+    /* Engine and stream of oneDNN, made by its rows when they are first prepared; closed with the device. */
+    void *dnnl;
+    void (*dnnl_close)(void *dnnl);
+};
+
+static inline struct cpu_device *cpu_of(struct cr_device *device) { return (struct cpu_device *)device; }
+static inline int cr_cpu_threads(const struct cr_device *device) { return ((const struct cpu_device *)device)->threads; }
+
+/* ---- tables of rows; each ends with NULL ---- */
+
+extern const struct cr_kernel *const cr_cpu_ref_rows[];
+extern const struct cr_kernel *const cr_cpu_fast_rows[];
+#ifdef CR_WITH_ONEDNN
+extern const struct cr_kernel *const cr_cpu_dnnl_rows[];
+#endif
+/* Puts the device's rows into device->rows. */
+void cr_cpu_rows_collect(struct cpu_device *device);
+
+#define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
+#define IN(op, slot)
+#define OPT_IN(op, slot)
+#define OUT(op, slot)
+#define OPT_OUT(op, slot)
+#define INPLACE(op, out, in)
+#define GRAD(op)
+#define END(op)
+#include "ops.def"
+#undef OP
+#undef IN
+#undef OPT_IN
+#undef OUT
+#undef OPT_OUT
+#undef INPLACE
+#undef GRAD
+#undef END
+
+/* ---- threads and vectors ---- */
+
+#ifdef _OPENMP
+#define CR_OMP_(text) _Pragma(#text)
+/* Spreads the `for` that follows over the device's threads in equal runs: CR_PARALLEL_FOR(cr_cpu_threads(device)). */
+#define CR_PARALLEL_FOR(count) CR_OMP_(omp parallel for schedule(static) num_threads(count))
+/* The reduction over `sum` in the `for` that follows may be done in vector lanes. */
+#define CR_SIMD_SUM(sum) CR_OMP_(omp simd reduction(+ : sum))
+#define CR_SIMD CR_OMP_(omp simd)
+#else
+#define CR_PARALLEL_FOR(count) (void)(count);
+#define CR_SIMD_SUM(sum)
+#define CR_SIMD
+#endif
+
+/* CR_CLONES: the function is compiled for several vector widths and the best is taken at load time, so that a plain
+ * x86-64 build runs well everywhere. Not under sanitizers and not with clang: the resolvers run before an instrumented
+ * program is ready for them. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&                           \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CR_CLONES
+#endif
+
+#endif

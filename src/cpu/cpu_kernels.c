@@ -1,0 +1,49 @@
+/* cpu_kernels.c: the table of the CPU's rows. ref rows stand last and accept everything, so the CPU always runs. */
+#include "cpu.h"
+
+/* One row an op, from ops.def. A ref row sums in double, so it is judged as f64 arithmetic with outputs rounded once. */
+#define OP(kind, what)                                                                                                 \
+    static const struct cr_kernel ref_##kind = {                                                                       \
+        .name = "ref." #kind, .op = CR_OP_##kind, .math = CR_MATH_F64, .deterministic = true, .launch = cr_ref_##kind};
+#define IN(op, slot)
+#define OPT_IN(op, slot)
+#define OUT(op, slot)
+#define OPT_OUT(op, slot)
+#define INPLACE(op, out, in)
+#define GRAD(op)
+#define END(op)
+#include "ops.def"
+#undef OP
+
+const struct cr_kernel *const cr_cpu_ref_rows[] = {
+#define OP(kind, what) &ref_##kind,
+#include "ops.def"
+#undef OP
+#undef IN
+#undef OPT_IN
+#undef OUT
+#undef OPT_OUT
+#undef INPLACE
+#undef GRAD
+#undef END
+    NULL};
+
+static int append(struct cpu_device *device, int count, const struct cr_kernel *const *rows) {
+    for (; *rows; rows++) {
+        CR_ASSERT(count < CR_CPU_ROWS_MAX);
+        device->rows[count++] = *rows;
+    }
+    device->rows[count] = NULL;
+    return count;
+}
+
+void cr_cpu_rows_collect(struct cpu_device *device) {
+    int count = 0;
+    if (!device->base.options.ref_only) {
+#ifdef CR_WITH_ONEDNN
+        count = append(device, count, cr_cpu_dnnl_rows);
+#endif
+        count = append(device, count, cr_cpu_fast_rows);
+    }
+    append(device, count, cr_cpu_ref_rows);
+}
