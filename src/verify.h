@@ -1,9 +1,19 @@
-/* verify.h: is a kernel row right? Runs one op by a row under test and by the `ref.` row in double on the same inputs, and
+/* verify.h: is a kernel row right? Runs one op by the `ref.` row in double on the same inputs as the row under test, and
  * compares with a bound that is computed, not found by hand.
  *
- * The bound of an output element is  CR_VERIFY_C * u * sqrt(n) * A + round,  where u is the unit roundoff of the row's
- * math, n the length of the longest reduction that leads to it, A the same sum over absolute values (in double), and round
- * the rounding to the output's type. One constant CR_VERIFY_C serves the whole project. */
+ * The bound of an output element is  CR_VERIFY_C * u * sqrt(n) * A + tiny + round  where
+ *   u      is the unit roundoff of the row's math,
+ *   n      the length of the longest reduction that leads to the element, plus the roundings around it,
+ *   A      the same expression over absolute values, in double: the reference row run again on magnitudes, or a closed form
+ *          where the expression is not a sum (see the table in verify_bound.c),
+ *   tiny   what gradual underflow may lose,
+ *   round  half a unit in the last place of the output's type.
+ * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is 0).
+ *
+ * Laws
+ *   - NaN and infinity must stand where the reference has them. Exceptions: an element whose A is beyond the largest number
+ *     of the row's math may overflow; grad_check's norm is not compared when its flag is up (it is not used then).
+ *   - Nothing here knows which backend is judged: outputs come as host memory in the tensors' types. */
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H
 
@@ -13,21 +23,90 @@
 
 struct cr_verify_result {
     bool    ok;
-    int     slot;          /* output slot of the worst element */
-    int64_t index;         /* its element index */
+    int     slot;      /* output slot of the worst element */
+    int64_t index;     /* its element index */
     double  got, want, bound;
-    double  worst;         /* largest |got-want|/bound over all elements */
-    int64_t nonfinite;     /* elements where one side is finite and the other is not */
+    double  worst;     /* largest |got-want|/bound over all elements; infinite when a NaN or infinity is out of place */
+    int64_t nonfinite; /* elements where one side is finite and the other is not */
 };
 
-/* Compares outputs `got[slot]` (host, in the tensors' types) of op `op` of `program`, computed from host inputs `in[slot]`
- * (in the tensors' types; for slots updated in place: the values before). `cpu` is any open CPU device (used for ref). */
-CR_MUST cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, int op, enum cr_math math,
-                               const struct cr_step_block *step, const void *const in[], void *const got[],
+/* Host inputs of an op in the tensors' types, by slot, NULL where absent. For slots that the op updates in place: the
+ * values before. `before`: outputs that the op adds to without reading them through a slot (cr_verify_accumulates), as they
+ * were; NULL elsewhere. */
+struct cr_verify_io {
+    const void *in[CR_OP_IN_MAX];
+    const void *before[CR_OP_OUT_MAX];
+};
+bool cr_verify_accumulates(const struct cr_op *op, int out_slot);
+
+/* What the reference says about one op: values and bounds of every output element. A zeroed struct is empty. */
+struct cr_verify_truth {
+    const struct cr_program *program;
+    const struct cr_op      *op;
+    enum cr_math             math;
+    int64_t                  elems[CR_OP_OUT_MAX]; /* 0: slot absent */
+    double                  *want[CR_OP_OUT_MAX];  /* [elems] */
+    double                  *scale[CR_OP_OUT_MAX]; /* [elems]: A */
+    double                   terms[CR_OP_OUT_MAX]; /* n */
+    double                   tiny[CR_OP_OUT_MAX];
+    double                   peak;                 /* intermediate values may be this many times A */
+    bool                     exact;
+};
+/* `cpu`: any open CPU device. `math`: of the row to be judged. The program must outlive the truth. */
+CR_MUST cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
+                                       enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
+                                       struct cr_verify_truth *out);
+void              cr_verify_truth_free(struct cr_verify_truth *truth);
+/* Judges outputs `got[slot]` (host, in the tensors' types). */
+void cr_verify_compare(const struct cr_verify_truth *truth, const void *const got[], struct cr_verify_result *out);
+
+/* Both at once. */
+CR_MUST cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op, enum cr_math math,
+                               const struct cr_step_block *step, const struct cr_verify_io *io, const void *const got[],
                                struct cr_verify_result *out);
-/* Runs a whole program on memory already fed, op by op; each op's inputs are taken from the device itself. Stops at the
- * first op out of bounds: the message names it (CR_ERR_NUMERIC). *checked gets the number of ops compared. */
-CR_MUST cr_status cr_verify_program(struct cr_device *cpu, struct cr_exec *exec, const struct cr_program *program,
-                                    const struct cr_step_block *step, int *checked, double *worst);
+
+/* Runs a whole program, already fed, op by op on `device` (the one that exec is bound to); each op's inputs are taken from
+ * the device itself, so errors do not add up. Stops at the first op out of bounds: the message names it (CR_ERR_NUMERIC).
+ * *checked gets the number of ops compared, *worst the largest ratio to a bound. */
+CR_MUST cr_status cr_verify_program(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
+                                    const struct cr_program *program, const struct cr_step_block *step, int *checked,
+                                    double *worst);
+
+/* The reference row of an op kind on a CPU device; NULL: none. */
+const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind);
+
+/* ---- between verify.c and verify_bound.c ------------------------------------------------------------------------- */
+
+/* One op in double: buffers by slot, real ones as f64, integers as they are. */
+struct cr_verify_values {
+    const struct cr_program    *program; /* the f64 twin */
+    const struct cr_op         *op;
+    const struct cr_step_block *step;
+    const void                 *in[CR_OP_IN_MAX];
+    const double               *before[CR_OP_OUT_MAX];
+    const double *const        *want;
+    double                      u;
+};
+/* How A is found for an op kind. */
+struct cr_verify_rule {
+    bool exact; /* moves and integers: no bound */
+    /* Inputs of the run on magnitudes, a letter a slot: 'k' kept, 'a' absolute, 'n' minus absolute, 's' (mean, rstd) as
+     * (-|mean|, |rstd|). NULL: `closed` fills A. `before` is the letter of accumulated outputs. A is |output|. */
+    const char *magnitude;
+    char        before;
+    double      extra; /* roundings around the reduction */
+    /* Attributes and step block of the run on magnitudes (mean of normalize, sign of lr); may be NULL. */
+    void (*adjust)(struct cr_op *op, struct cr_step_block *step);
+    void (*closed)(const struct cr_verify_values *v, double *const scale[]);
+    /* Corrects A after a run on magnitudes; may be NULL. */
+    void (*correct)(const struct cr_verify_values *v, double *const scale[]);
+};
+const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that there is one */
+double                       cr_verify_terms(const struct cr_program *program, const struct cr_op *op, int out_slot); /* n */
+double                       cr_verify_unit(enum cr_math math);                                                       /* u */
+double                       cr_verify_peak(const struct cr_program *program, const struct cr_op *op);
+double cr_verify_tiny(const struct cr_verify_values *v, enum cr_math math, int out_slot);
+double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of x to dtype; 0 for integers */
+double cr_verify_largest(enum cr_dtype dtype);            /* largest finite number */
 
 #endif

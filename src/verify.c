@@ -1,0 +1,287 @@
+/* verify.c: one op, or a whole program op by op, against the reference row in double. See verify.h. */
+#include "verify.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+static bool is_real(enum cr_dtype dtype) { return dtype == CR_F32 || dtype == CR_F64 || dtype == CR_F16 || dtype == CR_BF16; }
+
+static double load(enum cr_dtype dtype, const void *data, int64_t i) {
+    switch (dtype) {
+    case CR_F32: return (double)((const float *)data)[i];
+    case CR_F64: return ((const double *)data)[i];
+    case CR_F16: return (double)cr_f16_to_f32(((const uint16_t *)data)[i]);
+    case CR_BF16: return (double)cr_bf16_to_f32(((const uint16_t *)data)[i]);
+    case CR_U8: return (double)((const uint8_t *)data)[i];
+    case CR_I32: return (double)((const int32_t *)data)[i];
+    case CR_I64: return (double)((const int64_t *)data)[i];
+    }
+    return 0;
+}
+
+/* ---- the twin: the same op on f64 tensors ------------------------------------------------------------------------ */
+
+struct twin {
+    struct cr_device          *cpu;
+    const struct cr_kernel    *row;
+    const struct cr_program   *original;
+    const struct cr_verify_io *io;
+    struct cr_program          program; /* shallow: shares ops, layers and names with the original */
+    struct cr_store            store;   /* the original's, with f64 planes */
+    struct cr_tensor          *tensor;
+    struct cr_op               op;      /* a copy: the run on magnitudes may change attributes */
+    struct cr_step_block       step;
+    void                      *in[CR_OP_IN_MAX], *out[CR_OP_OUT_MAX];
+    void                      *own[CR_OP_IN_MAX + CR_OP_OUT_MAX]; /* buffers to free; in and out may share */
+    int                        owns;
+};
+
+const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind) {
+    for (const struct cr_kernel *const *row = cpu->backend->rows; *row; row++)
+        if ((*row)->op == kind && strncmp((*row)->name, "ref.", 4) == 0) return *row;
+    return NULL;
+}
+
+static void twin_close(struct twin *t) {
+    for (int i = 0; i < t->owns; i++) cr_free(t->own[i]);
+    cr_free(t->tensor);
+}
+
+static cr_status twin_buffer(struct twin *t, int id, void **out) {
+    const size_t bytes  = t->tensor[id].bytes;
+    void        *buffer = cr_alloc(bytes, 1);
+    if (!buffer) return CR_NO_MEMORY(bytes);
+    t->own[t->owns++] = buffer;
+    *out              = buffer;
+    return CR_OK;
+}
+
+/* Only the op's own tensors get buffers; all others are only looked at for their shapes. */
+static cr_status twin_open(struct twin *t, struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
+                           const struct cr_step_block *step, const struct cr_verify_io *io) {
+    const struct cr_op_info *info = cr_op_info(op->kind);
+    t->cpu      = cpu;
+    t->row      = cr_verify_ref(cpu, op->kind);
+    t->original = program;
+    t->io       = io;
+    t->op       = *op;
+    t->step     = *step;
+    if (!t->row) return CR_FAIL(CR_ERR_DEVICE, "there is no reference row for the op %s", info->name);
+    CR_ALLOC(t->tensor, (size_t)CR_MAX(program->tensors, 1));
+    memcpy(t->tensor, program->tensor, (size_t)program->tensors * sizeof *t->tensor);
+    for (int i = 0; i < program->tensors; i++) {
+        struct cr_tensor *tensor = &t->tensor[i];
+        if (!is_real(tensor->dtype)) continue;
+        tensor->dtype = CR_F64;
+        tensor->bytes = (size_t)cr_tensor_elems(tensor) * sizeof(double);
+    }
+    t->program        = *program;
+    t->program.tensor = t->tensor;
+    t->program.real   = CR_F64;
+    if (program->store) {
+        t->store         = *program->store;
+        t->store.real    = CR_F64;
+        t->program.store = &t->store;
+    }
+    for (int s = 0; s < info->ins; s++)
+        if (op->in[s] >= 0) CR_TRY(twin_buffer(t, op->in[s], &t->in[s]));
+    for (int s = 0; s < info->outs; s++) {
+        if (op->out[s] < 0) continue;
+        for (int i = 0; i < info->ins; i++)
+            if (op->in[i] == op->out[s]) t->out[s] = t->in[i];
+        if (!t->out[s]) CR_TRY(twin_buffer(t, op->out[s], &t->out[s]));
+    }
+    return CR_OK;
+}
+
+static double magnitude(char letter, double x, bool first_half) {
+    switch (letter) {
+    case 'a': return fabs(x);
+    case 'n': return -fabs(x);
+    case 's': return first_half ? -fabs(x) : fabs(x);
+    default: return x;
+    }
+}
+
+static void twin_load_one(struct twin *t, int id, const void *from, void *to, char letter) {
+    const struct cr_tensor *tensor = &t->original->tensor[id];
+    const int64_t           n      = cr_tensor_elems(tensor);
+    if (!is_real(tensor->dtype)) {
+        memcpy(to, from, tensor->bytes);
+        return;
+    }
+    double *dst = to;
+    for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, load(tensor->dtype, from, i), i < n / 2);
+}
+
+/* Fills the buffers from the original inputs. letters NULL: as they are. */
+static void twin_load(struct twin *t, const char *letters, char before) {
+    const struct cr_op_info *info = cr_op_info(t->op.kind);
+    for (int s = 0; s < info->ins; s++)
+        if (t->in[s]) twin_load_one(t, t->op.in[s], t->io->in[s], t->in[s], letters ? letters[s] : 'k');
+    for (int s = 0; s < info->outs; s++)
+        if (t->out[s] && t->io->before[s]) twin_load_one(t, t->op.out[s], t->io->before[s], t->out[s], letters ? before : 'k');
+}
+
+static cr_status twin_run(struct twin *t) {
+    cr_status      status    = CR_OK;
+    size_t         bytes     = 0;
+    struct cr_call call      = {.program = &t->program, .op = &t->op, .step = &t->step};
+    memcpy(call.out, t->out, sizeof call.out);
+    for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->in[s];
+    if (t->row->prepare) CR_TRY(t->row->prepare(t->cpu, &t->program, &t->op, &call.prepared, &bytes));
+    if (bytes) {
+        call.workspace = cr_alloc(bytes, 1);
+        if (!call.workspace) {
+            status = CR_NO_MEMORY(bytes);
+            goto out;
+        }
+    }
+    CR_TRY_OUT(t->row->launch(t->cpu, &call));
+    CR_TRY_OUT(t->cpu->backend->sync(t->cpu));
+out:
+    cr_free(call.workspace);
+    if (t->row->release) t->row->release(call.prepared);
+    return status;
+}
+
+/* ---- the truth --------------------------------------------------------------------------------------------------- */
+
+void cr_verify_truth_free(struct cr_verify_truth *truth) {
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        cr_free(truth->want[s]);
+        cr_free(truth->scale[s]);
+    }
+    *truth = (struct cr_verify_truth){0};
+}
+
+static cr_status truth_alloc(const struct twin *t, struct cr_verify_truth *truth) {
+    for (int s = 0; s < cr_op_info(t->op.kind)->outs; s++) {
+        if (!t->out[s]) continue;
+        truth->elems[s] = cr_tensor_elems(&t->tensor[t->op.out[s]]);
+        CR_ALLOC(truth->want[s], (size_t)truth->elems[s]);
+        CR_ALLOC(truth->scale[s], (size_t)truth->elems[s]);
+    }
+    return CR_OK;
+}
+
+static cr_status truth_want(struct twin *t, struct cr_verify_truth *truth) {
+    twin_load(t, NULL, 'k');
+    CR_TRY(twin_run(t));
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        for (int64_t i = 0; i < truth->elems[s]; i++) truth->want[s][i] = load(t->tensor[t->op.out[s]].dtype, t->out[s], i);
+    return CR_OK;
+}
+
+/* An infinite or NaN input makes A useless; the elements it reaches are judged by position, all others get A = 0. */
+static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_truth *truth) {
+    const struct cr_op         op   = t->op;
+    const struct cr_step_block step = t->step;
+    if (rule->adjust) rule->adjust(&t->op, &t->step);
+    twin_load(t, rule->magnitude, rule->before);
+    CR_TRY(twin_run(t));
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        for (int64_t i = 0; i < truth->elems[s]; i++) {
+            const double A     = fabs(load(t->tensor[t->op.out[s]].dtype, t->out[s], i));
+            truth->scale[s][i] = isfinite(A) ? A : 0;
+        }
+    t->op   = op;
+    t->step = step;
+    return CR_OK;
+}
+
+static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_truth *truth) {
+    const struct cr_verify_rule *rule = cr_verify_rule(t->op.kind);
+    CR_TRY(truth_alloc(t, truth));
+    CR_TRY(truth_want(t, truth));
+    truth->exact = rule->exact;
+    if (rule->exact) return CR_OK;
+    if (rule->magnitude) CR_TRY(truth_scale_by_magnitudes(t, rule, truth));
+    twin_load(t, NULL, 'k');
+    struct cr_verify_values v = {.program = &t->program, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)};
+    v.want = (const double *const *)truth->want;
+    for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
+    if (rule->closed) rule->closed(&v, truth->scale);
+    if (rule->correct) rule->correct(&v, truth->scale);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        if (!truth->elems[s]) continue;
+        truth->terms[s] = cr_verify_terms(&t->program, &t->op, s);
+        truth->tiny[s]  = cr_verify_tiny(&v, math, s);
+    }
+    truth->peak = cr_verify_peak(&t->program, &t->op);
+    return CR_OK;
+}
+
+cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
+                               enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
+                               struct cr_verify_truth *out) {
+    struct twin            t     = {0};
+    struct cr_verify_truth truth = {.program = program, .op = op, .math = math, .peak = 1};
+    cr_status              status;
+    CR_TRY_OUT(twin_open(&t, cpu, program, op, step, io));
+    CR_TRY_OUT(truth_fill(&t, math, &truth));
+out:
+    twin_close(&t);
+    if (status != CR_OK) cr_verify_truth_free(&truth);
+    else *out = truth;
+    return status;
+}
+
+/* ---- the judgement ----------------------------------------------------------------------------------------------- */
+
+struct judged {
+    double bound, ratio; /* ratio <= 1: right */
+    bool   nonfinite;    /* one side is finite and the other is not */
+};
+
+static struct judged judge(const struct cr_verify_truth *truth, enum cr_dtype dtype, int s, int64_t i, double got) {
+    const double  want = truth->want[s][i], A = isnan(truth->scale[s][i]) ? 0 : truth->scale[s][i];
+    struct judged j    = {0};
+    if (got == want || (isnan(got) && isnan(want)) || isinf(A)) return j;
+    if (!truth->exact) {
+        j.bound = CR_VERIFY_C * cr_verify_unit(truth->math) * sqrt(truth->terms[s]) * A;
+        /* What did not move, and counts, have A = 0 and may not move by underflow either. */
+        if (A > 0 || !is_real(dtype)) j.bound += truth->tiny[s];
+        j.bound += cr_verify_half_ulp(dtype, fabs(want) + j.bound);
+        const double limit     = dtype == CR_F64 && truth->math == CR_MATH_F64 ? DBL_MAX : FLT_MAX;
+        const bool   overflows = A * truth->peak >= limit || fabs(want) + j.bound > cr_verify_largest(dtype);
+        if (isfinite(want) && !isfinite(got) && overflows) return j;
+    }
+    j.nonfinite = isfinite(got) != isfinite(want);
+    if (!isfinite(got) || !isfinite(want)) j.ratio = INFINITY;
+    else j.ratio = j.bound > 0 ? fabs(got - want) / j.bound : INFINITY;
+    return j;
+}
+
+void cr_verify_compare(const struct cr_verify_truth *truth, const void *const got[], struct cr_verify_result *out) {
+    struct cr_verify_result r = {.ok = true};
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        if (!truth->elems[s]) continue;
+        const enum cr_dtype dtype = truth->program->tensor[truth->op->out[s]].dtype;
+        for (int64_t i = 0; i < truth->elems[s]; i++) {
+            const double        x = load(dtype, got[s], i);
+            const struct judged j = judge(truth, dtype, s, i, x);
+            r.nonfinite += j.nonfinite;
+            if (!(j.ratio > r.worst)) continue;
+            r.ok    = j.ratio <= 1 && r.ok;
+            r.worst = j.ratio;
+            r.slot  = s;
+            r.index = i;
+            r.got   = x;
+            r.want  = truth->want[s][i];
+            r.bound = j.bound;
+        }
+    }
+    *out = r;
+}
+
+cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op, enum cr_math math,
+                       const struct cr_step_block *step, const struct cr_verify_io *io, const void *const got[],
+                       struct cr_verify_result *out) {
+    struct cr_verify_truth truth = {0};
+    CR_TRY(cr_verify_truth_make(cpu, program, op, math, step, io, &truth));
+    cr_verify_compare(&truth, got, out);
+    cr_verify_truth_free(&truth);
+    return CR_OK;
+}

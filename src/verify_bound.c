@@ -1,0 +1,278 @@
+/* verify_bound.c: the bound of every op kind: how long its reductions are and how A, the expression over absolute values,
+ * is found. One row a kind; a kind without a row is refused by cr_verify_rule, so a new op must say how it is judged. */
+#include "verify.h"
+
+#include <float.h>
+#include <math.h>
+
+static double largest(double a, double b) { return a > b ? a : b; }
+
+static int64_t dim(const struct cr_program *p, int tensor, int i) { return p->tensor[tensor].dim[i]; }
+
+static int64_t elems(const struct cr_program *p, int tensor) { return cr_tensor_elems(&p->tensor[tensor]); }
+
+/* ---- closed forms ---- */
+
+/* The variance is a difference: its error is that of E[x^2] and mean^2, so the error of rstd is found by putting both ends
+ * of the variance's interval into 1/sqrt. A must be divided by C*u*sqrt(n) again, with which the bound multiplies. */
+static void closed_bn_finalize(const struct cr_verify_values *v, double *const scale[]) {
+    const struct cr_bn_attr *a = &v->op->attr.bn;
+    const double *stats = v->in[CR_IN_bn_finalize_stats], *gamma = v->in[CR_IN_bn_finalize_gamma],
+                 *beta = v->in[CR_IN_bn_finalize_beta], *running_mean = v->in[CR_IN_bn_finalize_running_mean],
+                 *running_var = v->in[CR_IN_bn_finalize_running_var];
+    const int64_t C = dim(v->program, v->op->in[CR_IN_bn_finalize_stats], 3);
+    const double  M = (double)a->count, m = a->momentum, unbias = M / largest(M - 1, 1);
+    const double  k = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
+    for (int64_t c = 0; c < C; c++) {
+        const double mean = stats[c] / M, square = fabs(stats[C + c] / M), raw = square - mean * mean;
+        const double d_var = k * (square + mean * mean), var = largest(raw, 0);
+        const double rstd = 1 / sqrt(var + a->eps), high = 1 / sqrt(largest(raw - d_var, 0) + a->eps),
+                     low = 1 / sqrt(largest(raw + d_var, 0) + a->eps);
+        const double d_rstd = largest(high - rstd, rstd - low) / k + rstd;
+        const double s = gamma[c] * rstd, d_scale = fabs(gamma[c]) * d_rstd + fabs(s);
+        scale[CR_OUT_bn_finalize_saved][c]        = fabs(mean);
+        scale[CR_OUT_bn_finalize_saved][C + c]    = d_rstd;
+        scale[CR_OUT_bn_finalize_coef][c]         = d_scale;
+        scale[CR_OUT_bn_finalize_coef][C + c]     = fabs(mean) * (d_scale + fabs(s)) + fabs(beta[c]);
+        scale[CR_OUT_bn_finalize_running_mean][c] = (1 - m) * fabs(running_mean[c]) + m * fabs(mean);
+        scale[CR_OUT_bn_finalize_running_var][c] =
+            (1 - m) * fabs(running_var[c]) + m * unbias * (var + square + mean * mean);
+    }
+}
+
+/* log(sum exp(l - max)) and the target's distance from max: the errors are those of l - max, never of max itself. */
+static void closed_loss(const struct cr_verify_values *v, double *const scale[]) {
+    const double  *logits = v->in[CR_IN_loss_logits], *before = v->in[CR_IN_loss_metrics];
+    const int32_t *label  = v->in[CR_IN_loss_labels];
+    const int      id     = v->op->in[CR_IN_loss_logits];
+    const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
+    double         sum = fabs(before[0]);
+    for (int64_t n = 0; n < N; n++) {
+        if (label[n] < 0) continue;
+        const double *l = logits + n * K;
+        double        top = l[0], bottom = l[0];
+        for (int64_t j = 1; j < K; j++) {
+            top    = l[j] > top ? l[j] : top;
+            bottom = l[j] < bottom ? l[j] : bottom;
+        }
+        sum += top - bottom + log((double)K) + 1;
+    }
+    scale[CR_OUT_loss_metrics][0] = sum;
+    for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
+}
+
+static double loss_grad_factor(const struct cr_verify_values *v) {
+    const int32_t *label = v->in[CR_IN_loss_grad_labels];
+    const double  *state = v->in[CR_IN_loss_grad_state];
+    const int64_t  N     = dim(v->program, v->op->in[CR_IN_loss_grad_logits], 0);
+    int64_t        valid = 0;
+    for (int64_t n = 0; n < N; n++) valid += label[n] >= 0;
+    return fabs(state[CR_STATE_LOSS_SCALE] * v->op->attr.loss.weight) / (double)CR_MAX(valid, 1);
+}
+
+/* exp turns the absolute error u|l - max| of its argument into a relative one; the sum below collects the same. */
+static void closed_loss_grad(const struct cr_verify_values *v, double *const scale[]) {
+    const double  *logits = v->in[CR_IN_loss_grad_logits];
+    const int32_t *label  = v->in[CR_IN_loss_grad_labels];
+    const int      id     = v->op->in[CR_IN_loss_grad_logits];
+    const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
+    const double   factor = loss_grad_factor(v), smooth = v->op->attr.loss.smoothing;
+    for (int64_t n = 0; n < N; n++) {
+        const double *l = logits + n * K;
+        double       *A = scale[CR_OUT_loss_grad_dx] + n * K;
+        double        top = l[0], sum = 0, drift = 0;
+        for (int64_t j = 1; j < K; j++) top = l[j] > top ? l[j] : top;
+        for (int64_t j = 0; j < K; j++) {
+            const double e = exp(l[j] - top);
+            sum += e;
+            if (e > 0) drift += e * (top - l[j]);
+        }
+        for (int64_t j = 0; j < K; j++) {
+            const double p = exp(l[j] - top) / sum, target = smooth / (double)K + (j == label[n] ? 1 - smooth : 0);
+            A[j] = label[n] < 0 ? 0 : factor * (target + (p > 0 ? p * (1 + top - l[j] + drift / sum) : 0));
+        }
+    }
+}
+
+/* With the flag up the norm is not used: an infinite A says so. */
+static void closed_grad_check(const struct cr_verify_values *v, double *const scale[]) {
+    const double *want = v->want[CR_OUT_grad_check_norm];
+    scale[CR_OUT_grad_check_norm][0] = want[1] != 0 ? INFINITY : want[0];
+    scale[CR_OUT_grad_check_norm][1] = 0;
+}
+
+/* ---- runs on magnitudes ---- */
+
+static void adjust_normalize(struct cr_op *op, struct cr_step_block *step) {
+    (void)step;
+    for (int c = 0; c < 3; c++) {
+        op->attr.input.mean[c] = -fabsf(op->attr.input.mean[c]);
+        op->attr.input.std[c]  = fabsf(op->attr.input.std[c]);
+    }
+}
+
+static void adjust_sgd(struct cr_op *op, struct cr_step_block *step) {
+    (void)op;
+    step->lr = -step->lr; /* w - lr*m becomes |w| + lr*|m| */
+}
+
+/* What must not move (frozen parameters, padding, a suppressed update) must not move at all; counters are exact. */
+static void correct_sgd(const struct cr_verify_values *v, double *const scale[]) {
+    const bool suppressed = ((const double *)v->in[CR_IN_sgd_norm])[1] != 0;
+    for (int slot = CR_OUT_sgd_value; slot <= CR_OUT_sgd_momentum; slot++) {
+        if (!scale[slot]) continue;
+        const double *before = slot == CR_OUT_sgd_value ? v->in[CR_IN_sgd_value] : v->in[CR_IN_sgd_momentum];
+        const int64_t n      = elems(v->program, v->op->out[slot]);
+        for (int64_t i = 0; i < n; i++)
+            if (suppressed || (v->want[slot][i] == before[i] && scale[slot][i] == fabs(before[i]))) scale[slot][i] = 0;
+    }
+    for (int i = 0; i < CR_STATE_COUNT; i++) scale[CR_OUT_sgd_state][i] = 0;
+}
+
+/* ---- the table ---- */
+
+static const struct cr_verify_rule rules[CR_OP_COUNT] = {
+    [CR_OP_normalize]         = {.magnitude = "k", .extra = 5, .adjust = adjust_normalize},
+    [CR_OP_conv]              = {.magnitude = "aa", .extra = 1},
+    [CR_OP_bn_stats]          = {.magnitude = "a", .extra = 2},
+    [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4},
+    [CR_OP_bn_coef]           = {.magnitude = "aank", .extra = 6},
+    [CR_OP_bn_apply]          = {.magnitude = "aakaa", .extra = 6},
+    [CR_OP_relu]              = {.exact = true},
+    [CR_OP_add]               = {.magnitude = "aa", .extra = 1},
+    [CR_OP_maxpool]           = {.exact = true},
+    [CR_OP_avgpool]           = {.magnitude = "a", .extra = 3},
+    [CR_OP_pad_shortcut]      = {.exact = true},
+    [CR_OP_dense]             = {.magnitude = "aaa", .extra = 2},
+    [CR_OP_loss]              = {.closed = closed_loss, .extra = 4},
+    [CR_OP_loss_grad]         = {.closed = closed_loss_grad, .extra = 6},
+    [CR_OP_dense_dgrad]       = {.magnitude = "aa", .extra = 1},
+    [CR_OP_dense_wgrad]       = {.magnitude = "aa", .before = 'a', .extra = 1},
+    [CR_OP_dense_bgrad]       = {.magnitude = "a", .before = 'a', .extra = 1},
+    [CR_OP_avgpool_grad]      = {.magnitude = "a", .extra = 3},
+    [CR_OP_maxpool_grad]      = {.magnitude = "ak"},
+    [CR_OP_pad_shortcut_grad] = {.exact = true},
+    [CR_OP_relu_grad]         = {.exact = true},
+    [CR_OP_bn_grad_stats]     = {.magnitude = "aask", .extra = 9},
+    /* dstats and mean below 0 make every term of the three coefficients positive; dgamma and dbeta all negative */
+    [CR_OP_bn_grad_finalize]  = {.magnitude = "nas", .before = 'n', .extra = 9},
+    [CR_OP_bn_grad_apply]     = {.magnitude = "aaak", .extra = 5},
+    [CR_OP_channel_scale]     = {.magnitude = "aa", .extra = 1},
+    [CR_OP_conv_dgrad]        = {.magnitude = "aa", .extra = 1},
+    [CR_OP_conv_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1},
+    [CR_OP_grad_check]        = {.closed = closed_grad_check, .extra = 4},
+    [CR_OP_sgd]               = {.magnitude = "aaakk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
+    [CR_OP_zero]              = {.exact = true},
+};
+
+const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {
+    const struct cr_verify_rule *rule = &rules[kind];
+    CR_ASSERT(rule->exact || rule->magnitude || rule->closed); /* a new op kind needs a line above */
+    return rule;
+}
+
+/* ---- numbers ---- */
+
+static double window_overlap(int64_t window, int stride) { return (double)((window + stride - 1) / stride); }
+
+static double reduction(const struct cr_program *p, const struct cr_op *op) {
+    const int    *in     = op->in;
+    const int     stride = op->attr.conv.stride;
+    const int64_t one    = in[0] >= 0 ? elems(p, in[0]) : 1;
+    switch (op->kind) {
+    case CR_OP_conv: return (double)(elems(p, in[CR_IN_conv_w]) / dim(p, in[CR_IN_conv_w], 0));
+    case CR_OP_conv_dgrad: {
+        const int w = in[CR_IN_conv_dgrad_w];
+        return (double)dim(p, w, 0) * window_overlap(dim(p, w, 1), stride) * window_overlap(dim(p, w, 2), stride);
+    }
+    case CR_OP_conv_wgrad: {
+        const int dy = in[CR_IN_conv_wgrad_dy];
+        return (double)(elems(p, dy) / dim(p, dy, 3));
+    }
+    case CR_OP_dense: return (double)dim(p, in[CR_IN_dense_x], 3);
+    case CR_OP_dense_dgrad: return (double)dim(p, in[CR_IN_dense_dgrad_dy], 3);
+    case CR_OP_dense_wgrad:
+    case CR_OP_dense_bgrad: return (double)dim(p, in[0], 0);
+    case CR_OP_bn_stats:
+    case CR_OP_bn_grad_stats: return (double)(one / dim(p, in[0], 3));
+    case CR_OP_avgpool: return (double)(dim(p, in[0], 1) * dim(p, in[0], 2));
+    case CR_OP_maxpool_grad: return pow(window_overlap(op->attr.conv.window, stride), 2);
+    case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
+    case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
+    case CR_OP_grad_check: return (double)one;
+    default: return 0;
+    }
+}
+
+double cr_verify_terms(const struct cr_program *p, const struct cr_op *op, int out_slot) {
+    return reduction(p, op) + cr_verify_rule(op->kind)->extra + (cr_verify_accumulates(op, out_slot) ? 1 : 0);
+}
+
+bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
+    switch (op->kind) {
+    case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
+    case CR_OP_dense_wgrad:
+    case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
+    case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coef;
+    default: return false;
+    }
+}
+
+double cr_verify_unit(enum cr_math math) {
+    switch (math) {
+    case CR_MATH_F64: return 0x1p-53;
+    case CR_MATH_TF32:
+    case CR_MATH_F16: return 0x1p-11;
+    case CR_MATH_BF16: return 0x1p-8; /* 8 significant bits */
+    case CR_MATH_EXACT:
+    case CR_MATH_F32: break;
+    }
+    return 0x1p-24;
+}
+
+/* A mean may be taken as sum, then division. */
+double cr_verify_peak(const struct cr_program *p, const struct cr_op *op) {
+    return op->kind == CR_OP_avgpool ? reduction(p, op) : 1;
+}
+
+/* Each product may lose half the smallest denormal; the factors behind it enlarge that. Rows on tensor cores may flush. */
+double cr_verify_tiny(const struct cr_verify_values *v, enum cr_math math, int out_slot) {
+    const double n    = cr_verify_terms(v->program, v->op, out_slot);
+    double       unit = math == CR_MATH_F32 || math == CR_MATH_EXACT ? 0x1p-149 : 0x1p-126;
+    if (math == CR_MATH_F64) return 0;
+    switch (v->op->kind) {
+    case CR_OP_loss_grad: return loss_grad_factor(v) * n * FLT_MIN; /* exp may flush */
+    case CR_OP_bn_grad_stats: {
+        const double *rstd = (const double *)v->in[CR_IN_bn_grad_stats_saved];
+        const int64_t C    = dim(v->program, v->op->in[CR_IN_bn_grad_stats_saved], 3);
+        double        top  = 1;
+        for (int64_t c = 0; c < C; c++) top = rstd[C + c] > top ? rstd[C + c] : top;
+        return n * unit * top;
+    }
+    case CR_OP_grad_check: {
+        const double scale = ((const double *)v->in[CR_IN_grad_check_state])[CR_STATE_LOSS_SCALE];
+        return n * unit * largest(1, 1 / (scale * scale));
+    }
+    default: return n * unit;
+    }
+}
+
+double cr_verify_half_ulp(enum cr_dtype dtype, double x) {
+    x = fabs(x);
+    switch (dtype) {
+    case CR_F32: return x * 0x1p-24 + 0x1p-150;
+    case CR_F64: return x * 0x1p-53;
+    case CR_F16: return x * 0x1p-11 + 0x1p-25;
+    case CR_BF16: return x * 0x1p-8 + 0x1p-134;
+    default: return 0;
+    }
+}
+
+double cr_verify_largest(enum cr_dtype dtype) {
+    switch (dtype) {
+    case CR_F64: return DBL_MAX;
+    case CR_F16: return 65504.0;
+    case CR_BF16: return 0x1.fep127;
+    default: return FLT_MAX;
+    }
+}
