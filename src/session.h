@@ -1,0 +1,84 @@
+/* session.h: everything a command needs to run a network: model, device, compiled programs, memory, loaded weights.
+ *
+ * Laws
+ *   - Opening does all the work that can fail for lack of memory, files or kernels; what follows only runs.
+ *   - A session never falls back to another device once it has said which one it took.
+ * Top level of the house but for the commands: may see everything below. */
+#ifndef CR_SESSION_H
+#define CR_SESSION_H
+
+#include "checkpoint.h"
+#include "data.h"
+#include "exec.h"
+#include "model.h"
+
+struct cr_session_options {
+    bool    train;      /* build the training programs */
+    bool    eval;       /* build the evaluation program */
+    bool    execute;    /* open the device's memory and bind; false: compile only (cresnet plan) */
+    bool    ref_only;   /* CPU: only ref rows */
+    int64_t batch;      /* training batch; 0: [train] batch */
+    int64_t eval_batch; /* 0: [train] eval_batch, or batch */
+    int     classes;    /* of the data set; 0: find out with cr_session_classes */
+};
+
+enum { CR_SESSION_TRAIN_MAX = 3 };
+
+struct cr_session {
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_prepare       prepare_train, prepare_eval;
+    struct cr_device       *device;
+    struct cr_program       train[CR_SESSION_TRAIN_MAX]; /* step; or micro_first, micro, micro_last */
+    int                     trains;
+    struct cr_program       eval;
+    bool                    has_eval;
+    struct cr_memory        memory;
+    struct cr_exec         *train_exec[CR_SESSION_TRAIN_MAX];
+    struct cr_exec         *eval_exec;
+    int64_t                 batch, eval_batch;
+};
+
+/* Number of classes without opening the data set where possible: model.classes, the kind's own number, the folder's. */
+CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classes);
+CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
+                                  struct cr_session *out);
+void              cr_session_close(struct cr_session *session);
+/* He's rule into the store, on the device. */
+CR_MUST cr_status cr_session_init(struct cr_session *session);
+/* Loads model.weights (torchvision's names, or the CIFAR nets' `linear.*`) from a file, step folder or run folder.
+ * `exact`: the classifier must fit (evaluation); else model.head decides, and one line says when it starts fresh. */
+CR_MUST cr_status cr_session_load_weights(struct cr_session *session, const char *path, bool exact);
+
+/* ---- evaluation ---- */
+struct cr_scores {
+    int64_t images, right1, right5;
+    double  loss_sum; /* plain cross entropy */
+    int64_t corrupt;
+    double  seconds;
+};
+/* Runs the whole data set through the eval program; each sample counts once. Stops early with CR_ERR_INTERRUPTED when
+ * *stop becomes non-zero (may be NULL). */
+CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct cr_dataset *dataset, volatile const int *stop,
+                                      struct cr_scores *out);
+
+/* ---- training ---- */
+struct cr_train_options {
+    const char *resume; /* NULL, "auto", or a run folder, step folder */
+    bool        force;  /* accept changes to model or data order on resume */
+    const char *const *overrides; /* the command line's section.key=value, applied again over the stored config */
+    int         override_count;
+};
+/* The whole of `cresnet train`. *signal_taken gets the signal that ended the run (0: none). */
+CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken);
+
+/* ---- prediction ---- */
+struct cr_prediction {
+    int   label[5];
+    float probability[5];
+    int   count;
+};
+/* Top classes of pictures read from files. One entry an image; the first unreadable picture is the error. */
+CR_MUST cr_status cr_session_predict(struct cr_session *session, const char *const *paths, int count, struct cr_prediction *out);
+
+#endif
