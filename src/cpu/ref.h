@@ -1,0 +1,90 @@
+/* ref.h: how ref rows read and write tensors; private to src/cpu/ref_*.c.
+ *
+ * A ref row is the truth that other rows are judged by: plain loops, every sum in double, each output rounded once.
+ * Elements are read and written through ref_get and ref_put, which know the type; where speed matters the loop is an
+ * inline function over a type that REF_BY_TYPE makes constant for f32 and f64.
+ * Work is split over independent outputs only, so the bits do not depend on the number of threads. */
+#ifndef CR_REF_H
+#define CR_REF_H
+
+#include "cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#define REF_INLINE static inline __attribute__((always_inline))
+
+/* A bound tensor: its elements, type and shape. */
+struct ref {
+    void         *data; /* NULL: the slot is absent */
+    enum cr_dtype dtype;
+    int64_t       N, H, W, C; /* dim[0..3]: N,H,W,C of images, K,R,S,C of filters */
+    int64_t       elems;
+};
+
+REF_INLINE double ref_load(enum cr_dtype dtype, const void *data, int64_t i) {
+    switch (dtype) {
+    case CR_F32: return (double)((const float *)data)[i];
+    case CR_F64: return ((const double *)data)[i];
+    case CR_F16: return (double)cr_f16_to_f32(((const uint16_t *)data)[i]);
+    case CR_BF16: return (double)cr_bf16_to_f32(((const uint16_t *)data)[i]);
+    case CR_U8: return (double)((const uint8_t *)data)[i];
+    case CR_I32: return (double)((const int32_t *)data)[i];
+    case CR_I64: return (double)((const int64_t *)data)[i];
+    }
+    return 0;
+}
+
+REF_INLINE void ref_store(enum cr_dtype dtype, void *data, int64_t i, double x) {
+    switch (dtype) {
+    case CR_F32: ((float *)data)[i] = (float)x; return;
+    case CR_F64: ((double *)data)[i] = x; return;
+    case CR_F16: ((uint16_t *)data)[i] = cr_f32_to_f16((float)x); return;
+    case CR_BF16: ((uint16_t *)data)[i] = cr_f32_to_bf16((float)x); return;
+    case CR_U8: ((uint8_t *)data)[i] = (uint8_t)x; return;
+    case CR_I32: ((int32_t *)data)[i] = (int32_t)x; return;
+    case CR_I64: ((int64_t *)data)[i] = (int64_t)x; return;
+    }
+}
+
+REF_INLINE double ref_get(const struct ref *t, int64_t i) { return ref_load(t->dtype, t->data, i); }
+REF_INLINE void   ref_put(const struct ref *t, int64_t i, double x) { ref_store(t->dtype, t->data, i, x); }
+
+/* Calls body(dtype, ...) with dtype a constant for the two types that matter, so that the compiler drops the switches. */
+#define REF_BY_TYPE(type, body, ...)                                                                                   \
+    do {                                                                                                               \
+        switch (type) {                                                                                                \
+        case CR_F32: body(CR_F32, __VA_ARGS__); break;                                                                 \
+        case CR_F64: body(CR_F64, __VA_ARGS__); break;                                                                 \
+        default: body(type, __VA_ARGS__); break;                                                                       \
+        }                                                                                                              \
+    } while (0)
+
+static inline struct ref ref_view(const struct cr_call *call, int id, void *data) {
+    if (id < 0) return (struct ref){.data = NULL, .dtype = CR_F32};
+    const struct cr_tensor *t = &call->program->tensor[id];
+    return (struct ref){.data = data, .dtype = t->dtype, .N = t->dim[0], .H = t->dim[1], .W = t->dim[2], .C = t->dim[3],
+                        .elems = cr_tensor_elems(t)};
+}
+
+/* Rows only read their inputs; the cast lets one struct serve both directions. */
+static inline struct ref ref_in(const struct cr_call *call, int slot) {
+    return ref_view(call, call->op->in[slot], (void *)(uintptr_t)call->in[slot]);
+}
+static inline struct ref ref_out(const struct cr_call *call, int slot) {
+    return ref_view(call, call->op->out[slot], call->out[slot]);
+}
+#define REF_IN(op, slot) ref_in(call, CR_IN_##op##_##slot)
+#define REF_OUT(op, slot) ref_out(call, CR_OUT_##op##_##slot)
+
+/* For a tensor that an op updates: when the caller gave the new values a place of their own, they start as the old. */
+static inline void ref_carry_over(const struct ref *from, const struct ref *to) {
+    if (from->data != to->data) memcpy(to->data, from->data, (size_t)to->elems * cr_dtype_bytes(to->dtype));
+}
+
+/* Runs of elements that one thread takes at a time in pointwise ops. */
+enum { REF_RUN = 4096 };
+static inline int64_t ref_runs(int64_t elems) { return (elems + REF_RUN - 1) / REF_RUN; }
+static inline int64_t ref_run_end(int64_t run, int64_t elems) { return CR_MIN((run + 1) * REF_RUN, elems); }
+
+#endif

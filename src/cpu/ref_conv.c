@@ -1,0 +1,141 @@
+/* ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two gradients.
+ *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c], zero outside the image. */
+#include "ref.h"
+
+enum { CHANNEL_BLOCK = 64 }; /* channels summed side by side, so that the inner loop runs over neighbours in memory */
+
+struct conv {
+    struct ref x, w, y; /* or their gradients */
+    int64_t    stride, pad;
+    bool       accumulate;
+};
+
+static struct conv conv_of(const struct cr_call *call, struct ref x, struct ref w, struct ref y) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    return (struct conv){.x = x, .w = w, .y = y, .stride = a->stride, .pad = a->pad, .accumulate = a->accumulate};
+}
+
+REF_INLINE int64_t offset4(const struct ref *t, int64_t a, int64_t b, int64_t c) { return ((a * t->H + b) * t->W + c) * t->C; }
+
+/* The output position p that sees input position h through filter tap r, or -1. */
+REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, int64_t outputs) {
+    int64_t top = h + pad - r;
+    if (top < 0 || top % stride != 0 || top / stride >= outputs) return -1;
+    return top / stride;
+}
+
+/* ---- forward ---- */
+
+REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const struct ref *w, int64_t w0, int64_t C) {
+    double sum = 0;
+    CR_SIMD_SUM(sum)
+    for (int64_t c = 0; c < C; c++) sum += ref_load(type, x->data, x0 + c) * ref_load(type, w->data, w0 + c);
+    return sum;
+}
+
+REF_INLINE void forward_row(enum cr_dtype type, const struct conv *v, int64_t n, int64_t p) {
+    const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
+    for (int64_t q = 0; q < y->W; q++) {
+        for (int64_t k = 0; k < y->C; k++) {
+            double sum = 0;
+            for (int64_t r = 0; r < w->H; r++) {
+                int64_t h = p * v->stride - v->pad + r;
+                if (h < 0 || h >= x->H) continue;
+                for (int64_t s = 0; s < w->W; s++) {
+                    int64_t at = q * v->stride - v->pad + s;
+                    if (at < 0 || at >= x->W) continue;
+                    sum += dot(type, x, offset4(x, n, h, at), w, offset4(w, k, r, s), x->C);
+                }
+            }
+            ref_store(type, y->data, offset4(y, n, p, q) + k, sum);
+        }
+    }
+}
+
+CR_CLONES static void forward_row_typed(const struct conv *v, int64_t n, int64_t p) {
+    REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
+}
+
+cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
+    struct conv v    = conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
+    int64_t     rows = v.y.N * v.y.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
+    return CR_OK;
+}
+
+/* ---- gradient of the input: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that saw the pixel ---- */
+
+REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct conv *v, int64_t n, int64_t h, int64_t at, int64_t c0) {
+    const struct ref *dx = &v->x, *w = &v->w, *dy = &v->y;
+    const int64_t     width = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
+    double            sum[CHANNEL_BLOCK] = {0};
+    for (int64_t r = 0; r < w->H; r++) {
+        int64_t p = output_of(h, r, v->stride, v->pad, dy->H);
+        if (p < 0) continue;
+        for (int64_t s = 0; s < w->W; s++) {
+            int64_t q = output_of(at, s, v->stride, v->pad, dy->W);
+            if (q < 0) continue;
+            for (int64_t k = 0; k < dy->C; k++) {
+                double  g  = ref_load(type, dy->data, offset4(dy, n, p, q) + k);
+                int64_t w0 = offset4(w, k, r, s) + c0;
+                CR_SIMD
+                for (int64_t c = 0; c < width; c++) sum[c] += g * ref_load(type, w->data, w0 + c);
+            }
+        }
+    }
+    for (int64_t c = 0; c < width; c++) ref_store(type, dx->data, offset4(dx, n, h, at) + c0 + c, sum[c]);
+}
+
+CR_CLONES static void dgrad_row_typed(const struct conv *v, int64_t n, int64_t h) {
+    for (int64_t at = 0; at < v->x.W; at++)
+        for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, dgrad_pixel, v, n, h, at, c0);
+}
+
+cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+    struct conv v    = conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
+    int64_t     rows = v.x.N * v.x.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) dgrad_row_typed(&v, i / v.x.H, i % v.x.H);
+    return CR_OK;
+}
+
+/* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */
+
+REF_INLINE void wgrad_tap(enum cr_dtype type, const struct conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
+    const struct ref *x = &v->x, *dw = &v->w, *dy = &v->y;
+    const int64_t     width = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
+    double            sum[CHANNEL_BLOCK] = {0};
+    for (int64_t n = 0; n < dy->N; n++) {
+        for (int64_t p = 0; p < dy->H; p++) {
+            int64_t h = p * v->stride - v->pad + r;
+            if (h < 0 || h >= x->H) continue;
+            for (int64_t q = 0; q < dy->W; q++) {
+                int64_t at = q * v->stride - v->pad + s;
+                if (at < 0 || at >= x->W) continue;
+                double  g  = ref_load(type, dy->data, offset4(dy, n, p, q) + k);
+                int64_t x0 = offset4(x, n, h, at) + c0;
+                CR_SIMD
+                for (int64_t c = 0; c < width; c++) sum[c] += g * ref_load(type, x->data, x0 + c);
+            }
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        int64_t i   = offset4(dw, k, r, s) + c0 + c;
+        double  old = v->accumulate ? ref_get(dw, i) : 0;
+        ref_put(dw, i, old + sum[c]);
+    }
+}
+
+CR_CLONES static void wgrad_tap_typed(const struct conv *v, int64_t tap) {
+    int64_t s = tap % v->w.W, r = tap / v->w.W % v->w.H, k = tap / v->w.W / v->w.H;
+    for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, wgrad_tap, v, k, r, s, c0);
+}
+
+cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+    struct conv v    = conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
+    int64_t     taps = v.w.N * v.w.H * v.w.W;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(&v, tap);
+    return CR_OK;
+}
