@@ -57,6 +57,38 @@ static cr_status twin_buffer(struct twin *t, int id, void **out) {
     return CR_OK;
 }
 
+/* Where a tensor of the store lies when the planes are f64: at the same element of the same plane. */
+static size_t offset_in_twin(const struct cr_store *from, const struct cr_store *to, size_t offset) {
+    enum cr_plane plane = CR_PLANE_VALUE;
+    for (int i = 0; i < CR_PLANES; i++)
+        if (cr_store_plane_offset(from, (enum cr_plane)i) <= offset && cr_store_plane_bytes(from, (enum cr_plane)i))
+            plane = (enum cr_plane)i;
+    const size_t elem = (offset - cr_store_plane_offset(from, plane)) / cr_dtype_bytes(from->real);
+    return cr_store_plane_offset(to, plane) + elem * cr_dtype_bytes(to->real);
+}
+
+static cr_status twin_tensors(struct twin *t, const struct cr_program *program) {
+    CR_ALLOC(t->tensor, (size_t)CR_MAX(program->tensors, 1));
+    memcpy(t->tensor, program->tensor, (size_t)program->tensors * sizeof *t->tensor);
+    t->program        = *program;
+    t->program.tensor = t->tensor;
+    t->program.real   = CR_F64;
+    if (program->store) {
+        t->store         = *program->store;
+        t->store.real    = CR_F64;
+        t->program.store = &t->store;
+    }
+    for (int i = 0; i < program->tensors; i++) {
+        struct cr_tensor *tensor = &t->tensor[i];
+        if (!is_real(tensor->dtype)) continue;
+        if (tensor->region == CR_REGION_STORE && program->store && tensor->dtype == program->store->real)
+            tensor->offset = offset_in_twin(program->store, &t->store, tensor->offset);
+        tensor->dtype = CR_F64;
+        tensor->bytes = (size_t)cr_tensor_elems(tensor) * sizeof(double);
+    }
+    return CR_OK;
+}
+
 /* Only the op's own tensors get buffers; all others are only looked at for their shapes. */
 static cr_status twin_open(struct twin *t, struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
                            const struct cr_step_block *step, const struct cr_verify_io *io) {
@@ -68,22 +100,7 @@ static cr_status twin_open(struct twin *t, struct cr_device *cpu, const struct c
     t->op       = *op;
     t->step     = *step;
     if (!t->row) return CR_FAIL(CR_ERR_DEVICE, "there is no reference row for the op %s", info->name);
-    CR_ALLOC(t->tensor, (size_t)CR_MAX(program->tensors, 1));
-    memcpy(t->tensor, program->tensor, (size_t)program->tensors * sizeof *t->tensor);
-    for (int i = 0; i < program->tensors; i++) {
-        struct cr_tensor *tensor = &t->tensor[i];
-        if (!is_real(tensor->dtype)) continue;
-        tensor->dtype = CR_F64;
-        tensor->bytes = (size_t)cr_tensor_elems(tensor) * sizeof(double);
-    }
-    t->program        = *program;
-    t->program.tensor = t->tensor;
-    t->program.real   = CR_F64;
-    if (program->store) {
-        t->store         = *program->store;
-        t->store.real    = CR_F64;
-        t->program.store = &t->store;
-    }
+    CR_TRY(twin_tensors(t, program));
     for (int s = 0; s < info->ins; s++)
         if (op->in[s] >= 0) CR_TRY(twin_buffer(t, op->in[s], &t->in[s]));
     for (int s = 0; s < info->outs; s++) {
@@ -174,7 +191,6 @@ static cr_status truth_want(struct twin *t, struct cr_verify_truth *truth) {
     return CR_OK;
 }
 
-/* An infinite or NaN input makes A useless; the elements it reaches are judged by position, all others get A = 0. */
 static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_truth *truth) {
     const struct cr_op         op   = t->op;
     const struct cr_step_block step = t->step;
@@ -182,10 +198,8 @@ static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verif
     twin_load(t, rule->magnitude, rule->before);
     CR_TRY(twin_run(t));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        for (int64_t i = 0; i < truth->elems[s]; i++) {
-            const double A     = fabs(load(t->tensor[t->op.out[s]].dtype, t->out[s], i));
-            truth->scale[s][i] = isfinite(A) ? A : 0;
-        }
+        for (int64_t i = 0; i < truth->elems[s]; i++)
+            truth->scale[s][i] = fabs(load(t->tensor[t->op.out[s]].dtype, t->out[s], i));
     t->op   = op;
     t->step = step;
     return CR_OK;
@@ -206,6 +220,9 @@ static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_
     if (rule->correct) rule->correct(&v, truth->scale);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (!truth->elems[s]) continue;
+        /* A NaN or infinite input makes A useless: what it reaches is judged by position, all else must be as it was. */
+        for (int64_t i = 0; i < truth->elems[s]; i++)
+            if (!isfinite(truth->scale[s][i])) truth->scale[s][i] = 0;
         truth->terms[s] = cr_verify_terms(&t->program, &t->op, s);
         truth->tiny[s]  = cr_verify_tiny(&v, math, s);
     }
@@ -236,15 +253,15 @@ struct judged {
 };
 
 static struct judged judge(const struct cr_verify_truth *truth, enum cr_dtype dtype, int s, int64_t i, double got) {
-    const double  want = truth->want[s][i], A = isnan(truth->scale[s][i]) ? 0 : truth->scale[s][i];
+    const double  want = truth->want[s][i], A = truth->scale[s][i];
     struct judged j    = {0};
-    if (got == want || (isnan(got) && isnan(want)) || isinf(A)) return j;
+    if (got == want || (isnan(got) && isnan(want)) || A == CR_VERIFY_UNUSED) return j;
     if (!truth->exact) {
         j.bound = CR_VERIFY_C * cr_verify_unit(truth->math) * sqrt(truth->terms[s]) * A;
         /* What did not move, and counts, have A = 0 and may not move by underflow either. */
         if (A > 0 || !is_real(dtype)) j.bound += truth->tiny[s];
         j.bound += cr_verify_half_ulp(dtype, fabs(want) + j.bound);
-        const double limit     = dtype == CR_F64 && truth->math == CR_MATH_F64 ? DBL_MAX : FLT_MAX;
+        const double limit     = truth->math == CR_MATH_F64 ? DBL_MAX : FLT_MAX;
         const bool   overflows = A * truth->peak >= limit || fabs(want) + j.bound > cr_verify_largest(dtype);
         if (isfinite(want) && !isfinite(got) && overflows) return j;
     }

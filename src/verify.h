@@ -20,6 +20,7 @@
 #include "exec.h"
 
 #define CR_VERIFY_C 4.0
+#define CR_VERIFY_UNUSED (-1.0) /* as A: the element is not compared */
 
 struct cr_verify_result {
     bool    ok;

@@ -48,14 +48,15 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
     const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
     double         sum = fabs(before[0]);
     for (int64_t n = 0; n < N; n++) {
-        if (label[n] < 0) continue;
-        const double *l = logits + n * K;
-        double        top = l[0], bottom = l[0];
-        for (int64_t j = 1; j < K; j++) {
-            top    = l[j] > top ? l[j] : top;
-            bottom = l[j] < bottom ? l[j] : bottom;
+        if (label[n] < 0 || label[n] >= K) continue;
+        double top = -DBL_MAX, bottom = DBL_MAX;
+        for (int64_t j = 0; j < K; j++) {
+            const double l = logits[n * K + j];
+            if (!isfinite(l)) continue; /* judged by position */
+            top    = largest(top, l);
+            bottom = -largest(-bottom, -l);
         }
-        sum += top - bottom + log((double)K) + 1;
+        sum += largest(top - bottom, 0) + log((double)K) + 1;
     }
     scale[CR_OUT_loss_metrics][0] = sum;
     for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
@@ -64,9 +65,10 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
 static double loss_grad_factor(const struct cr_verify_values *v) {
     const int32_t *label = v->in[CR_IN_loss_grad_labels];
     const double  *state = v->in[CR_IN_loss_grad_state];
-    const int64_t  N     = dim(v->program, v->op->in[CR_IN_loss_grad_logits], 0);
+    const int      id    = v->op->in[CR_IN_loss_grad_logits];
+    const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
     int64_t        valid = 0;
-    for (int64_t n = 0; n < N; n++) valid += label[n] >= 0;
+    for (int64_t n = 0; n < N; n++) valid += label[n] >= 0 && label[n] < K;
     return fabs(state[CR_STATE_LOSS_SCALE] * v->op->attr.loss.weight) / (double)CR_MAX(valid, 1);
 }
 
@@ -89,15 +91,15 @@ static void closed_loss_grad(const struct cr_verify_values *v, double *const sca
         }
         for (int64_t j = 0; j < K; j++) {
             const double p = exp(l[j] - top) / sum, target = smooth / (double)K + (j == label[n] ? 1 - smooth : 0);
-            A[j] = label[n] < 0 ? 0 : factor * (target + (p > 0 ? p * (1 + top - l[j] + drift / sum) : 0));
+            A[j] = label[n] < 0 || label[n] >= K ? 0 : factor * (target + (p > 0 ? p * (1 + top - l[j] + drift / sum) : 0));
         }
     }
 }
 
-/* With the flag up the norm is not used: an infinite A says so. */
+/* With the flag up the norm is not used. */
 static void closed_grad_check(const struct cr_verify_values *v, double *const scale[]) {
     const double *want = v->want[CR_OUT_grad_check_norm];
-    scale[CR_OUT_grad_check_norm][0] = want[1] != 0 ? INFINITY : want[0];
+    scale[CR_OUT_grad_check_norm][0] = want[1] != 0 ? CR_VERIFY_UNUSED : want[0];
     scale[CR_OUT_grad_check_norm][1] = 0;
 }
 
