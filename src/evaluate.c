@@ -1,0 +1,42 @@
+/* evaluate.c: a data set through the eval program. See session.h. */
+#include "session.h"
+
+static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop, struct cr_scores *out) {
+    const struct cr_step_block step = {0};
+    for (;;) {
+        struct cr_batch batch;
+        float           metrics[4];
+        if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
+        CR_TRY(cr_loader_next(loader, &batch));
+        if (batch.count == 0) return CR_OK;
+        cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels);
+        cr_loader_release(loader, &batch);
+        CR_TRY(status);
+        CR_TRY(cr_exec_run(s->eval_exec, &step));
+        CR_TRY(cr_exec_get(s->eval_exec, s->eval.metrics, metrics));
+        out->loss_sum += (double)metrics[0];
+        out->images += (int64_t)metrics[1];
+        out->right1 += (int64_t)metrics[2];
+        out->right5 += (int64_t)metrics[3];
+    }
+}
+
+cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
+                              struct cr_scores *out) {
+    const struct cr_config        *c       = s->config;
+    const struct cr_loader_options options = {
+        .split = CR_SPLIT_VAL, .prepare = s->prepare_eval, .batch = s->eval_batch, .seed = (uint64_t)c->train.seed,
+        .workers = (int)c->data.workers, .prefetch = (int)c->data.prefetch, .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL};
+    struct cr_loader *loader;
+    struct cr_scores  scores = {0};
+    int64_t           start  = cr_time_ns();
+    CR_TRY(cr_loader_open(dataset, &options, &loader));
+    cr_status status = run_batches(s, loader, stop, &scores);
+    scores.corrupt   = cr_loader_corrupt(loader);
+    scores.seconds   = (double)(cr_time_ns() - start) * 1e-9;
+    cr_loader_close(loader);
+    if (status == CR_OK && scores.images == 0)
+        status = CR_FAIL(CR_ERR_FORMAT, "evaluation saw no readable picture");
+    if (status == CR_OK) *out = scores;
+    return status;
+}

@@ -1,0 +1,137 @@
+/* metrics.c: see metrics.h. */
+#include "metrics.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct cr_report {
+    struct cr_report_options options;
+    FILE                    *log;
+    bool                     terminal, line_open, log_failed;
+    /* since the last logged line */
+    struct cr_step_result sum;
+    int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
+    /* since the last redraw, and the speed shown */
+    int64_t drawn_ns;
+    double  images_per_s, seconds_per_step;
+};
+
+cr_status cr_report_open(const struct cr_report_options *options, struct cr_report **out) {
+    char              path[4096];
+    struct cr_report *r;
+    CR_ALLOC(r, 1);
+    r->options  = *options;
+    r->terminal = isatty(STDERR_FILENO);
+    snprintf(path, sizeof path, "%s/log.jsonl", options->run_dir);
+    r->log = fopen(path, "a");
+    if (!r->log) {
+        cr_status status = CR_FAIL(CR_ERR_IO, "%s: cannot be opened for writing: %s", path, strerror(errno));
+        cr_free(r);
+        return status;
+    }
+    *out = r;
+    return CR_OK;
+}
+
+void cr_report_close(struct cr_report *r) {
+    if (!r) return;
+    if (r->line_open) fputc('\n', stderr);
+    fclose(r->log);
+    cr_free(r);
+}
+
+void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
+    r->clock_ns      = cr_time_ns();
+    r->wait_start_ns = wait_ns;
+}
+
+/* A log that cannot be written is told once; training goes on: the checkpoint is what must not be lost. */
+static void log_line(struct cr_report *r, const char *line) {
+    if (fprintf(r->log, "%s\n", line) >= 0 && fflush(r->log) == 0) return;
+    if (!r->log_failed) cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: no longer written", r->options.run_dir, strerror(errno));
+    r->log_failed = true;
+}
+
+static void clear_line(struct cr_report *r) {
+    if (r->line_open) fputs("\r\033[K", stderr);
+    r->line_open = false;
+}
+
+void cr_report_event(struct cr_report *r, const char *event, const char *json_fields, const char *human) {
+    clear_line(r);
+    if (human) cr_log(CR_LOG_INFO, "%s", human);
+    struct cr_text text = {0};
+    cr_text_add(&text, "{\"event\":\"%s\"%s%s}", event, json_fields ? "," : "", json_fields ? json_fields : "");
+    if (!text.failed) log_line(r, text.data);
+    cr_text_free(&text);
+}
+
+static void format_duration(double seconds, char *buf, size_t size) {
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 3600) snprintf(buf, size, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
+    else snprintf(buf, size, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
+}
+
+static void format_progress(const struct cr_report *r, int64_t step, char *buf, size_t size) {
+    const struct cr_report_options *o     = &r->options;
+    double                          valid = r->sum.valid > 0 ? r->sum.valid : 1;
+    double                          wait  = r->interval_ns > 0 ? 100.0 * (double)r->wait_ns / (double)r->interval_ns : 0;
+    char                            left[32];
+    format_duration((double)(o->total_steps - step) * r->seconds_per_step, left, sizeof left);
+    snprintf(buf, size,
+             "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64 "  loss %.4f  top-1 %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
+             (step - 1) / o->steps_per_epoch + 1, o->epochs, step, o->total_steps, r->sum.loss_sum / valid,
+             100 * r->sum.right1 / valid, r->sum.lr, r->images_per_s, wait, left);
+}
+
+static void log_interval(struct cr_report *r, int64_t step) {
+    char   json[512], human[512];
+    double valid = r->sum.valid > 0 ? r->sum.valid : 1;
+    snprintf(json, sizeof json,
+             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_norm\":%.6g,\"images_per_s\":%.1f,\"data_wait\":%.4f",
+             step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.right1 / valid,
+             r->sum.right5 / valid, r->sum.lr, r->sum.grad_norm, r->images_per_s,
+             r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0);
+    format_progress(r, step, human, sizeof human);
+    cr_report_event(r, "train", json, r->terminal ? NULL : human);
+}
+
+static void redraw(struct cr_report *r, int64_t step) {
+    char line[512];
+    if (cr_time_ns() - r->drawn_ns < 100000000) return; /* ten times a second is enough for eyes */
+    format_progress(r, step, line, sizeof line);
+    fprintf(stderr, "\r\033[K%s", line);
+    fflush(stderr);
+    r->line_open = true;
+    r->drawn_ns  = cr_time_ns();
+}
+
+void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_result *result) {
+    int64_t now = cr_time_ns();
+    r->sum.loss_sum += result->loss_sum;
+    r->sum.valid += result->valid;
+    r->sum.right1 += result->right1;
+    r->sum.right5 += result->right5;
+    r->sum.lr        = result->lr;
+    r->sum.grad_norm = result->grad_norm;
+    r->steps++;
+    r->interval_ns += now - r->clock_ns;
+    r->wait_ns += result->wait_ns - r->wait_start_ns;
+    r->clock_ns      = now;
+    r->wait_start_ns = result->wait_ns;
+    if (r->interval_ns > 0) {
+        r->seconds_per_step = (double)r->interval_ns * 1e-9 / (double)r->steps;
+        r->images_per_s     = (double)r->options.images_per_step / r->seconds_per_step;
+    }
+    if (step % r->options.log_every == 0 || step == r->options.total_steps) {
+        log_interval(r, step);
+        r->sum         = (struct cr_step_result){0};
+        r->steps       = 0;
+        r->interval_ns = r->wait_ns = 0;
+    } else if (r->terminal) {
+        redraw(r, step);
+    }
+}

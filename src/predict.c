@@ -1,0 +1,52 @@
+/* predict.c: top classes of single pictures. See session.h. */
+#include "session.h"
+
+#include <math.h>
+
+/* Softmax over the logits, then the largest few by selection: classes are few, pictures fewer. */
+static void top_classes(const float *logits, int classes, struct cr_prediction *out) {
+    double largest = -INFINITY, sum = 0;
+    for (int k = 0; k < classes; k++) largest = fmax(largest, (double)logits[k]);
+    for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - largest);
+    out->count = CR_MIN(classes, (int)CR_COUNT(out->label));
+    for (int i = 0; i < out->count; i++) {
+        int best = -1;
+        for (int k = 0; k < classes; k++) {
+            bool taken = false;
+            for (int j = 0; j < i; j++) taken |= out->label[j] == k;
+            if (!taken && (best < 0 || logits[k] > logits[best])) best = k;
+        }
+        out->label[i]       = best;
+        out->probability[i] = (float)(exp((double)logits[best] - largest) / sum);
+    }
+}
+
+static cr_status prepare_picture(const struct cr_session *s, const char *path, uint8_t *dst) {
+    struct cr_image image = {0};
+    CR_TRY(cr_image_read(path, &image));
+    cr_status status = cr_prepare_eval(&s->prepare_eval, &image, dst);
+    cr_image_free(&image);
+    return status;
+}
+
+cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int count, struct cr_prediction *out) {
+    const struct cr_step_block step    = {0};
+    size_t                     bytes   = (size_t)(s->prepare_eval.size * s->prepare_eval.size * 3);
+    int                        batch   = (int)s->eval_batch, classes = s->model.classes;
+    cr_status                  status  = CR_OK;
+    uint8_t                   *images  = cr_alloc((size_t)batch, bytes);
+    float                     *logits  = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
+    if (!images || !logits) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
+    for (int first = 0; first < count; first += batch) {
+        int n = CR_MIN(batch, count - first);
+        for (int i = 0; i < n; i++) CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes));
+        CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL));
+        CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
+        CR_TRY_OUT(cr_exec_get(s->eval_exec, s->eval.logits, logits));
+        for (int i = 0; i < n; i++) top_classes(logits + (size_t)i * (size_t)classes, classes, &out[first + i]);
+    }
+out:
+    cr_free(images);
+    cr_free(logits);
+    return status;
+}

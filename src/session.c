@@ -1,0 +1,116 @@
+/* session.c: opening and closing what commands run on. See session.h. */
+#include "session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- classes ---- */
+
+cr_status cr_session_classes(const struct cr_config *c, int *classes) {
+    *classes = (int)c->model.classes;
+    if (*classes) return CR_OK;
+    switch (c->data.kind) {
+    case CR_DATA_SHAPES:
+    case CR_DATA_SYNTHETIC:
+    case CR_DATA_CIFAR10: *classes = 10; return CR_OK;
+    case CR_DATA_CIFAR100: *classes = 100; return CR_OK;
+    case CR_DATA_FOLDER: break;
+    }
+    struct cr_dataset *dataset;
+    CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &dataset));
+    *classes = cr_dataset_classes(dataset);
+    cr_dataset_close(dataset);
+    return CR_OK;
+}
+
+/* ---- programs ---- */
+
+static cr_status compile(struct cr_session *s, enum cr_program_kind kind, int64_t batch, struct cr_program *out) {
+    const struct cr_config *c      = s->config;
+    struct cr_target        target = cr_device_target(s->device);
+    struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse};
+    CR_TRY(cr_model_program(&s->model, c, kind, batch, out));
+    cr_status status = cr_compile(out, &target, &options);
+    if (status != CR_OK) cr_program_free(out);
+    return status;
+}
+
+static cr_status compile_train(struct cr_session *s) {
+    const enum cr_program_kind whole[] = {CR_PROGRAM_STEP};
+    const enum cr_program_kind parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
+    bool                       split   = s->config->train.accumulate > 1;
+    const enum cr_program_kind *kinds  = split ? parts : whole;
+    int                        count   = split ? 3 : 1;
+    for (; s->trains < count; s->trains++) CR_TRY(compile(s, kinds[s->trains], s->batch, &s->train[s->trains]));
+    return CR_OK;
+}
+
+static cr_status bind_programs(struct cr_session *s) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    int                      count = 0;
+    for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
+    if (s->has_eval) all[count++] = &s->eval;
+    CR_TRY(cr_memory_open(&s->memory, s->device, &s->model.store, all, count));
+    for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
+    if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
+    return CR_OK;
+}
+
+/* ---- open ---- */
+
+static cr_status open_device(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_config  *c       = s->config;
+    struct cr_device_options options = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic,
+                                        .ref_only = o->ref_only};
+    CR_TRY(cr_device_open(c->train.device, &options, &s->device));
+    bool cpu = strcmp(s->device->backend->name, "cpu") == 0;
+    if (cpu && c->train.precision != CR_PRECISION_AUTO && c->train.precision != CR_PRECISION_FP32)
+        return cr_config_fail(c, "train.precision", "%s needs a GPU; the CPU device computes in fp32 (auto, fp32)",
+                              cr_word_precision(c->train.precision));
+    return CR_OK;
+}
+
+static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_config *c       = s->config;
+    int                     classes = o->classes;
+    if (!classes) CR_TRY(cr_session_classes(c, &classes));
+    if (c->model.classes && c->model.classes != classes)
+        return cr_config_fail(c, "model.classes", "%lld, but the data set has %d: leave the key out, or set data.root to the right set",
+                              (long long)c->model.classes, classes);
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
+    CR_TRY(open_device(s, o));
+    CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
+    s->batch      = o->batch ? o->batch : c->train.batch;
+    s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
+    if (o->train) CR_TRY(compile_train(s));
+    if (o->eval) {
+        CR_TRY(compile(s, CR_PROGRAM_EVAL, s->eval_batch, &s->eval));
+        s->has_eval = true;
+    }
+    if (o->execute) CR_TRY(bind_programs(s));
+    return CR_OK;
+}
+
+cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options, struct cr_session *out) {
+    *out             = (struct cr_session){.config = config};
+    cr_status status = open_all(out, options);
+    if (status != CR_OK) cr_session_close(out);
+    return status;
+}
+
+void cr_session_close(struct cr_session *s) {
+    for (int i = 0; i < CR_SESSION_TRAIN_MAX; i++) cr_exec_close(s->train_exec[i]);
+    cr_exec_close(s->eval_exec);
+    if (s->memory.device) cr_memory_close(&s->memory);
+    for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
+    if (s->has_eval) cr_program_free(&s->eval);
+    cr_model_close(&s->model);
+    cr_device_close(s->device);
+    *s = (struct cr_session){0};
+}
+
+cr_status cr_session_init(struct cr_session *s) {
+    return s->device->backend->init_store(s->device, &s->model.store, s->config, s->memory.region[CR_REGION_STORE]);
+}

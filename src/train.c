@@ -1,0 +1,250 @@
+/* train.c: the step loop: learning rate, micro-batches, evaluation, saving, signals. See session.h. */
+#include "metrics.h"
+#include "optim/optim.h"
+#include "train_setup.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- signals: the first SIGINT or SIGTERM asks to stop after the step, the second ends at once; SIGUSR1 saves ---- */
+
+static volatile int          stop_signal;
+static volatile sig_atomic_t save_wanted;
+
+static void on_stop(int number) {
+    if (stop_signal) _exit(128 + number);
+    stop_signal = number;
+}
+
+static void on_save(int number) {
+    (void)number;
+    save_wanted = 1;
+}
+
+struct old_handlers {
+    struct sigaction on_int, on_term, on_usr1;
+};
+
+static void handlers_install(struct old_handlers *old) {
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
+    stop_signal = 0;
+    save_wanted = 0;
+    sigaction(SIGINT, &stop, &old->on_int);
+    sigaction(SIGTERM, &stop, &old->on_term);
+    sigaction(SIGUSR1, &save, &old->on_usr1);
+}
+
+static void handlers_restore(const struct old_handlers *old) {
+    sigaction(SIGINT, &old->on_int, NULL);
+    sigaction(SIGTERM, &old->on_term, NULL);
+    sigaction(SIGUSR1, &old->on_usr1, NULL);
+}
+
+/* ---- one update ---- */
+
+static cr_status read_norm(struct cr_run *run, struct cr_step_result *out, bool *nonfinite) {
+    struct cr_session *s    = &run->session;
+    int                last = s->trains - 1, norm = cr_tensor_find(&s->train[last], "grad_norm");
+    float              values[2];
+    CR_TRY(cr_exec_get(s->train_exec[last], norm, values));
+    out->grad_norm = sqrt((double)values[0]);
+    *nonfinite     = values[1] != 0;
+    return CR_OK;
+}
+
+/* An update from `accumulate` batches: the first program assigns gradients, the middle ones add, the last updates. */
+static cr_status train_step(struct cr_run *run, struct cr_step_result *out) {
+    const struct cr_config *c     = &run->config;
+    struct cr_session      *s     = &run->session;
+    int                     parts = (int)c->train.accumulate;
+    bool                    nonfinite = false;
+    struct cr_step_block    block = {
+           .lr = (float)cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch), .momentum = (float)c->optim.momentum,
+           .weight_decay = (float)c->optim.weight_decay, .clip_norm = (float)c->train.clip_norm, .step = run->at.step,
+           .seed = (uint64_t)c->train.seed};
+    *out = (struct cr_step_result){.lr = (double)block.lr};
+    for (int i = 0; i < parts; i++) {
+        int             which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
+        struct cr_batch batch;
+        float           metrics[4];
+        CR_TRY(cr_loader_next(run->loader, &batch));
+        cr_status status = cr_exec_feed(s->train_exec[which], batch.images, batch.labels);
+        cr_loader_release(run->loader, &batch);
+        CR_TRY(status);
+        CR_TRY(cr_exec_run(s->train_exec[which], &block));
+        CR_TRY(cr_exec_get(s->train_exec[which], s->train[which].metrics, metrics));
+        out->loss_sum += (double)metrics[0];
+        out->valid += (double)metrics[1];
+        out->right1 += (double)metrics[2];
+        out->right5 += (double)metrics[3];
+    }
+    CR_TRY(read_norm(run, out, &nonfinite));
+    out->wait_ns = cr_loader_wait_ns(run->loader);
+    if (nonfinite || !isfinite(out->loss_sum))
+        return CR_FAIL(CR_ERR_NUMERIC,
+                       "step %" PRId64 ": the %s is not finite (learning rate %g). The update was not applied and nothing was saved since; "
+                       "the last checkpoint in %s is good. Try a smaller optim.lr, a longer schedule.warmup_epochs, or train.clip_norm",
+                       run->at.step + 1, isfinite(out->loss_sum) ? "gradient" : "loss", out->lr, run->dir);
+    run->at.step++;
+    return CR_OK;
+}
+
+/* Batches left over at the end of an epoch when `accumulate` does not divide it. */
+static cr_status skip_leftover(struct cr_run *run, const struct cr_loader_options *o) {
+    int64_t left = cr_loader_batches(run->train, o) - run->at.steps_per_epoch * run->config.train.accumulate;
+    for (int64_t i = 0; i < left; i++) {
+        struct cr_batch batch;
+        CR_TRY(cr_loader_next(run->loader, &batch));
+        cr_loader_release(run->loader, &batch);
+    }
+    return CR_OK;
+}
+
+/* ---- saving and evaluating ---- */
+
+struct best {
+    int64_t step;
+    double  top1; /* -1: none yet */
+};
+
+static void best_path(const struct cr_run *run, char *buf, size_t size) { snprintf(buf, size, "%s/best.json", run->dir); }
+
+static struct best best_read(const struct cr_run *run) {
+    struct best best = {.top1 = -1};
+    char        path[PATH_MAX + 32], *text = NULL;
+    size_t      length;
+    best_path(run, path, sizeof path);
+    if (!run->from) return best;
+    if (cr_file_read(path, 4096, &text, &length) == CR_OK) {
+        if (sscanf(text, "{\"step\":%" SCNd64 ",\"top1\":%lf}", &best.step, &best.top1) != 2 || best.step > run->at.step)
+            best = (struct best){.top1 = -1};
+        cr_free(text);
+    }
+    return best;
+}
+
+static cr_status save(struct cr_run *run, struct cr_report *report) {
+    int64_t start = cr_time_ns();
+    CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, run->train));
+    char json[64];
+    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"seconds\":%.3f", run->at.step, (double)(cr_time_ns() - start) * 1e-9);
+    cr_report_event(report, "save", json, NULL);
+    return CR_OK;
+}
+
+static cr_status mark_best(struct cr_run *run, struct best *best, double top1) {
+    char path[PATH_MAX + 32], text[128];
+    *best = (struct best){run->at.step, top1};
+    CR_TRY(cr_ckpt_mark_best(run->dir, run->at.step));
+    best_path(run, path, sizeof path);
+    snprintf(text, sizeof text, "{\"step\":%" PRId64 ",\"top1\":%.9g}\n", best->step, best->top1);
+    return cr_file_write_atomic(path, text, strlen(text));
+}
+
+static cr_status evaluate(struct cr_run *run, struct cr_report *report, struct best *best) {
+    struct cr_scores e;
+    char             json[256], human[256];
+    CR_TRY(cr_session_evaluate(&run->session, run->val, &stop_signal, &e));
+    double top1 = (double)e.right1 / (double)e.images, top5 = (double)e.right5 / (double)e.images;
+    bool   is_best = top1 > best->top1;
+    if (is_best) CR_TRY(mark_best(run, best, top1));
+    snprintf(json, sizeof json,
+             "\"step\":%" PRId64 ",\"images\":%" PRId64 ",\"right\":%" PRId64 ",\"top1\":%.6f,\"top5\":%.6f,\"loss\":%.6f,\"best\":%s",
+             run->at.step, e.images, e.right1, top1, top5, e.loss_sum / (double)e.images, is_best ? "true" : "false");
+    snprintf(human, sizeof human, "evaluation at step %" PRId64 ": top-1 %.2f %% (%" PRId64 " of %" PRId64 "), top-5 %.2f %%, loss %.4f%s",
+             run->at.step, 100 * top1, e.right1, e.images, 100 * top5, e.loss_sum / (double)e.images, is_best ? ", best so far" : "");
+    cr_report_event(report, "eval", json, human);
+    return CR_OK;
+}
+
+/* What is due after an update: a checkpoint first, so that an evaluation cut short loses nothing. */
+static cr_status after_step(struct cr_run *run, struct cr_report *report, struct best *best) {
+    const struct cr_config *c         = &run->config;
+    int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
+    bool                    last      = run->at.step == run->total_steps || stop_signal;
+    bool                    epoch_end = run->at.step % per_epoch == 0;
+    bool eval_due = !stop_signal && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
+    bool save_due = last || save_wanted || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
+    if (!save_due && !eval_due) return CR_OK;
+    save_wanted = 0;
+    CR_TRY(save(run, report)); /* also before an evaluation, so that `best` has something to point to */
+    cr_status status = eval_due ? evaluate(run, report, best) : CR_OK;
+    if (status == CR_ERR_INTERRUPTED) status = CR_OK; /* the loop sees stop_signal */
+    cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
+    return status;
+}
+
+/* ---- the run ---- */
+
+static void introduce(const struct cr_run *run) {
+    const struct cr_session *s    = &run->session;
+    struct cr_text           text = {0};
+    cr_model_table(&s->model, &s->eval, &text);
+    if (!text.failed) cr_log(CR_LOG_INFO, "%.*s", (int)text.length - 1, text.data);
+    cr_text_free(&text);
+    double pool = (double)s->memory.bytes[CR_REGION_POOL] / (1 << 20), store = (double)s->memory.bytes[CR_REGION_STORE] / (1 << 20);
+    cr_log(CR_LOG_INFO, "device  %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text, store, pool);
+    cr_log(CR_LOG_INFO, "run     batch %" PRId64 " x %" PRId64 ", %" PRId64 " epochs of %" PRId64 " steps, to step %" PRId64 ", output %s",
+           run->config.train.batch, run->config.train.accumulate, run->config.train.epochs, run->at.steps_per_epoch,
+           run->total_steps, run->dir);
+    cr_log(CR_LOG_INFO, "Ctrl-C finishes the step, saves and stops; a second one stops at once.");
+}
+
+static cr_status loop(struct cr_run *run, struct cr_report *report) {
+    struct best best = best_read(run);
+    const struct cr_loader_options shape = {.split = CR_SPLIT_TRAIN, .batch = run->config.train.batch,
+                                            .drop_last = run->config.data.drop_last};
+    cr_report_resume_clock(report, 0);
+    while (run->at.step < run->total_steps && !stop_signal) {
+        struct cr_step_result result;
+        CR_TRY(train_step(run, &result));
+        cr_report_step(report, run->at.step, &result);
+        if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &shape));
+        CR_TRY(after_step(run, report, &best));
+    }
+    char human[512];
+    if (stop_signal)
+        snprintf(human, sizeof human, "stopped by signal %d after step %" PRId64 ", saved in %s; go on with --resume auto",
+                 stop_signal, run->at.step, run->dir);
+    else snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
+    cr_report_event(report, stop_signal ? "stopped" : "done", NULL, human);
+    return CR_OK;
+}
+
+cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken) {
+    struct cr_run       run;
+    struct cr_report   *report = NULL;
+    struct old_handlers old;
+    cr_status           status = CR_OK;
+    *signal_taken              = 0;
+    CR_TRY(cr_run_open(config, options, &run));
+    handlers_install(&old);
+    introduce(&run);
+    if (run.at.step >= run.total_steps) {
+        cr_log(CR_LOG_INFO, "already at step %" PRId64 " of %" PRId64 ": nothing to do; raise train.epochs or train.steps to go on",
+               run.at.step, run.total_steps);
+        goto out;
+    }
+    const struct cr_report_options o = {.run_dir = run.dir, .total_steps = run.total_steps, .steps_per_epoch = run.at.steps_per_epoch,
+                                        .epochs = run.config.train.epochs, .log_every = run.config.train.log_every,
+                                        .images_per_step = run.config.train.batch * run.config.train.accumulate};
+    CR_TRY_OUT(cr_report_open(&o, &report));
+    char json[128];
+    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"total_steps\":%" PRId64 ",\"version\":\"%s\"", run.at.step, run.total_steps, CR_VERSION);
+    cr_report_event(report, run.from ? "resume" : "start", json, NULL);
+    CR_TRY_OUT(loop(&run, report));
+    if (cr_loader_corrupt(run.loader))
+        cr_log(CR_LOG_WARN, "%" PRId64 " pictures could not be read and were replaced by others", cr_loader_corrupt(run.loader));
+out:
+    *signal_taken = stop_signal;
+    handlers_restore(&old);
+    cr_report_close(report);
+    cr_run_close(&run);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* train_setup.h: opening a training run: output folder, resume, data, session. Private to train.c and train_setup.c. */
+#ifndef CR_TRAIN_SETUP_H
+#define CR_TRAIN_SETUP_H
+
+#include "session.h"
+#include "state.h"
+
+struct cr_run {
+    struct cr_config   config; /* the one that counts: on resume the stored one under the command line's values */
+    char              *dir;    /* run folder */
+    char              *from;   /* checkpoint resumed from; NULL: fresh */
+    int                lock;   /* of the run folder; -1: none */
+    struct cr_dataset *train, *val;
+    struct cr_session  session;
+    struct cr_loader  *loader;
+    struct cr_position at;
+    int64_t            total_steps; /* of the whole run, with train.steps applied */
+    struct cr_text     config_text;
+};
+/* Everything up to the first step. On failure *run is closed. */
+CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run);
+void              cr_run_close(struct cr_run *run);
+
+#endif
