@@ -2,10 +2,11 @@
  *
  * Order:  model emits forward -> grad -> (optim emits update) -> fuse -> select -> order -> plan
  *   grad    appends the backward ops: each trainable parameter gets exactly one gradient writer
- *   fuse    joins BN-apply, add and ReLU, and their gradients, where the target accepts the joined op
+ *   fuse    joins BN-apply, add and ReLU, and their gradients, where the target accepts the joined op; op indices and
+ *           tensor ids change (the program's own references, such as program.logits, are carried along)
  *   select  chooses a kernel row per op and makes its workspace a tensor
- *   order   puts ops on lanes and adds the waits between lanes that every hazard needs
- *   plan    gives every POOL tensor an offset; prints peak and lower bound
+ *   order   adds the waits between lanes that every hazard needs
+ *   plan    gives every POOL tensor an offset; sets region_bytes[POOL] (the peak) and bound_bytes
  * Proofs, which share no code with what they check: cr_program_check, cr_order_check, cr_plan_check.
  * Passes see a device only as a cr_target, so that tests can hand them an invented one. */
 #ifndef CR_PASSES_H
@@ -31,6 +32,8 @@ struct cr_compile_options {
     const char *until;
 };
 CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options);
+/* Roofline time of an op on the target: the longer of moving its bytes and doing its arithmetic. For printing. */
+double cr_op_seconds(const struct cr_target *target, const struct cr_program *program, const struct cr_op *op);
 
 /* Appends the gradient of everything in the program that leads from a trainable parameter to the op `loss` (index).
  * accumulate: gradient writers add instead of assigning. weight: 1/accumulate. */
@@ -47,13 +50,23 @@ CR_MUST cr_status cr_order_check(const struct cr_program *program);
 /* No two live tensors overlap, all inside the region, aligned; an alias takes over a tensor that dies there. */
 CR_MUST cr_status cr_plan_check(const struct cr_program *program, size_t alignment);
 
+/* The bytes of the pool that hold nothing when op `op` starts (op = program.ops: when the program has ended), sorted and
+ * disjoint: poison there must not change any result. Outputs of the op count as nothing unless they take over an input.
+ * `range` needs room for program.tensors + 1; returns how many were put. The program must be planned. */
+struct cr_range {
+    size_t begin, end;
+};
+int cr_plan_dead_ranges(const struct cr_program *program, int op, struct cr_range *range);
+
 /* The planner's core, free of programs: lives [lower, upper) half open, sizes in bytes, offsets out. Greedy by size with
- * best gap, several orders tried, the best kept. Returns the peak; *bound gets the largest sum of live sizes. */
+ * best gap, several orders tried, the best kept and improved. *peak gets the bytes needed; *bound the largest sum of live
+ * sizes (each rounded up to the alignment), below which no plan exists. Empty lives and sizes get offset 0. */
 struct cr_life {
     int64_t lower, upper;
     size_t  size;
     size_t  offset; /* out */
 };
 CR_MUST cr_status cr_plan_lives(struct cr_life *life, int count, size_t alignment, size_t *peak, size_t *bound);
+CR_MUST cr_status cr_plan_bound(const struct cr_life *life, int count, size_t alignment, size_t *bound);
 
 #endif

@@ -1,0 +1,44 @@
+/* compile.c: the passes in their order, and after each the proof of its law. */
+#include "passes.h"
+
+#include <string.h>
+
+static const char *const pass_names[] = {"grad", "fuse", "select", "order", "plan"};
+
+enum pass { PASS_GRAD, PASS_FUSE, PASS_SELECT, PASS_ORDER, PASS_PLAN };
+
+static cr_status find_last(const char *until, enum pass *last) {
+    *last = PASS_PLAN;
+    if (!until) return CR_OK;
+    for (size_t i = 0; i < CR_COUNT(pass_names); i++) {
+        if (strcmp(until, pass_names[i]) != 0) continue;
+        *last = (enum pass)i;
+        return CR_OK;
+    }
+    return CR_FAIL(CR_ERR_USAGE, "there is no pass \"%s\": use grad, fuse, select, order or plan", until);
+}
+
+cr_status cr_compile(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options) {
+    enum pass last;
+    CR_TRY(find_last(options->until, &last));
+    CR_TRY(cr_program_check(program)); /* as emitted, with gradients and updates */
+    if (last == PASS_GRAD) return CR_OK;
+
+    if (options->fuse) {
+        CR_TRY(cr_pass_fuse(program, target));
+        CR_TRY(cr_program_check(program));
+    }
+    if (last == PASS_FUSE) return CR_OK;
+
+    CR_TRY(cr_pass_select(program, target));
+    CR_TRY(cr_program_check(program));
+    if (last == PASS_SELECT) return CR_OK;
+
+    CR_TRY(cr_pass_order(program));
+    CR_TRY(cr_order_check(program));
+    if (last == PASS_ORDER) return CR_OK;
+
+    CR_TRY(cr_pass_plan(program, target->alignment, options->reuse));
+    CR_TRY(cr_plan_check(program, target->alignment));
+    return cr_order_check(program); /* once more: memory that is used again makes new hazards */
+}

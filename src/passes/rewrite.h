@@ -1,0 +1,35 @@
+/* rewrite.h: how a pass replaces and removes ops without losing count of who writes and reads what.
+ *
+ * Laws
+ *   - Between open and finish op indices and tensor ids stay as they were: removed ops are only marked. finish closes
+ *     the gaps: ids and indices change, and so do the program's own references to them.
+ *   - Waits, aliases and offsets belong to later passes: finish drops them.
+ * Knows nothing of patterns or devices. */
+#ifndef CR_REWRITE_H
+#define CR_REWRITE_H
+
+#include "graph.h"
+
+struct cr_edit {
+    struct cr_program *program;
+    int               *writer; /* by tensor: the op that writes it first, or CR_NONE */
+    int               *reads;  /* by tensor: input slots that hold it */
+    int               *writes; /* by tensor: output slots that hold it */
+    bool              *removed; /* by op */
+};
+CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program);
+void              cr_edit_close(struct cr_edit *edit); /* frees the edit, not the program; fine after a failed open */
+void              cr_edit_remove(struct cr_edit *edit, int op);
+void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);
+/* Closes the gaps: drops removed ops and the POOL tensors that nothing touches any more. */
+CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
+
+/* The op that writes `tensor` when it is of this kind, writes nothing else twice and `tensor` is a transient that
+ * exactly one slot reads and nobody outside: then the two ops may be joined. CR_NONE otherwise. */
+int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
+/* A transient of this program that nobody outside reads. */
+bool cr_edit_is_private(const struct cr_edit *edit, int tensor);
+/* May the work of op `from` be done at the later place `to`: nothing between them writes what it reads. */
+bool cr_edit_can_move(const struct cr_edit *edit, int from, int to);
+
+#endif
