@@ -1,0 +1,122 @@
+/* config_check.c: rules between keys, as far as the config alone decides them. A rule whose values were refused already
+ * is left out, so that one mistake gives one line. */
+#include "config_keys.h"
+
+#include <string.h>
+
+struct check {
+    const struct cr_config *config;
+    struct cr_complaints   *complaints;
+};
+
+static const struct cr_key *key_of(const char *dotted) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    return key;
+}
+
+static bool was_refused(const struct check *c, const char *dotted) { return c->config->src[key_of(dotted) - cr_keys].line == CR_KEY_REFUSED; }
+
+#define COMPLAIN(c, dotted, ...) cr_config_complain((c)->config, (c)->complaints, key_of(dotted), __VA_ARGS__)
+
+static void check_custom(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (was_refused(c, "model.depths") || was_refused(c, "model.widths")) return;
+    int depths = config->model.depths.count, widths = config->model.widths.count;
+    if (!depths && !widths) COMPLAIN(c, "model.arch", "needs depths and widths, one number a stage in each, e.g. depths = 3,3,3 and "
+                                     "widths = 16,32,64");
+    else if (!depths) COMPLAIN(c, "model.arch", "needs depths too, as many numbers as widths has (%d)", widths);
+    else if (!widths) COMPLAIN(c, "model.arch", "needs widths too, as many numbers as depths has (%d)", depths);
+    else if (depths != widths) COMPLAIN(c, "model.widths", "must have as many numbers as depths (%d), one a stage; has %d", depths, widths);
+}
+
+static void check_model(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (was_refused(c, "model.arch")) return;
+    if (config->model.arch == CR_ARCH_CUSTOM) {
+        check_custom(c);
+        return;
+    }
+    const char *arch = cr_word_arch(config->model.arch);
+    if (config->model.depths.count) COMPLAIN(c, "model.depths", "is for arch = custom; %s has its own; leave it empty", arch);
+    if (config->model.widths.count) COMPLAIN(c, "model.widths", "is for arch = custom; %s has its own; leave it empty", arch);
+    if (config->model.block != CR_BLOCK_AUTO) COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
+}
+
+static void check_freeze(const struct check *c) {
+    static const char *const parts[] = {"stem", "layer1", "layer2", "layer3", "layer4", "fc"};
+    const char              *at      = c->config->model.freeze;
+    if (!*at) return;
+    for (;; at++) {
+        at += strspn(at, " \t");
+        size_t length = strcspn(at, ","), used = length;
+        bool   known  = false;
+        while (used && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
+        for (size_t i = 0; i < CR_COUNT(parts); i++) known |= strlen(parts[i]) == used && memcmp(at, parts[i], used) == 0;
+        if (!known)
+            COMPLAIN(c, "model.freeze", "'%.*s' is no part of a network; allowed: stem, layer1, layer2, layer3, layer4, fc",
+                     (int)CR_MIN(used, (size_t)40), at);
+        at += length;
+        if (!*at) return;
+    }
+}
+
+static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
+    if (was_refused(c, dotted)) return;
+    if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
+}
+
+static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {
+    if (!was_refused(c, dotted) && list->count != 3) COMPLAIN(c, dotted, "must be three numbers: red, green, blue");
+}
+
+static void check_data(const struct check *c) {
+    const struct cr_config *config = c->config;
+    check_range(c, "data.scale", &config->data.scale);
+    check_range(c, "data.ratio", &config->data.ratio);
+    check_channels(c, "data.mean", &config->data.mean);
+    check_channels(c, "data.std", &config->data.std);
+    if (!was_refused(c, "data.eval_resize") && !was_refused(c, "data.eval_crop") && config->data.eval_resize &&
+        config->data.eval_crop > config->data.eval_resize)
+        COMPLAIN(c, "data.eval_crop", "must not exceed eval_resize (%d): the crop is cut from the resized picture",
+                 (int)config->data.eval_resize);
+    if (was_refused(c, "data.kind")) return;
+    bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
+                     config->data.kind == CR_DATA_FOLDER;
+    if (!has_files) return;
+    const char *kind = cr_word_data_kind(config->data.kind);
+    if (!*config->data.root && !was_refused(c, "data.root")) COMPLAIN(c, "data.kind", "needs root: the folder of the data set");
+    if (config->data.train_images) COMPLAIN(c, "data.train_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+    if (config->data.val_images) COMPLAIN(c, "data.val_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+}
+
+static void check_optim(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->optim.nesterov && config->optim.momentum == 0) COMPLAIN(c, "optim.nesterov", "needs momentum above 0");
+}
+
+static void check_schedule(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (!was_refused(c, "schedule.milestones")) {
+        const struct cr_reals *at = &config->schedule.milestones;
+        for (int i = 1; i < at->count; i++) {
+            if (at->at[i] > at->at[i - 1]) continue;
+            COMPLAIN(c, "schedule.milestones", "must rise from one to the next; item %d does not", i + 1);
+            break;
+        }
+        if (config->schedule.kind == CR_SCHEDULE_MULTISTEP && !at->count)
+            COMPLAIN(c, "schedule.kind", "needs milestones: the epochs at which the rate falls, e.g. milestones = 100,150");
+    }
+    if (config->schedule.kind == CR_SCHEDULE_COSINE && config->schedule.min_lr > config->optim.lr &&
+        !was_refused(c, "optim.lr"))
+        COMPLAIN(c, "schedule.min_lr", "must not exceed [optim] lr (%g)", config->optim.lr);
+}
+
+void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints) {
+    const struct check c = {config, complaints};
+    check_model(&c);
+    check_freeze(&c);
+    check_data(&c);
+    check_optim(&c);
+    check_schedule(&c);
+}

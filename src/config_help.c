@@ -1,0 +1,65 @@
+/* config_help.c: `cresnet help keys`, made from config.def: two lines a key, at most 100 columns. */
+#include "config_keys.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HELP_COLUMNS = 100, HELP_TYPE_COLUMN = 34 };
+
+static void type_real(struct cr_text *out, const struct cr_key *key, const char *what) {
+    char low[40], high[40];
+    cr_real_print(key->real_min, low, sizeof low);
+    cr_real_print(key->real_max, high, sizeof high);
+    cr_text_add(out, "%s %s to %s", what, low, high);
+}
+
+/* The words of an enum, broken into lines. `column`: where the first one starts. */
+static void type_words(struct cr_text *out, const struct cr_words *words) {
+    int column = HELP_TYPE_COLUMN + (int)strlen("one of ");
+    cr_text_add(out, "one of");
+    for (int i = 0; i < words->count; i++) {
+        int length = (int)strlen(words->at[i]) + 2;
+        if (column + length > HELP_COLUMNS) {
+            cr_text_add(out, "\n%*s", HELP_TYPE_COLUMN + 6, "");
+            column = HELP_TYPE_COLUMN + 7;
+        }
+        cr_text_add(out, " %s%s", words->at[i], i + 1 < words->count ? "," : "");
+        column += length;
+    }
+}
+
+static void type_add(struct cr_text *out, const struct cr_key *key) {
+    switch (key->kind) {
+    case CR_KEY_INT: cr_text_add(out, "integer, %" PRId64 " to %" PRId64, key->int_min, key->int_max); break;
+    case CR_KEY_REAL: type_real(out, key, "number,"); break;
+    case CR_KEY_BOOL: cr_text_add(out, "yes or no"); break;
+    case CR_KEY_TEXT: cr_text_add(out, "text"); break;
+    case CR_KEY_ENUM: type_words(out, &key->words); break;
+    case CR_KEY_INTS: cr_text_add(out, "integers a,b,... each %" PRId64 " to %" PRId64, key->int_min, key->int_max); break;
+    case CR_KEY_REALS: type_real(out, key, "numbers a,b,... each"); break;
+    }
+}
+
+static void key_add(struct cr_text *out, const struct cr_key *key) {
+    char buffer[40], setting[128];
+    int  used = snprintf(setting, sizeof setting, "  %s = %s", key->name, cr_value_default(key, buffer, sizeof buffer));
+    cr_text_add(out, "%s%*s", setting, CR_MAX(1, HELP_TYPE_COLUMN - used), "");
+    type_add(out, key);
+    cr_text_add(out, "\n        %s\n", key->help);
+}
+
+void cr_config_help(struct cr_text *out) {
+    locale_t before = cr_c_locale_enter();
+    cr_text_add(out,
+                "Every key of a config, as it is when nobody sets it, then what it may be and what it is for.\n"
+                "On the command line: section.key=value, e.g. train.batch=64.\n"
+                "Before the first section, include = FILE takes the values of another file, relative to this one.\n"
+                "Values with ; or # and values with blanks at an end stand in quotes.\n");
+    for (int s = 0; s < cr_key_section_count; s++) {
+        cr_text_add(out, "\n[%s]  %s\n", cr_key_sections[s].name, cr_key_sections[s].help);
+        for (int i = 0; i < cr_key_count; i++)
+            if (strcmp(cr_keys[i].section, cr_key_sections[s].name) == 0) key_add(out, &cr_keys[i]);
+    }
+    cr_c_locale_leave(before);
+}
