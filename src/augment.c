@@ -2,7 +2,6 @@
  * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip); the draws are
  * ours: a function of (seed, epoch, sample). See data.h. */
 #include "data_impl.h"
-#include "rng.h"
 
 #include <math.h>
 #include <string.h>
@@ -140,7 +139,7 @@ static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_imag
 
 /* A box of random area and aspect within the picture; after ten that do not fit, the largest centred one of an allowed
  * aspect. */
-static void draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]) {
+void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]) {
     double area = (double)width * height, low = log(prep->ratio[0]), high = log(prep->ratio[1]);
     for (int attempt = 0; attempt < 10; attempt++) {
         double target = area * (prep->scale[0] + (prep->scale[1] - prep->scale[0]) * cr_rng_real(rng));
@@ -167,7 +166,7 @@ static void draw_box(const struct cr_prepare *prep, int width, int height, struc
 static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_image *image, struct cr_rng *rng,
                                         struct cr_buffer *tables, uint8_t *out) {
     int box[4];
-    draw_box(prep, image->width, image->height, rng, box);
+    cr_prepare_draw_box(prep, image->width, image->height, rng, box);
     /* The box is cut out first: what lies outside it does not bleed in, as in torchvision. */
     struct cr_resize job = {
         .src = image->rgb + ((size_t)box[1] * image->width + box[0]) * 3, .src_w = box[2], .src_h = box[3],

@@ -9,6 +9,7 @@
 #define CR_DATA_IMPL_H
 
 #include "data.h"
+#include "rng.h"
 
 #include <limits.h>
 
@@ -57,6 +58,9 @@ CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const str
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out);
 CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_image *image,
                                        struct cr_scratch *scratch, uint8_t *out);
+
+/* The box x, y, width, height of a random_resized crop, as torchvision's RandomResizedCrop chooses it. */
+void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]);
 
 /* ---- data sets -------------------------------------------------------------------------------------------------- */
 

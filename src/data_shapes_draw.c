@@ -2,7 +2,6 @@
  * laid over a shaded, noisy ground with a few specks. A pixel's share of the figure follows from its distance, which
  * smooths the edges. Only + - * / and sqrt are used, so that every machine draws the same pixels. */
 #include "data_impl.h"
-#include "rng.h"
 
 #include <math.h>
 
@@ -106,14 +105,12 @@ const char *cr_shapes_class(int label) { return figures[label].name; }
 
 /* ---- scenes ---- */
 
-static void draw_colour(struct cr_rng *rng, double out[3]) {
-    for (int c = 0; c < 3; c++) out[c] = between(rng, 10, 245);
-}
-
 static double luma(const double colour[3]) { return 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2]; }
 
-static double contrast(const double a[3], const double b[3]) {
-    return fabs(luma(a) - luma(b)) + 0.3 * (fabs(a[0] - b[0]) + fabs(a[1] - b[1]) + fabs(a[2] - b[2]));
+static void draw_colour(struct cr_rng *rng, double darkest, double lightest, double out[3]) {
+    do
+        for (int c = 0; c < 3; c++) out[c] = between(rng, 0, 255);
+    while (luma(out) < darkest || luma(out) > lightest);
 }
 
 /* A direction from a point of the circle with rational coordinates: no sine is needed. */
@@ -123,22 +120,23 @@ static struct point draw_turn(struct cr_rng *rng) {
 }
 
 static void draw_scene(struct cr_rng *rng, struct scene *scene) {
-    scene->radius   = between(rng, 6.5, 13.5);
+    scene->radius   = between(rng, 7.5, 14);
     double room     = CR_SHAPES_SIDE / 2.0 - 0.8 * scene->radius; /* a corner may be cut off, no more */
     scene->center.x = CR_SHAPES_SIDE / 2.0 + between(rng, -room, room);
     scene->center.y = CR_SHAPES_SIDE / 2.0 + between(rng, -room, room);
     scene->turn     = draw_turn(rng);
     scene->slope    = draw_turn(rng);
-    scene->noise    = between(rng, 2, 16);
-    draw_colour(rng, scene->ground);
-    for (int c = 0; c < 3; c++) scene->shade[c] = between(rng, -45, 45);
-    do draw_colour(rng, scene->ink);
-    while (contrast(scene->ink, scene->ground) < 75);
+    scene->noise    = between(rng, 2, 12);
+    /* Any hues, but the figure is always the lighter one: telling figure from ground by itself would take a small
+     * network most of the few epochs it gets. */
+    draw_colour(rng, 0, 120, scene->ground);
+    for (int c = 0; c < 3; c++) scene->shade[c] = between(rng, -25, 25);
+    draw_colour(rng, luma(scene->ground) + 60, 255, scene->ink);
     scene->specks = (int)cr_rng_below(rng, SPECKS_MAX + 1);
     for (int i = 0; i < scene->specks; i++) {
         scene->speck[i].at     = (struct point){between(rng, 0, CR_SHAPES_SIDE), between(rng, 0, CR_SHAPES_SIDE)};
         scene->speck[i].radius = between(rng, 0.7, 1.8);
-        draw_colour(rng, scene->speck[i].colour);
+        draw_colour(rng, 0, 255, scene->speck[i].colour);
     }
 }
 

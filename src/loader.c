@@ -7,7 +7,6 @@
  * All shared fields are guarded by `mutex`, except a claimed sample's pixels and label, which belong to the worker until
  * it reports them done. `stop` is also read without it, to leave in mid-claim. */
 #include "data_impl.h"
-#include "rng.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,0 +1,140 @@
+#!/usr/bin/python3
+"""Makes the golden pictures and tables of this folder with PIL and torchvision, which are the judges of our decoders,
+our resize and our geometry. Debian 12: apt install python3-pil python3-torchvision; then
+
+    python3 tests/golden/data/make.py [FOLDER OF SAMPLE JPEGS]
+
+Sums are FNV-1a (64 bits) over RGB bytes. With a folder it also makes photos.txt, the sums of real photos, which
+themselves are not in the repository."""
+import io
+import math
+import os
+import random
+import sys
+
+import numpy as np
+from PIL import Image
+from torchvision import transforms
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def fnv(a):
+    h = 0xCBF29CE484222325
+    for b in np.ascontiguousarray(a, dtype=np.uint8).tobytes():
+        h = ((h ^ b) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return "%016x" % h
+
+
+def picture(w, h):
+    """The same formula stands in tests/data_support.h: smooth waves with a hard, noisy part."""
+    y, x = np.mgrid[0:h, 0:w].astype(np.int64)
+    out = np.zeros((h, w, 3), np.int64)
+    for c in range(3):
+        out[..., c] = (x * (3 + c) + y * (5 - c) + (x * y) // 7) % 256
+        noisy = (x // 5 + y // 3) % 4 == 0
+        out[..., c] = np.where(noisy, (x * 7919 + y * 104729 + c * 1299709) // 13 % 256, out[..., c])
+    return out.astype(np.uint8)
+
+
+def decode_cases():
+    rgb = Image.fromarray(picture(29, 21))
+    smooth = rgb.resize((19, 13), Image.BILINEAR).resize((29, 21), Image.BILINEAR)
+    for mode in ("RGB", "L", "CMYK"):
+        for progressive in (False, True):
+            name = "%s%s.jpg" % (mode.lower(), "-progressive" if progressive else "")
+            yield name, smooth.convert(mode), dict(format="JPEG", progressive=progressive, quality=75)
+    yield "rgb-444.jpg", smooth, dict(format="JPEG", subsampling=0, quality=60)
+    yield "rgb-422.jpg", smooth, dict(format="JPEG", subsampling=1, quality=60)
+    for mode in ("RGB", "L", "LA", "RGBA", "1"):
+        image = smooth.convert(mode)
+        if "A" in mode:
+            image.putalpha(Image.fromarray(picture(29, 21)[..., 0]))
+        yield "%s.png" % mode.lower(), image, dict(format="PNG")
+    for bits in (1, 2, 4, 8):
+        yield "palette%d.png" % bits, smooth.quantize(2 ** bits), dict(format="PNG", bits=bits)
+    yield "palette-transparent.png", smooth.quantize(16), dict(format="PNG", transparency=3)
+
+
+def png16(a, colour):
+    """PIL writes no 16-bit RGB: a PNG by hand, optionally interlaced rows are left to others."""
+    import struct
+    import zlib
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    h, w = a.shape[:2]
+    rows = b"".join(b"\0" + a[y].astype(">u2").tobytes() for y in range(h))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 16, colour, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def make_decode():
+    lines = []
+    for name, image, options in decode_cases():
+        data = io.BytesIO()
+        image.save(data, **options)
+        open(os.path.join(HERE, name), "wb").write(data.getvalue())
+        rgb = np.array(Image.open(data).convert("RGB"))
+        lines.append("%s %d %d %s" % (name, rgb.shape[1], rgb.shape[0], fnv(rgb)))
+    deep = picture(17, 9).astype(np.int64) * 256 + picture(9, 17).transpose(1, 0, 2)
+    open(os.path.join(HERE, "rgb16.png"), "wb").write(png16(deep, 2))
+    rgb = np.array(Image.open(os.path.join(HERE, "rgb16.png")).convert("RGB"))
+    lines.append("rgb16.png 17 9 " + fnv(rgb))
+    # 16-bit grey: PIL clips such pictures to 255 on convert("RGB"); we keep the high byte, as for colour.
+    open(os.path.join(HERE, "grey16.png"), "wb").write(png16(deep[..., :1], 0))
+    lines.append("grey16.png 17 9 " + fnv(np.repeat(deep[..., :1] >> 8, 3, axis=2)))
+    open(os.path.join(HERE, "decode.txt"), "w").write("\n".join(lines) + "\n")
+
+
+def make_resize():
+    """width height  x0 y0 x1 y1  out_width out_height  sum"""
+    rng = random.Random(7)
+    lines = []
+    for i in range(80):
+        w, h = rng.choice([(61, 47), (rng.randint(1, 90), rng.randint(1, 90)), (rng.randint(100, 400), rng.randint(1, 40))])
+        ow, oh = rng.randint(1, 64), rng.randint(1, 64)
+        box = (0, 0, w, h)
+        if i % 4 == 1:
+            x, y = rng.randint(0, w - 1), rng.randint(0, h - 1)
+            box = (x, y, rng.randint(x + 1, w), rng.randint(y + 1, h))
+        elif i % 4 == 2:  # quarters are exact in every float
+            x, y = rng.randint(0, 4 * w - 1) / 4, rng.randint(0, 4 * h - 1) / 4
+            box = (x, y, x + rng.randint(1, int(4 * (w - x))) / 4, y + rng.randint(1, int(4 * (h - y))) / 4)
+        elif i % 8 == 3:
+            box, ow = (0, 1 if h > 1 else 0, w, h), w
+        elif i % 8 == 7:
+            box, oh = (w // 3, 0, w, h), h
+        out = Image.fromarray(picture(w, h)).resize((ow, oh), Image.BILINEAR, box=box)
+        lines.append("%d %d %g %g %g %g %d %d %s" % ((w, h) + box + (ow, oh, fnv(np.array(out)))))
+    open(os.path.join(HERE, "resize.txt"), "w").write("\n".join(lines) + "\n")
+
+
+def make_eval():
+    """width height  short side  crop  sum: torchvision's Resize and CenterCrop"""
+    lines = []
+    cases = [(50, 40, 36, 32), (40, 50, 36, 32), (33, 33, 32, 32), (32, 32, 32, 32), (37, 91, 36, 31), (91, 37, 37, 32),
+             (20, 30, 24, 32), (64, 48, 48, 48), (500, 375, 256, 224), (75, 56, 256, 224), (1, 9, 8, 8), (9, 1, 8, 8),
+             (35, 35, 35, 32), (35, 38, 35, 32), (10, 100, 5, 12), (100, 10, 5, 12), (61, 47, 47, 40)]
+    for w, h, short, crop in cases:
+        image = Image.fromarray(picture(w, h))
+        out = transforms.CenterCrop(crop)(transforms.Resize(short)(image))
+        lines.append("%d %d %d %d %s" % (w, h, short, crop, fnv(np.array(out))))
+    open(os.path.join(HERE, "eval.txt"), "w").write("\n".join(lines) + "\n")
+
+
+def make_photos(folder):
+    lines = []
+    for name in sorted(os.listdir(folder)):
+        image = Image.open(os.path.join(folder, name)).convert("RGB")
+        eval_sum = fnv(np.array(transforms.CenterCrop(224)(transforms.Resize(256)(image))))
+        lines.append("%s %d %d %s %s" % (name, image.width, image.height, fnv(np.array(image)), eval_sum))
+    open(os.path.join(HERE, "photos.txt"), "w").write("\n".join(lines) + "\n")
+
+
+make_decode()
+make_resize()
+make_eval()
+if len(sys.argv) > 1:
+    make_photos(sys.argv[1])
