@@ -276,14 +276,16 @@ static void value_add_or_empty(const struct cr_key *key, const struct cr_config 
 }
 
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out) {
-    locale_t before  = cr_c_locale_enter();
-    int      differ  = 0;
+    locale_t before = cr_c_locale_enter();
+    int      differ = 0;
     for (int i = 0; i < cr_key_count; i++) {
         if (cr_value_equal(&cr_keys[i], old, fresh)) continue;
-        cr_text_add(out, "%s%s.%s: ", differ++ ? "\n" : "", cr_keys[i].section, cr_keys[i].name);
+        differ++;
+        cr_text_add(out, "%s.%s: ", cr_keys[i].section, cr_keys[i].name);
         value_add_or_empty(&cr_keys[i], old, out);
         cr_text_add(out, " -> ");
         value_add_or_empty(&cr_keys[i], fresh, out);
+        cr_text_add(out, "\n");
     }
     cr_c_locale_leave(before);
     return differ;

@@ -61,9 +61,9 @@ struct cr_config_src {
     int         line; /* 0 when not from a file */
 };
 
-/* Reads `path` (NULL: defaults only), its includes, then `overrides` ("section.key=value", n of them, later wins).
- * On failure the message holds every error, one a line, and *config is empty: CR_ERR_CONFIG, or CR_ERR_IO for a file
- * that cannot be read (both end the program with 2 resp. 1; a missing config file is CR_ERR_CONFIG).
+/* Reads `path` (NULL: defaults only; a pipe will do), its includes, then `overrides` ("section.key=value", n of them,
+ * later wins). On failure the message holds every error, one a line, and *config is empty: CR_ERR_CONFIG, or CR_ERR_IO
+ * for a file that cannot be read (both end the program with 2 resp. 1; a missing config file is CR_ERR_CONFIG).
  * The caller closes it. */
 CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
 void              cr_config_close(struct cr_config *config);
@@ -78,11 +78,12 @@ bool      cr_config_is_set(const struct cr_config *config, const char *dotted); 
 CR_ENUMS(E)
 #undef E
 
-/* Appends the resolved config as INI text that reads back to the same values. */
+/* Appends the resolved config as INI text that reads back to the same values. No include, no comments: equal configs give
+ * equal texts. */
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
-/* Appends "section.key" for every key whose value differs, one a line: "train.lr: 0.1 -> 0.2". Returns how many. */
+/* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 
 #endif
