@@ -1,0 +1,143 @@
+/* test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make.py): ten losses and the
+ * weights after them, by the ref rows and by the rows the device would choose, fused and plain, with and without memory
+ * reuse, and with freed memory poisoned. */
+#include "optim/optim.h"
+#include "session.h"
+#include "test.h"
+
+enum { STEPS = 10, BATCH = 8, SIZE = 16, CLASSES = 10 };
+
+struct golden {
+    const char *name;
+    double      loss[STEPS];
+    const char *overrides[16];
+};
+
+#define COMMON                                                                                                         \
+    "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",           \
+        "train.device=cpu", "optim.lr=0.05", "schedule.kind=constant", "optim.weight_decay=0.01"
+
+static const struct golden goldens[] = {
+    {"basic-a",
+     {2.45633062292, 2.51497986551, 2.2833972614, 2.28973939484, 2.40930763294, 2.31787515509, 2.39025386761, 2.39935210811,
+      2.39558604705, 2.43952907649},
+     {COMMON, "model.depths=1,1,1", "model.widths=4,8,16", "model.shortcut=A", "optim.nesterov=yes"}},
+    {"basic-b",
+     {2.36034015612, 2.33102284169, 2.29614389691, 2.3137394084, 2.3597224364, 2.30412918337, 2.32979085799, 2.34271620463,
+      2.34403230939, 2.33704090511},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.decay_norm_bias=yes",
+      "train.label_smoothing=0.1"}},
+    {"bottleneck",
+     {2.34149966353, 2.4435490881, 2.49418473698, 2.24122727209, 2.37493252342, 2.2433217987, 2.26326980922, 2.21667031894,
+      2.36980800879, 2.35547818168},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet", "optim.nesterov=yes",
+      "train.label_smoothing=0.1"}},
+    {"accumulate",
+     {2.3331584516, 2.37620484583, 2.35420058959, 2.30444712513, 2.3070899102, 2.33467934318, 2.33376451049, 2.30472388081,
+      2.32766491163, 2.3083939824},
+     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3"}},
+};
+
+/* The pixels and labels of make.py. */
+static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
+    const uint64_t n = (uint64_t)BATCH * SIZE * SIZE * 3;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t x = (i + (uint64_t)step * n) * 6364136223846793005ull + 1442695040888963407ull;
+        x ^= x >> 29;
+        pixels[i] = (uint8_t)(x * 2685821657736338717ull >> 56);
+    }
+    for (int i = 0; i < BATCH; i++) labels[i] = (int32_t)((i * 7 + step * 3) % CLASSES);
+}
+
+struct variant {
+    bool ref_only, fuse, reuse, poison;
+};
+
+static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64_t step, double *loss) {
+    static uint8_t       pixels[BATCH * SIZE * SIZE * 3];
+    int32_t              labels[BATCH];
+    int                  parts = (int)c->train.accumulate;
+    struct cr_step_block block = {.lr = (float)cr_schedule_lr(c, step, 10), .momentum = (float)c->optim.momentum,
+                                  .weight_decay = (float)c->optim.weight_decay, .clip_norm = (float)c->train.clip_norm};
+    *loss = 0;
+    for (int i = 0; i < parts; i++) {
+        int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
+        float metrics[4];
+        make_batch(step * parts + i, pixels, labels);
+        CR_TRY(cr_exec_feed(s->train_exec[which], pixels, labels));
+        CR_TRY(cr_exec_run(s->train_exec[which], &block));
+        CR_TRY(cr_exec_get(s->train_exec[which], s->train[which].metrics, metrics));
+        *loss += (double)metrics[0] / (double)metrics[1] / parts;
+    }
+    return CR_OK;
+}
+
+/* Largest |got - want| over all parameters and running statistics, relative to the largest |want| of the tensor. */
+static double weight_distance(struct cr_session *s, struct cr_session *want) {
+    const struct cr_store *store = &s->model.store;
+    double                 worst = 0;
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q = &store->param[i];
+        size_t plane = cr_store_plane_offset(store, cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE);
+        const float *a = (const float *)((char *)s->memory.region[CR_REGION_STORE] + plane) + q->offset;
+        const float *b = (const float *)((char *)want->memory.region[CR_REGION_STORE] + plane) + q->offset;
+        double       largest = 0, gap = 0;
+        for (int64_t k = 0; k < q->elems; k++) {
+            largest = fmax(largest, fabs((double)b[k]));
+            gap     = fmax(gap, fabs((double)a[k] - (double)b[k]));
+        }
+        worst = fmax(worst, gap / fmax(largest, 1e-3));
+    }
+    return worst;
+}
+
+static void train(const struct golden *g, struct variant v) {
+    struct cr_config  c;
+    struct cr_session s, want;
+    char              path[512], clip[64];
+    int               n = 0;
+    while (n < 16 && g->overrides[n]) n++;
+    const char *overrides[20];
+    memcpy(overrides, g->overrides, (size_t)n * sizeof *overrides);
+    overrides[n++] = v.fuse ? "train.fuse=yes" : "train.fuse=no";
+    overrides[n++] = v.reuse ? "memory.reuse=yes" : "memory.reuse=no";
+    snprintf(clip, sizeof clip, "train.clip_norm=%g", strcmp(g->name, "bottleneck") == 0 ? 0.5 : 0.0);
+    overrides[n++] = clip;
+    REQUIRE_OK(cr_config_open(&c, NULL, overrides, n));
+    const struct cr_session_options o = {.train = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
+    REQUIRE_OK(cr_session_open(&c, &o, &s));
+    REQUIRE_OK(cr_session_open(&c, &o, &want));
+    REQUIRE_OK(cr_session_init(&s)); /* so that forgetting to load something shows */
+    snprintf(path, sizeof path, "%s/tests/golden/train/start-%s.safetensors", CR_SOURCE_DIR, g->name);
+    REQUIRE_OK(cr_session_load_weights(&s, path, true));
+    for (int i = 0; i < s.trains && v.poison; i++) REQUIRE_OK(cr_exec_poison(s.train_exec[i]));
+    double worst = 0;
+    for (int step = 0; step < STEPS; step++) {
+        double loss;
+        REQUIRE_OK(one_step(&s, &c, step, &loss));
+        CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
+        worst = fmax(worst, fabs(loss / g->loss[step] - 1));
+    }
+    snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
+    REQUIRE_OK(cr_session_load_weights(&want, path, true));
+    double gap = weight_distance(&s, &want);
+    CHECK(gap <= 1e-4);
+    printf("    %-10s %s %s %s%s: losses within %.1e, weights within %.1e\n", g->name, v.ref_only ? "ref" : "best",
+           v.fuse ? "fused" : "plain", v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap);
+    cr_session_close(&s);
+    cr_session_close(&want);
+    cr_config_close(&c);
+}
+
+static void all_of(struct variant v) {
+    cr_log_quiet(true);
+    for (size_t i = 0; i < CR_COUNT(goldens); i++) train(&goldens[i], v);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+static void ref_plain(void) { all_of((struct variant){.ref_only = true}); }
+static void ref_fused(void) { all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true}); }
+static void best_plain(void) { all_of((struct variant){.reuse = true}); }
+static void best_fused(void) { all_of((struct variant){.fuse = true, .reuse = true}); }
+static void best_poisoned(void) { all_of((struct variant){.fuse = true, .reuse = true, .poison = true}); }
+
+TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned))
