@@ -1,0 +1,281 @@
+/* cli.c: see cli.h. */
+#include "cli.h"
+
+#include "config_keys.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ON(name) (1u << CR_CMD_##name)
+enum {
+    ON_ALL     = (1u << CR_CMD_COUNT) - 1,
+    ON_CONFIG  = ON_ALL & ~ON(HELP),
+    ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
+    ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH), /* commands with training programs */
+};
+
+struct option {
+    const char *name;
+    char        letter; /* 0: none */
+    const char *value;  /* what --help calls it; NULL: a flag */
+    const char *key;    /* the config key it stands for, or NULL */
+    unsigned    commands;
+    const char *help;
+};
+
+static const struct option options[CR_OPT_COUNT] = {
+    [CR_OPT_RESUME]      = {"resume", 0, "auto|PATH", NULL, ON(TRAIN), "go on from the newest checkpoint of the output, or from PATH"},
+    [CR_OPT_FORCE]       = {"force", 0, NULL, NULL, ON(TRAIN), "resume although the model or the order of the data changed"},
+    [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN), "stop after N steps (schedules keep the length of --epochs)"},
+    [CR_OPT_SPLIT]       = {"split", 0, "val|train", NULL, ON(EVAL), "which pictures (val)"},
+    [CR_OPT_TOP]         = {"top", 'k', "N", NULL, ON(PREDICT), "classes named for each picture, 1 to 5 (5)"},
+    [CR_OPT_PROGRAM]     = {"program", 0, NULL, NULL, ON(PLAN), "print the compiled program, one line an op"},
+    [CR_OPT_AFTER]       = {"after", 0, "PASS", NULL, ON(PLAN), "print the program after a pass: grad, fuse, select, order, plan"},
+    [CR_OPT_WHICH]       = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
+    [CR_OPT_CSV]         = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset"},
+    [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (cpu)"},
+    [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH), "timed steps (20)"},
+    [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(DATA),
+                            "one JSON line (predict: one a picture) on standard output"},
+    [CR_OPT_DEVICE]      = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
+    [CR_OPT_WEIGHTS]     = {"weights", 0, "FILE", "model.weights", ON_CONFIG & ~ON(DATA), "safetensors file or checkpoint folder to load"},
+    [CR_OPT_OUTPUT]      = {"output", 'o', "DIR", "train.output", ON_CONFIG & ~ON(DATA), "run folder"},
+    [CR_OPT_BATCH]       = {"batch", 'b', "N", "train.batch", ON_CONFIG, "pictures a step"},
+    [CR_OPT_WORKERS]     = {"workers", 'j', "N", "data.workers", ON_CONFIG, "threads that read pictures"},
+    [CR_OPT_THREADS]     = {"threads", 0, "N", "train.threads", ON_CONFIG & ~ON(DATA), "CPU threads that compute"},
+    [CR_OPT_EPOCHS]      = {"epochs", 0, "N", "train.epochs", ON_STEPS, "length of the run and its schedule"},
+    [CR_OPT_LR]          = {"lr", 0, "X", "optim.lr", ON_STEPS, "learning rate after warm-up"},
+    [CR_OPT_SEED]        = {"seed", 0, "N", "train.seed", ON_CONFIG, "every random choice follows from it"},
+    [CR_OPT_SET]         = {"set", 0, "SECTION.KEY=VALUE", NULL, ON_CONFIG, "any config key; also SECTION.KEY=VALUE, --SECTION.KEY=VALUE"},
+    [CR_OPT_QUIET]       = {"quiet", 'q', NULL, NULL, ON_ALL, "no progress, only results, warnings and errors"},
+    [CR_OPT_VERSION]     = {"version", 'V', NULL, NULL, ON_ALL, "what was compiled in, library versions, devices"},
+    [CR_OPT_HELP]        = {"help", 'h', NULL, NULL, ON_ALL, "this text"},
+};
+
+static bool belongs(int id, enum cr_command_id command) { return options[id].commands >> command & 1; }
+
+/* ---- messages ---- */
+
+static cr_status fail_with_hint(enum cr_command_id command, const char *what) {
+    const char *name = cr_command(command)->name;
+    return CR_FAIL(CR_ERR_USAGE, "%s; see cresnet %s%s", what, name, command == CR_CMD_HELP ? "" : " --help");
+}
+
+cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) {
+    char    what[1000];
+    va_list list;
+    va_start(list, fmt);
+    vsnprintf(what, sizeof what, fmt, list);
+    va_end(list);
+    return fail_with_hint(args->command, what);
+}
+
+cr_status cr_args_most(const struct cr_args *args, int most) {
+    if (args->operands <= most) return CR_OK;
+    const char *extra = args->operand[most];
+    return cr_args_fail(args, "unexpected operand %s%s", extra, strchr(extra, '=') ? " (a config value is section.key=value)" : "");
+}
+
+/* Edit distance, less one when the first letters agree: typing goes wrong later in a word more often than at its start. */
+static int word_distance(const char *a, const char *b) { return cr_edit_distance(a, b) - (a[0] == b[0]); }
+
+static const char *nearest(const char *name, const char *const *words, int count) {
+    int         best  = CR_MAX(2, (int)strlen(name) / 3) + 1;
+    const char *found = NULL;
+    for (int i = 0; i < count; i++) {
+        int d = words[i] ? word_distance(name, words[i]) : best;
+        if (d >= best) continue;
+        best  = d;
+        found = words[i];
+    }
+    return found;
+}
+
+enum cr_command_id cr_command_find(const char *name, const char **hint) {
+    const char *names[CR_CMD_COUNT];
+    *hint = NULL;
+    for (int i = 0; i < CR_CMD_COUNT; i++) {
+        names[i] = cr_command((enum cr_command_id)i)->name;
+        if (strcmp(names[i], name) == 0) return (enum cr_command_id)i;
+    }
+    *hint = nearest(name, names, CR_CMD_COUNT);
+    return CR_CMD_COUNT;
+}
+
+static cr_status unknown_option(const struct cr_args *args, const char *name, size_t length) {
+    char        word[64], what[300];
+    const char *names[CR_OPT_COUNT] = {0};
+    snprintf(word, sizeof word, "%.*s", (int)CR_MIN(length, sizeof word - 1), name);
+    for (int i = 0; i < CR_OPT_COUNT; i++) {
+        if (belongs(i, args->command)) names[i] = options[i].name;
+        if (belongs(i, args->command) || strcmp(options[i].name, word) != 0) continue;
+        for (int c = 0; c < CR_CMD_COUNT; c++)
+            if (belongs(i, (enum cr_command_id)c))
+                return cr_args_fail(args, "option --%s belongs to cresnet %s, not to %s", word, cr_command((enum cr_command_id)c)->name,
+                                    cr_command(args->command)->name);
+    }
+    const char *hint = nearest(word, names, CR_OPT_COUNT);
+    if (hint) snprintf(what, sizeof what, "unknown option --%s (did you mean --%s?)", word, hint);
+    else snprintf(what, sizeof what, "unknown option --%s", word);
+    return fail_with_hint(args->command, what);
+}
+
+/* ---- parsing ---- */
+
+struct parser {
+    struct cr_args *args;
+    int             argc, at;
+    char          **argv;
+};
+
+/* "section.key=..." with a plausible section and key, so that a path with '.' and '=' in it is not taken for one. */
+static bool is_override(const char *s) {
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz_0123456789");
+    if (!n || s[n] != '.') return false;
+    size_t m = strspn(s + n + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+    return m && s[n + 1 + m] == '=';
+}
+
+static cr_status take_override(struct cr_args *args, const char *key, size_t key_length, const char *value) {
+    char *text = cr_arena_printf(&args->arena, "%.*s=%s", (int)key_length, key, value);
+    if (!text) return CR_NO_MEMORY(key_length + strlen(value));
+    args->override[args->overrides++] = text;
+    return CR_OK;
+}
+
+/* The value of the option at hand: `inline_value`, or the next word. */
+static cr_status take_value(struct parser *p, const char *shown, const char *what, const char *inline_value, const char **out) {
+    if (!inline_value && p->at >= p->argc) return cr_args_fail(p->args, "option %s needs a value: %s", shown, what);
+    *out = inline_value ? inline_value : p->argv[p->at++];
+    return CR_OK;
+}
+
+static cr_status take_option(struct parser *p, int id, const char *shown, const char *inline_value) {
+    const struct option *option = &options[id];
+    const char          *value  = "";
+    if (!option->value && inline_value) return cr_args_fail(p->args, "option %s takes no value", shown);
+    if (option->value) CR_TRY(take_value(p, shown, option->value, inline_value, &value));
+    p->args->value[id] = value;
+    if (option->key) return take_override(p->args, option->key, strlen(option->key), value);
+    if (id != CR_OPT_SET) return CR_OK;
+    const char *equals = strchr(value, '=');
+    if (!equals || !strchr(value, '.')) return cr_args_fail(p->args, "--set %s: must be section.key=value", value);
+    return take_override(p->args, value, (size_t)(equals - value), equals + 1);
+}
+
+static cr_status take_long(struct parser *p, const char *word) {
+    const char *equals = strchr(word, '=');
+    size_t      length = equals ? (size_t)(equals - word) : strlen(word);
+    for (int id = 0; id < CR_OPT_COUNT; id++) {
+        if (!belongs(id, p->args->command) || strlen(options[id].name) != length || strncmp(options[id].name, word, length) != 0)
+            continue;
+        char shown[64];
+        snprintf(shown, sizeof shown, "--%s", options[id].name);
+        return take_option(p, id, shown, equals ? equals + 1 : NULL);
+    }
+    if (!memchr(word, '.', length) || p->args->command == CR_CMD_HELP) return unknown_option(p->args, word, length);
+    char        shown[128];
+    const char *value = NULL;
+    snprintf(shown, sizeof shown, "--%.*s", (int)CR_MIN(length, (size_t)100), word);
+    CR_TRY(take_value(p, shown, "the key's", equals ? equals + 1 : NULL, &value));
+    return take_override(p->args, word, length, value);
+}
+
+static cr_status take_short(struct parser *p, const char *word) {
+    char shown[3] = {'-', word[0], 0};
+    for (int id = 0; id < CR_OPT_COUNT; id++) {
+        if (options[id].letter != word[0] || !belongs(id, p->args->command)) continue;
+        const char *rest = word[1] == '=' ? word + 2 : word[1] ? word + 1 : NULL;
+        return take_option(p, id, shown, rest);
+    }
+    if (word[1]) return cr_args_fail(p->args, "unknown option -%s (long options begin with two dashes)", word);
+    return cr_args_fail(p->args, "unknown option %s", shown);
+}
+
+static cr_status parse_all(struct parser *p) {
+    struct cr_args *args = p->args;
+    bool            ended = false; /* -- was seen */
+    while (p->at < p->argc) {
+        const char *word = p->argv[p->at++];
+        if (ended || word[0] != '-' || !word[1]) {
+            const char *equals = strchr(word, '=');
+            if (!ended && is_override(word)) CR_TRY(take_override(args, word, (size_t)(equals - word), equals + 1));
+            else args->operand[args->operands++] = word;
+        } else if (strcmp(word, "--") == 0) ended = true;
+        else if (word[1] == '-') CR_TRY(take_long(p, word + 2));
+        else CR_TRY(take_short(p, word + 1));
+        /* What asks for help is not faulted for the rest. */
+        if (cr_args_has(args, CR_OPT_HELP) || cr_args_has(args, CR_OPT_VERSION)) break;
+    }
+    return CR_OK;
+}
+
+cr_status cr_args_parse(enum cr_command_id command, int argc, char **argv, struct cr_args *out) {
+    size_t         bytes = (size_t)CR_MAX(argc, 1) * sizeof *out->operand;
+    struct cr_args args  = {.command = command};
+    args.operand         = cr_arena_alloc(&args.arena, bytes);
+    args.override        = cr_arena_alloc(&args.arena, bytes);
+    struct parser p      = {.args = &args, .argc = argc, .argv = argv};
+    cr_status     status = args.operand && args.override ? parse_all(&p) : CR_NO_MEMORY(bytes);
+    if (status != CR_OK) {
+        cr_args_free(&args);
+        return status;
+    }
+    *out = args;
+    return CR_OK;
+}
+
+void cr_args_free(struct cr_args *args) {
+    cr_arena_free(&args->arena);
+    *args = (struct cr_args){0};
+}
+
+cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max, int64_t otherwise, int64_t *out) {
+    const char *text = args->value[id];
+    char       *end;
+    *out = otherwise;
+    if (!text) return CR_OK;
+    errno           = 0;
+    long long value = strtoll(text, &end, 10);
+    if (!*text || *end || errno || isspace((unsigned char)*text) || value < min || value > max)
+        return cr_args_fail(args, "--%s %s: must be a whole number from %lld to %lld", options[id].name, text, (long long)min, (long long)max);
+    *out = value;
+    return CR_OK;
+}
+
+cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const char *const *words, int *out) {
+    char allowed[200] = "";
+    *out              = 0;
+    if (!args->value[id]) return CR_OK;
+    for (int i = 0; words[i]; i++) {
+        size_t used = strlen(allowed);
+        snprintf(allowed + used, sizeof allowed - used, "%s%s", i ? ", " : "", words[i]);
+        if (strcmp(words[i], args->value[id]) != 0) continue;
+        *out = i;
+        return CR_OK;
+    }
+    return cr_args_fail(args, "--%s %s: must be one of %s", options[id].name, args->value[id], allowed);
+}
+
+/* ---- help ---- */
+
+void cr_command_usage(enum cr_command_id id, struct cr_text *out) {
+    cr_text_add(out, "usage: cresnet %s %s\n", cr_command(id)->name, cr_command(id)->operands);
+}
+
+void cr_command_help(enum cr_command_id id, struct cr_text *out) {
+    cr_command_usage(id, out);
+    cr_text_add(out, "\n%s\nOptions (anywhere on the line; --x V and --x=V are the same):\n", cr_command(id)->about);
+    for (int i = 0; i < CR_OPT_COUNT; i++) {
+        const struct option *o = &options[i];
+        char                 left[64], letter[8] = "    ";
+        if (!belongs(i, id)) continue;
+        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
+        cr_text_add(out, "  %-28s  %s%s%s%s\n", left, o->help, o->key ? " [" : "", o->key ? o->key : "", o->key ? "]" : "");
+    }
+    if (id != CR_CMD_HELP && id != CR_CMD_DATA) cr_text_add(out, "\nEvery config key: cresnet help keys\n");
+}

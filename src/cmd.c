@@ -1,0 +1,109 @@
+/* cmd.c: see cmd.h. */
+#include "cmd.h"
+
+#include "checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+cr_status cr_cmd_print(struct cr_text *text) {
+    cr_status status = CR_OK;
+    if (text->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: the output could not be put together");
+    errno = 0;
+    if ((!text->length || fwrite(text->data, 1, text->length, stdout) == text->length) && fflush(stdout) == 0) goto out;
+    if (errno == EPIPE) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "standard output was closed by its reader");
+    status = CR_FAIL(CR_ERR_IO, "standard output: cannot write the result: %s", strerror(errno));
+out:
+    cr_text_free(text);
+    return status;
+}
+
+/* ---- the configuration ---- */
+
+static bool is_file(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static cr_status copy_path(const char *dir, const char *name, char **out) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, dir, "%s", name));
+    *out = cr_strdup(path);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
+}
+
+static cr_status find_in_folder(const char *given, struct cr_cmd_source *out) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, given, "config.ini"));
+    if (is_file(path)) { /* a step folder */
+        out->folder = cr_strdup(given);
+        if (!out->folder) return CR_NO_MEMORY(strlen(given));
+    } else CR_TRY(cr_ckpt_find(given, &out->folder));
+    if (!out->folder)
+        return CR_FAIL(CR_ERR_CONFIG, "%s: is neither a configuration file nor a run folder (there is no config.ini and no checkpoint in it)",
+                       given);
+    return copy_path(out->folder, "config.ini", &out->config);
+}
+
+cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out) {
+    struct cr_cmd_source source = {0};
+    cr_status            status;
+    if (!args->operands) {
+        struct cr_text usage = {0};
+        cr_command_usage(args->command, &usage);
+        if (usage.length) usage.data[usage.length - 1] = 0;
+        status = cr_args_fail(args, "no configuration file given; %s", usage.data ? usage.data : "");
+        cr_text_free(&usage);
+        return status;
+    }
+    if (is_dir(args->operand[0])) status = find_in_folder(args->operand[0], &source);
+    else {
+        source.config = cr_strdup(args->operand[0]);
+        status        = source.config ? CR_OK : CR_NO_MEMORY(strlen(args->operand[0]));
+    }
+    if (status == CR_OK) *out = source;
+    else cr_cmd_source_free(&source);
+    return status;
+}
+
+void cr_cmd_source_free(struct cr_cmd_source *source) {
+    cr_free(source->config);
+    cr_free(source->folder);
+    *source = (struct cr_cmd_source){0};
+}
+
+cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
+                             struct cr_config *out) {
+    const char    **list;
+    struct cr_text  weights = {0};
+    cr_status       status  = CR_OK;
+    int             count   = 0;
+    CR_ALLOC(list, (size_t)args->overrides + 2);
+    if (source->folder) {
+        cr_text_add(&weights, "model.weights=%s", source->folder);
+        if (weights.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+        list[count++] = weights.data;
+    }
+    if (first) list[count++] = first;
+    for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
+    CR_TRY_OUT(cr_config_open(out, source->config, list, count));
+out:
+    cr_text_free(&weights);
+    cr_free(list);
+    return status;
+}
+
+cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out) {
+    struct cr_cmd_source source;
+    CR_TRY(cr_cmd_source_find(args, &source));
+    cr_status status = cr_cmd_config_open(args, &source, NULL, out);
+    cr_cmd_source_free(&source);
+    return status;
+}

@@ -1,0 +1,44 @@
+/* cmd.h: what the commands share: opening the configuration that the first operand names, results on standard output.
+ *
+ * Laws
+ *   - Standard output carries results only; all else goes to standard error.
+ *   - A command is one function of its parsed arguments; it never exits. */
+#ifndef CR_CMD_H
+#define CR_CMD_H
+
+#include "cli.h"
+#include "config.h"
+
+cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken);
+
+/* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written; CR_ERR_INTERRUPTED when the
+ * reader has closed its end (main ends quietly, as SIGPIPE would have). */
+CR_MUST cr_status cr_cmd_print(struct cr_text *text);
+
+/* What the operand CONFIG|RUN of most commands is. */
+struct cr_cmd_source {
+    char *config;  /* path of the INI; the stored one of a run or step folder */
+    char *folder;  /* the step folder, or NULL when the operand is an INI */
+};
+/* Operand 0 as an INI file or a run or step folder. CR_ERR_USAGE when there is none. cr_cmd_source_free it. */
+CR_MUST cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out);
+void              cr_cmd_source_free(struct cr_cmd_source *source);
+/* Reads the source's config with the command line's overrides; `first` (may be NULL) is an override that comes before
+ * them. A folder's own weights are loaded unless the command line names others. */
+CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
+                                     struct cr_config *out);
+/* Both at once, for commands that do not care where the config came from. */
+CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
+
+/* Help and version, for cresnet.c. */
+void cr_help_overview(struct cr_text *out);
+void cr_help_version(struct cr_text *out);
+
+#endif

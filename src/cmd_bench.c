@@ -1,0 +1,215 @@
+/* cmd_bench.c: cresnet bench: how long a training step takes, whole or op by op, on random pictures. Reading and
+ * augmenting pictures is not part of it; copying a batch to the device is. */
+#include "cmd.h"
+#include "rng.h"
+#include "session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 20, WARMUP = 3, STEPS_MAX = 1000000 };
+
+struct bench {
+    struct cr_config     config;
+    struct cr_session    session;
+    uint8_t             *images;
+    int32_t             *labels;
+    struct cr_step_block step;
+    int64_t              steps;
+};
+
+static int compare_times(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int64_t median(int64_t *times, int64_t count) {
+    qsort(times, (size_t)count, sizeof *times, compare_times);
+    return times[count / 2];
+}
+
+static cr_status make_batch(struct bench *b) {
+    const struct cr_program *p     = &b->session.train[0];
+    size_t                   bytes = p->tensor[p->images].bytes;
+    int64_t                  count = p->tensor[p->labels].dim[0];
+    struct cr_rng            rng   = cr_rng_make((uint64_t)b->config.train.seed, CR_RNG_SYNTHETIC, 0, 0);
+    CR_ALLOC(b->images, bytes);
+    CR_ALLOC(b->labels, (size_t)count);
+    for (size_t i = 0; i < bytes; i++) b->images[i] = (uint8_t)cr_rng_u32(&rng);
+    for (int64_t i = 0; i < count; i++) b->labels[i] = (int32_t)cr_rng_below(&rng, (uint64_t)b->session.model.classes);
+    return CR_OK;
+}
+
+static cr_status bench_open(struct bench *b, const struct cr_args *args) {
+    const struct cr_config *c = &b->config;
+    int                     classes;
+    CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
+    if (cr_session_classes(c, &classes) != CR_OK) { /* a folder that is not there: any number will do for the time */
+        cr_error_clear();
+        classes = 1000;
+    }
+    struct cr_session_options options = {.train = true, .execute = true, .classes = classes};
+    CR_TRY(cr_session_open(c, &options, &b->session));
+    CR_TRY(cr_session_init(&b->session));
+    CR_TRY(make_batch(b));
+    b->step = (struct cr_step_block){.lr = (float)c->optim.lr, .momentum = (float)c->optim.momentum,
+                                     .weight_decay = (float)c->optim.weight_decay, .clip_norm = (float)c->train.clip_norm,
+                                     .seed = (uint64_t)c->train.seed};
+    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld steps after %d to warm up", b->session.device->caps.text, cr_word_arch(c->model.arch),
+           (long long)b->session.batch, b->session.prepare_train.size, (long long)b->steps, WARMUP);
+    return CR_OK;
+}
+
+static void bench_close(struct bench *b) {
+    cr_free(b->images);
+    cr_free(b->labels);
+    cr_session_close(&b->session);
+    cr_config_close(&b->config);
+}
+
+/* One update: as many micro-steps as [train] accumulate says. */
+static cr_status run_step(struct bench *b) {
+    struct cr_session *s = &b->session;
+    int64_t            n = s->trains == 1 ? 1 : b->config.train.accumulate;
+    for (int64_t i = 0; i < n; i++) {
+        int which = s->trains == 1 || i == 0 ? 0 : i == n - 1 ? 2 : 1;
+        CR_TRY(cr_exec_feed(s->train_exec[which], b->images, b->labels));
+        CR_TRY(cr_exec_run(s->train_exec[which], &b->step));
+    }
+    b->step.step++;
+    return s->device->backend->sync(s->device);
+}
+
+static cr_status bench_step(struct bench *b, bool json, struct cr_text *out) {
+    int64_t  *times, first = 0;
+    cr_status status = CR_OK;
+    CR_ALLOC(times, (size_t)b->steps);
+    for (int64_t i = -WARMUP; i < b->steps; i++) {
+        int64_t start = cr_time_ns();
+        CR_TRY_OUT(run_step(b));
+        int64_t taken = cr_time_ns() - start;
+        if (i < 0) first = first ? first : taken;
+        else times[i] = taken;
+    }
+    double ms     = (double)median(times, b->steps) * 1e-6; /* sorts */
+    double fast   = (double)times[0] * 1e-6, slow = (double)times[b->steps - 1] * 1e-6;
+    double images = (double)b->session.batch * (double)b->config.train.accumulate;
+    if (json)
+        cr_text_add(out, "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"steps\": %lld, \"batch\": %lld, \"accumulate\": %lld, \"device\": \"%s\"}\n",
+                    images / ms * 1e3, ms, fast, slow, (long long)b->steps, (long long)b->session.batch, (long long)b->config.train.accumulate,
+                    b->session.device->caps.text);
+    else
+        cr_text_add(out, "step: %.2f ms (median of %lld; %.2f to %.2f), %.1f images/s; the first step took %.2f ms\n", ms, (long long)b->steps,
+                    fast, slow, images / ms * 1e3, (double)first * 1e-6);
+out:
+    cr_free(times);
+    return status;
+}
+
+/* ---- op by op ---- */
+
+struct op_time {
+    int    op;
+    double ms, bytes, flops;
+};
+
+static int compare_slowest_first(const void *a, const void *b) {
+    const struct op_time *x = a, *y = b;
+    if (x->ms != y->ms) return x->ms < y->ms ? 1 : -1;
+    return x->op - y->op;
+}
+
+static cr_status time_once(struct bench *b, int ops, int64_t *times, int64_t repeat, int64_t repeats) {
+    struct cr_session *s    = &b->session;
+    struct cr_exec    *exec = s->train_exec[s->trains - 1]; /* the one with the update */
+    CR_TRY(cr_exec_feed(exec, b->images, b->labels));
+    for (int i = 0; i < ops; i++) {
+        int64_t start = cr_time_ns();
+        CR_TRY(cr_exec_run_range(exec, &b->step, i, i));
+        CR_TRY(s->device->backend->sync(s->device));
+        times[(int64_t)i * repeats + repeat] = cr_time_ns() - start;
+    }
+    b->step.step++;
+    return CR_OK;
+}
+
+static void print_ops(const struct bench *b, const struct op_time *op, int ops, double whole_ms, bool json, struct cr_text *out) {
+    const struct cr_session *s    = &b->session;
+    const struct cr_program *p    = &s->train[s->trains - 1];
+    struct cr_exec          *exec = s->train_exec[s->trains - 1];
+    double                   sum  = 0;
+    for (int i = 0; i < ops; i++) sum += op[i].ms;
+    if (!json) cr_text_add(out, "%10s %7s %9s %9s  %-28s %-18s %s\n", "ms", "share", "GB/s", "GFLOP/s", "row", "op", "layer");
+    for (int i = 0; i < ops; i++) {
+        const struct cr_op *o     = &p->op[op[i].op];
+        const char         *layer = o->layer >= 0 ? p->layer[o->layer] : "-";
+        double              s_op  = op[i].ms * 1e-3, gbs = s_op > 0 ? op[i].bytes / s_op * 1e-9 : 0, gflops = s_op > 0 ? op[i].flops / s_op * 1e-9 : 0;
+        if (json)
+            cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"ms\": %.5f, \"bytes\": %.0f, \"flops\": %.0f}\n",
+                        op[i].op, cr_op_info(o->kind)->name, layer, cr_exec_row_name(exec, op[i].op), op[i].ms, op[i].bytes, op[i].flops);
+        else
+            cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.2f  %-28s %-18s %s\n", op[i].ms, 100 * op[i].ms / sum, gbs, gflops,
+                        cr_exec_row_name(exec, op[i].op), cr_op_info(o->kind)->name, layer);
+    }
+    if (!json) cr_text_add(out, "sum of %d ops: %.3f ms; the program run whole: %.3f ms\n", ops, sum, whole_ms);
+}
+
+static cr_status bench_ops(struct bench *b, bool json, struct cr_text *out) {
+    struct cr_session *s     = &b->session;
+    struct cr_program *p     = &s->train[s->trains - 1];
+    int64_t           *times = NULL, *whole = NULL;
+    struct op_time    *op    = NULL;
+    cr_status          status = CR_OK;
+    times = cr_alloc((size_t)p->ops * (size_t)b->steps, sizeof *times);
+    whole = cr_alloc((size_t)b->steps, sizeof *whole);
+    op    = cr_alloc((size_t)p->ops, sizeof *op);
+    if (!times || !whole || !op) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %lld steps of %d ops", (long long)b->steps, p->ops);
+    for (int i = 0; i < WARMUP; i++) CR_TRY_OUT(run_step(b));
+    for (int64_t r = 0; r < b->steps; r++) { /* both ways in turn, so that a slow moment of the machine meets both */
+        CR_TRY_OUT(time_once(b, p->ops, times, r, b->steps));
+        CR_TRY_OUT(cr_exec_feed(s->train_exec[s->trains - 1], b->images, b->labels));
+        int64_t start = cr_time_ns();
+        CR_TRY_OUT(cr_exec_run(s->train_exec[s->trains - 1], &b->step));
+        CR_TRY_OUT(s->device->backend->sync(s->device));
+        whole[r] = cr_time_ns() - start;
+    }
+    for (int i = 0; i < p->ops; i++) {
+        op[i] = (struct op_time){.op = i, .ms = (double)median(times + (int64_t)i * b->steps, b->steps) * 1e-6};
+        cr_op_cost(p, &p->op[i], &op[i].bytes, &op[i].flops);
+    }
+    qsort(op, (size_t)p->ops, sizeof *op, compare_slowest_first);
+    print_ops(b, op, p->ops, (double)median(whole, b->steps) * 1e-6, json, out);
+out:
+    cr_free(times);
+    cr_free(whole);
+    cr_free(op);
+    return status;
+}
+
+/* ---- the command ---- */
+
+cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
+    static const char *const words[] = {"step", "ops"};
+    struct bench             b       = {0};
+    struct cr_text           text    = {0};
+    bool                     json    = cr_args_has(args, CR_OPT_JSON);
+    int                      what    = -1;
+    cr_status                status;
+    (void)signal_taken;
+    for (int i = 0; args->operands && i < 2; i++)
+        if (strcmp(args->operand[0], words[i]) == 0) what = i;
+    if (what < 0) return cr_args_fail(args, "what is to be timed? cresnet bench step CONFIG, or cresnet bench ops CONFIG");
+    CR_TRY(cr_args_most(args, 2));
+    struct cr_args rest = *args; /* the configuration is the second operand here */
+    rest.operand++;
+    rest.operands--;
+    CR_TRY(cr_cmd_config(&rest, &b.config));
+    CR_TRY_OUT(bench_open(&b, args));
+    if (what == 0) CR_TRY_OUT(bench_step(&b, json, &text));
+    else CR_TRY_OUT(bench_ops(&b, json, &text));
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    bench_close(&b);
+    return status;
+}

@@ -1,0 +1,119 @@
+/* cmd_check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in double. */
+#include "cmd.h"
+#include "rng.h"
+#include "session.h"
+#include "verify.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BATCH = 2, DEVICES_MAX = 8 };
+
+struct checked {
+    int    ops;
+    double worst;
+};
+
+/* Random pictures and labels into a bound program. */
+static cr_status feed_random(struct cr_exec *exec, const struct cr_program *program, const struct cr_model *model, uint64_t seed) {
+    const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
+    struct cr_rng           rng    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
+    cr_status               status = CR_OK;
+    uint8_t                *pixel  = cr_alloc(images->bytes, 1);
+    int32_t                *label  = cr_alloc(labels->bytes, 1);
+    if (!pixel || !label) {
+        status = CR_NO_MEMORY(images->bytes + labels->bytes);
+        goto out;
+    }
+    for (size_t i = 0; i < images->bytes; i++) pixel[i] = (uint8_t)cr_rng_u32(&rng);
+    for (int64_t i = 0; i < labels->dim[0]; i++) label[i] = (int32_t)cr_rng_below(&rng, (uint64_t)model->classes);
+    CR_TRY_OUT(cr_exec_feed(exec, pixel, label));
+out:
+    cr_free(pixel);
+    cr_free(label);
+    return status;
+}
+
+static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec, const struct cr_program *program,
+                           struct checked *sum) {
+    const struct cr_config *c    = s->config;
+    struct cr_step_block    step = {.lr = (float)c->optim.lr, .momentum = (float)c->optim.momentum, .weight_decay = (float)c->optim.weight_decay,
+                                    .clip_norm = (float)c->train.clip_norm, .step = 1, .seed = (uint64_t)c->train.seed};
+    int                     ops   = 0;
+    double                  worst = 0;
+    CR_TRY(feed_random(exec, program, &s->model, (uint64_t)c->train.seed));
+    cr_log(CR_LOG_INFO, "%s: program %s, %d ops, batch %lld", s->device->caps.text, program->name, program->ops,
+           (long long)program->tensor[program->images].dim[0]);
+    CR_TRY(cr_verify_program(cpu, s->device, exec, program, &step, &ops, &worst));
+    sum->ops += ops;
+    sum->worst = CR_MAX(sum->worst, worst);
+    return CR_OK;
+}
+
+/* Training programs first: they move the running statistics away from their plain start, so eval says more. */
+static cr_status check_session(struct cr_session *s, struct checked *sum) {
+    struct cr_device_options options = {.deterministic = true, .ref_only = true};
+    struct cr_device        *cpu     = NULL;
+    cr_status                status;
+    CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
+    CR_TRY_OUT(cr_session_init(s));
+    if (*s->config->model.weights) CR_TRY_OUT(cr_session_load_weights(s, s->config->model.weights, false));
+    for (int i = 0; i < s->trains; i++) CR_TRY_OUT(check_one(s, cpu, s->train_exec[i], &s->train[i], sum));
+    CR_TRY_OUT(check_one(s, cpu, s->eval_exec, &s->eval, sum));
+out:
+    cr_device_close(cpu);
+    return status;
+}
+
+static int classes_of(const struct cr_config *config) {
+    int classes;
+    if (cr_session_classes(config, &classes) == CR_OK) return classes;
+    cr_error_clear();
+    return 10; /* the pictures are random: so may be their classes */
+}
+
+static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device, int64_t batch,
+                              struct cr_text *out) {
+    struct cr_config  config;
+    struct cr_session session = {0};
+    struct checked    sum     = {0};
+    char              override[64];
+    snprintf(override, sizeof override, "train.device=%s", device);
+    CR_TRY(cr_cmd_config_open(args, source, override, &config));
+    struct cr_session_options options = {.train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch,
+                                         .classes = classes_of(&config)};
+    cr_status status = cr_session_open(&config, &options, &session);
+    if (status == CR_OK) status = check_session(&session, &sum);
+    if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
+        cr_text_add(out, "{\"device\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n", device, sum.ops, sum.worst);
+    else if (status == CR_OK)
+        cr_text_add(out, "%s: %d ops compared, all within their bounds; worst difference is %.3f of its bound\n", device, sum.ops, sum.worst);
+    cr_session_close(&session);
+    cr_config_close(&config);
+    return status;
+}
+
+cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
+    struct cr_cmd_source source;
+    struct cr_text       text = {0};
+    const char          *list = cr_args_has(args, CR_OPT_DEVICES) ? args->value[CR_OPT_DEVICES] : "cpu";
+    int64_t              batch;
+    (void)signal_taken;
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_int(args, CR_OPT_BATCH, 1, 1000000, BATCH, &batch));
+    CR_TRY(cr_cmd_source_find(args, &source));
+    cr_status status = CR_OK;
+    while (*list && status == CR_OK) {
+        char   device[32];
+        size_t length = strcspn(list, ",");
+        snprintf(device, sizeof device, "%.*s", (int)CR_MIN(length, sizeof device - 1), list);
+        list += length + (list[length] == ',');
+        if (strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0)
+            status = cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], device);
+        else status = check_device(args, &source, device, batch, &text);
+    }
+    if (status == CR_OK) status = cr_cmd_print(&text);
+    cr_text_free(&text);
+    cr_cmd_source_free(&source);
+    return status;
+}

@@ -1,0 +1,164 @@
+/* cmd_help.c: the table of commands, cresnet help, --version. */
+#include "backend.h"
+#include "cmd.h"
+
+#include <png.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jpeglib.h> /* needs stdio.h before it */
+#ifdef CR_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+#endif
+
+#define RUN_NOTE                                                                                                       \
+    "RUN is the folder of a run (its newest checkpoint is taken) or one of its checkpoints, e.g. checkpoints/demo/best;\n" \
+    "the configuration, class names and weights stored there are used.\n"
+
+static const struct cr_command commands[CR_CMD_COUNT] = {
+    [CR_CMD_TRAIN] = {"train", "train a network", "CONFIG [section.key=value ...] [options]",
+                      "Trains the network of a configuration file. Checkpoints, the log and the best weights go to the run folder,\n"
+                      "checkpoints/<config name> unless train.output (-o) names another. A run folder that is in use is refused\n"
+                      "unless --resume is given. Ctrl-C finishes the step, saves and ends; a second one ends at once;\n"
+                      "SIGUSR1 saves and goes on.\n"
+                      "\n"
+                      "  cresnet train configs/demo.ini\n"
+                      "  cresnet train configs/cifar10-resnet20.ini data.root=DIR --epochs 5\n"
+                      "  cresnet train configs/demo.ini --resume auto\n",
+                      cr_cmd_train},
+    [CR_CMD_EVAL] = {"eval", "score weights on a validation set", "CONFIG|RUN [section.key=value ...] [options]",
+                     "Counts how many pictures of the validation set the weights get right. Give --weights FILE, or a RUN.\n" RUN_NOTE
+                     "\n"
+                     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n"
+                     "  cresnet eval checkpoints/demo\n",
+                     cr_cmd_eval},
+    [CR_CMD_PREDICT] = {"predict", "name what is in pictures", "RUN|CONFIG PICTURE ... [options]",
+                        "Names the most probable classes of PNG and JPEG pictures. Give a RUN, or a CONFIG with --weights FILE.\n" RUN_NOTE
+                        "\n"
+                        "  cresnet predict checkpoints/demo a.png b.jpg\n",
+                        cr_cmd_predict},
+    [CR_CMD_PLAN] = {"plan", "show the network, its program and its memory", "CONFIG|RUN [section.key=value ...] [options]",
+                     "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs beside the lower\n"
+                     "bound that no plan can beat. Needs neither data nor a GPU. --program and --after print the program, --csv the\n"
+                     "pool, --json the numbers.\n",
+                     cr_cmd_plan},
+    [CR_CMD_CHECK] = {"check", "compare every op with the reference", "CONFIG|RUN [--devices cpu] [section.key=value ...] [options]",
+                      "Runs the training and evaluation programs on random pictures (-b N of them, 2 by default) and compares every\n"
+                      "op with the reference computed in double, within a bound that follows from the op. Names the first op out of\n"
+                      "its bound (exit 1).\n",
+                      cr_cmd_check},
+    [CR_CMD_BENCH] = {"bench", "time the training step", "step|ops CONFIG|RUN [section.key=value ...] [options]",
+                      "bench step: the whole training step on random pictures, median and images/s.\n"
+                      "bench ops:  each op of it: time, share, GB/s, GFLOP/s and the kernel that ran it, slowest first.\n",
+                      cr_cmd_bench},
+    [CR_CMD_DATA] = {"data", "describe a data set, draw the shapes set", "CONFIG|RUN [section.key=value ...] | shapes DIR",
+                     "data CONFIG:     how many pictures and classes the configured data set has.\n"
+                     "data shapes DIR: draws the built-in set of ten classes of figures as PNG files into DIR\n"
+                     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n",
+                     cr_cmd_data},
+    [CR_CMD_HELP] = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys]", "Explains a command, or every key of the configuration.\n", cr_cmd_help},
+};
+
+const struct cr_command *cr_command(enum cr_command_id id) { return &commands[id]; }
+
+void cr_help_overview(struct cr_text *out) {
+    cr_text_add(out, "cresnet " CR_VERSION ": trains ResNets from a configuration file\n\nusage: cresnet COMMAND ...\n\n");
+    for (int i = 0; i < CR_CMD_COUNT; i++) cr_text_add(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    cr_text_add(out, "\n  cresnet train configs/demo.ini            a first network in minutes, on drawn pictures\n"
+                     "  cresnet predict checkpoints/demo a.png    what is in the picture?\n"
+                     "\n"
+                     "Any value of the configuration can be given as section.key=value: train.batch=64 optim.lr=0.05\n"
+                     "cresnet COMMAND --help explains a command, cresnet help keys every configuration key, cresnet --version the build.\n"
+                     "Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended by signal n.\n"
+                     "Set CRESNET_TRACE=1 to see where in the source an error came from.\n");
+}
+
+/* ---- version ---- */
+
+static void add_libraries(struct cr_text *out) {
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+    cr_text_add(out, "libpng         %s (running with %u)\n", PNG_LIBPNG_VER_STRING, (unsigned)png_access_version_number());
+#ifdef LIBJPEG_TURBO_VERSION
+    cr_text_add(out, "libjpeg-turbo  " TEXT(LIBJPEG_TURBO_VERSION) "\n");
+#else
+    cr_text_add(out, "libjpeg        API %d\n", JPEG_LIB_VERSION);
+#endif
+#ifdef CR_INIPARSER_VERSION
+    cr_text_add(out, "iniparser      %s\n", CR_INIPARSER_VERSION);
+#else
+    cr_text_add(out, "iniparser      yes (the library does not tell its version)\n");
+#endif
+#undef TEXT
+#undef TEXT_
+}
+
+static void add_compute(struct cr_text *out) {
+#ifdef CR_WITH_ONEDNN
+    const dnnl_version_t *v = dnnl_version();
+    cr_text_add(out, "oneDNN         %d.%d.%d\n", v->major, v->minor, v->patch);
+#else
+    cr_text_add(out, "oneDNN         no\n");
+#endif
+#ifdef _OPENMP
+    cr_text_add(out, "OpenMP         %d\n", _OPENMP);
+#else
+    cr_text_add(out, "OpenMP         no\n");
+#endif
+    bool cuda = false;
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++) cuda |= strcmp((*b)->name, "cuda") == 0;
+    cr_text_add(out, "CUDA           %s\n", cuda ? "yes" : "no");
+}
+
+static void add_devices(struct cr_text *out) {
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
+        const char              *why     = NULL;
+        struct cr_device_options options = {0};
+        struct cr_device        *device;
+        cr_text_add(out, "device %-7s ", (*b)->name);
+        if (!(*b)->available(&why)) {
+            cr_text_add(out, "not available: %s\n", why ? why : "no reason given");
+        } else if ((*b)->open(&options, &device) != CR_OK) {
+            cr_text_add(out, "does not open: %s\n", cr_error_message());
+            cr_error_clear();
+        } else {
+            cr_text_add(out, "%s\n", device->caps.text);
+            cr_device_close(device);
+        }
+    }
+}
+
+void cr_help_version(struct cr_text *out) {
+    cr_text_add(out, "cresnet        " CR_VERSION "\n");
+#ifdef __clang__
+    cr_text_add(out, "compiler       %s\n", __VERSION__);
+#else
+    cr_text_add(out, "compiler       GCC %s\n", __VERSION__);
+#endif
+#ifdef CR_BUILD_TYPE
+    cr_text_add(out, "build          %s\n", CR_BUILD_TYPE);
+#endif
+    add_compute(out);
+    add_libraries(out);
+    add_devices(out);
+}
+
+/* ---- the command ---- */
+
+cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken) {
+    struct cr_text text = {0};
+    const char    *hint;
+    (void)signal_taken;
+    CR_TRY(cr_args_most(args, 1));
+    if (!args->operands) cr_help_overview(&text);
+    else if (strcmp(args->operand[0], "keys") == 0) cr_config_help(&text);
+    else {
+        enum cr_command_id id = cr_command_find(args->operand[0], &hint);
+        if (id == CR_CMD_COUNT)
+            return CR_FAIL(CR_ERR_USAGE, "there is no command %s%s%s%s; see cresnet help", args->operand[0], hint ? " (did you mean " : "",
+                           hint ? hint : "", hint ? "?)" : "");
+        if (id == CR_CMD_HELP) cr_help_overview(&text);
+        else cr_command_help(id, &text);
+    }
+    return cr_cmd_print(&text);
+}
