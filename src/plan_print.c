@@ -1,0 +1,285 @@
+/* plan_print.c: see plan_print.h. */
+#include "plan_print.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { KIND_ACTIVATION, KIND_GRADIENT, KIND_STATISTICS, KIND_WORKSPACE, KINDS };
+
+static const struct {
+    char        letter;
+    const char *name;
+} kinds[KINDS] = {{'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}};
+
+enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
+
+static double mib(double bytes) { return bytes / (1 << 20); }
+
+/* ---- what the program says about its transients ---- */
+
+struct life { /* of a chain of tensors that hand one storage on; only at the chain's first tensor */
+    int  first, last;
+    bool used;
+};
+
+struct view {
+    const struct cr_program *p;
+    enum kind               *kind; /* by tensor */
+    struct life             *life; /* by tensor: its chain's when it is the first of it */
+    size_t                  *load; /* by op: bytes alive */
+    int                      fullest;
+    size_t                   sum; /* bytes of all transients, as if nothing were used again */
+};
+
+static bool is_alive(const struct cr_tensor *t) { return t->region == CR_REGION_POOL && t->first >= 0; }
+
+static int chain_root(const struct cr_program *p, int t) {
+    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
+    return t;
+}
+
+static enum kind kind_of_op(enum cr_op_kind op) {
+    switch (op) {
+    case CR_OP_bn_stats:
+    case CR_OP_bn_finalize:
+    case CR_OP_bn_coef:
+    case CR_OP_bn_grad_stats:
+    case CR_OP_bn_grad_finalize:
+    case CR_OP_grad_check:
+    case CR_OP_loss:
+    case CR_OP_zero: return KIND_STATISTICS;
+    default: return op >= CR_OP_loss_grad ? KIND_GRADIENT : KIND_ACTIVATION; /* ops.def: backward stands after forward */
+    }
+}
+
+/* A sum of gradients is written by the same op as a sum of activations: it is one when it stands behind the loss. */
+static void find_kinds(struct view *v) {
+    bool backward = false;
+    for (int i = 0; i < v->p->ops; i++) {
+        const struct cr_op *op = &v->p->op[i];
+        backward |= op->kind == CR_OP_loss_grad;
+        enum kind kind = kind_of_op(op->kind);
+        for (int s = 0; s < CR_OP_OUT_MAX; s++)
+            if (op->out[s] >= 0) v->kind[op->out[s]] = kind == KIND_ACTIVATION && backward ? KIND_GRADIENT : kind;
+        if (op->workspace >= 0) v->kind[op->workspace] = KIND_WORKSPACE;
+    }
+}
+
+static void find_lives(struct view *v) {
+    const struct cr_program *p = v->p;
+    for (int t = 0; t < p->tensors; t++) {
+        const struct cr_tensor *x = &p->tensor[t];
+        if (!is_alive(x)) continue;
+        struct life *life = &v->life[chain_root(p, t)];
+        if (!life->used) *life = (struct life){x->first, x->last, true};
+        life->first = CR_MIN(life->first, x->first);
+        life->last  = CR_MAX(life->last, x->last);
+        v->sum += x->bytes;
+    }
+}
+
+static void find_load(struct view *v) {
+    for (int t = 0; t < v->p->tensors; t++)
+        for (int i = v->life[t].first; v->life[t].used && i <= v->life[t].last; i++) v->load[i] += v->p->tensor[t].bytes;
+    for (int i = 1; i < v->p->ops; i++)
+        if (v->load[i] > v->load[v->fullest]) v->fullest = i;
+}
+
+static void view_close(struct view *v) {
+    cr_free(v->kind);
+    cr_free(v->life);
+    cr_free(v->load);
+}
+
+static bool view_open(struct view *v, const struct cr_program *p, struct cr_text *out) {
+    *v      = (struct view){.p = p};
+    v->kind = cr_alloc((size_t)p->tensors, sizeof *v->kind);
+    v->life = cr_alloc((size_t)p->tensors, sizeof *v->life);
+    v->load = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
+    if (!v->kind || !v->life || !v->load) {
+        view_close(v);
+        out->failed = true;
+        return false;
+    }
+    find_kinds(v);
+    find_lives(v);
+    find_load(v);
+    return true;
+}
+
+/* ---- tables ---- */
+
+static double ratio(const struct cr_program *p) {
+    return p->bound_bytes ? (double)p->region_bytes[CR_REGION_POOL] / (double)p->bound_bytes : 1;
+}
+
+static void print_regions(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p = v->p;
+    cr_text_add(out, "program %s: %d ops, %d tensors\n\n", p->name, p->ops, p->tensors);
+    cr_text_add(out, "pool   %10.2f MiB   lower bound %.2f MiB, peak/bound %.4f; %.2f MiB if no memory were used again\n",
+                mib((double)p->region_bytes[CR_REGION_POOL]), mib((double)p->bound_bytes), ratio(p), mib((double)v->sum));
+    cr_text_add(out, "store  %10.2f MiB  ", mib(p->store ? (double)cr_store_bytes(p->store) : 0));
+    for (int k = 0; k < CR_PLANES && p->store; k++)
+        cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_plane_name((enum cr_plane)k),
+                    mib((double)cr_store_plane_bytes(p->store, (enum cr_plane)k)));
+    cr_text_add(out, "\ninput  %10.2f MiB\n", mib((double)p->region_bytes[CR_REGION_INPUT]));
+}
+
+/* The tensor that holds its storage at op `at`: in the op that hands over, the new owner. */
+static bool owns_at(const struct view *v, int t, int at) {
+    const struct cr_tensor *x = &v->p->tensor[t];
+    if (!is_alive(x) || at < x->first || at > x->last) return false;
+    if (at != x->last) return true;
+    const struct cr_op *op = &v->p->op[at];
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (op->out[s] >= 0 && v->p->tensor[op->out[s]].alias == t) return false;
+    return true;
+}
+
+static void print_kinds(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p = v->p;
+    struct {
+        int    tensors;
+        double all, fullest;
+    } sum[KINDS] = {0};
+    for (int t = 0; t < p->tensors; t++) {
+        if (!is_alive(&p->tensor[t])) continue;
+        enum kind k = v->kind[t];
+        sum[k].tensors++;
+        sum[k].all += (double)p->tensor[t].bytes;
+        if (owns_at(v, t, v->fullest)) sum[k].fullest += (double)p->tensor[t].bytes;
+    }
+    cr_text_add(out, "\n%-16s %8s %14s %22s\n", "kind", "tensors", "MiB in all", "MiB at the fullest op");
+    for (int k = 0; k < KINDS; k++)
+        cr_text_add(out, "%c %-14s %8d %14.2f %22.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors, mib(sum[k].all),
+                    mib(sum[k].fullest));
+}
+
+static void print_largest(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p = v->p;
+    if (!p->ops) return;
+    const struct cr_op *op = &p->op[v->fullest];
+    const char *layer = op->layer >= 0 && op->layer < p->layers ? p->layer[op->layer] : "";
+    cr_text_add(out, "\nfullest op: %d, %s%s%s, %.2f MiB alive; its largest tensors:\n", v->fullest, cr_op_info(op->kind)->name,
+                *layer ? " of " : "", layer, mib((double)v->load[v->fullest]));
+    int shown[LARGEST], count = 0;
+    for (; count < LARGEST; count++) {
+        int best = CR_NONE;
+        for (int t = 0; t < p->tensors; t++) {
+            bool taken = !owns_at(v, t, v->fullest);
+            for (int k = 0; k < count; k++) taken |= shown[k] == t;
+            if (!taken && (best == CR_NONE || p->tensor[t].bytes > p->tensor[best].bytes)) best = t;
+        }
+        if (best == CR_NONE) break;
+        shown[count]              = best;
+        const struct cr_tensor *x = &p->tensor[best];
+        cr_text_add(out, "%12.2f MiB  %s  %s[%lld,%lld,%lld,%lld]  ops %d to %d\n", mib((double)x->bytes), x->name,
+                    cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
+                    (long long)x->dim[3], x->first, x->last);
+    }
+}
+
+/* ---- the picture ---- */
+
+struct picture {
+    double cell[ROWS][COLUMNS][KINDS]; /* bytes times ops */
+    int    columns;
+    double row_bytes, column_ops;
+};
+
+static double shared(double a, double b, double c, double d) { return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c)); }
+
+static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum kind kind) {
+    double low = (double)x->offset, high = low + (double)x->bytes, from = x->first, to = x->last + 1;
+    int    row0 = (int)(low / pic->row_bytes), column0 = (int)(from / pic->column_ops);
+    for (int r = row0; r < ROWS && r * pic->row_bytes < high; r++)
+        for (int c = column0; c < pic->columns && c * pic->column_ops < to; c++)
+            pic->cell[r][c][kind] += shared(low, high, r * pic->row_bytes, (r + 1) * pic->row_bytes) *
+                                     shared(from, to, c * pic->column_ops, (c + 1) * pic->column_ops);
+}
+
+static char letter_of(const struct picture *pic, int row, int column) {
+    const double *cell = pic->cell[row][column];
+    double        sum  = 0;
+    int           most = 0;
+    for (int k = 0; k < KINDS; k++) {
+        sum += cell[k];
+        if (cell[k] > cell[most]) most = k;
+    }
+    return sum < pic->row_bytes * pic->column_ops / 2 ? '.' : kinds[most].letter;
+}
+
+static void print_picture(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p    = v->p;
+    double                   pool = (double)p->region_bytes[CR_REGION_POOL];
+    if (pool <= 0 || p->ops == 0) return;
+    struct picture *pic = cr_alloc(1, sizeof *pic);
+    if (!pic) {
+        out->failed = true;
+        return;
+    }
+    pic->columns    = CR_MIN(COLUMNS, p->ops);
+    pic->column_ops = (double)p->ops / pic->columns;
+    pic->row_bytes  = pool / ROWS;
+    for (int t = 0; t < p->tensors; t++)
+        if (is_alive(&p->tensor[t])) draw_tensor(pic, &p->tensor[t], v->kind[t]);
+    cr_text_add(out, "\nthe pool: time goes right, addresses go up; the kind that fills most of a cell, a point where less than half is used\n");
+    for (int r = ROWS - 1; r >= 0; r--) {
+        char line[COLUMNS + 1] = {0};
+        for (int c = 0; c < pic->columns; c++) line[c] = letter_of(pic, r, c);
+        cr_text_add(out, "%10.2f |%s|\n", mib(r * pic->row_bytes), line);
+    }
+    cr_text_add(out, "%10s  op 0%*d\n", "MiB", pic->columns - 4, p->ops - 1);
+    cr_free(pic);
+}
+
+void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
+    struct view v;
+    if (!view_open(&v, p, out)) return;
+    print_regions(&v, out);
+    print_kinds(&v, out);
+    print_largest(&v, out);
+    print_picture(&v, out);
+    view_close(&v);
+}
+
+/* ---- for machines ---- */
+
+void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
+    struct view v;
+    if (!view_open(&v, p, out)) return;
+    cr_text_add(out, "id,lower,upper,size,offset\n");
+    for (int t = 0; t < p->tensors; t++)
+        if (v.life[t].used)
+            cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.life[t].first, v.life[t].last + 1, p->tensor[t].bytes, p->tensor[t].offset);
+    view_close(&v);
+}
+
+void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
+                        struct cr_text *out) {
+    struct view v;
+    if (!view_open(&v, p, out)) return;
+    double bytes = 0, flops = 0;
+    for (int i = 0; i < p->ops; i++) {
+        double b, f;
+        cr_op_cost(p, &p->op[i], &b, &f);
+        bytes += b;
+        flops += f;
+    }
+    cr_text_add(out, "{\"program\": ");
+    cr_text_add_json(out, p->name);
+    cr_text_add(out, ", \"config\": ");
+    cr_text_add_json(out, config->name ? config->name : "");
+    cr_text_add(out, ", \"arch\": ");
+    cr_text_add_json(out, cr_word_arch(config->model.arch));
+    cr_text_add(out, ", \"device\": ");
+    cr_text_add_json(out, device);
+    cr_text_add(out, ", \"batch\": %lld, \"fuse\": %s, \"reuse\": %s, \"ops\": %d, \"tensors\": %d", (long long)batch,
+                config->train.fuse ? "true" : "false", config->memory.reuse ? "true" : "false", p->ops, p->tensors);
+    cr_text_add(out, ", \"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu",
+                p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
+    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"fullest_op\": %d",
+                p->store ? cr_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT], v.fullest);
+    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f}\n", flops, bytes);
+    view_close(&v);
+}
