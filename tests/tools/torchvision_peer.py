@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""The torchvision side of tests/test_torchvision.c.
+
+  torchvision_peer.py make DIR      for resnet18 and resnet50: random weights with lively BN statistics in
+                                    DIR/NAME.safetensors, uint8 pictures DIR/NAME.u8 [4][64][64][3], and logits [4][1000]
+                                    in DIR/NAME.f64 (float64) and DIR/NAME.f32 (float32)
+  torchvision_peer.py load FILE ARCH ORIGINAL   loads a checkpoint of ours with strict=True and compares every value with
+                                                the file it came from; exit 1 when torchvision refuses or a value differs
+"""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import numpy as np
+import st
+import torch
+import torchvision
+
+
+def make(where):
+    for name in ("resnet18", "resnet50"):
+        torch.manual_seed(7)
+        model = getattr(torchvision.models, name)()
+        for k, v in model.state_dict().items():
+            if k.endswith("running_mean"):
+                v.uniform_(-0.3, 0.3)
+            elif k.endswith("running_var"):
+                v.uniform_(0.5, 2.0)
+        for k, p in model.named_parameters():
+            if p.dim() == 1 and not k.startswith("fc"):
+                torch.nn.init.uniform_(p, 0.5, 1.2) if k.endswith("weight") else torch.nn.init.uniform_(p, -0.2, 0.2)
+        st.save(f"{where}/{name}.safetensors", {k: v.detach().numpy() for k, v in model.state_dict().items()})
+        pixels = np.random.RandomState(3).randint(0, 256, (4, 64, 64, 3)).astype(np.uint8)
+        pixels.tofile(f"{where}/{name}.u8")
+        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+        model.eval()
+        for kind, dtype in (("f32", torch.float32), ("f64", torch.float64)):
+            x = (torch.from_numpy(pixels).to(dtype) / 255 - mean.to(dtype)) / std.to(dtype)
+            with torch.no_grad():
+                y = model.to(dtype)(x.permute(0, 3, 1, 2).contiguous())
+            y.double().numpy().tofile(f"{where}/{name}.{kind}")
+
+
+def load(path, arch, original):
+    tensors = {k: torch.from_numpy(np.array(v)) for k, v in st.load(path)[0].items()}
+    model = getattr(torchvision.models, arch)()
+    model.load_state_dict(tensors, strict=True)
+    for name, value in st.load(original)[0].items():
+        if not name.endswith("num_batches_tracked"):
+            assert torch.equal(model.state_dict()[name], torch.from_numpy(np.array(value))), name
+    print("loaded", len(tensors), "tensors")
+
+
+if __name__ == "__main__":
+    make(sys.argv[2]) if sys.argv[1] == "make" else load(*sys.argv[2:5])
