@@ -22,7 +22,7 @@ def draw(*shape, low=-64, high=64):
 
 
 def keep(name, value, result=True):
-    value = torch.as_tensor(value).detach()
+    value = torch.as_tensor(value).detach().clone()  # PyTorch clears gradients in place
     if value.dtype in (torch.int64, torch.int32):
         tensors[name] = value.to(torch.int32).contiguous()
     else:
@@ -91,11 +91,11 @@ def make_bn():
         given(name + "x", x)
         given(name + "dy", dy)
         keep(name + "y", nhwc(y))
-        keep(name + "dx", x.grad.clone())
-        keep(name + "dgamma", bn.weight.grad.clone())
-        keep(name + "dbeta", bn.bias.grad.clone())
-        keep(name + "running_mean", bn.running_mean.clone())
-        keep(name + "running_var", bn.running_var.clone())
+        keep(name + "dx", x.grad)
+        keep(name + "dgamma", bn.weight.grad)
+        keep(name + "dbeta", bn.bias.grad)
+        keep(name + "running_mean", bn.running_mean)
+        keep(name + "running_var", bn.running_var)
         x.grad = None
         bn.zero_grad()
         nhwc(F.relu(y)).backward(dy)
