@@ -110,8 +110,9 @@ static void file_apply(struct loader *l, const struct cr_ini *file) {
         } else if (*e->section) {
             if (known) value_set(l, e->section, e->key, e->value, file->path, e->line);
         } else if (strcmp(e->key, "include") != 0) {
+            cr_key_hint(hint, sizeof hint, "", e->key);
             cr_complain(&l->complaints, file->path, e->line,
-                        "%.60s = %.60s: stands before the first section, where only include may stand", e->key, e->value);
+                        "%.60s = %.60s: stands before the first section, where only include may stand%s", e->key, e->value, hint);
         }
     }
 }

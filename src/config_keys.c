@@ -130,7 +130,9 @@ void cr_key_hint(char *out, size_t bytes, const char *section, const char *name)
         snprintf(out, bytes, "; did you mean [%s] %s?", best->section, best->name);
         return;
     }
-    size_t used = (size_t)snprintf(out, bytes, "; [%s] has", section);
+    *out = 0;
+    if (!*section) return;
+    size_t used  = (size_t)snprintf(out, bytes, "; [%s] has", section);
     bool   first = true;
     for (int i = 0; i < cr_key_count && used < bytes; i++) {
         if (strcmp(cr_keys[i].section, section) != 0) continue;

@@ -59,6 +59,7 @@ struct scan {
     struct cr_complaints *complaints;
     const char           *section;
     int                   line, capacity;
+    bool                  lost; /* below a header that cannot be read: whose keys these are is not known */
     bool                  no_memory;
 };
 
@@ -102,7 +103,7 @@ static const char *span_copy(struct scan *scan, struct span s, bool lower) {
 
 static void scan_add(struct scan *scan, const char *key, const char *value) {
     struct cr_ini *ini = scan->ini;
-    if (scan->no_memory || ini->count > CR_INI_ENTRY_MAX) return;
+    if (scan->no_memory || scan->lost || ini->count > CR_INI_ENTRY_MAX) return;
     if (ini->count == CR_INI_ENTRY_MAX) SCAN_COMPLAIN(scan, "more than %d keys; that is no configuration", CR_INI_ENTRY_MAX);
     if (ini->count == scan->capacity) {
         int                  capacity = CR_MAX(64, scan->capacity * 2);
@@ -120,6 +121,7 @@ static void scan_add(struct scan *scan, const char *key, const char *value) {
 
 static void scan_section(struct scan *scan, struct span line) {
     const char *close = memchr(line.at, ']', line.length);
+    scan->lost        = true;
     if (!close) {
         SCAN_COMPLAIN(scan, "'%.*s': the ']' of a section is missing", SPAN_SHOWN(line));
         return;
@@ -130,6 +132,7 @@ static void scan_section(struct scan *scan, struct span line) {
         return;
     }
     scan->section = span_copy(scan, name, true);
+    scan->lost    = false;
     if (close + 1 != line.at + line.length)
         SCAN_COMPLAIN(scan, "[%s]: nothing may follow a section on its line; a comment goes on a line of its own", scan->section);
     scan_add(scan, NULL, "");
@@ -208,7 +211,7 @@ static void scan_key(struct scan *scan, struct span line) {
     struct span value;
     bool        quoted = text.length && (text.at[0] == '"' || text.at[0] == '\'');
     bool        good   = quoted ? scan_quoted(scan, key, text, &value) : scan_unquoted(scan, key, text, &value);
-    if (!good || scan_is_duplicate(scan, key)) return;
+    if (!good || scan->lost || scan_is_duplicate(scan, key)) return;
     scan_add(scan, key, span_copy(scan, value, false));
 }
 
