@@ -40,7 +40,7 @@ struct walk {
     struct {
         dev_t device;
         ino_t inode;
-    } above[DEPTH_MAX];
+    } above[DEPTH_MAX]; /* the folders from the split's own down to the one being listed */
 };
 
 static bool has_ending(const char *name, const char *const *endings, size_t count) {
@@ -200,9 +200,13 @@ static void keep_split(struct folder *folder, int64_t first, double fraction, en
 static cr_status list_class(struct walk *walk, const char *root, const char *name, double fraction, enum cr_split split) {
     struct folder *folder = walk->folder;
     int64_t        first  = folder->count;
+    struct stat    info;
+    if (stat(root, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", root, strerror(errno));
+    walk->above[0].device = info.st_dev;
+    walk->above[0].inode  = info.st_ino;
     CR_TRY(cr_path_format(walk->path, "%s/%s", root, name));
     walk->root_length = strlen(root) + 1;
-    CR_TRY(walk_folder(walk, strlen(walk->path), 0));
+    CR_TRY(walk_folder(walk, strlen(walk->path), 1));
     if (folder->count == first) {
         if (walk->foreign)
             return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no PNG or JPEG picture in this class folder; other formats, such as "

@@ -14,6 +14,16 @@
 
 enum { SUPPORT_PATH = 4096 };
 
+/* A path or an override; too long a one fails what uses it. */
+static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) CR_PRINTF(2, 3);
+static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(buf, SUPPORT_PATH, fmt, args);
+    va_end(args);
+    return buf;
+}
+
 /* FNV-1a, as in tests/golden/data/make.py */
 static inline uint64_t sum_bytes(const void *bytes, size_t count) {
     const uint8_t *b = bytes;
@@ -71,7 +81,7 @@ static inline void drop_folder(const char *path) { nftw(path, drop_one, 16, FTW_
 /* mkdir -p of the folder part of path */
 static inline void make_parents(const char *path) {
     char part[SUPPORT_PATH];
-    snprintf(part, sizeof part, "%s", path);
+    text_into(part, "%s", path);
     for (char *at = part + 1; *at; at++)
         if (*at == '/') {
             *at = 0;
@@ -82,18 +92,18 @@ static inline void make_parents(const char *path) {
 
 /* A PNG of one colour at root/name, with its folders. */
 static inline void put_picture(const char *root, const char *name, int width, int height, int colour) {
-    char     path[SUPPORT_PATH * 2];
+    char     path[SUPPORT_PATH];
     uint8_t *rgb = cr_alloc((size_t)width * height, 3);
     memset(rgb, colour, (size_t)width * height * 3);
-    snprintf(path, sizeof path, "%s/%s", root, name);
+    text_into(path, "%s/%s", root, name);
     make_parents(path);
     if (cr_image_write_png(path, rgb, width, height) != CR_OK) printf("    %s\n", cr_error_message());
     cr_free(rgb);
 }
 
 static inline void put_text(const char *root, const char *name, const char *text) {
-    char path[SUPPORT_PATH * 2];
-    snprintf(path, sizeof path, "%s/%s", root, name);
+    char path[SUPPORT_PATH];
+    text_into(path, "%s/%s", root, name);
     make_parents(path);
     write_bytes(path, text, strlen(text));
 }
@@ -107,9 +117,8 @@ static inline cr_status make_config_(struct cr_config *config, const char *const
 }
 
 /* "data.root=" and the folder. */
-static inline const char *root_is(const char *folder, char buf[SUPPORT_PATH * 2]) {
-    snprintf(buf, SUPPORT_PATH * 2, "data.root=%s", folder);
-    return buf;
+static inline const char *root_is(const char *folder, char buf[SUPPORT_PATH]) {
+    return text_into(buf, "data.root=%s", folder);
 }
 
 #endif

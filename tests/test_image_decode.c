@@ -10,7 +10,7 @@ static void golden_pictures_decode_as_in_pil(void) {
     unsigned long long want;
     while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &want) == 4) {
         struct cr_image image;
-        snprintf(path, sizeof path, GOLDEN "%s", name);
+        text_into(path, GOLDEN "%s", name);
         seen++;
         if (cr_image_read(path, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
@@ -36,7 +36,7 @@ static void photos_decode_and_prepare_as_in_pil(void) {
     unsigned long long want, want_eval;
     while (fscanf(table, "%127s %d %d %llx %llx", name, &width, &height, &want, &want_eval) == 5) {
         struct cr_image image;
-        snprintf(path, sizeof path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
+        text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
         if (access(path, R_OK) != 0) continue;
         seen++;
         if (cr_image_read(path, &image) != CR_OK) {
@@ -68,7 +68,7 @@ static void cut_files_are_refused(void) {
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char   path[SUPPORT_PATH];
         size_t count;
-        snprintf(path, sizeof path, GOLDEN "%s", names[n]);
+        text_into(path, GOLDEN "%s", names[n]);
         uint8_t *bytes = read_bytes(path, &count);
         REQUIRE(bytes && count > 100);
         int64_t live = cr_alloc_live();
@@ -91,7 +91,7 @@ static void damaged_files_do_no_harm(void) {
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char   path[SUPPORT_PATH];
         size_t count;
-        snprintf(path, sizeof path, GOLDEN "%s", names[n]);
+        text_into(path, GOLDEN "%s", names[n]);
         uint8_t *bytes = read_bytes(path, &count);
         REQUIRE(bytes);
         int64_t live = cr_alloc_live();
@@ -152,9 +152,9 @@ static void bombs_are_refused(void) {
 }
 
 static void written_png_reads_back(void) {
-    char folder[SUPPORT_PATH], path[SUPPORT_PATH + 32];
+    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
-    snprintf(path, sizeof path, "%s/a.png", folder);
+    text_into(path, "%s/a.png", folder);
     static const int sizes[][2] = {{1, 1}, {17, 3}, {64, 200}};
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
         struct cr_image image = make_picture(sizes[i][0], sizes[i][1]), back;
@@ -175,7 +175,7 @@ static void failing_allocations_are_clean(void) {
     static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char path[SUPPORT_PATH];
-        snprintf(path, sizeof path, GOLDEN "%s", names[n]);
+        text_into(path, GOLDEN "%s", names[n]);
         int64_t live = cr_alloc_live(), nth = 0;
         for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 100;) {
             struct cr_image image = {0};
