@@ -19,6 +19,7 @@ struct fd {
     int             y;           /* L = sum of weight * y, or the mean loss when y is f64[4] metrics */
     int             dy;          /* tensor of the weights: the gradient that enters the backward ops; CR_NONE for metrics */
     double          factor;      /* of the gradients, e.g. the loss scale; 0 means 1 */
+    double          h;           /* step; 0 means 1e-3. Many ReLUs need a smaller one, or most elements meet a kink */
     int64_t         judged, kinks;
 };
 
@@ -61,7 +62,7 @@ static inline double fd_moved(struct fd *f, int x, int64_t i, double value, doub
 }
 
 static inline void fd_element(struct fd *f, int x, int64_t i, double claimed, uint64_t base_sides, const char *name) {
-    const double old = ref_at(f->run, x, i), h = 1e-3, move[4] = {h, -h, 2 * h, -2 * h};
+    const double old = ref_at(f->run, x, i), h = f->h > 0 ? f->h : 1e-3, move[4] = {h, -h, 2 * h, -2 * h};
     double       L[4], terms = 0;
     bool         kink = false;
     for (int k = 0; k < 4; k++) {
