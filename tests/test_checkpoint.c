@@ -137,6 +137,36 @@ static void larger_than_the_buffers(void) {
     large_case((struct cr_ckpt_tensor){.dims = 2, .dim = {0, 3}});
 }
 
+/* Filters of other types than F32 (masks, half planes): the file counts up, and the way back restores the store. */
+static void permutes_any_type(void) {
+    static const enum cr_dtype types[] = {CR_U8, CR_F16, CR_BF16, CR_I64, CR_F64};
+    for (size_t t = 0; t < CR_COUNT(types); t++) {
+        struct cr_ckpt_tensor tensor = {"t", types[t], 4, {2, 3, 2, 5}, true, 77};
+        size_t                size   = cr_dtype_bytes(types[t]);
+        unsigned char         store[480], want[480], before[480];
+        struct plain          plain = {.bytes = store, .size = 60 * size};
+        struct cr_ckpt_io     io    = {&plain, plain_get, plain_put};
+        struct cr_st_file    *file;
+        REQUIRE(folder_open());
+        for (int i = 0; i < 60; i++) {
+            put_value(store, types[t], place_of(&tensor, i), i);
+            put_value(want, types[t], i, i);
+        }
+        memcpy(before, store, 60 * size);
+        struct cr_ckpt_save save = {.run_dir = folder, .step = 1, .state = &tensor, .state_count = 1, .config_text = ""};
+        REQUIRE_OK(cr_ckpt_write(&save, &io));
+        REQUIRE_OK(cr_st_open(in_folder("last/state.safetensors"), &file));
+        memset(store, 0, sizeof store);
+        REQUIRE_OK(cr_st_read(file, cr_st_at(file, 0), 0, store, 60 * size));
+        CHECK(!memcmp(store, want, 60 * size));
+        plain.next = 0;
+        REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, NULL, &io));
+        CHECK(!memcmp(store, before, 60 * size));
+        cr_st_close(file);
+        folder_close();
+    }
+}
+
 /* ---- reading other types ---- */
 
 static void read_as_f32(enum cr_dtype dtype) {
@@ -237,6 +267,8 @@ static void what_does_not_fit(void) {
                  CR_ERR_FORMAT);
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, {.name = "bn1.num_batches_tracked", .dtype = CR_I64, .dims = 1, .dim = {1}}),
                  CR_ERR_FORMAT);
+    CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_F32}), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "\"fc.bias\" has shape [] in the file, [10] here");
     /* both names of one tensor; a name that only ends like an ignored one's middle */
     CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK, {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
                  CR_ERR_FORMAT);
@@ -265,6 +297,18 @@ static void io_fails(void) {
     fake.fail_at = 2;
     CHECK_STATUS(fake_read(&fake, in_folder("last/model.safetensors"), fake_tensors, MODEL), CR_ERR_DEVICE);
     CHECK_INT(cr_alloc_live(), live);
+    folder_close();
+}
+
+static void class_name_with_line_break(void) {
+    const char *const   classes[] = {"cat", "do\ng"};
+    struct cr_ckpt_io   io   = {NULL, fake_get, fake_put};
+    struct cr_ckpt_save save = {.step = 1, .config_text = "", .class_names = classes, .classes = 2};
+    REQUIRE(folder_open());
+    save.run_dir = folder;
+    CHECK_STATUS(cr_ckpt_write(&save, &io), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "class 1 has a line break");
+    CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
 
@@ -327,6 +371,18 @@ static void a_step_saved_again(void) {
     REQUIRE_OK(fake_save(folder, 1, false, 5));
     CHECK_INT(sound_step(in_folder("step-1")), 1);
     CHECK_INT(sound_step(in_folder("best")), 1);
+    CHECK_INT(leftovers(folder), 0);
+    folder_close();
+}
+
+/* A killed process had our number (in a container that is the rule) and nobody swept. */
+static void leftovers_of_our_own_number(void) {
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
+    CHECK_INT(symlink("step-1", in_folder(".tmp-last.%ld", (long)getpid())), 0);
+    REQUIRE_OK(fake_save(folder, 5, false, 1));
+    CHECK_INT(sound_step(in_folder("last")), 5);
+    CHECK(!is_there(in_folder("step-5/sub")));
     CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
@@ -434,6 +490,7 @@ static void small_files(void) {
 }
 
 TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_equal_bytes), CASE(larger_than_the_buffers),
-      CASE(half_and_double_become_float), CASE(what_fits), CASE(what_does_not_fit), CASE(io_fails), CASE(run_folder),
-      CASE(keep_counts), CASE(a_step_saved_again), CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths),
+      CASE(permutes_any_type), CASE(half_and_double_become_float), CASE(class_name_with_line_break),
+      CASE(what_fits), CASE(what_does_not_fit), CASE(io_fails), CASE(run_folder),
+      CASE(keep_counts), CASE(a_step_saved_again), CASE(leftovers_of_our_own_number), CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths),
       CASE(small_files))

@@ -42,6 +42,13 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
     CHECK_INT(found_step(folder), 40);
 }
 
+static void check_warned(int64_t n) {
+    char *said = NULL;
+    REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &said, NULL));
+    if (!strstr(said, "warning")) TEST_FAIL_("call %d failed, and nobody said so", (int)n);
+    cr_free(said);
+}
+
 static void scan(bool again, int64_t times, int error) {
     int64_t live = cr_alloc_live(), failures = 0;
     for (int64_t n = 1;; n++) {
@@ -49,7 +56,7 @@ static void scan(bool again, int64_t times, int error) {
         REQUIRE_OK(fake_save(folder, 10, true, 5));
         if (again) REQUIRE_OK(fake_save(folder, 30, false, 5));
         REQUIRE_OK(fake_save(folder, 20, false, 5));
-        stderr_to("/dev/null");
+        stderr_to(in_folder("said"));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, times, error);
         cr_status status = fake_save(folder, 30, true, 1);
@@ -57,6 +64,7 @@ static void scan(bool again, int64_t times, int error) {
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
         stderr_back();
         if (!fired) CHECK_INT(status, CR_OK);
+        if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* no failure goes unheard */
         failures += status != CR_OK;
         check_after(status, again, times == 1, n);
         folder_close();
@@ -207,6 +215,16 @@ static void sweep_what_is_whose(void) {
 
 /* ---- kill ---- */
 
+/* Folders named step-N that do not hold what step N must hold. */
+static int half_folders(void) {
+    DIR *dir   = opendir(folder);
+    int  count = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (!strncmp(e->d_name, "step-", 5)) count += sound_step(in_folder("%s", e->d_name)) < 0;
+    if (dir) closedir(dir);
+    return count;
+}
+
 /* Saves for ever, as a run does: resumes from what it finds, tells through `done` what is safely saved. */
 static void save_for_ever(volatile int64_t *done) {
     cr_ckpt_sweep(folder);
@@ -235,6 +253,7 @@ static void killed_at_any_moment(void) {
         waitpid(child, &how, 0);
         CHECK(WIFSIGNALED(how)); /* no save failed */
         dirty += leftovers(folder) > 0;
+        CHECK_INT(half_folders(), 0);
         int64_t found = found_step(folder);
         if (*done && found < *done) TEST_FAIL_("round %d: found %d, but %d was saved", round, (int)found, (int)*done);
         if (!*done) continue;
