@@ -27,21 +27,25 @@ struct option {
 };
 
 static const struct option options[CR_OPT_COUNT] = {
-    [CR_OPT_RESUME]      = {"resume", 0, "auto|PATH", NULL, ON(TRAIN), "go on from the newest checkpoint of the output, or from PATH"},
-    [CR_OPT_FORCE]       = {"force", 0, NULL, NULL, ON(TRAIN), "resume although the model or the order of the data changed"},
-    [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN), "stop after N steps (schedules keep the length of --epochs)"},
+    [CR_OPT_RESUME] = {"resume", 0, "auto|PATH", NULL, ON(TRAIN),
+                       "go on from the newest checkpoint of the output, or from PATH"},
+    [CR_OPT_FORCE]  = {"force", 0, NULL, NULL, ON(TRAIN), "resume although the model or the order of the data changed"},
+    [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN),
+                            "stop after N steps (schedules keep the length of --epochs)"},
     [CR_OPT_SPLIT]       = {"split", 0, "val|train", NULL, ON(EVAL), "which pictures (val)"},
     [CR_OPT_TOP]         = {"top", 'k', "N", NULL, ON(PREDICT), "classes named for each picture, 1 to 5 (5)"},
     [CR_OPT_PROGRAM]     = {"program", 0, NULL, NULL, ON(PLAN), "print the compiled program, one line an op"},
-    [CR_OPT_AFTER]       = {"after", 0, "PASS", NULL, ON(PLAN), "print the program after a pass: grad, fuse, select, order, plan"},
-    [CR_OPT_WHICH]       = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
-    [CR_OPT_CSV]         = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset"},
+    [CR_OPT_AFTER]       = {"after", 0, "PASS", NULL, ON(PLAN),
+                            "print the program after a pass: grad, fuse, select, order, plan"},
+    [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
+    [CR_OPT_CSV]   = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset"},
     [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (cpu)"},
     [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH), "timed steps (20)"},
     [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(DATA),
                             "one JSON line (predict: one a picture) on standard output"},
     [CR_OPT_DEVICE]      = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
-    [CR_OPT_WEIGHTS]     = {"weights", 0, "FILE", "model.weights", ON_CONFIG & ~ON(DATA), "safetensors file or checkpoint folder to load"},
+    [CR_OPT_WEIGHTS]     = {"weights", 0, "FILE", "model.weights", ON_CONFIG & ~ON(DATA),
+                            "safetensors file or checkpoint folder to load"},
     [CR_OPT_OUTPUT]      = {"output", 'o', "DIR", "train.output", ON_CONFIG & ~ON(DATA), "run folder"},
     [CR_OPT_BATCH]       = {"batch", 'b', "N", "train.batch", ON_CONFIG, "pictures a step"},
     [CR_OPT_WORKERS]     = {"workers", 'j', "N", "data.workers", ON_CONFIG, "threads that read pictures"},
@@ -49,13 +53,16 @@ static const struct option options[CR_OPT_COUNT] = {
     [CR_OPT_EPOCHS]      = {"epochs", 0, "N", "train.epochs", ON_STEPS, "length of the run and its schedule"},
     [CR_OPT_LR]          = {"lr", 0, "X", "optim.lr", ON_STEPS, "learning rate after warm-up"},
     [CR_OPT_SEED]        = {"seed", 0, "N", "train.seed", ON_CONFIG, "every random choice follows from it"},
-    [CR_OPT_SET]         = {"set", 0, "SECTION.KEY=VALUE", NULL, ON_CONFIG, "any config key; also SECTION.KEY=VALUE, --SECTION.KEY=VALUE"},
+    [CR_OPT_SET]         = {"set", 0, "SECTION.KEY=VALUE", NULL, ON_CONFIG,
+                            "any config key; also SECTION.KEY=VALUE, --SECTION.KEY=VALUE"},
     [CR_OPT_QUIET]       = {"quiet", 'q', NULL, NULL, ON_ALL, "no progress, only results, warnings and errors"},
     [CR_OPT_VERSION]     = {"version", 'V', NULL, NULL, ON_ALL, "what was compiled in, library versions, devices"},
     [CR_OPT_HELP]        = {"help", 'h', NULL, NULL, ON_ALL, "this text"},
 };
 
-static bool belongs(int id, enum cr_command_id command) { return options[id].commands >> command & 1; }
+static bool belongs(int id, enum cr_command_id command) {
+    return options[id].commands >> command & 1;
+}
 
 /* ---- messages ---- */
 
@@ -76,11 +83,15 @@ cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) {
 cr_status cr_args_most(const struct cr_args *args, int most) {
     if (args->operands <= most) return CR_OK;
     const char *extra = args->operand[most];
-    return cr_args_fail(args, "unexpected operand %s%s", extra, strchr(extra, '=') ? " (a config value is section.key=value)" : "");
+    return cr_args_fail(args, "unexpected operand %s%s", extra,
+                        strchr(extra, '=') ? " (a config value is section.key=value)" : "");
 }
 
-/* Edit distance, less one when the first letters agree: typing goes wrong later in a word more often than at its start. */
-static int word_distance(const char *a, const char *b) { return cr_edit_distance(a, b) - (a[0] == b[0]); }
+/* Edit distance, less one when the first letters agree: typing goes wrong later in a word more often than at its start.
+ */
+static int word_distance(const char *a, const char *b) {
+    return cr_edit_distance(a, b) - (a[0] == b[0]);
+}
 
 static const char *nearest(const char *name, const char *const *words, int count) {
     int         best  = CR_MAX(2, (int)strlen(name) / 3) + 1;
@@ -114,12 +125,14 @@ static cr_status unknown_option(const struct cr_args *args, const char *name, si
         if (belongs(i, args->command) || strcmp(options[i].name, word) != 0) continue;
         for (int c = 0; c < CR_CMD_COUNT; c++)
             if (belongs(i, (enum cr_command_id)c))
-                return cr_args_fail(args, "option --%s belongs to cresnet %s, not to %s", word, cr_command((enum cr_command_id)c)->name,
-                                    cr_command(args->command)->name);
+                return cr_args_fail(args, "option --%s belongs to cresnet %s, not to %s", word,
+                                    cr_command((enum cr_command_id)c)->name, cr_command(args->command)->name);
     }
     const char *hint = nearest(word, names, CR_OPT_COUNT);
-    if (hint) snprintf(what, sizeof what, "unknown option --%s (did you mean --%s?)", word, hint);
-    else snprintf(what, sizeof what, "unknown option --%s", word);
+    if (hint)
+        snprintf(what, sizeof what, "unknown option --%s (did you mean --%s?)", word, hint);
+    else
+        snprintf(what, sizeof what, "unknown option --%s", word);
     return fail_with_hint(args->command, what);
 }
 
@@ -147,7 +160,8 @@ static cr_status take_override(struct cr_args *args, const char *key, size_t key
 }
 
 /* The value of the option at hand: `inline_value`, or the next word. */
-static cr_status take_value(struct parser *p, const char *shown, const char *what, const char *inline_value, const char **out) {
+static cr_status take_value(struct parser *p, const char *shown, const char *what, const char *inline_value,
+                            const char **out) {
     if (!inline_value && p->at >= p->argc) return cr_args_fail(p->args, "option %s needs a value: %s", shown, what);
     *out = inline_value ? inline_value : p->argv[p->at++];
     return CR_OK;
@@ -170,7 +184,8 @@ static cr_status take_long(struct parser *p, const char *word) {
     const char *equals = strchr(word, '=');
     size_t      length = equals ? (size_t)(equals - word) : strlen(word);
     for (int id = 0; id < CR_OPT_COUNT; id++) {
-        if (!belongs(id, p->args->command) || strlen(options[id].name) != length || strncmp(options[id].name, word, length) != 0)
+        if (!belongs(id, p->args->command) || strlen(options[id].name) != length ||
+            strncmp(options[id].name, word, length) != 0)
             continue;
         char shown[64];
         snprintf(shown, sizeof shown, "--%s", options[id].name);
@@ -196,17 +211,22 @@ static cr_status take_short(struct parser *p, const char *word) {
 }
 
 static cr_status parse_all(struct parser *p) {
-    struct cr_args *args = p->args;
+    struct cr_args *args  = p->args;
     bool            ended = false; /* -- was seen */
     while (p->at < p->argc) {
         const char *word = p->argv[p->at++];
         if (ended || word[0] != '-' || !word[1]) {
             const char *equals = strchr(word, '=');
-            if (!ended && is_override(word)) CR_TRY(take_override(args, word, (size_t)(equals - word), equals + 1));
-            else args->operand[args->operands++] = word;
-        } else if (strcmp(word, "--") == 0) ended = true;
-        else if (word[1] == '-') CR_TRY(take_long(p, word + 2));
-        else CR_TRY(take_short(p, word + 1));
+            if (!ended && is_override(word))
+                CR_TRY(take_override(args, word, (size_t)(equals - word), equals + 1));
+            else
+                args->operand[args->operands++] = word;
+        } else if (strcmp(word, "--") == 0)
+            ended = true;
+        else if (word[1] == '-')
+            CR_TRY(take_long(p, word + 2));
+        else
+            CR_TRY(take_short(p, word + 1));
         /* What asks for help is not faulted for the rest. */
         if (cr_args_has(args, CR_OPT_HELP) || cr_args_has(args, CR_OPT_VERSION)) break;
     }
@@ -233,7 +253,8 @@ void cr_args_free(struct cr_args *args) {
     *args = (struct cr_args){0};
 }
 
-cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max, int64_t otherwise, int64_t *out) {
+cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max, int64_t otherwise,
+                      int64_t *out) {
     const char *text = args->value[id];
     char       *end;
     *out = otherwise;
@@ -241,7 +262,8 @@ cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t 
     errno           = 0;
     long long value = strtoll(text, &end, 10);
     if (!*text || *end || errno || isspace((unsigned char)*text) || value < min || value > max)
-        return cr_args_fail(args, "--%s %s: must be a whole number from %lld to %lld", options[id].name, text, (long long)min, (long long)max);
+        return cr_args_fail(args, "--%s %s: must be a whole number from %lld to %lld", options[id].name, text,
+                            (long long)min, (long long)max);
     *out = value;
     return CR_OK;
 }
@@ -275,7 +297,8 @@ void cr_command_help(enum cr_command_id id, struct cr_text *out) {
         if (!belongs(i, id)) continue;
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
-        cr_text_add(out, "  %-28s  %s%s%s%s\n", left, o->help, o->key ? " [" : "", o->key ? o->key : "", o->key ? "]" : "");
+        cr_text_add(out, "  %-28s  %s%s%s%s\n", left, o->help, o->key ? " [" : "", o->key ? o->key : "",
+                    o->key ? "]" : "");
     }
     if (id != CR_CMD_HELP && id != CR_CMD_DATA) cr_text_add(out, "\nEvery config key: cresnet help keys\n");
 }

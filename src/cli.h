@@ -2,7 +2,7 @@
  *
  * Laws
  *   - Options and operands come in any order; `--x V`, `--x=V`, `-n V` and `-nV` mean the same; `--` ends the options.
- *   - An option that stands for a config key (--batch) becomes an override, as `train.batch=V` and `--train.batch V` do;
+ *   - An option that stands for a config key (--batch) is an override, as `train.batch=V` and `--train.batch V` are;
  *     all overrides keep their order, and the later one wins.
  *   - Parsing reads no file and prints nothing: a mistake is CR_ERR_USAGE with a message that says what to do.
  * Knows nothing of models, data or devices. */
@@ -84,8 +84,8 @@ void              cr_args_free(struct cr_args *args);
 
 static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id) { return args->value[id] != NULL; }
 /* The whole number given to an option, or `otherwise` when it was not given. CR_ERR_USAGE outside [min, max]. */
-CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max, int64_t otherwise,
-                              int64_t *out);
+CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
+                              int64_t otherwise, int64_t *out);
 /* Which of the words (ends with NULL) was given to an option; 0, the first, when it was not given. CR_ERR_USAGE. */
 CR_MUST cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const char *const *words, int *out);
 /* CR_ERR_USAGE that ends with "; see cresnet COMMAND --help". */

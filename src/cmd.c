@@ -45,10 +45,13 @@ static cr_status find_in_folder(const char *given, struct cr_cmd_source *out) {
     if (is_file(path)) { /* a step folder */
         out->folder = cr_strdup(given);
         if (!out->folder) return CR_NO_MEMORY(strlen(given));
-    } else CR_TRY(cr_ckpt_find(given, &out->folder));
+    } else
+        CR_TRY(cr_ckpt_find(given, &out->folder));
     if (!out->folder)
-        return CR_FAIL(CR_ERR_CONFIG, "%s: is neither a configuration file nor a run folder (there is no config.ini and no checkpoint in it)",
-                       given);
+        return CR_FAIL(
+            CR_ERR_CONFIG,
+            "%s: is neither a configuration file nor a run folder (there is no config.ini and no checkpoint in it)",
+            given);
     return copy_path(out->folder, "config.ini", &out->config);
 }
 
@@ -63,13 +66,16 @@ cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *o
         cr_text_free(&usage);
         return status;
     }
-    if (is_dir(args->operand[0])) status = find_in_folder(args->operand[0], &source);
+    if (is_dir(args->operand[0]))
+        status = find_in_folder(args->operand[0], &source);
     else {
         source.config = cr_strdup(args->operand[0]);
         status        = source.config ? CR_OK : CR_NO_MEMORY(strlen(args->operand[0]));
     }
-    if (status == CR_OK) *out = source;
-    else cr_cmd_source_free(&source);
+    if (status == CR_OK)
+        *out = source;
+    else
+        cr_cmd_source_free(&source);
     return status;
 }
 
@@ -81,10 +87,10 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
 
 cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
                              struct cr_config *out) {
-    const char    **list;
-    struct cr_text  weights = {0};
-    cr_status       status  = CR_OK;
-    int             count   = 0;
+    const char   **list;
+    struct cr_text weights = {0};
+    cr_status      status  = CR_OK;
+    int            count   = 0;
     CR_ALLOC(list, (size_t)args->overrides + 2);
     if (source->folder) {
         cr_text_add(&weights, "model.weights=%s", source->folder);

@@ -23,9 +23,10 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int64_t median(int64_t *times, int64_t count) {
+/* Milliseconds; sorts the times. */
+static double median_ms(int64_t *times, int64_t count) {
     qsort(times, (size_t)count, sizeof *times, compare_times);
-    return times[count / 2];
+    return (double)(times[(count - 1) / 2] + times[count / 2]) * 0.5e-6;
 }
 
 static cr_status make_batch(struct bench *b) {
@@ -52,11 +53,14 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(cr_session_open(c, &options, &b->session));
     CR_TRY(cr_session_init(&b->session));
     CR_TRY(make_batch(b));
-    b->step = (struct cr_step_block){.lr = (float)c->optim.lr, .momentum = (float)c->optim.momentum,
-                                     .weight_decay = (float)c->optim.weight_decay, .clip_norm = (float)c->train.clip_norm,
-                                     .seed = (uint64_t)c->train.seed};
-    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld steps after %d to warm up", b->session.device->caps.text, cr_word_arch(c->model.arch),
-           (long long)b->session.batch, b->session.prepare_train.size, (long long)b->steps, WARMUP);
+    b->step = (struct cr_step_block){.lr           = (float)c->optim.lr,
+                                     .momentum     = (float)c->optim.momentum,
+                                     .weight_decay = (float)c->optim.weight_decay,
+                                     .clip_norm    = (float)c->train.clip_norm,
+                                     .seed         = (uint64_t)c->train.seed};
+    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld steps after %d to warm up", b->session.device->caps.text,
+           cr_word_arch(c->model.arch), (long long)b->session.batch, b->session.prepare_train.size, (long long)b->steps,
+           WARMUP);
     return CR_OK;
 }
 
@@ -88,19 +92,23 @@ static cr_status bench_step(struct bench *b, bool json, struct cr_text *out) {
         int64_t start = cr_time_ns();
         CR_TRY_OUT(run_step(b));
         int64_t taken = cr_time_ns() - start;
-        if (i < 0) first = first ? first : taken;
-        else times[i] = taken;
+        if (i < 0)
+            first = first ? first : taken;
+        else
+            times[i] = taken;
     }
-    double ms     = (double)median(times, b->steps) * 1e-6; /* sorts */
-    double fast   = (double)times[0] * 1e-6, slow = (double)times[b->steps - 1] * 1e-6;
+    double ms   = median_ms(times, b->steps);
+    double fast = (double)times[0] * 1e-6, slow = (double)times[b->steps - 1] * 1e-6;
     double images = (double)b->session.batch * (double)b->config.train.accumulate;
     if (json)
-        cr_text_add(out, "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"steps\": %lld, \"batch\": %lld, \"accumulate\": %lld, \"device\": \"%s\"}\n",
-                    images / ms * 1e3, ms, fast, slow, (long long)b->steps, (long long)b->session.batch, (long long)b->config.train.accumulate,
-                    b->session.device->caps.text);
+        cr_text_add(out,
+                    "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"steps\": %lld, "
+                    "\"batch\": %lld, \"accumulate\": %lld, \"device\": \"%s\"}\n",
+                    images / ms * 1e3, ms, fast, slow, (long long)b->steps, (long long)b->session.batch,
+                    (long long)b->config.train.accumulate, b->session.device->caps.text);
     else
-        cr_text_add(out, "step: %.2f ms (median of %lld; %.2f to %.2f), %.1f images/s; the first step took %.2f ms\n", ms, (long long)b->steps,
-                    fast, slow, images / ms * 1e3, (double)first * 1e-6);
+        cr_text_add(out, "step: %.2f ms (median of %lld; %.2f to %.2f), %.1f images/s; the first step took %.2f ms\n",
+                    ms, (long long)b->steps, fast, slow, images / ms * 1e3, (double)first * 1e-6);
 out:
     cr_free(times);
     return status;
@@ -133,23 +141,29 @@ static cr_status time_once(struct bench *b, int ops, int64_t *times, int64_t rep
     return CR_OK;
 }
 
-static void print_ops(const struct bench *b, const struct op_time *op, int ops, double whole_ms, bool json, struct cr_text *out) {
+static void print_ops(const struct bench *b, const struct op_time *op, int ops, double whole_ms, bool json,
+                      struct cr_text *out) {
     const struct cr_session *s    = &b->session;
     const struct cr_program *p    = &s->train[s->trains - 1];
     struct cr_exec          *exec = s->train_exec[s->trains - 1];
     double                   sum  = 0;
     for (int i = 0; i < ops; i++) sum += op[i].ms;
-    if (!json) cr_text_add(out, "%10s %7s %9s %9s  %-28s %-18s %s\n", "ms", "share", "GB/s", "GFLOP/s", "row", "op", "layer");
+    if (!json)
+        cr_text_add(out, "%10s %7s %9s %9s  %-28s %-18s %s\n", "ms", "share", "GB/s", "GFLOP/s", "row", "op", "layer");
     for (int i = 0; i < ops; i++) {
         const struct cr_op *o     = &p->op[op[i].op];
         const char         *layer = o->layer >= 0 ? p->layer[o->layer] : "-";
-        double              s_op  = op[i].ms * 1e-3, gbs = s_op > 0 ? op[i].bytes / s_op * 1e-9 : 0, gflops = s_op > 0 ? op[i].flops / s_op * 1e-9 : 0;
+        double              s_op = op[i].ms * 1e-3, gbs = s_op > 0 ? op[i].bytes / s_op * 1e-9 : 0,
+               gflops = s_op > 0 ? op[i].flops / s_op * 1e-9 : 0;
         if (json)
-            cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"ms\": %.5f, \"bytes\": %.0f, \"flops\": %.0f}\n",
-                        op[i].op, cr_op_info(o->kind)->name, layer, cr_exec_row_name(exec, op[i].op), op[i].ms, op[i].bytes, op[i].flops);
+            cr_text_add(out,
+                        "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"ms\": %.5f, \"bytes\": "
+                        "%.0f, \"flops\": %.0f}\n",
+                        op[i].op, cr_op_info(o->kind)->name, layer, cr_exec_row_name(exec, op[i].op), op[i].ms,
+                        op[i].bytes, op[i].flops);
         else
-            cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.2f  %-28s %-18s %s\n", op[i].ms, 100 * op[i].ms / sum, gbs, gflops,
-                        cr_exec_row_name(exec, op[i].op), cr_op_info(o->kind)->name, layer);
+            cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.2f  %-28s %-18s %s\n", op[i].ms, 100 * op[i].ms / sum, gbs,
+                        gflops, cr_exec_row_name(exec, op[i].op), cr_op_info(o->kind)->name, layer);
     }
     if (!json) cr_text_add(out, "sum of %d ops: %.3f ms; the program run whole: %.3f ms\n", ops, sum, whole_ms);
 }
@@ -158,12 +172,13 @@ static cr_status bench_ops(struct bench *b, bool json, struct cr_text *out) {
     struct cr_session *s     = &b->session;
     struct cr_program *p     = &s->train[s->trains - 1];
     int64_t           *times = NULL, *whole = NULL;
-    struct op_time    *op    = NULL;
+    struct op_time    *op     = NULL;
     cr_status          status = CR_OK;
-    times = cr_alloc((size_t)p->ops * (size_t)b->steps, sizeof *times);
-    whole = cr_alloc((size_t)b->steps, sizeof *whole);
-    op    = cr_alloc((size_t)p->ops, sizeof *op);
-    if (!times || !whole || !op) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %lld steps of %d ops", (long long)b->steps, p->ops);
+    times                     = cr_alloc((size_t)p->ops * (size_t)b->steps, sizeof *times);
+    whole                     = cr_alloc((size_t)b->steps, sizeof *whole);
+    op                        = cr_alloc((size_t)p->ops, sizeof *op);
+    if (!times || !whole || !op)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %lld steps of %d ops", (long long)b->steps, p->ops);
     for (int i = 0; i < WARMUP; i++) CR_TRY_OUT(run_step(b));
     for (int64_t r = 0; r < b->steps; r++) { /* both ways in turn, so that a slow moment of the machine meets both */
         CR_TRY_OUT(time_once(b, p->ops, times, r, b->steps));
@@ -174,11 +189,11 @@ static cr_status bench_ops(struct bench *b, bool json, struct cr_text *out) {
         whole[r] = cr_time_ns() - start;
     }
     for (int i = 0; i < p->ops; i++) {
-        op[i] = (struct op_time){.op = i, .ms = (double)median(times + (int64_t)i * b->steps, b->steps) * 1e-6};
+        op[i] = (struct op_time){.op = i, .ms = median_ms(times + (int64_t)i * b->steps, b->steps)};
         cr_op_cost(p, &p->op[i], &op[i].bytes, &op[i].flops);
     }
     qsort(op, (size_t)p->ops, sizeof *op, compare_slowest_first);
-    print_ops(b, op, p->ops, (double)median(whole, b->steps) * 1e-6, json, out);
+    print_ops(b, op, p->ops, median_ms(whole, b->steps), json, out);
 out:
     cr_free(times);
     cr_free(whole);
@@ -198,15 +213,18 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     for (int i = 0; args->operands && i < 2; i++)
         if (strcmp(args->operand[0], words[i]) == 0) what = i;
-    if (what < 0) return cr_args_fail(args, "what is to be timed? cresnet bench step CONFIG, or cresnet bench ops CONFIG");
+    if (what < 0)
+        return cr_args_fail(args, "what is to be timed? cresnet bench step CONFIG, or cresnet bench ops CONFIG");
     CR_TRY(cr_args_most(args, 2));
     struct cr_args rest = *args; /* the configuration is the second operand here */
     rest.operand++;
     rest.operands--;
     CR_TRY(cr_cmd_config(&rest, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
-    if (what == 0) CR_TRY_OUT(bench_step(&b, json, &text));
-    else CR_TRY_OUT(bench_ops(&b, json, &text));
+    if (what == 0)
+        CR_TRY_OUT(bench_step(&b, json, &text));
+    else
+        CR_TRY_OUT(bench_ops(&b, json, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);

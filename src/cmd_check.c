@@ -15,7 +15,8 @@ struct checked {
 };
 
 /* Random pictures and labels into a bound program. */
-static cr_status feed_random(struct cr_exec *exec, const struct cr_program *program, const struct cr_model *model, uint64_t seed) {
+static cr_status feed_random(struct cr_exec *exec, const struct cr_program *program, const struct cr_model *model,
+                             uint64_t seed) {
     const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
     struct cr_rng           rng    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
     cr_status               status = CR_OK;
@@ -34,11 +35,15 @@ out:
     return status;
 }
 
-static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec, const struct cr_program *program,
-                           struct checked *sum) {
-    const struct cr_config *c    = s->config;
-    struct cr_step_block    step = {.lr = (float)c->optim.lr, .momentum = (float)c->optim.momentum, .weight_decay = (float)c->optim.weight_decay,
-                                    .clip_norm = (float)c->train.clip_norm, .step = 1, .seed = (uint64_t)c->train.seed};
+static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec,
+                           const struct cr_program *program, struct checked *sum) {
+    const struct cr_config *c     = s->config;
+    struct cr_step_block    step  = {.lr           = (float)c->optim.lr,
+                                     .momentum     = (float)c->optim.momentum,
+                                     .weight_decay = (float)c->optim.weight_decay,
+                                     .clip_norm    = (float)c->train.clip_norm,
+                                     .step         = 1,
+                                     .seed         = (uint64_t)c->train.seed};
     int                     ops   = 0;
     double                  worst = 0;
     CR_TRY(feed_random(exec, program, &s->model, (uint64_t)c->train.seed));
@@ -72,22 +77,28 @@ static int classes_of(const struct cr_config *config) {
     return 10; /* the pictures are random: so may be their classes */
 }
 
-static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device, int64_t batch,
-                              struct cr_text *out) {
+static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device,
+                              int64_t batch, struct cr_text *out) {
     struct cr_config  config;
     struct cr_session session = {0};
     struct checked    sum     = {0};
     char              override[64];
     snprintf(override, sizeof override, "train.device=%s", device);
     CR_TRY(cr_cmd_config_open(args, source, override, &config));
-    struct cr_session_options options = {.train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch,
-                                         .classes = classes_of(&config)};
-    cr_status status = cr_session_open(&config, &options, &session);
+    struct cr_session_options options = {.train      = true,
+                                         .eval       = true,
+                                         .execute    = true,
+                                         .batch      = batch,
+                                         .eval_batch = batch,
+                                         .classes    = classes_of(&config)};
+    cr_status                 status  = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
     if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
-        cr_text_add(out, "{\"device\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n", device, sum.ops, sum.worst);
+        cr_text_add(out, "{\"device\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n", device, sum.ops,
+                    sum.worst);
     else if (status == CR_OK)
-        cr_text_add(out, "%s: %d ops compared, all within their bounds; worst difference is %.3f of its bound\n", device, sum.ops, sum.worst);
+        cr_text_add(out, "%s: %d ops compared, all within their bounds; worst difference is %.3f of its bound\n",
+                    device, sum.ops, sum.worst);
     cr_session_close(&session);
     cr_config_close(&config);
     return status;
@@ -109,8 +120,10 @@ cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
         snprintf(device, sizeof device, "%.*s", (int)CR_MIN(length, sizeof device - 1), list);
         list += length + (list[length] == ',');
         if (strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0)
-            status = cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], device);
-        else status = check_device(args, &source, device, batch, &text);
+            status =
+                cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], device);
+        else
+            status = check_device(args, &source, device, batch, &text);
     }
     if (status == CR_OK) status = cr_cmd_print(&text);
     cr_text_free(&text);

@@ -6,7 +6,8 @@
 
 enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20 };
 
-static cr_status describe_split(const struct cr_config *config, enum cr_split split, bool json, bool names, struct cr_text *out) {
+static cr_status describe_split(const struct cr_config *config, enum cr_split split, bool json, bool names,
+                                struct cr_text *out) {
     struct cr_dataset *dataset;
     struct cr_prepare  prepare;
     CR_TRY(cr_prepare_from_config(config, split, &prepare));
@@ -22,8 +23,9 @@ static cr_status describe_split(const struct cr_config *config, enum cr_split sp
             }
             cr_text_add(out, "], ");
         }
-        cr_text_add(out, "\"%s\": {\"images\": %lld, \"size\": %d, \"fingerprint\": \"%016llx\"}", word, (long long)cr_dataset_count(dataset),
-                    prepare.size, (unsigned long long)cr_dataset_fingerprint(dataset));
+        cr_text_add(out, "\"%s\": {\"images\": %lld, \"size\": %d, \"fingerprint\": \"%016llx\"}", word,
+                    (long long)cr_dataset_count(dataset), prepare.size,
+                    (unsigned long long)cr_dataset_fingerprint(dataset));
     } else {
         cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
         cr_dataset_describe(dataset, out);
@@ -48,7 +50,8 @@ static cr_status describe(const struct cr_args *args) {
         cr_text_add_json(&text, config.data.root);
         cr_text_add(&text, ", ");
     } else
-        cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config.data.kind), *config.data.root ? " in " : "", config.data.root);
+        cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config.data.kind), *config.data.root ? " in " : "",
+                    config.data.root);
     CR_TRY_OUT(describe_split(&config, CR_SPLIT_TRAIN, json, false, &text));
     if (json) cr_text_add(&text, ", ");
     CR_TRY_OUT(describe_split(&config, CR_SPLIT_VAL, json, true, &text));
@@ -71,7 +74,8 @@ static cr_status draw_shapes(const struct cr_args *args) {
     cr_status status = cr_shapes_make(args->operand[1], train, val);
     cr_config_close(&config);
     CR_TRY(status);
-    cr_text_add(&text, "%s: %lld training and %lld validation pictures in ten classes\n", args->operand[1], (long long)train, (long long)val);
+    cr_text_add(&text, "%s: %lld training and %lld validation pictures in ten classes\n", args->operand[1],
+                (long long)train, (long long)val);
     return cr_cmd_print(&text);
 }
 

@@ -2,20 +2,28 @@
 #include "cmd.h"
 #include "session.h"
 
-static void print_scores(const struct cr_config *config, const char *split, const struct cr_scores *s, bool json, struct cr_text *out) {
-    double n = s->images ? (double)s->images : 1;
-    double top1 = 100 * (double)s->right1 / n, top5 = 100 * (double)s->right5 / n, loss = s->loss_sum / n;
+#include <math.h>
+
+static void print_scores(const struct cr_config *config, const char *split, const struct cr_scores *s, bool json,
+                         struct cr_text *out) {
+    double n    = s->images ? (double)s->images : 1;
+    double top1 = (double)s->right1 / n, top5 = (double)s->right5 / n, loss = s->loss_sum / n;
     double speed = s->seconds > 0 ? (double)s->images / s->seconds : 0;
     if (json) {
-        cr_text_add(out, "{\"split\": \"%s\", \"images\": %lld, \"right\": %lld, \"right5\": %lld, \"top1\": %.4f, \"top5\": %.4f, \"loss\": %.6f, ",
-                    split, (long long)s->images, (long long)s->right1, (long long)s->right5, top1, top5, loss);
-        cr_text_add(out, "\"corrupt\": %lld, \"seconds\": %.3f, \"images_per_s\": %.1f, \"weights\": ", (long long)s->corrupt, s->seconds, speed);
+        cr_text_add(out,
+                    "{\"split\": \"%s\", \"images\": %lld, \"right\": %lld, \"right5\": %lld, \"top1\": %.6f, "
+                    "\"top5\": %.6f, ",
+                    split, (long long)s->images, (long long)s->right1, (long long)s->right5, top1, top5);
+        if (isfinite(loss)) cr_text_add(out, "\"loss\": %.6f, ", loss);
+        else cr_text_add(out, "\"loss\": null, "); /* JSON has no word for it */
+        cr_text_add(out, "\"corrupt\": %lld, \"seconds\": %.3f, \"images_per_s\": %.1f, \"weights\": ",
+                    (long long)s->corrupt, s->seconds, speed);
         cr_text_add_json(out, config->model.weights);
         cr_text_add(out, "}\n");
         return;
     }
-    cr_text_add(out, "%s: %lld of %lld right: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n", split,
-                (long long)s->right1, (long long)s->images, top1, top5, loss, s->seconds, speed);
+    cr_text_add(out, "%s: %lld of %lld right: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n",
+                split, (long long)s->right1, (long long)s->images, 100 * top1, 100 * top5, loss, s->seconds, speed);
     if (s->corrupt) cr_text_add(out, "%lld unreadable pictures were left out\n", (long long)s->corrupt);
 }
 
@@ -47,7 +55,8 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, splits, &split));
     CR_TRY(cr_cmd_config(args, &config));
     if (!*config.model.weights) {
-        status = cr_args_fail(args, "no weights to evaluate: give --weights FILE, or a run folder instead of %s", args->operand[0]);
+        status = cr_args_fail(args, "no weights to evaluate: give --weights FILE, or a run folder instead of %s",
+                              args->operand[0]);
         goto out;
     }
     CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &scores));

@@ -11,64 +11,82 @@
 #include <oneapi/dnnl/dnnl.h>
 #endif
 
-#define RUN_NOTE                                                                                                       \
-    "RUN is the folder of a run (its newest checkpoint is taken) or one of its checkpoints, e.g. checkpoints/demo/best;\n" \
-    "the configuration, class names and weights stored there are used.\n"
+/* ---- the commands ---- */
 
+#define RUN_NOTE                                                                                                       \
+    "RUN is the folder of a run (its newest checkpoint is taken) or one of its checkpoints,\n"                         \
+    "e.g. checkpoints/demo/best: the configuration, class names and weights stored there are used.\n"
+
+static const char about_train[] =
+    "Trains the network of a configuration file. Checkpoints, the log and the best weights go to the\n"
+    "run folder, checkpoints/<config name> unless train.output (-o) names another. A run folder that\n"
+    "is in use is refused unless --resume is given. Ctrl-C finishes the step, saves and ends; a second\n"
+    "one ends at once; SIGUSR1 saves and goes on.\n"
+    "\n"
+    "  cresnet train configs/demo.ini\n"
+    "  cresnet train configs/cifar10-resnet20.ini data.root=DIR --epochs 5\n"
+    "  cresnet train configs/demo.ini --resume auto\n";
+
+static const char about_eval[] =
+    "Counts how many pictures of the validation set the weights get right. Give a RUN, or a CONFIG with\n"
+    "--weights FILE. Shares (top1, top5) are 0 to 1 in --json.\n" RUN_NOTE
+    "\n"
+    "  cresnet eval checkpoints/demo\n"
+    "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
+
+static const char about_predict[] =
+    "Names the most probable classes of PNG and JPEG pictures. Give a RUN, or a CONFIG with --weights FILE.\n" RUN_NOTE
+    "\n"
+    "  cresnet predict checkpoints/demo a.png b.jpg\n";
+
+static const char about_plan[] =
+    "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs beside\n"
+    "the lower bound that no plan can beat. Needs neither data nor a GPU. --program and --after print the\n"
+    "program, --csv the pool, --json the numbers.\n";
+
+static const char about_check[] =
+    "Runs the training and evaluation programs on random pictures (-b N of them, 2 by default) and\n"
+    "compares every op with the reference computed in double, within a bound that follows from the op.\n"
+    "Names the first op out of its bound (exit 1).\n";
+
+static const char about_bench[] =
+    "bench step: the whole training step on random pictures, median and images/s.\n"
+    "bench ops:  each op of it: time, share, GB/s, GFLOP/s and the kernel that ran it, slowest first.\n";
+
+static const char about_data[] =
+    "data CONFIG:     how many pictures and classes the configured data set has.\n"
+    "data shapes DIR: draws the built-in set of ten classes of figures as PNG files into DIR\n"
+    "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n";
+
+static const char about_help[] = "Explains a command, or every key of the configuration.\n";
+
+#define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
-    [CR_CMD_TRAIN] = {"train", "train a network", "CONFIG [section.key=value ...] [options]",
-                      "Trains the network of a configuration file. Checkpoints, the log and the best weights go to the run folder,\n"
-                      "checkpoints/<config name> unless train.output (-o) names another. A run folder that is in use is refused\n"
-                      "unless --resume is given. Ctrl-C finishes the step, saves and ends; a second one ends at once;\n"
-                      "SIGUSR1 saves and goes on.\n"
-                      "\n"
-                      "  cresnet train configs/demo.ini\n"
-                      "  cresnet train configs/cifar10-resnet20.ini data.root=DIR --epochs 5\n"
-                      "  cresnet train configs/demo.ini --resume auto\n",
-                      cr_cmd_train},
-    [CR_CMD_EVAL] = {"eval", "score weights on a validation set", "CONFIG|RUN [section.key=value ...] [options]",
-                     "Counts how many pictures of the validation set the weights get right. Give --weights FILE, or a RUN.\n" RUN_NOTE
-                     "\n"
-                     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n"
-                     "  cresnet eval checkpoints/demo\n",
-                     cr_cmd_eval},
-    [CR_CMD_PREDICT] = {"predict", "name what is in pictures", "RUN|CONFIG PICTURE ... [options]",
-                        "Names the most probable classes of PNG and JPEG pictures. Give a RUN, or a CONFIG with --weights FILE.\n" RUN_NOTE
-                        "\n"
-                        "  cresnet predict checkpoints/demo a.png b.jpg\n",
+    [CR_CMD_TRAIN]   = {"train", "train a network", "CONFIG " KEYS, about_train, cr_cmd_train},
+    [CR_CMD_EVAL]    = {"eval", "score weights on a validation set", "CONFIG|RUN " KEYS, about_eval, cr_cmd_eval},
+    [CR_CMD_PREDICT] = {"predict", "name what is in pictures", "RUN|CONFIG PICTURE ... [options]", about_predict,
                         cr_cmd_predict},
-    [CR_CMD_PLAN] = {"plan", "show the network, its program and its memory", "CONFIG|RUN [section.key=value ...] [options]",
-                     "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs beside the lower\n"
-                     "bound that no plan can beat. Needs neither data nor a GPU. --program and --after print the program, --csv the\n"
-                     "pool, --json the numbers.\n",
-                     cr_cmd_plan},
-    [CR_CMD_CHECK] = {"check", "compare every op with the reference", "CONFIG|RUN [--devices cpu] [section.key=value ...] [options]",
-                      "Runs the training and evaluation programs on random pictures (-b N of them, 2 by default) and compares every\n"
-                      "op with the reference computed in double, within a bound that follows from the op. Names the first op out of\n"
-                      "its bound (exit 1).\n",
-                      cr_cmd_check},
-    [CR_CMD_BENCH] = {"bench", "time the training step", "step|ops CONFIG|RUN [section.key=value ...] [options]",
-                      "bench step: the whole training step on random pictures, median and images/s.\n"
-                      "bench ops:  each op of it: time, share, GB/s, GFLOP/s and the kernel that ran it, slowest first.\n",
-                      cr_cmd_bench},
-    [CR_CMD_DATA] = {"data", "describe a data set, draw the shapes set", "CONFIG|RUN [section.key=value ...] | shapes DIR",
-                     "data CONFIG:     how many pictures and classes the configured data set has.\n"
-                     "data shapes DIR: draws the built-in set of ten classes of figures as PNG files into DIR\n"
-                     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n",
-                     cr_cmd_data},
-    [CR_CMD_HELP] = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys]", "Explains a command, or every key of the configuration.\n", cr_cmd_help},
+    [CR_CMD_PLAN]    = {"plan", "show the network, its program, its memory", "CONFIG|RUN " KEYS, about_plan,
+                        cr_cmd_plan},
+    [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
+    [CR_CMD_BENCH]   = {"bench", "time the training step", "step|ops CONFIG|RUN " KEYS, about_bench, cr_cmd_bench},
+    [CR_CMD_DATA]    = {"data", "describe a data set, draw the shapes set", "CONFIG|RUN " KEYS " | shapes DIR", about_data,
+                        cr_cmd_data},
+    [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys]", about_help, cr_cmd_help},
 };
 
 const struct cr_command *cr_command(enum cr_command_id id) { return &commands[id]; }
 
 void cr_help_overview(struct cr_text *out) {
-    cr_text_add(out, "cresnet " CR_VERSION ": trains ResNets from a configuration file\n\nusage: cresnet COMMAND ...\n\n");
+    cr_text_add(out, "cresnet " CR_VERSION ": trains ResNets from a configuration file\n\n");
+    cr_text_add(out, "usage: cresnet COMMAND ...\n\n");
     for (int i = 0; i < CR_CMD_COUNT; i++) cr_text_add(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
     cr_text_add(out, "\n  cresnet train configs/demo.ini            a first network in minutes, on drawn pictures\n"
                      "  cresnet predict checkpoints/demo a.png    what is in the picture?\n"
                      "\n"
                      "Any value of the configuration can be given as section.key=value: train.batch=64 optim.lr=0.05\n"
-                     "cresnet COMMAND --help explains a command, cresnet help keys every configuration key, cresnet --version the build.\n"
+                     "cresnet COMMAND --help explains a command, cresnet help keys every configuration key,\n"
+                     "cresnet --version the build.\n"
                      "Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended by signal n.\n"
                      "Set CRESNET_TRACE=1 to see where in the source an error came from.\n");
 }
@@ -78,7 +96,8 @@ void cr_help_overview(struct cr_text *out) {
 static void add_libraries(struct cr_text *out) {
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
-    cr_text_add(out, "libpng         %s (running with %u)\n", PNG_LIBPNG_VER_STRING, (unsigned)png_access_version_number());
+    cr_text_add(out, "libpng         %s (running with %u)\n", PNG_LIBPNG_VER_STRING,
+                (unsigned)png_access_version_number());
 #ifdef LIBJPEG_TURBO_VERSION
     cr_text_add(out, "libjpeg-turbo  " TEXT(LIBJPEG_TURBO_VERSION) "\n");
 #else
@@ -155,8 +174,8 @@ cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken) {
     else {
         enum cr_command_id id = cr_command_find(args->operand[0], &hint);
         if (id == CR_CMD_COUNT)
-            return CR_FAIL(CR_ERR_USAGE, "there is no command %s%s%s%s; see cresnet help", args->operand[0], hint ? " (did you mean " : "",
-                           hint ? hint : "", hint ? "?)" : "");
+            return CR_FAIL(CR_ERR_USAGE, "there is no command %s%s%s%s; see cresnet help", args->operand[0],
+                           hint ? " (did you mean " : "", hint ? hint : "", hint ? "?)" : "");
         if (id == CR_CMD_HELP) cr_help_overview(&text);
         else cr_command_help(id, &text);
     }

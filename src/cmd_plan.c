@@ -1,5 +1,5 @@
-/* cmd_plan.c: cresnet plan: the network and its compiled program as text. Needs no data and no GPU: it stops before memory
- * is reserved. */
+/* cmd_plan.c: cresnet plan: the network and its compiled program as text. Needs no data and no GPU: it stops before
+ * memory is reserved. */
 #include "cmd.h"
 #include "plan_print.h"
 #include "session.h"
@@ -7,23 +7,24 @@
 enum { CLASSES_ASSUMED = 1000 };
 
 struct plan {
-    struct cr_config    config;
-    struct cr_device   *device;
-    struct cr_model     model;
-    struct cr_program   program;
-    bool                has_model, has_program;
-    int64_t             batch;
+    struct cr_config  config;
+    struct cr_device *device;
+    struct cr_model   model;
+    struct cr_program program;
+    bool              has_model, has_program;
+    int64_t           batch;
 };
 
 /* The first is what stands for no --which. */
 static const char *const which_words[] = {"(step)", "step", "micro_first", "micro", "micro_last", "eval", NULL};
-static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
-                                                   CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
+static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
+                                                   CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
 /* The plan needs the number of classes only, so a folder of pictures that is not there is no reason to stop. */
 static cr_status count_classes(const struct cr_config *config, int *classes) {
     if (cr_session_classes(config, classes) == CR_OK) return CR_OK;
-    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", CLASSES_ASSUMED, cr_error_message());
+    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", CLASSES_ASSUMED,
+           cr_error_message());
     cr_error_clear();
     *classes = CLASSES_ASSUMED;
     return CR_OK;
@@ -62,13 +63,17 @@ static cr_status print_table(struct plan *p, struct cr_text *out) {
     return CR_OK;
 }
 
-static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind, struct cr_text *out) {
+static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
+                            struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
     CR_TRY(open_model(p));
     CR_TRY(compile(p, kind, after));
-    if (cr_args_has(args, CR_OPT_JSON)) cr_plan_print_json(&p->program, &p->config, p->device->caps.text, p->batch, out);
-    else if (cr_args_has(args, CR_OPT_CSV)) cr_plan_print_csv(&p->program, out);
-    else if (after || cr_args_has(args, CR_OPT_PROGRAM)) cr_program_print(&p->program, out);
+    if (cr_args_has(args, CR_OPT_JSON))
+        cr_plan_print_json(&p->program, &p->config, p->device->caps.text, p->batch, out);
+    else if (cr_args_has(args, CR_OPT_CSV))
+        cr_plan_print_csv(&p->program, out);
+    else if (after || cr_args_has(args, CR_OPT_PROGRAM))
+        cr_program_print(&p->program, out);
     else {
         CR_TRY(print_table(p, out));
         cr_text_add(out, "\n");
@@ -95,7 +100,8 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
     if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
-        return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only", passes[pass]);
+        return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only",
+                            passes[pass]);
     CR_TRY(cr_cmd_config(args, &p.config));
     enum cr_program_kind kind = which_kinds[which];
     /* With micro-batches there is no `step`: the last micro-step, which updates, is the fullest one. */

@@ -1,5 +1,5 @@
-/* cmd_predict.c: cresnet predict: names what is in pictures. The class names come from the checkpoint beside the weights,
- * else from the data set of the configuration, else they are numbers. */
+/* cmd_predict.c: cresnet predict: names what is in pictures. The class names come from the checkpoint beside the
+ * weights, else from the data set of the configuration, else they are numbers. */
 #include "cmd.h"
 #include "session.h"
 
@@ -20,9 +20,9 @@ static cr_status names_split(char *text, struct names *out) {
     out->at = cr_arena_alloc(&out->arena, ((size_t)lines + 1) * sizeof *out->at);
     if (!out->at) return CR_NO_MEMORY((size_t)lines * sizeof *out->at);
     for (char *line = text; *line;) {
-        size_t length = strcspn(line, "\n");
-        bool   more   = line[length] == '\n';
-        line[length]  = 0;
+        size_t length       = strcspn(line, "\n");
+        bool   more         = line[length] == '\n';
+        line[length]        = 0;
         out->at[out->count] = cr_arena_printf(&out->arena, "%s", line);
         if (!out->at[out->count++]) return CR_NO_MEMORY(length);
         line += length + more;
@@ -75,14 +75,17 @@ static const char *class_name(const struct names *names, int label, char *buffer
     return buffer;
 }
 
-static void print_text(const char *path, const struct cr_prediction *p, int top, const struct names *names, struct cr_text *out) {
+static void print_text(const char *path, const struct cr_prediction *p, int top, const struct names *names,
+                       struct cr_text *out) {
     char number[32];
     cr_text_add(out, "%s\n", path);
     for (int i = 0; i < CR_MIN(top, p->count); i++)
-        cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i], class_name(names, p->label[i], number, sizeof number));
+        cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i],
+                    class_name(names, p->label[i], number, sizeof number));
 }
 
-static void print_json(const char *path, const struct cr_prediction *p, int top, const struct names *names, struct cr_text *out) {
+static void print_json(const char *path, const struct cr_prediction *p, int top, const struct names *names,
+                       struct cr_text *out) {
     char number[32];
     cr_text_add(out, "{\"image\": ");
     cr_text_add_json(out, path);
@@ -103,7 +106,8 @@ static cr_status predict(const struct cr_args *args, const struct cr_config *con
     cr_status             status;
     CR_TRY_OUT(names_beside(config->model.weights, names));
     if (!names->count) CR_TRY_OUT(names_from_data(config, names));
-    struct cr_session_options options = {.eval = true, .execute = true, .eval_batch = CR_MIN(pictures, BATCH_MAX), .classes = names->count};
+    struct cr_session_options options = {
+        .eval = true, .execute = true, .eval_batch = CR_MIN(pictures, BATCH_MAX), .classes = names->count};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
     result = cr_alloc((size_t)pictures, sizeof *result);
@@ -134,7 +138,8 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
         status = cr_args_fail(args, "no picture given: cresnet predict %s PICTURE ...", args->operand[0]);
     else if (!*config.model.weights)
         status = cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
-    else status = predict(args, &config, (int)top, &names);
+    else
+        status = predict(args, &config, (int)top, &names);
     cr_arena_free(&names.arena);
     cr_config_close(&config);
     return status;

@@ -9,12 +9,16 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
     struct stat      st;
     CR_TRY(cr_args_most(args, 1));
     if (args->operands && stat(args->operand[0], &st) == 0 && S_ISDIR(st.st_mode))
-        return cr_args_fail(args, "%s: is a folder; training takes a configuration file (to go on with a run: cresnet train CONFIG --resume %s)",
+        return cr_args_fail(args,
+                            "%s: is a folder; training takes a configuration file (to go on with a run: cresnet train "
+                            "CONFIG --resume %s)",
                             args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
-    struct cr_train_options options = {.resume = args->value[CR_OPT_RESUME], .force = cr_args_has(args, CR_OPT_FORCE),
-                                       .overrides = args->override, .override_count = args->overrides};
-    cr_status status = cr_train(&config, &options, signal_taken);
+    struct cr_train_options options = {.resume         = args->value[CR_OPT_RESUME],
+                                       .force          = cr_args_has(args, CR_OPT_FORCE),
+                                       .overrides      = args->override,
+                                       .override_count = args->overrides};
+    cr_status               status  = cr_train(&config, &options, signal_taken);
     cr_config_close(&config);
     return status;
 }

@@ -1,5 +1,6 @@
-/* cresnet.c: main: finds the command, parses its line, runs it, prints the error if there was one, and ends the program.
- * The only place that exits; exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended by signal n. */
+/* cresnet.c: main: finds the command, parses its line, runs it, prints the error if there was one, and ends the
+ * program. The only place that exits; exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended
+ * by signal n. */
 #include "cmd.h"
 
 #include <signal.h>
@@ -26,7 +27,9 @@ static int finish(const char *who, cr_status status, int signal_taken) {
     return signal_taken ? 128 + signal_taken : cr_status_exit(status);
 }
 
-static int print_and_finish(const char *who, struct cr_text *text) { return finish(who, cr_cmd_print(text), 0); }
+static int print_and_finish(const char *who, struct cr_text *text) {
+    return finish(who, cr_cmd_print(text), 0);
+}
 
 static int run_command(enum cr_command_id id, int argc, char **argv) {
     char           who[64];
@@ -39,8 +42,10 @@ static int run_command(enum cr_command_id id, int argc, char **argv) {
     cr_log_quiet(cr_args_has(&args, CR_OPT_QUIET));
     int code;
     if (cr_args_has(&args, CR_OPT_HELP)) {
-        if (id == CR_CMD_HELP) cr_help_overview(&text);
-        else cr_command_help(id, &text);
+        if (id == CR_CMD_HELP)
+            cr_help_overview(&text);
+        else
+            cr_command_help(id, &text);
         code = print_and_finish(who, &text);
     } else if (cr_args_has(&args, CR_OPT_VERSION)) {
         cr_help_version(&text);
@@ -71,13 +76,19 @@ static int run_bare(int argc, char **argv) {
         cr_help_version(&text);
         return print_and_finish("cresnet", &text);
     }
-    if (word[0] == '-') return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "option %s stands before the command: cresnet COMMAND [options]; see cresnet help", word), 0);
+    if (word[0] == '-')
+        return finish("cresnet",
+                      CR_FAIL(CR_ERR_USAGE,
+                              "option %s stands before the command: cresnet COMMAND [options]; see cresnet help", word),
+                      0);
     enum cr_command_id id = cr_command_find(word, &hint);
     if (id != CR_CMD_COUNT) return run_command(id, argc - 2, argv + 2);
     const char *dot = strrchr(word, '.');
     if (dot && strcmp(dot, ".ini") == 0)
         return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given: cresnet train %s?", word), 0);
-    if (hint) return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s (did you mean %s?); see cresnet help", word, hint), 0);
+    if (hint)
+        return finish("cresnet",
+                      CR_FAIL(CR_ERR_USAGE, "unknown command %s (did you mean %s?); see cresnet help", word, hint), 0);
     return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
 }
 
