@@ -101,6 +101,18 @@ static const char *span_copy(struct scan *scan, struct span s, bool lower) {
 
 #define SCAN_COMPLAIN(scan, ...) cr_complain((scan)->complaints, (scan)->ini->path, (scan)->line, __VA_ARGS__)
 
+/* A complaint about a key: "[train] batch: what". */
+static void complain_of(struct scan *scan, const char *key, const char *fmt, ...) CR_PRINTF(3, 4);
+static void complain_of(struct scan *scan, const char *key, const char *fmt, ...) {
+    char    what[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    if (*scan->section && !scan->lost) SCAN_COMPLAIN(scan, "[%.60s] %.60s%s", scan->section, key, what);
+    else SCAN_COMPLAIN(scan, "%.60s%s", key, what);
+}
+
 static void scan_add(struct scan *scan, const char *key, const char *value) {
     struct cr_ini *ini = scan->ini;
     if (scan->no_memory || scan->lost || ini->count > CR_INI_ENTRY_MAX) return;
@@ -142,18 +154,17 @@ static void scan_section(struct scan *scan, struct span line) {
 static bool scan_quoted(struct scan *scan, const char *key, struct span text, struct span *value) {
     const char *close = memchr(text.at + 1, text.at[0], text.length - 1);
     if (!close) {
-        SCAN_COMPLAIN(scan, "[%s] %s: the closing %c is missing", scan->section, key, text.at[0]);
+        complain_of(scan, key, ": the closing %c is missing", text.at[0]);
         return false;
     }
     *value           = (struct span){text.at + 1, (size_t)(close - text.at) - 1};
     struct span rest = span_strip((struct span){close + 1, (size_t)(text.at + text.length - close) - 1});
     if (rest.length && rest.at[0] != '#' && rest.at[0] != ';') {
-        SCAN_COMPLAIN(scan, "[%s] %s: '%.*s' stands after the closing quote", scan->section, key, SPAN_SHOWN(rest));
+        complain_of(scan, key, ": '%.*s' stands after the closing quote", SPAN_SHOWN(rest));
         return false;
     }
     if (memchr(value->at, '\\', value->length)) {
-        SCAN_COMPLAIN(scan, "[%s] %s: a backslash in quotes is read differently by different versions of iniparser",
-                      scan->section, key);
+        complain_of(scan, key, ": a backslash in quotes is read differently by different versions of iniparser");
         return false;
     }
     return true;
@@ -170,13 +181,12 @@ static bool scan_unquoted(struct scan *scan, const char *key, struct span text, 
     if (end == text.length) return true;
     /* text.at[-1] is there: at least the '=' precedes */
     if (!is_blank(text.at[(ptrdiff_t)end - 1])) {
-        SCAN_COMPLAIN(scan, "[%s] %s = %.*s: '%c' would start a comment; put the value in quotes, or a blank before the comment",
-                      scan->section, key, SPAN_SHOWN(text), text.at[end]);
+        complain_of(scan, key, " = %.*s: '%c' would start a comment; put the value in quotes, or a blank before the comment",
+                    SPAN_SHOWN(text), text.at[end]);
         return false;
     }
     if (quotes[0] % 2 || quotes[1] % 2) {
-        SCAN_COMPLAIN(scan, "[%s] %s = %.*s: a comment starts inside quotes; quote the whole value", scan->section, key,
-                      SPAN_SHOWN(text));
+        complain_of(scan, key, " = %.*s: a comment starts inside quotes; quote the whole value", SPAN_SHOWN(text));
         return false;
     }
     return true;
@@ -187,7 +197,7 @@ static bool scan_is_duplicate(struct scan *scan, const char *key) {
     for (int i = 0; i < ini->count; i++) {
         if (!ini->entry[i].key || strcmp(ini->entry[i].key, key) != 0 || strcmp(ini->entry[i].section, scan->section) != 0)
             continue;
-        SCAN_COMPLAIN(scan, "[%s] %s: is already set in line %d; remove one of the two", scan->section, key, ini->entry[i].line);
+        complain_of(scan, key, ": is already set in line %d; remove one of the two", ini->entry[i].line);
         return true;
     }
     return false;

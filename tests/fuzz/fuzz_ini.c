@@ -25,10 +25,8 @@ static cr_status open_bytes(struct cr_config *config, const void *data, size_t s
     return status;
 }
 
-/* An include would read whatever file the fuzzer thinks of, e.g. its own standard input. */
-static bool includes(const uint8_t *data, size_t size) {
-    static const char word[] = "include";
-    const size_t      length = sizeof word - 1;
+static bool holds(const uint8_t *data, size_t size, const char *word) {
+    const size_t length = strlen(word);
     for (size_t i = 0; i + length <= size; i++)
         if (strncasecmp((const char *)data + i, word, length) == 0) return true;
     return false;
@@ -38,12 +36,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct cr_config config, again;
     struct cr_text   dump = {0}, second = {0}, differ = {0};
     int64_t          live = cr_alloc_live();
-    if (includes(data, size)) return 0;
+    /* an include would read whatever file the fuzzer thinks of, e.g. its own standard input */
+    if (holds(data, size, "include")) return 0;
     cr_error_clear();
     cr_status status = open_bytes(&config, data, size);
     if (status != CR_OK) {
         CR_ASSERT(status == CR_ERR_CONFIG && *cr_error_message());
-        CR_ASSERT(!strstr(cr_error_message(), "iniparser reads"));
+        /* unless the message quotes the input */
+        CR_ASSERT(!strstr(cr_error_message(), "iniparser reads") || holds(data, size, "iniparser reads"));
         CR_ASSERT(cr_alloc_live() == live);
         return 0;
     }
