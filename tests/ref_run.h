@@ -103,10 +103,13 @@ static inline int ref_leaf(struct ref_run *run, const char *name, int64_t a, int
     return cr_tensor_add(&run->p, name, run->p.real, CR_REGION_POOL, a, b, c, d);
 }
 
-/* Appends the op; its first output. */
+/* Appends the op; its output of that slot. */
+static inline int ref_emit_slot(struct ref_run *run, const struct cr_op *op, const char *name, int slot) {
+    int index = cr_emit(&run->p, op, name); /* a statement of its own: it may move run->p.op */
+    return run->p.failed ? 0 : run->p.op[index].out[slot];
+}
 static inline int ref_emit(struct ref_run *run, const struct cr_op *op, const char *name) {
-    int index = cr_emit(&run->p, op, name);
-    return run->p.failed ? 0 : run->p.op[index].out[0];
+    return ref_emit_slot(run, op, name, 0);
 }
 
 #endif

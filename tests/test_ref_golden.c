@@ -192,7 +192,7 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
     gf.out[CR_OUT_bn_grad_finalize_dbeta]  = net->dbeta;
     gf.attr                                = fin->attr;
     snprintf(full, sizeof full, "%s.coef", name);
-    ga.in[CR_IN_bn_grad_apply_coef] = run->p.op[cr_emit(&run->p, &gf, full)].out[CR_OUT_bn_grad_finalize_coef];
+    ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coef);
     ga.in[CR_IN_bn_grad_apply_dy]   = net->dy;
     ga.in[CR_IN_bn_grad_apply_x]    = net->x;
     ga.in[CR_IN_bn_grad_apply_y]    = y;
@@ -220,7 +220,8 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
     fin.attr.bn = coef.attr.bn = attr;
-    fin                        = run->p.op[cr_emit(&run->p, &fin, "coef")];
+    int finalize               = cr_emit(&run->p, &fin, "coef");
+    fin                        = run->p.op[finalize];
     apply.in[CR_IN_bn_apply_x]    = net->x;
     apply.in[CR_IN_bn_apply_coef] = fin.out[CR_OUT_bn_finalize_coef];
     net->y                        = ref_emit(run, &apply, "y");
