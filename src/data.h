@@ -90,14 +90,14 @@ struct cr_loader_options {
     int               prefetch; /* batches ahead */
     bool              drop_last;
     bool              corrupt_fatal;
-    int64_t           epoch; /* where to start: epoch and batch within it (train); eval starts at batch 0 */
+    int64_t           epoch; /* where to start: epoch and batch within it (train); eval starts at 0, 0 */
     int64_t           first_batch;
 };
 
 struct cr_batch {
     const uint8_t *images; /* [batch][size][size][3] */
     const int32_t *labels; /* [batch]; -1 = padding or a corrupt picture in evaluation */
-    int64_t        count;  /* samples that are not padding */
+    int64_t        count;  /* samples of the data set in this batch, corrupt ones included; padding follows them */
     int64_t        epoch, index;
     int            slot; /* private */
 };
@@ -111,10 +111,12 @@ CR_MUST cr_status cr_loader_open(const struct cr_dataset *dataset, const struct 
 void cr_loader_close(struct cr_loader *loader);
 /* The next batch; training runs on into the next epoch without end, evaluation returns batch.count = 0 after the last.
  * A corrupt picture: with corrupt_fatal an error that names it; else in training the next readable sample of the epoch's
- * order takes its place, in evaluation its label is -1. Valid until cr_loader_release. No allocation after the first. */
+ * order takes its place (as well as its own), in evaluation its label is -1. Batches before an error are delivered; after
+ * it every call fails. Valid until cr_loader_release, and so are up to `prefetch` batches at a time (1 without workers).
+ * No allocation after the first, but for larger pictures than were met before. */
 CR_MUST cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch);
 void              cr_loader_release(struct cr_loader *loader, struct cr_batch *batch);
 int64_t           cr_loader_wait_ns(const struct cr_loader *loader); /* spent inside cr_loader_next so far */
-int64_t           cr_loader_corrupt(const struct cr_loader *loader); /* corrupt pictures met so far */
+int64_t           cr_loader_corrupt(const struct cr_loader *loader); /* different corrupt pictures met so far */
 
 #endif
