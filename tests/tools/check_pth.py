@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Drives scripts/pth_to_safetensors.py over the kinds of files that people have, and reads the results with st.py."""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import numpy as np
+import torch
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import st  # noqa: E402
+
+SCRIPT = os.path.join(HERE, "..", "..", "scripts", "pth_to_safetensors.py")
+failures = []
+
+
+def check(condition, what):
+    if not condition:
+        failures.append(what)
+        print("FAIL", what)
+
+
+def run(*args):
+    p = subprocess.run([sys.executable, SCRIPT, *args], capture_output=True, text=True)
+    return p.returncode, p.stdout, p.stderr
+
+
+class Evil:
+    """A pickle that would make a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def state():
+    torch.manual_seed(1)
+    return {"conv1.weight": torch.randn(4, 3, 2, 5), "fc.weight": torch.randn(6, 10).t(),  # a view that is not contiguous
+            "fc.bias": torch.randn(10).half(), "bn1.num_batches_tracked": torch.tensor(7), "b": torch.randn(3).bfloat16(),
+            "d": torch.randn(2).double(), "e": torch.zeros(0, 2)}
+
+
+def compare(path, wanted, what):
+    got, meta = st.load(path)
+    check(set(got) == set(wanted), what + ": names " + str(sorted(got)))
+    check(meta == {"format": "pt"}, what + ": metadata " + str(meta))
+    for name, t in wanted.items():
+        v = got.get(name)
+        if v is None:
+            continue
+        v = v.floats() if isinstance(v, st.BF16) else v
+        w = t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy()
+        check(v.shape == w.shape and v.dtype == w.dtype and np.array_equal(v, w), "%s: %s" % (what, name))
+
+
+def good_files(d):
+    plain = state()
+    wrapped = {"module." + n: t for n, t in plain.items()}
+    kinds = {"plain.pth": plain, "wrapped.th": {"state_dict": wrapped, "epoch": 3, "best_prec1": 91.7},
+             "model.pt": {"model": plain, "optimizer": {"state": {}, "param_groups": []}},
+             "compiled.pt": {"module._orig_mod." + n: t for n, t in plain.items()}}
+    first = None
+    for name, thing in kinds.items():
+        source, out = os.path.join(d, name), os.path.join(d, name + ".safetensors")
+        torch.save(thing, source)
+        rc, said, err = run(source, out)
+        check(rc == 0 and "7 tensors" in said, "%s: %s %s %s" % (name, rc, said, err))
+        compare(out, plain, name)
+        data = open(out, "rb").read()
+        first = first or data
+        check(data == first, name + ": equal weights, equal bytes")
+        check((8 + int.from_bytes(data[:8], "little")) % 8 == 0, name + ": alignment")
+    torch.save({"ours": plain, "other": 1}, os.path.join(d, "key.pth"))
+    rc, _, err = run(os.path.join(d, "key.pth"), os.path.join(d, "key.st"))
+    check(rc == 1 and "--key" in err and "ours" in err, "unknown wrapper: " + err)
+    rc, _, err = run(os.path.join(d, "key.pth"), os.path.join(d, "key.st"), "--key", "ours")
+    check(rc == 0, "--key: " + err)
+    torch.save(plain, os.path.join(d, "old.pth"), _use_new_zipfile_serialization=False)
+    rc, _, err = run(os.path.join(d, "old.pth"), os.path.join(d, "old.st"))
+    check(rc == 0 and open(os.path.join(d, "old.st"), "rb").read() == first, "the old file format: " + err)
+
+
+def overwriting(d):
+    source, out = os.path.join(d, "plain.pth"), os.path.join(d, "mine")
+    with open(out, "w") as f:
+        f.write("mine")
+    rc, _, err = run(source, out)
+    check(rc == 2 and out in err and open(out).read() == "mine", "refuses to overwrite: %d %s" % (rc, err))
+    rc, _, err = run(source, out, "-f")
+    check(rc == 0, "-f: " + err)
+    compare(out, state(), "-f")
+
+
+def bad_files(d):
+    def refuse(name, part):
+        out = os.path.join(d, "bad.safetensors")
+        rc, _, err = run(os.path.join(d, name), out)
+        check(rc == 1 and part in err and err.count("\n") == 1 and "Traceback" not in err, "%s: %d %s" % (name, rc, err))
+        check(not os.path.exists(out), name + ": left a file")
+
+    with open(os.path.join(d, "text.pth"), "w") as f:
+        f.write("no tensors here")
+    with open(os.path.join(d, "empty.pth"), "w"):
+        pass
+    with zipfile.ZipFile(os.path.join(d, "zip.pth"), "w") as z:
+        z.writestr("a/b", "c")
+    torch.save([1, 2], os.path.join(d, "list.pth"))
+    torch.save({"a": torch.zeros(2, dtype=torch.complex64)}, os.path.join(d, "complex.pth"))
+    torch.save({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.bool)}, os.path.join(d, "bool.pth"))
+    torch.save({"epoch": 3}, os.path.join(d, "none.pth"))
+    for name in "plain.pth", "old.pth":
+        data = open(os.path.join(d, name), "rb").read()
+        for part in 3, 2, 1:
+            with open(os.path.join(d, "cut%d-%s" % (part, name)), "wb") as f:
+                f.write(data[:len(data) * part // 4])
+            refuse("cut%d-%s" % (part, name), "damaged")
+    refuse("missing.pth", "no such file")
+    refuse("text.pth", "no file that torch.save wrote")
+    refuse("empty.pth", "no file that torch.save wrote")
+    refuse("zip.pth", "not one of torch")
+    refuse("list.pth", "no weights found")
+    refuse("complex.pth", "C64")
+    refuse("bool.pth", "'b'")
+    refuse("none.pth", "no weights found")
+    rc, _, err = run(os.path.join(d, "plain.pth"), os.path.join(d, "no", "where"))
+    check(rc == 1 and "cannot be written" in err, "unwritable: " + err)
+
+
+def pickles_that_run_programs(d):
+    made = os.path.join(d, "made-by-the-pickle")
+    for new in True, False:
+        torch.save({"state_dict": state(), "args": Evil(made)}, os.path.join(d, "evil.pth"),
+                   _use_new_zipfile_serialization=new)
+        rc, _, err = run(os.path.join(d, "evil.pth"), os.path.join(d, "evil.st"), "-f")
+        check(rc == 0 and not os.path.exists(made), "a pickle ran a program, or stopped us: " + err)
+        compare(os.path.join(d, "evil.st"), state(), "evil")
+
+
+def whole_models(d):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4),
+                                torch.nn.Sequential(torch.nn.Linear(4, 2)))
+    model.register_buffer("hidden", torch.zeros(3), persistent=False)
+    model.register_buffer("shown", torch.ones(3))
+    torch.save(model, os.path.join(d, "whole.pth"))
+    torch.save({"model": model, "args": argparse.Namespace(lr=0.1)}, os.path.join(d, "inside.pth"))
+    for name in "whole.pth", "inside.pth":
+        rc, _, err = run(os.path.join(d, name), os.path.join(d, name + ".st"))
+        check(rc == 0, name + ": " + err)
+        compare(os.path.join(d, name + ".st"), model.state_dict(), name)
+
+
+def main():
+    rc, said, _ = run("--help")
+    check(rc == 0 and "--force" in said, "--help")
+    check(run()[0] == 2, "no arguments")
+    with tempfile.TemporaryDirectory() as d:
+        good_files(d)
+        overwriting(d)
+        bad_files(d)
+        pickles_that_run_programs(d)
+        whole_models(d)
+        check(not [n for n in os.listdir(d) if ".tmp." in n], "temporary files left")
+    print("%d failures" % len(failures))
+    return 1 if failures else 0
+
+
+sys.exit(main())
