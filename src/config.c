@@ -117,18 +117,24 @@ static void file_apply(struct loader *l, const struct cr_ini *file) {
     }
 }
 
+/* In the config's arena, without the blanks at both ends; NULL: out of memory. */
+static char *copy_stripped(struct loader *l, const char *text, size_t length) {
+    while (length && strchr(" \t", *text)) text++, length--;
+    while (length && strchr(" \t", text[length - 1])) length--;
+    return cr_arena_printf(&l->config->arena, "%.*s", (int)length, text);
+}
+
 static cr_status override_apply(struct loader *l, const char *override) {
     const char *equals = strchr(override, '='), *dot = strchr(override, '.');
     if (!equals || !dot || dot > equals || dot == override) {
         cr_complain(&l->complaints, COMMAND_LINE, 0, "'%.100s': must be section.key=value, e.g. train.batch=64", override);
         return CR_OK;
     }
-    char hint[600], *section = cr_arena_printf(&l->config->arena, "%.*s", (int)(dot - override), override);
-    char *name   = cr_arena_printf(&l->config->arena, "%.*s", (int)(equals - dot) - 1, dot + 1);
-    char *value  = cr_arena_printf(&l->config->arena, "%s", equals + 1 + strspn(equals + 1, " \t"));
+    char *section = copy_stripped(l, override, (size_t)(dot - override));
+    char *name    = copy_stripped(l, dot + 1, (size_t)(equals - dot) - 1);
+    char *value   = copy_stripped(l, equals + 1, strlen(equals + 1));
+    char  hint[600];
     if (!section || !name || !value) return CR_NO_MEMORY(strlen(override));
-    for (size_t n = strlen(name); n && strchr(" \t", name[n - 1]); n--) name[n - 1] = 0;
-    for (size_t n = strlen(value); n && strchr(" \t", value[n - 1]); n--) value[n - 1] = 0;
     if (cr_key_has_section(section)) {
         value_set(l, section, name, value, COMMAND_LINE, 0);
         return CR_OK;
