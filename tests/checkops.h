@@ -1,0 +1,108 @@
+/* checkops.h: does every kernel row of every device compute what the reference says? After dav1d's checkasm.
+ *
+ * A case is an op with shapes and attributes; a unit is a program with that one op; a draw fills its inputs from a family.
+ * Each row that accepts a unit runs on it between guard zones, on outputs full of NaN, twice, and once more for every
+ * input whose storage an output may take over; cr_verify_* judges. The pieces are included by test_checkops.c. */
+#ifndef CHECKOPS_H
+#define CHECKOPS_H
+
+#include "verify.h"
+
+enum checkops_flag {
+    CHECKOPS_ACCUMULATE = 1 << 0,
+    CHECKOPS_RELU       = 1 << 1,
+    CHECKOPS_ADD        = 1 << 2,
+    CHECKOPS_ADD_COEF   = 1 << 3,
+    CHECKOPS_SAVED      = 1 << 4,
+    CHECKOPS_MASK       = 1 << 5, /* the optional y of bn_grad_* */
+    CHECKOPS_NO_INDEX   = 1 << 6,
+    CHECKOPS_SMOOTH     = 1 << 7,
+    CHECKOPS_SCALED     = 1 << 8, /* loss scale 1024 */
+    CHECKOPS_NESTEROV   = 1 << 9,
+    CHECKOPS_CLIP       = 1 << 10
+};
+
+struct checkops_case {
+    enum cr_op_kind kind;
+    int64_t         N, H, W, C, K;
+    int             window, stride, pad; /* pad: pad_c of pad_shortcut */
+    unsigned        flags;
+    enum cr_dtype   real;
+    bool            big; /* few draws; timed by --bench */
+};
+struct checkops_list {
+    struct checkops_case *item;
+    int                   count, capacity;
+    bool                  failed;
+};
+/* All cases, by op kind. Ends the list's life with checkops_list_free. */
+CR_MUST cr_status checkops_list_make(struct checkops_list *list);
+void              checkops_list_free(struct checkops_list *list);
+
+/* A case as a program of one op. */
+struct checkops_unit {
+    struct checkops_case c;
+    struct cr_store      store;
+    struct cr_program    program;
+    struct cr_step_block step;
+    const struct cr_op  *op;
+};
+CR_MUST cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit);
+void              checkops_unit_free(struct checkops_unit *unit);
+void              checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size);
+/* A store of a few parameters with odd sizes: decayed, not decayed and frozen ones, padding between them. */
+void checkops_store_make(enum cr_dtype real, struct cr_store *store);
+
+/* ---- inputs ---- */
+
+enum checkops_family { FAMILY_NORMAL, FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMILY_EQUAL, FAMILY_HUGE, FAMILY_DENORMAL, FAMILY_NONFINITE, FAMILIES };
+struct checkops_draw {
+    enum checkops_family family;
+    int                  target; /* the input slot that a HUGE, DENORMAL or NONFINITE draw is about; CR_NONE */
+};
+enum { CHECKOPS_DRAWS_MAX = 32 };
+int  checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]);
+void checkops_draw_text(const struct checkops_unit *unit, const struct checkops_draw *draw, char *text, size_t size);
+
+struct checkops_inputs {
+    void *in[CR_OP_IN_MAX];
+    void *before[CR_OP_OUT_MAX];
+};
+CR_MUST cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct checkops_draw *draw,
+                                       struct checkops_inputs *inputs);
+void              checkops_inputs_free(struct checkops_inputs *inputs);
+
+/* ---- rows ---- */
+
+struct checkops_verdict {
+    bool   ok;
+    double worst;
+    char   why[400]; /* what went wrong first */
+};
+/* Runs a row on a unit as described above. A status other than CR_OK is the harness's own trouble. */
+CR_MUST cr_status checkops_row(struct cr_device *device, const struct cr_kernel *row, const struct checkops_unit *unit,
+                               const struct checkops_inputs *inputs, const struct cr_verify_truth *truth,
+                               struct checkops_verdict *verdict);
+/* Seconds of one launch, the best of several. */
+CR_MUST cr_status checkops_time(struct cr_device *device, const struct cr_kernel *row, const struct checkops_unit *unit,
+                                const struct checkops_inputs *inputs, double *seconds);
+
+/* What a walk over a device found; one entry a row, in the order of device->backend->rows. */
+struct checkops_tally {
+    int    runs, failures;
+    double worst;
+    char   why[700]; /* of the first failure */
+};
+struct checkops_walk {
+    struct cr_device     *device, *cpu; /* under test; for the reference */
+    const char           *filter;       /* only rows whose name contains it; NULL: all */
+    bool                  bench, quiet;
+    struct checkops_tally tally[512];
+    int                   rows, cases, only_ref;
+};
+CR_MUST cr_status checkops_walk(struct checkops_walk *walk, const struct checkops_list *list);
+
+/* Runs deliberately wrong rows through the walk; returns how many were not caught. *tried gets their number. */
+int checkops_selftest(struct cr_device *cpu, const struct checkops_list *list, int *tried);
+
+#endif

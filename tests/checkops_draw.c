@@ -1,0 +1,278 @@
+/* checkops_draw.c: inputs of a unit from a family. A letter a slot says what the operand means, so that each is drawn as the
+ * op would meet it: sums that belong to numbers, reciprocals of deviations above 0, indices inside the image. */
+#include "checkops.h"
+#include "rng.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal", "huge", "denormal", "non-finite"};
+
+/* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
+ * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU, L labels, M metrics, T state,
+ * I pool index, Q norm */
+static const char *const meaning[CR_OP_COUNT] = {
+    [CR_OP_normalize] = "u",      [CR_OP_conv] = "xx",             [CR_OP_bn_stats] = "x",
+    [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
+    [CR_OP_relu] = "x",           [CR_OP_add] = "xx",              [CR_OP_maxpool] = "x",
+    [CR_OP_avgpool] = "x",        [CR_OP_pad_shortcut] = "x",      [CR_OP_dense] = "xxb",
+    [CR_OP_loss] = "xLM",         [CR_OP_loss_grad] = "xLT",       [CR_OP_dense_dgrad] = "xx",
+    [CR_OP_dense_wgrad] = "xx",   [CR_OP_dense_bgrad] = "x",       [CR_OP_avgpool_grad] = "x",
+    [CR_OP_maxpool_grad] = "xI",  [CR_OP_pad_shortcut_grad] = "x", [CR_OP_relu_grad] = "xy",
+    [CR_OP_bn_grad_stats] = "xxhy", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxky",
+    [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xx",       [CR_OP_conv_wgrad] = "xx",
+    [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQT",           [CR_OP_zero] = "",
+};
+
+static char letter(const struct checkops_unit *unit, int slot) {
+    const char *m = meaning[unit->op->kind];
+    CR_ASSERT(m && slot < (int)strlen(m)); /* a new op kind needs a line above */
+    return m[slot];
+}
+
+/* ---- which draws ---- */
+
+static bool is_target(char c, enum checkops_family family) {
+    return strchr("xSpG", c) != NULL || (family == FAMILY_NONFINITE && (c == 'M' || c == 'Q'));
+}
+
+int checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]) {
+    int n      = 0;
+    draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
+    if (unit->c.big) {
+        static const enum checkops_family turns[] = {FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMILY_EQUAL};
+        draws[n++] = (struct checkops_draw){turns[index % 3], CR_NONE};
+        return n;
+    }
+    for (int f = FAMILY_HALF_ZERO; f <= FAMILY_EQUAL; f++) draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
+    for (int f = FAMILY_HUGE; f < FAMILIES; f++)
+        for (int s = 0; s < cr_op_info(unit->op->kind)->ins; s++)
+            if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f))
+                draws[n++] = (struct checkops_draw){(enum checkops_family)f, s};
+    CR_ASSERT(n <= CHECKOPS_DRAWS_MAX);
+    return n;
+}
+
+void checkops_draw_text(const struct checkops_unit *unit, const struct checkops_draw *draw, char *text, size_t size) {
+    const char *slot = draw->target >= 0 ? cr_op_info(unit->op->kind)->in_name[draw->target] : "";
+    snprintf(text, size, "%s%s%s", family_names[draw->family], draw->target >= 0 ? " " : "", slot);
+}
+
+/* ---- numbers ---- */
+
+struct drawing {
+    const struct checkops_unit *unit;
+    struct checkops_draw        draw;
+    struct cr_rng               rng;
+    double                      limit; /* of huge numbers */
+};
+
+static void store(enum cr_dtype dtype, void *data, int64_t i, double x) {
+    switch (dtype) {
+    case CR_F32: ((float *)data)[i] = (float)x; break;
+    case CR_F64: ((double *)data)[i] = x; break;
+    case CR_F16: ((uint16_t *)data)[i] = cr_f32_to_f16((float)x); break;
+    case CR_BF16: ((uint16_t *)data)[i] = cr_f32_to_bf16((float)x); break;
+    case CR_U8: ((uint8_t *)data)[i] = (uint8_t)x; break;
+    case CR_I32: ((int32_t *)data)[i] = (int32_t)x; break;
+    case CR_I64: ((int64_t *)data)[i] = (int64_t)x; break;
+    }
+}
+
+static double normal(struct drawing *d) { return (double)cr_rng_normal(&d->rng); }
+static double between(struct drawing *d, double low, double high) { return low + (high - low) * cr_rng_real(&d->rng); }
+
+/* How large may an operand be so that sums over it stay finite? Moves take the largest number itself. */
+static double huge_limit(const struct checkops_unit *unit) {
+    const struct cr_op *op  = unit->op;
+    const double        top = cr_verify_largest(unit->c.real), n = cr_verify_terms(&unit->program, op, 0);
+    if (cr_verify_rule(op->kind)->exact) return top;
+    switch (op->kind) {
+    case CR_OP_add: return top / 8;
+    case CR_OP_bn_stats:
+    case CR_OP_grad_check: return sqrt(top / (8 * n));
+    case CR_OP_bn_finalize: return sqrt(top / (8 * (double)op->attr.bn.count));
+    default: return top / (64 * CR_MAX(n, 1));
+    }
+}
+
+static double number(struct drawing *d, enum checkops_family family) {
+    switch (family) {
+    case FAMILY_HALF_ZERO: return cr_rng_below(&d->rng, 2) ? normal(d) : cr_rng_below(&d->rng, 4) ? 0.0 : -0.0;
+    case FAMILY_LARGE_MEAN: return 1000 + 0.01 * normal(d);
+    case FAMILY_EQUAL: return 0.7;
+    case FAMILY_HUGE: {
+        const double sign = cr_rng_below(&d->rng, 2) ? 1 : -1;
+        return sign * d->limit * (cr_rng_below(&d->rng, 4) ? between(d, 0.25, 1) : 1);
+    }
+    case FAMILY_DENORMAL: return (d->unit->c.real == CR_F16 ? 1e-6 : 1e-40) * normal(d);
+    default: return normal(d);
+    }
+}
+
+/* The family of slot `s`: HUGE, DENORMAL and NONFINITE are about one slot only. */
+static enum checkops_family family_of(const struct drawing *d, int s) {
+    return d->draw.target == CR_NONE || d->draw.target == s ? d->draw.family : FAMILY_NORMAL;
+}
+
+static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n) {
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+    const int    count = n < 8 ? 1 : 3;
+    const int    first = (int)cr_rng_below(&d->rng, 3);
+    for (int i = 0; i < count; i++) store(dtype, data, (int64_t)cr_rng_below(&d->rng, (uint64_t)n), bad[(first + i) % 3]);
+}
+
+/* ---- operands ---- */
+
+static void draw_data(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family family = family_of(d, s);
+    const int64_t              n      = cr_tensor_elems(t);
+    for (int64_t i = 0; i < n; i++) store(t->dtype, data, i, number(d, family));
+    if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, n);
+}
+
+/* Sums over M numbers of the family; a few of them are drawn and stand for the rest. */
+static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family family = family_of(d, s);
+    const int64_t              C = t->dim[3], M = d->unit->op->attr.bn.count, drawn = CR_MIN(M, 64);
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0, squares = 0;
+        for (int64_t m = 0; m < drawn; m++) {
+            const double x = number(d, family);
+            sum += x;
+            squares += x * x;
+        }
+        store(t->dtype, data, c, sum * (double)M / (double)drawn);
+        store(t->dtype, data, C + c, squares * (double)M / (double)drawn);
+    }
+    if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
+}
+
+/* Padding between parameters is 0 in every plane. */
+static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family family = family_of(d, s);
+    const struct cr_store     *planes = &d->unit->store;
+    for (int k = 0; k < planes->params; k++) {
+        const struct cr_param *q = &planes->param[k];
+        if (cr_store_is_running(q->role)) continue;
+        for (int64_t i = 0; i < q->elems; i++) store(t->dtype, data, q->offset + i, number(d, family));
+        if (family == FAMILY_NONFINITE && !q->frozen) {
+            store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems), k % 2 ? NAN : INFINITY);
+            return; /* the rest of the plane stays 0 */
+        }
+    }
+}
+
+/* (mean, rstd) as the family's numbers would have given them. */
+static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const int64_t C = t->dim[3];
+    for (int64_t c = 0; c < C; c++) {
+        double mean = 0.1 * normal(d), rstd = between(d, 0.5, 1.5);
+        if (d->draw.family == FAMILY_LARGE_MEAN) {
+            mean += 999.9;
+            rstd = between(d, 80, 110);
+        } else if (d->draw.family == FAMILY_EQUAL) {
+            mean = (double)0.7f;
+            rstd = 316.2;
+        }
+        store(t->dtype, data, c, mean);
+        store(t->dtype, data, C + c, rstd);
+    }
+}
+
+static void draw_labels(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const int64_t K = d->unit->c.K;
+    for (int64_t i = 0; i < t->dim[0]; i++) {
+        const bool none = cr_rng_below(&d->rng, 5) == 0 || d->draw.family == FAMILY_DENORMAL;
+        store(t->dtype, data, i, none ? -1 : (double)cr_rng_below(&d->rng, (uint64_t)K));
+    }
+}
+
+/* A tap of each window that lies inside the image. */
+static void draw_index(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const struct checkops_case *c = &d->unit->c;
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
+        const int64_t q = i / t->dim[3] % t->dim[2], p = i / t->dim[3] / t->dim[2] % t->dim[1];
+        int64_t       r, s, h, w;
+        do {
+            r = (int64_t)cr_rng_below(&d->rng, (uint64_t)c->window);
+            s = (int64_t)cr_rng_below(&d->rng, (uint64_t)c->window);
+            h = p * c->stride - c->pad + r;
+            w = q * c->stride - c->pad + s;
+        } while (h < 0 || h >= c->H || w < 0 || w >= c->W);
+        store(t->dtype, data, i, (double)(r * c->window + s));
+    }
+}
+
+static void draw_list(const struct cr_tensor *t, void *data, const double *values) {
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) store(t->dtype, data, i, values[i]);
+}
+
+static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_tensor *t, void *data) {
+    const int64_t n = cr_tensor_elems(t);
+    for (int64_t i = 0; i < n; i++) {
+        double x = normal(d);
+        switch (meaning_of) {
+        case 'g': x = cr_rng_below(&d->rng, 8) ? 1 + 0.5 * x : 0; break;
+        case 'v': x = x * x + 1e-3; break;
+        case 'y': x = x > 0 ? x : 0; break;
+        case 'u': x = d->draw.family == FAMILY_EQUAL ? 255 : floor(between(d, 0, 256)); break;
+        default: break; /* b, m, c, k */
+        }
+        store(t->dtype, data, i, x);
+    }
+}
+
+static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const bool   spoilt     = d->draw.family == FAMILY_NONFINITE && d->draw.target == s;
+    const double scale      = d->unit->c.flags & CHECKOPS_SCALED ? 1024 : 1;
+    const double metrics[4] = {spoilt ? NAN : 12.5, 9, 3, 5}, norm[2] = {spoilt ? INFINITY : 2.25 * scale, spoilt};
+    const double state[CR_STATE_COUNT] = {scale, 1999, 11, 40, 0, 2, 0, 0};
+    switch (letter(d->unit, s)) {
+    case 'x': draw_data(d, s, t, data); return;
+    case 'S': draw_sums(d, s, t, data); return;
+    case 'p':
+    case 'G': draw_plane(d, s, t, data); return;
+    case 'h': draw_saved(d, t, data); return;
+    case 'L': draw_labels(d, t, data); return;
+    case 'I': draw_index(d, t, data); return;
+    case 'M': draw_list(t, data, metrics); return;
+    case 'T': draw_list(t, data, state); return;
+    case 'Q': draw_list(t, data, norm); return;
+    default: draw_parameter(d, letter(d->unit, s), t, data);
+    }
+}
+
+cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct checkops_draw *draw,
+                               struct checkops_inputs *inputs) {
+    const struct cr_op *op = unit->op;
+    struct drawing      d  = {.unit = unit, .draw = *draw, .limit = huge_limit(unit),
+                              .rng = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, (uint32_t)draw->family)};
+    cr_status           status = CR_OK;
+    *inputs = (struct checkops_inputs){0};
+    for (int s = 0; s < CR_OP_IN_MAX; s++) {
+        if (op->in[s] < 0) continue;
+        const struct cr_tensor *t = &unit->program.tensor[op->in[s]];
+        inputs->in[s]             = cr_alloc(t->bytes, 1);
+        if (!inputs->in[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
+        draw_slot(&d, s, t, inputs->in[s]);
+    }
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        if (op->out[s] < 0 || !cr_verify_accumulates(op, s)) continue;
+        const struct cr_tensor *t = &unit->program.tensor[op->out[s]];
+        inputs->before[s]         = cr_alloc(t->bytes, 1);
+        if (!inputs->before[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
+        for (int64_t i = 0; i < cr_tensor_elems(t); i++) store(t->dtype, inputs->before[s], i, normal(&d));
+    }
+out:
+    if (status != CR_OK) checkops_inputs_free(inputs);
+    return status;
+}
+
+void checkops_inputs_free(struct checkops_inputs *inputs) {
+    for (int s = 0; s < CR_OP_IN_MAX; s++) cr_free(inputs->in[s]);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) cr_free(inputs->before[s]);
+    *inputs = (struct checkops_inputs){0};
+}

@@ -1,0 +1,272 @@
+/* checkops_selftest.c: rows that are wrong on purpose, each in one way that real kernels are wrong in. The walk must blame
+ * every one of them; a harness that cannot fail proves nothing. */
+#include "checkops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static cr_status reference(struct cr_device *device, const struct cr_call *call) {
+    for (const struct cr_kernel *const *row = cr_backend_cpu.rows; *row; row++)
+        if ((*row)->op == call->op->kind) return (*row)->launch(device, call);
+    return CR_FAIL(CR_ERR_DEVICE, "no reference row");
+}
+
+static const struct cr_tensor *out_tensor(const struct cr_call *call, int slot) {
+    return &call->program->tensor[call->op->out[slot]];
+}
+static bool is_f32(const struct cr_call *call) { return out_tensor(call, 0)->dtype == CR_F32; }
+
+static void scale_element(const struct cr_call *call, int slot, int64_t i, double factor) {
+    if (is_f32(call)) ((float *)call->out[slot])[i] *= (float)factor;
+    else ((double *)call->out[slot])[i] *= factor;
+}
+
+static cr_status inexact_last(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    scale_element(call, 0, cr_tensor_elems(out_tensor(call, 0)) - 1, 1 + 0x1p-18);
+    return CR_OK;
+}
+
+static cr_status forgets_last(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *t    = out_tensor(call, 0);
+    const size_t            size = cr_dtype_bytes(t->dtype);
+    unsigned char           old[8];
+    memcpy(old, (char *)call->out[0] + t->bytes - size, size);
+    CR_TRY(reference(device, call));
+    memcpy((char *)call->out[0] + t->bytes - size, old, size);
+    return CR_OK;
+}
+
+static cr_status writes_behind(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    ((char *)call->out[0])[out_tensor(call, 0)->bytes] = 0;
+    return CR_OK;
+}
+
+static cr_status writes_in_front(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    ((char *)call->out[0])[-1] = 0;
+    return CR_OK;
+}
+
+static cr_status changes_input(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    ((char *)(uintptr_t)call->in[1])[0] ^= 1;
+    return CR_OK;
+}
+
+/* Every other run of a prepared kernel differs in the last bit: inside any bound, yet not deterministic. */
+static cr_status count_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    (void)device, (void)program, (void)op;
+    int *runs;
+    CR_ALLOC(runs, 1);
+    *prepared        = runs;
+    *workspace_bytes = 0;
+    return CR_OK;
+}
+static cr_status changes_its_mind(struct cr_device *device, const struct cr_call *call) {
+    int *runs = call->prepared;
+    CR_TRY(reference(device, call));
+    if ((*runs)++ % 2) ((char *)call->out[0])[0] ^= 1;
+    return CR_OK;
+}
+
+static cr_status forgets_to_add(struct cr_device *device, const struct cr_call *call) {
+    memset(call->out[0], 0, out_tensor(call, 0)->bytes);
+    return reference(device, call);
+}
+
+static cr_status scratch_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                                 void **prepared, size_t *workspace_bytes) {
+    (void)device, (void)program, (void)op;
+    *prepared        = NULL;
+    *workspace_bytes = 12;
+    return CR_OK;
+}
+static cr_status scratch_too_small(struct cr_device *device, const struct cr_call *call) {
+    memset(call->workspace, 0, 16);
+    return reference(device, call);
+}
+static cr_status scratch_taken_for_zero(struct cr_device *device, const struct cr_call *call) {
+    float dirt;
+    CR_TRY(reference(device, call));
+    memcpy(&dirt, call->workspace, sizeof dirt);
+    scale_element(call, 0, 0, 1 + (double)dirt);
+    return CR_OK;
+}
+static void nothing(void *prepared) { (void)prepared; }
+
+static cr_status swallows_nan(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    for (int64_t i = 0; i < cr_tensor_elems(out_tensor(call, 0)); i++)
+        if (is_f32(call) && isnan(((float *)call->out[0])[i])) ((float *)call->out[0])[i] = 0;
+    return CR_OK;
+}
+
+/* An index that depends on the order of the search: of equal maxima the last. */
+static cr_status last_of_equals(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    const struct cr_tensor    *x = &call->program->tensor[call->op->in[0]], *y = out_tensor(call, 0);
+    const int64_t              C = y->dim[3];
+    CR_TRY(reference(device, call));
+    if (!is_f32(call) || !call->out[CR_OUT_maxpool_index]) return CR_OK;
+    for (int64_t i = 0; i < cr_tensor_elems(y); i++)
+        for (int tap = 0; tap < a->window * a->window; tap++) {
+            const int64_t q = i / C % y->dim[2], p = i / C / y->dim[2] % y->dim[1], n = i / C / y->dim[2] / y->dim[1];
+            const int64_t h = p * a->stride - a->pad + tap / a->window, w = q * a->stride - a->pad + tap % a->window;
+            if (h < 0 || h >= x->dim[1] || w < 0 || w >= x->dim[2]) continue;
+            const int64_t at = ((n * x->dim[1] + h) * x->dim[2] + w) * C + i % C;
+            if (((const float *)call->in[0])[at] == ((const float *)call->out[0])[i])
+                ((uint8_t *)call->out[CR_OUT_maxpool_index])[i] = (uint8_t)tap;
+        }
+    return CR_OK;
+}
+
+/* y = a, then y += b: right unless y stands in b's place. */
+static cr_status reads_after_writing(struct cr_device *device, const struct cr_call *call) {
+    if (!is_f32(call)) return reference(device, call);
+    float       *y = call->out[0];
+    const float *b = call->in[1];
+    memmove(y, call->in[0], out_tensor(call, 0)->bytes);
+    for (int64_t i = 0; i < cr_tensor_elems(out_tensor(call, 0)); i++) y[i] += b[i];
+    return CR_OK;
+}
+
+static cr_status rounds_inputs(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = &call->program->tensor[call->op->in[0]];
+    struct cr_call          narrow = *call;
+    if (!is_f32(call)) return reference(device, call);
+    float *copy;
+    CR_ALLOC(copy, (size_t)cr_tensor_elems(x));
+    for (int64_t i = 0; i < cr_tensor_elems(x); i++)
+        copy[i] = cr_bf16_to_f32(cr_f32_to_bf16(((const float *)call->in[0])[i]));
+    narrow.in[0]     = copy;
+    cr_status status = reference(device, &narrow);
+    cr_free(copy);
+    return status;
+}
+
+static bool never(const struct cr_program *program, const struct cr_op *op) {
+    (void)program, (void)op;
+    return false;
+}
+
+static cr_status moves_frozen(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_store *store = call->program->store;
+    CR_TRY(reference(device, call));
+    scale_element(call, CR_OUT_sgd_value, store->param[cr_store_find(store, "frozen.weight")].offset, 1 - 0x1p-20);
+    return CR_OK;
+}
+
+static cr_status counts_twice(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    scale_element(call, 0, 2, 1.25); /* `right` of metrics */
+    return CR_OK;
+}
+
+static cr_status other_variance(struct cr_device *device, const struct cr_call *call) {
+    CR_TRY(reference(device, call));
+    scale_element(call, CR_OUT_bn_finalize_running_var, 0, 1 + 1e-4);
+    return CR_OK;
+}
+
+/* Takes every tensor for f32. */
+static cr_status blind_to_type(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    for (int64_t i = 0; i < cr_tensor_elems(out_tensor(call, 0)); i++) {
+        const float x          = ((const float *)call->in[0])[i];
+        ((float *)call->out[0])[i] = x < 0 ? 0 : x;
+    }
+    return CR_OK;
+}
+
+/* A plain float sum, one after the other: fine for small M, and it must stay acceptable. */
+static cr_status honest_floats(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = &call->program->tensor[call->op->in[0]];
+    const int64_t           C = x->dim[3], M = cr_tensor_elems(x) / C;
+    if (!is_f32(call)) return reference(device, call);
+    float *stats = call->out[0];
+    memset(stats, 0, out_tensor(call, 0)->bytes);
+    for (int64_t i = 0; i < M * C; i++) {
+        const float v = ((const float *)call->in[0])[i];
+        stats[i % C] += v;
+        stats[C + i % C] += v * v;
+    }
+    return CR_OK;
+}
+
+#define BAD(text, kind, function) {{.name = "bad." text, .op = CR_OP_##kind, .math = CR_MATH_F32, .deterministic = true, .launch = function}, true}
+static const struct {
+    struct cr_kernel row;
+    bool             wrong;
+} wrong_rows[] = {
+    BAD("inexact_last", add, inexact_last),
+    BAD("inexact_last_conv", conv, inexact_last),
+    BAD("forgets_last", relu, forgets_last),
+    BAD("writes_behind", relu, writes_behind),
+    BAD("writes_in_front", bn_stats, writes_in_front),
+    BAD("changes_input", conv, changes_input),
+    BAD("forgets_to_add", conv_wgrad, forgets_to_add),
+    BAD("swallows_nan", relu, swallows_nan),
+    BAD("last_of_equals", maxpool, last_of_equals),
+    BAD("reads_after_writing", add, reads_after_writing),
+    BAD("rounds_inputs", conv, rounds_inputs),
+    BAD("moves_frozen", sgd, moves_frozen),
+    BAD("counts_twice", loss, counts_twice),
+    BAD("other_variance", bn_finalize, other_variance),
+    BAD("blind_to_type", relu, blind_to_type),
+    {{.name = "bad.changes_its_mind", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true,
+      .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, true},
+    {{.name = "bad.scratch_too_small", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
+      .prepare = scratch_prepare, .launch = scratch_too_small, .release = nothing}, true},
+    {{.name = "bad.scratch_taken_for_zero", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
+      .prepare = scratch_prepare, .launch = scratch_taken_for_zero, .release = nothing}, true},
+    {{.name = "bad.out_of_reach", .op = CR_OP_relu, .math = CR_MATH_F32, .deterministic = true, .accepts = never,
+      .launch = reference}, true},
+    {{.name = "good.floats", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true, .launch = honest_floats}, false},
+    {{.name = "good.not_deterministic", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = false,
+      .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, false},
+};
+
+static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *list, const struct cr_kernel *row,
+                          struct checkops_walk *walk) {
+    const struct cr_backend       *own     = cpu->backend;
+    const struct cr_kernel *const  table[] = {row, NULL};
+    const struct cr_device_options options = {.ref_only = true};
+    struct cr_backend              wrapped;
+    struct cr_device              *device;
+    CR_TRY(own->open(&options, &device));
+    const struct cr_backend *inner = device->backend;
+    wrapped         = *inner;
+    wrapped.rows    = table;
+    device->backend = &wrapped;
+    *walk           = (struct checkops_walk){.device = device, .cpu = cpu};
+    struct checkops_list small = {.item = list->item}; /* the run of small cases of the row's kind */
+    while (small.item < list->item + list->count && small.item->kind != row->op) small.item++;
+    while (small.item + small.count < list->item + list->count && small.item[small.count].kind == row->op &&
+           !small.item[small.count].big)
+        small.count++;
+    cr_status status = checkops_walk(walk, &small);
+    device->backend  = inner;
+    inner->close(device);
+    return status;
+}
+
+int checkops_selftest(struct cr_device *cpu, const struct checkops_list *list, int *tried) {
+    struct checkops_walk *walk   = cr_alloc(1, sizeof *walk);
+    int                   missed = 0;
+    *tried = (int)CR_COUNT(wrong_rows);
+    for (size_t i = 0; walk && i < CR_COUNT(wrong_rows); i++) {
+        const struct checkops_tally *t  = &walk->tally[0];
+        const cr_status              st = walk_row(cpu, list, &wrong_rows[i].row, walk);
+        const bool blamed = t->failures > 0 || t->runs == 0, right = st == CR_OK && blamed == wrong_rows[i].wrong;
+        missed += !right;
+        printf("%-4s selftest %-28s %s: %.300s\n", right ? "ok" : "FAIL", wrong_rows[i].row.name, blamed ? "blamed" : "passed",
+               st != CR_OK ? cr_error_message() : t->runs == 0 ? "no case reaches it" : t->why);
+    }
+    if (!walk) missed++;
+    cr_free(walk);
+    return missed;
+}

@@ -1,0 +1,276 @@
+/* checkops_unit.c: the program of one op for a case. */
+#include "checkops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void checkops_store_make(enum cr_dtype real, struct cr_store *store) {
+    *store              = (struct cr_store){.real = real, .has_momentum = true};
+    const int64_t w[4]  = {5, 3, 3, 7}, big[4] = {70, 1, 1, 67}, c[4] = {1, 1, 1, 13}, one[4] = {1, 1, 1, 1};
+    cr_store_add(store, "stem.weight", CR_ROLE_CONV, w, CR_NONE);
+    int frozen = cr_store_add(store, "frozen.weight", CR_ROLE_CONV, w, CR_NONE);
+    cr_store_add(store, "bn.weight", CR_ROLE_GAMMA, c, CR_NONE);
+    cr_store_add(store, "bn.bias", CR_ROLE_BETA, c, CR_NONE);
+    cr_store_add(store, "bn.running_mean", CR_ROLE_MEAN, c, CR_NONE);
+    cr_store_add(store, "bn.running_var", CR_ROLE_VAR, c, CR_NONE);
+    cr_store_add(store, "fc.weight", CR_ROLE_DENSE_WEIGHT, big, CR_NONE);
+    cr_store_add(store, "fc.bias", CR_ROLE_DENSE_BIAS, one, CR_NONE);
+    if (!store->failed) store->param[frozen].frozen = true;
+}
+
+/* ---- building ---- */
+
+struct build {
+    struct cr_program         *p;
+    const struct checkops_case *c;
+    enum cr_dtype              real, wide;
+    struct cr_op               op;
+};
+
+static int tensor(struct build *b, const char *name, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+    return cr_tensor_add(b->p, name, dtype, CR_REGION_POOL, d0, d1, d2, d3);
+}
+
+static void in(struct build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+    b->op.in[slot] = tensor(b, cr_op_info(b->c->kind)->in_name[slot], dtype, d0, d1, d2, d3);
+}
+static void in_image(struct build *b, int slot) { in(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C); }
+static void in_vector(struct build *b, int slot, int64_t rows) { in(b, slot, b->wide, rows, 1, 1, b->c->C); }
+
+static void out(struct build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+    char name[64];
+    snprintf(name, sizeof name, "out.%s", cr_op_info(b->c->kind)->out_name[slot]);
+    b->op.out[slot] = tensor(b, name, dtype, d0, d1, d2, d3);
+}
+static void out_image(struct build *b, int slot) { out(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C); }
+
+static int64_t window_out(int64_t size, const struct checkops_case *c) { return (size + 2 * c->pad - c->window) / c->stride + 1; }
+
+static void build_conv(struct build *b) {
+    const struct checkops_case *c = b->c;
+    const int64_t               P = window_out(c->H, c), Q = window_out(c->W, c);
+    b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
+    switch (c->kind) {
+    case CR_OP_conv:
+        in_image(b, CR_IN_conv_x);
+        in(b, CR_IN_conv_w, b->real, c->K, c->window, c->window, c->C);
+        break;
+    case CR_OP_conv_dgrad:
+        in(b, CR_IN_conv_dgrad_dy, b->real, c->N, P, Q, c->K);
+        in(b, CR_IN_conv_dgrad_w, b->real, c->K, c->window, c->window, c->C);
+        out_image(b, CR_OUT_conv_dgrad_dx);
+        break;
+    default:
+        in_image(b, CR_IN_conv_wgrad_x);
+        in(b, CR_IN_conv_wgrad_dy, b->real, c->N, P, Q, c->K);
+        out(b, CR_OUT_conv_wgrad_dw, b->real, c->K, c->window, c->window, c->C);
+    }
+}
+
+static void build_pool(struct build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .window = c->window};
+    if (c->kind == CR_OP_maxpool) {
+        in_image(b, CR_IN_maxpool_x);
+        b->op.out[CR_OUT_maxpool_index] = c->flags & CHECKOPS_NO_INDEX ? CR_NONE : CR_NEW;
+        return;
+    }
+    const int64_t P = window_out(c->H, c), Q = window_out(c->W, c);
+    in(b, CR_IN_maxpool_grad_dy, b->real, c->N, P, Q, c->C);
+    in(b, CR_IN_maxpool_grad_index, CR_U8, c->N, P, Q, c->C);
+    out_image(b, CR_OUT_maxpool_grad_dx);
+}
+
+static void build_shortcut(struct build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad_c = c->pad};
+    if (c->kind == CR_OP_pad_shortcut) {
+        in_image(b, CR_IN_pad_shortcut_x);
+        return;
+    }
+    in(b, CR_IN_pad_shortcut_grad_dy, b->real, c->N, (c->H - 1) / c->stride + 1, (c->W - 1) / c->stride + 1, c->C + 2 * c->pad);
+    out_image(b, CR_OUT_pad_shortcut_grad_dx);
+}
+
+static void build_dense(struct build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.dense.accumulate   = (c->flags & CHECKOPS_ACCUMULATE) != 0;
+    switch (c->kind) {
+    case CR_OP_dense:
+        in(b, CR_IN_dense_x, b->real, c->N, 1, 1, c->C);
+        in(b, CR_IN_dense_w, b->real, c->K, 1, 1, c->C);
+        in(b, CR_IN_dense_b, b->wide, 1, 1, 1, c->K);
+        break;
+    case CR_OP_dense_dgrad:
+        in(b, CR_IN_dense_dgrad_dy, b->real, c->N, 1, 1, c->K);
+        in(b, CR_IN_dense_dgrad_w, b->real, c->K, 1, 1, c->C);
+        break;
+    case CR_OP_dense_wgrad:
+        in(b, CR_IN_dense_wgrad_x, b->real, c->N, 1, 1, c->C);
+        in(b, CR_IN_dense_wgrad_dy, b->real, c->N, 1, 1, c->K);
+        out(b, CR_OUT_dense_wgrad_dw, b->real, c->K, 1, 1, c->C);
+        break;
+    default:
+        in(b, CR_IN_dense_bgrad_dy, b->real, c->N, 1, 1, c->K);
+        out(b, CR_OUT_dense_bgrad_db, b->wide, 1, 1, 1, c->K);
+    }
+}
+
+static void build_loss(struct build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.loss = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f};
+    in(b, 0, b->real, c->N, 1, 1, c->K);
+    in(b, 1, CR_I32, c->N, 1, 1, 1);
+    if (c->kind == CR_OP_loss_grad) {
+        in(b, CR_IN_loss_grad_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
+        return;
+    }
+    in(b, CR_IN_loss_metrics, b->wide, 1, 1, 1, 4);
+    b->op.out[CR_OUT_loss_metrics] = b->op.in[CR_IN_loss_metrics];
+}
+
+static void build_bn_small(struct build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.bn = (struct cr_bn_attr){.eps = 1e-5f, .momentum = 0.1f, .count = c->N * c->H * c->W,
+                                        .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
+    switch (c->kind) {
+    case CR_OP_bn_finalize:
+        in_vector(b, CR_IN_bn_finalize_stats, 2);
+        for (int s = CR_IN_bn_finalize_gamma; s <= CR_IN_bn_finalize_running_var; s++) in_vector(b, s, 1);
+        b->op.out[CR_OUT_bn_finalize_running_mean] = b->op.in[CR_IN_bn_finalize_running_mean];
+        b->op.out[CR_OUT_bn_finalize_running_var]  = b->op.in[CR_IN_bn_finalize_running_var];
+        break;
+    case CR_OP_bn_coef:
+        for (int s = 0; s < CR_INS_bn_coef; s++) in_vector(b, s, 1);
+        break;
+    default:
+        in_vector(b, CR_IN_bn_grad_finalize_dstats, 2);
+        in_vector(b, CR_IN_bn_grad_finalize_gamma, 1);
+        in_vector(b, CR_IN_bn_grad_finalize_saved, 2);
+        out(b, CR_OUT_bn_grad_finalize_dgamma, b->wide, 1, 1, 1, c->C);
+        out(b, CR_OUT_bn_grad_finalize_dbeta, b->wide, 1, 1, 1, c->C);
+    }
+}
+
+static void build_bn_image(struct build *b) {
+    const unsigned f = b->c->flags;
+    b->op.attr.bn    = (struct cr_bn_attr){.eps = 1e-5f, .relu = (f & CHECKOPS_RELU) != 0};
+    in_image(b, 0);
+    switch (b->c->kind) {
+    case CR_OP_bn_apply:
+        in_vector(b, CR_IN_bn_apply_coef, 2);
+        if (f & CHECKOPS_SAVED) in_vector(b, CR_IN_bn_apply_saved, 2);
+        if (f & CHECKOPS_ADD) in_image(b, CR_IN_bn_apply_add);
+        if (f & CHECKOPS_ADD_COEF) in_vector(b, CR_IN_bn_apply_add_coef, 2);
+        break;
+    case CR_OP_bn_grad_stats:
+        in_image(b, CR_IN_bn_grad_stats_x);
+        in_vector(b, CR_IN_bn_grad_stats_saved, 2);
+        if (f & CHECKOPS_MASK) in_image(b, CR_IN_bn_grad_stats_y);
+        break;
+    case CR_OP_bn_grad_apply:
+        in_image(b, CR_IN_bn_grad_apply_x);
+        in_vector(b, CR_IN_bn_grad_apply_coef, 3);
+        if (f & CHECKOPS_MASK) in_image(b, CR_IN_bn_grad_apply_y);
+        break;
+    case CR_OP_channel_scale: in_vector(b, CR_IN_channel_scale_coef, 2); break;
+    default: break; /* bn_stats */
+    }
+}
+
+static void build_other(struct build *b) {
+    const struct checkops_case *c = b->c;
+    switch (c->kind) {
+    case CR_OP_normalize:
+        b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
+        in(b, CR_IN_normalize_images, CR_U8, c->N, c->H, c->W, 3);
+        break;
+    case CR_OP_avgpool_grad:
+        in(b, CR_IN_avgpool_grad_dy, b->real, c->N, 1, 1, c->C);
+        out_image(b, CR_OUT_avgpool_grad_dx);
+        break;
+    case CR_OP_zero: out_image(b, CR_OUT_zero_y); break;
+    default: /* relu, add, avgpool, relu_grad: images only */
+        for (int s = 0; s < cr_op_info(c->kind)->ins; s++) in_image(b, s);
+    }
+}
+
+static void build_update(struct build *b) {
+    struct cr_program *p     = b->p;
+    const int          grad  = cr_tensor_store(p, CR_PLANE_GRAD, CR_NONE), state = cr_tensor_store(p, CR_PLANE_STATE, CR_NONE);
+    if (b->c->kind == CR_OP_grad_check) {
+        b->op.in[CR_IN_grad_check_grad] = grad;
+        in(b, CR_IN_grad_check_metrics, b->wide, 1, 1, 1, 4);
+        b->op.in[CR_IN_grad_check_state] = state;
+        return;
+    }
+    b->op.attr.sgd               = (struct cr_sgd_attr){.nesterov = (b->c->flags & CHECKOPS_NESTEROV) != 0, .micro_batches = 3};
+    b->op.in[CR_IN_sgd_value]    = cr_tensor_store(p, CR_PLANE_VALUE, CR_NONE);
+    b->op.in[CR_IN_sgd_grad]     = grad;
+    b->op.in[CR_IN_sgd_momentum] = cr_tensor_store(p, CR_PLANE_MOMENTUM, CR_NONE);
+    b->op.in[CR_IN_sgd_state]    = state;
+    in(b, CR_IN_sgd_norm, b->wide, 1, 1, 1, 2);
+    b->op.out[CR_OUT_sgd_value]    = b->op.in[CR_IN_sgd_value];
+    b->op.out[CR_OUT_sgd_momentum] = b->op.in[CR_IN_sgd_momentum];
+    b->op.out[CR_OUT_sgd_state]    = state;
+}
+
+static void build(struct build *b) {
+    switch (b->c->kind) {
+    case CR_OP_conv:
+    case CR_OP_conv_dgrad:
+    case CR_OP_conv_wgrad: build_conv(b); return;
+    case CR_OP_maxpool:
+    case CR_OP_maxpool_grad: build_pool(b); return;
+    case CR_OP_pad_shortcut:
+    case CR_OP_pad_shortcut_grad: build_shortcut(b); return;
+    case CR_OP_dense:
+    case CR_OP_dense_dgrad:
+    case CR_OP_dense_wgrad:
+    case CR_OP_dense_bgrad: build_dense(b); return;
+    case CR_OP_loss:
+    case CR_OP_loss_grad: build_loss(b); return;
+    case CR_OP_bn_finalize:
+    case CR_OP_bn_coef:
+    case CR_OP_bn_grad_finalize: build_bn_small(b); return;
+    case CR_OP_bn_stats:
+    case CR_OP_bn_apply:
+    case CR_OP_bn_grad_stats:
+    case CR_OP_bn_grad_apply:
+    case CR_OP_channel_scale: build_bn_image(b); return;
+    case CR_OP_grad_check:
+    case CR_OP_sgd: build_update(b); return;
+    default: build_other(b);
+    }
+}
+
+cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit) {
+    *unit = (struct checkops_unit){.c = *c};
+    unit->step = (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f, .step = 7, .seed = 1,
+                                        .clip_norm = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
+    checkops_store_make(c->real, &unit->store);
+    cr_program_init(&unit->program, "checkops", &unit->store);
+    unit->program.real = c->real;
+    struct build b = {.p = &unit->program, .c = &unit->c, .real = c->real, .wide = c->real == CR_F64 ? CR_F64 : CR_F32,
+                      .op = cr_op_make(c->kind, CR_NONE)};
+    build(&b);
+    if (!unit->program.failed) cr_emit(&unit->program, &b.op, "y");
+    if (unit->program.failed || unit->store.failed) {
+        checkops_unit_free(unit);
+        return CR_NO_MEMORY(sizeof *unit);
+    }
+    unit->op = &unit->program.op[0];
+    return CR_OK;
+}
+
+void checkops_unit_free(struct checkops_unit *unit) {
+    cr_program_free(&unit->program);
+    cr_store_free(&unit->store);
+}
+
+void checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size) {
+    const struct checkops_case *c = &unit->c;
+    snprintf(text, size, "%s %s N=%lld H=%lld W=%lld C=%lld K=%lld window=%d stride=%d pad=%d flags=0x%x",
+             cr_op_info(c->kind)->name, cr_dtype_name(c->real), (long long)c->N, (long long)c->H, (long long)c->W, (long long)c->C,
+             (long long)c->K, c->window, c->stride, c->pad, c->flags);
+}
