@@ -126,7 +126,8 @@ def rebuild_from_type(function, _, args, *__):
     return function(*args) if function in (rebuild_tensor, rebuild_parameter) else Empty()
 
 
-KNOWN = {("collections", "OrderedDict"): collections.OrderedDict, ("builtins", "set"): set,
+KNOWN = {("collections", "OrderedDict"): collections.OrderedDict,
+         ("__builtin__", "set"): set, ("builtins", "set"): set,  # protocol 2 uses the old name
          ("torch._utils", "_rebuild_tensor"): rebuild_tensor,
          ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
          ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
