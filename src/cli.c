@@ -199,8 +199,18 @@ static cr_status take_long(struct parser *p, const char *word) {
     return take_override(p->args, word, length, value);
 }
 
+static bool is_long_name(const struct parser *p, const char *word) {
+    size_t length = strcspn(word, "=");
+    for (int id = 0; id < CR_OPT_COUNT; id++)
+        if (belongs(id, p->args->command) && strlen(options[id].name) == length && !strncmp(options[id].name, word, length))
+            return true;
+    return false;
+}
+
 static cr_status take_short(struct parser *p, const char *word) {
     char shown[3] = {'-', word[0], 0};
+    /* -output is a slip, not the folder "utput". */
+    if (word[1] && is_long_name(p, word)) return cr_args_fail(p->args, "unknown option -%s (did you mean --%s?)", word, word);
     for (int id = 0; id < CR_OPT_COUNT; id++) {
         if (options[id].letter != word[0] || !belongs(id, p->args->command)) continue;
         const char *rest = word[1] == '=' ? word + 2 : word[1] ? word + 1 : NULL;

@@ -1,0 +1,300 @@
+#!/usr/bin/env bash
+# test_cli.sh: the built program as a user meets it: exit codes, messages, overrides, results as JSON, a training run that
+# is resumed, interrupted, killed, refused, out of disk. Ends with "N passed, N failed, N skipped".
+#   CRESNET_BIN     the program (default: build/cresnet)
+#   CRESNET_SANITIZE  when set, the slow cases are skipped
+set -u
+source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
+bin=${CRESNET_BIN:-$source_dir/build/cresnet}
+work=$(mktemp -d)
+mounted=
+trap '[ -z "$mounted" ] || umount "$mounted"; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export HOME=$work XDG_CACHE_HOME=$work/cache # nothing of the user's is touched
+unset CRESNET_TRACE
+
+passed=0 failed=0 skipped=0
+pass() { passed=$((passed + 1)); }
+fail() { failed=$((failed + 1)); echo "FAIL $*"; }
+skip() { skipped=$((skipped + 1)); echo "skip $*"; }
+# run ARGS...: the program; leaves rc, out, err
+run() {
+    timeout 300 "$bin" "$@" >stdout 2>stderr
+    rc=$?
+    out=$(cat stdout) err=$(cat stderr)
+}
+# expect NAME RC [TEXT...]: the last run ended with RC and its outputs hold every TEXT
+expect() {
+    local name=$1 want=$2 text
+    shift 2
+    if [ "$rc" != "$want" ]; then
+        fail "$name: exit $rc, want $want; stderr: $(head -c 600 stderr)"
+        return
+    fi
+    for text in "$@"; do
+        case $out$'\n'$err in
+        *"$text"*) ;;
+        *) fail "$name: lacks \"$text\"; got: $(head -c 600 stdout stderr)"; return ;;
+        esac
+    done
+    pass
+}
+is() { if [ "$2" = "$3" ]; then pass; else fail "$1: $2, want $3"; fi; }
+holds() { local name=$1; shift; if "$@"; then pass; else fail "$name: $*"; fi; }
+json_lines() { # every line of stdout is a JSON object
+    python3 -c 'import json, sys
+lines = sys.stdin.read().splitlines()
+assert lines and all(isinstance(json.loads(l), dict) for l in lines)' <stdout 2>/dev/null
+}
+field() { python3 -c 'import json, sys; print(json.loads(open("stdout").readline())[sys.argv[1]])' "$1" 2>/dev/null; }
+
+cat >tiny.ini <<'INI'
+[model]
+arch = custom
+block = basic
+stem = cifar
+depths = 1,1
+widths = 4,8
+
+[data]
+kind = synthetic
+image_size = 16
+train_images = 64
+val_images = 16
+workers = 1
+
+[train]
+batch = 4
+epochs = 4
+save_every = 3
+log_every = 5
+device = cpu
+threads = 1
+INI
+
+grep -v '_images' tiny.ini >files.ini # for sets that have their own size
+
+# ---- help, version, mistakes on the command line ----
+run; expect "no command" 2 "usage: cresnet COMMAND" "no command given"
+is "no command: stdout stays empty" "$out" ""
+run --help; expect "--help" 0 "usage: cresnet COMMAND"
+is "--help: stderr stays empty" "$err" ""
+run help; expect "help" 0 "predict"
+run -h; expect "-h" 0 "Exit codes"
+run --version; expect "--version" 0 "cresnet        " "libpng" "device cpu" "oneDNN" "OpenMP" "iniparser" "compiler"
+run train --version; expect "train --version" 0 "libpng"
+for command in train eval predict plan check bench data; do
+    run $command --help; expect "$command --help" 0 "usage: cresnet $command" "--help"
+    is "$command --help: stderr stays empty" "$err" ""
+    run help $command; expect "help $command" 0 "usage: cresnet $command"
+    run $command; expect "$command without a configuration" 2 "cresnet $command: " "--help"
+    is "$command without a configuration: stdout" "$out" ""
+    ln -sf "$bin" "cresnet-$command"
+    ./cresnet-$command --help >stdout 2>stderr; rc=$?; out=$(cat stdout) err=$(cat stderr)
+    expect "cresnet-$command by its own name" 0 "usage: cresnet $command"
+done
+run help keys; expect "help keys" 0 "[model]" "weight_decay" "image_size" "drop_last"
+run trian tiny.ini; expect "unknown command" 2 "unknown command trian (did you mean train?)"
+run help trian; expect "help on an unknown command" 2 "did you mean train?"
+run tiny.ini; expect "a config instead of a command" 2 "cresnet train tiny.ini"
+run train tiny.ini --foo; expect "unknown option" 2 "cresnet train: unknown option --foo" "see cresnet train --help"
+run train --resme auto tiny.ini; expect "hint" 2 "unknown option --resme (did you mean --resume?)"
+run train tiny.ini -x; expect "unknown short option" 2 "unknown option -x"
+run train tiny.ini -output A; expect "one dash for two" 2 "did you mean --output?"
+run plan tiny.ini --resume auto; expect "another command's option" 2 "--resume belongs to cresnet train"
+run train tiny.ini --output; expect "option without its value" 2 "--output needs a value"
+run train tiny.ini --force=yes; expect "a flag with a value" 2 "--force takes no value"
+run train tiny.ini extra.ini; expect "an operand too many" 2 "unexpected operand extra.ini"
+run plan tiny.ini batch=3; expect "an override without its section" 2 "section.key=value"
+run plan tiny.ini --set batch=3; expect "--set without a section" 2 "section.key=value"
+run plan tiny.ini --which stp; expect "--which" 2 "must be one of"
+run plan tiny.ini --after foo; expect "--after" 2 "must be one of"
+run predict tiny.ini a.png -k 9; expect "-k" 2 "1 to 5"
+run check tiny.ini --devices tpu; expect "--devices" 2 "unknown device tpu"
+run bench tiny.ini; expect "bench what?" 2 "bench step CONFIG"
+run eval tiny.ini; expect "eval without weights" 2 "--weights FILE"
+run predict tiny.ini a.png; expect "predict without weights" 2 "--weights FILE"
+run train .; expect "train on a folder" 2 "is a folder" "--resume"
+run plan .; expect "plan on a folder without a run" 2 "neither a configuration file nor a run folder"
+
+# ---- configuration and overrides ----
+run plan nowhere.ini; expect "missing config" 2 "nowhere.ini"
+printf '[model]\narch = resnet21\n[train]\nbacth = 3\nepochs = many\n' >bad.ini
+run plan bad.ini
+expect "all mistakes of a file at once" 2 "bad.ini:2: [model] arch" "bad.ini:4: [train]" "batch" "bad.ini:5: [train] epochs"
+run plan tiny.ini train.batch=0; expect "override out of range" 2 "batch"
+run plan tiny.ini train.bacth=8; expect "override of an unknown key" 2 "batch"
+for how in "train.batch=6" "--train.batch=6" "--train.batch 6" "--batch 6" "--batch=6" "-b 6" "-b6" "--set train.batch=6" \
+    "train.batch=2 -b 6" "-b 2 train.batch=6"; do
+    run plan tiny.ini $how --json; is "plan $how" "$(field batch)" 6
+done
+run plan --json -b 6 -- tiny.ini; is "options before operands, --" "$(field batch)" 6
+run plan tiny.ini -b 6 -- train.batch=5; expect "-- ends options and overrides" 2 "unexpected operand train.batch=5"
+
+# ---- plan ----
+for config in "$source_dir"/configs/*.ini; do
+    name=$(basename "$config")
+    if [ -n "${CRESNET_SANITIZE:-}" ] && [ "$name" != demo.ini ]; then skip "plan $name (sanitizer)"; continue; fi
+    run plan "$config" --json; expect "plan $name" 0 '"peak_bytes"' '"bound_bytes"'
+    holds "plan $name: one JSON line" json_lines
+    holds "plan $name: peak within 1 % of the bound" python3 -c 'import json
+p = json.loads(open("stdout").readline()); assert p["peak_bytes"] <= 1.01 * p["bound_bytes"] and p["bound_bytes"] > 0, p'
+done
+run plan tiny.ini; expect "plan" 0 "layer1.0.conv1" "total" "lower bound" "pool"
+run plan tiny.ini --program; expect "plan --program" 0 "conv " "layer1.0.conv1.y" "sgd"
+for pass in grad fuse select order plan; do run plan tiny.ini --after=$pass; expect "plan --after=$pass" 0 "layer2.0.conv2.y"; done
+run plan tiny.ini --after grad; plain=$(wc -l <stdout)
+run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
+run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_coef"
+run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
+run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
+run plan tiny.ini --csv; is "plan --csv" "$(head -1 stdout)" "id,lower,upper,size,offset"
+run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "1000 classes are assumed"
+"$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}
+holds "a closed pipe is no crash" [ "$rc" -eq 0 -o "$rc" -eq 141 ]
+is "a closed pipe: no message" "$(cat stderr)" ""
+if [ -e /dev/full ]; then
+    "$bin" plan tiny.ini >/dev/full 2>stderr; rc=$?; out= err=$(cat stderr)
+    expect "full standard output" 1 "standard output"
+fi
+
+# ---- data ----
+run data shapes pictures data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training and 40 validation"
+shapes="data.kind=shapes data.root=pictures data.train_images=200 data.val_images=40"
+run data tiny.ini $shapes; expect "data" 0 "200 images" "40 images" "10 classes" "circle"
+run data tiny.ini $shapes --json; holds "data --json" json_lines
+run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 1 "nowhere"
+run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missing CIFAR-10" 1 "nowhere"
+
+# ---- check, bench ----
+run check tiny.ini --devices cpu; expect "check" 0 "ops compared"
+run check tiny.ini --json -b 3; holds "check --json" json_lines
+run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
+holds "bench step --json" json_lines
+run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
+run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
+run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
+
+# ---- train, resume to the bit ----
+run train tiny.ini train.output=A train.steps=20; expect "train" 0 "step 20"
+is "train: stdout stays empty" "$out" ""
+for file in last/model.safetensors last/state.safetensors last/config.ini last/classes.txt log.jsonl best; do
+    holds "train wrote $file" [ -e "A/$file" ]
+done
+holds "log.jsonl is JSON" python3 -c 'import json; [json.loads(l) for l in open("A/log.jsonl")]'
+run train tiny.ini train.output=B train.steps=10; expect "the first half" 0
+run train tiny.ini train.output=B --resume auto train.steps=20; expect "the second half" 0 "step 10"
+holds "resumed model is equal to the bit" cmp A/last/model.safetensors B/last/model.safetensors
+holds "resumed state is equal to the bit" cmp A/last/state.safetensors B/last/state.safetensors
+run train tiny.ini train.output=C train.steps=20 data.workers=3; expect "with other workers" 0
+holds "workers change nothing" cmp A/last/model.safetensors C/last/model.safetensors
+run train tiny.ini train.output=D train.steps=20 --seed 2; expect "another seed" 0
+holds "the seed matters" sh -c '! cmp -s A/last/model.safetensors D/last/model.safetensors'
+before=$(cd A && find . -type f -exec cksum {} + | sort)
+run train tiny.ini train.output=A; expect "a folder in use" 2 "--resume"
+is "a refused run changes nothing" "$(cd A && find . -type f -exec cksum {} + | sort)" "$before"
+run train tiny.ini train.output=A --resume auto train.steps=20; expect "nothing left to do" 0 "step 20"
+run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
+run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"
+run train tiny.ini train.output=E --resume nowhere train.steps=3; holds "--resume of nothing fails" [ "$rc" -ne 0 ]
+
+# ---- eval, predict ----
+run train tiny.ini $shapes -o S --steps 6 -q; expect "train on shapes" 0
+run eval S --json; expect "eval of a run" 0 '"right"' '"top5"' '"loss"'
+holds "eval --json" json_lines
+is "eval: every picture once" "$(field images)" 40
+right=$(field right)
+run eval tiny.ini $shapes --weights S/last/model.safetensors --json; is "eval of a file" "$(field right)" "$right"
+run eval S/last --json train.eval_batch=7; is "eval with another batch" "$(field right)" "$right"
+run eval S --split train --json; is "eval --split train" "$(field images)" 200
+pictures=$(find pictures/val -name '*.png' | sort | head -3)
+run predict S $pictures; expect "predict" 0 "%" $pictures
+run predict S $pictures --json -k 2; holds "predict --json" json_lines
+is "predict: a line a picture" "$(wc -l <stdout)" 3
+holds "predict: sane numbers" python3 -c 'import json
+for l in open("stdout"):
+    top = json.loads(l)["top"]
+    assert len(top) == 2 and 1 >= top[0]["probability"] >= top[1]["probability"] >= 0 and top[0]["class"].isalpha()'
+run predict tiny.ini --weights S/last $pictures; expect "predict with a config and weights" 0 "%"
+run plan S --json; expect "plan of a run" 0 '"batch": 4'
+echo "not a picture" >text.png
+run predict S text.png; expect "predict what is no picture" 1 "text.png"
+run predict S nowhere.png; expect "predict a missing picture" 1 "nowhere.png"
+run predict S; expect "predict nothing" 2 "no picture given"
+
+# ---- bad weights, bad pictures ----
+run eval tiny.ini $shapes model.widths=4,16 --weights S/last/model.safetensors; expect "weights of another shape" 1 "model.safetensors"
+head -c 1000 S/last/model.safetensors >short.safetensors
+run eval tiny.ini $shapes --weights short.safetensors; expect "cut weights" 1 "short.safetensors"
+run eval tiny.ini $shapes --weights text.png; expect "weights that are none" 1 "text.png"
+run eval tiny.ini $shapes --weights nowhere.safetensors; expect "missing weights" 1 "nowhere.safetensors"
+cp -r pictures broken
+victim=$(find broken/val -name '*.png' | sort | head -1)
+head -c 60 "$victim" >cut && cat cut >"$victim"
+bad="data.kind=folder data.root=broken"
+run eval files.ini $bad --weights S/last --json; expect "a corrupt picture is skipped" 0 '"corrupt": 1' "$victim"
+is "a corrupt picture counts nowhere" "$(field images)" 39
+run eval files.ini $bad data.corrupt=fatal --weights S/last; expect "a corrupt picture is fatal" 1 "$victim"
+run train tiny.ini data.train_images=3 -o small; holds "a set smaller than a batch" [ "$rc" -eq 2 -o "$rc" -eq 1 ]
+
+# ---- signals ----
+# start ARGS...: a long run in the background; waits for its first checkpoint
+start() {
+    "$bin" train tiny.ini "$@" >stdout 2>stderr &
+    child=$!
+    for _ in $(seq 600); do [ -e "$folder/last/state.safetensors" ] && return; sleep 0.05; done
+    fail "no checkpoint in $folder: $(tail -3 stderr)"
+}
+finish() { wait $child; rc=$?; out=$(cat stdout) err=$(cat stderr); }
+step_of() { basename "$(readlink "$1/last")" | tr -dc 0-9; }
+for signal in INT TERM; do
+    folder=SIG$signal
+    start -o $folder --epochs 100000 train.eval_every=1000
+    kill -$signal $child; finish
+    expect "SIG$signal" $([ $signal = INT ] && echo 130 || echo 143) "step"
+    run train tiny.ini -o $folder --resume auto --steps $(($(step_of $folder) + 2)) --epochs 100000 train.eval_every=1000
+    expect "resume after SIG$signal" 0
+done
+"$bin" train tiny.ini -o USR1 --epochs 100000 train.eval_every=100000 train.save_every=1000000000 >stdout 2>stderr &
+child=$!
+for _ in $(seq 200); do [ -e USR1/log.jsonl ] && break; sleep 0.05; done
+sleep 0.3; kill -USR1 $child
+for _ in $(seq 200); do [ -e USR1/last/state.safetensors ] && break; sleep 0.05; done
+holds "SIGUSR1 saves" [ -e USR1/last/state.safetensors ]
+holds "SIGUSR1 goes on" kill -0 $child
+kill -INT $child; finish
+expect "SIGINT after SIGUSR1" 130
+
+# ---- kill -9 at any moment ----
+if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "kill -9 (sanitizer)"; else
+    if CRESNET_BIN=$bin bash "$source_dir/scripts/kill-test.sh" 5 >kill.log 2>&1; then pass; else fail "kill -9: $(tail -5 kill.log)"; fi
+fi
+
+# ---- folders that cannot be written, disks that are full ----
+echo x >file
+run train tiny.ini -o file/run; expect "output below a file" 1 "file/run"
+run train tiny.ini -o file; holds "output is a file" [ "$rc" -ne 0 ]
+if [ "$(id -u)" = 0 ]; then
+    if [ -d /proc/self ]; then run train tiny.ini -o /proc/nowhere; expect "output where nothing can be made" 1 "/proc/nowhere"; fi
+    mkdir disk
+    if mount -t tmpfs -o size=64k none disk 2>/dev/null; then
+        mounted=$work/disk
+        run train tiny.ini -o disk/run train.save_every=1 train.keep=1000 --steps 60
+        expect "a full disk" 1 "disk/run"
+        holds "a full disk loses no checkpoint" [ -e disk/run/last/state.safetensors ]
+        holds "a full disk leaves no half" sh -c '! ls -d disk/run/.tmp-step* 2>/dev/null | grep -q .'
+        run eval tiny.ini --weights disk/run/last; expect "the last checkpoint reads" 0
+    else
+        skip "full disk (no mount here)"
+    fi
+else
+    mkdir locked && chmod a-w locked
+    run train tiny.ini -o locked/run; expect "unwritable output" 1 "locked"
+    skip "full disk (needs root)"
+fi
+
+# ---- the trail ----
+CRESNET_TRACE=1 run plan nowhere.ini; expect "CRESNET_TRACE" 2 "trail: src/"
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
