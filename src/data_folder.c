@@ -187,11 +187,11 @@ static int compare_hashes(const void *a, const void *b, void *names) {
 }
 
 /* Of the pictures from `first` on, all of one class, keeps those that fall into the split: the `fraction` with the
- * lowest hashes is held out, at least one and never all where there are two. */
+ * lowest hashes is held out, at least one and never all; a single picture stays in training. */
 static void keep_split(struct folder *folder, int64_t first, double fraction, enum cr_split split) {
     struct picture *class = folder->pictures + first;
     int64_t n = folder->count - first, held = (int64_t)rint((double)n * fraction);
-    if (n >= 2) held = CR_MAX(1, CR_MIN(held, n - 1));
+    held = n < 2 ? 0 : CR_MAX(1, CR_MIN(held, n - 1));
     qsort_r(class, (size_t)n, sizeof *class, compare_hashes, folder->names.data);
     if (split == CR_SPLIT_TRAIN) memmove(class, class + held, (size_t)(n - held) * sizeof *class);
     folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);

@@ -7,10 +7,11 @@ our resize and our geometry. Debian 12: apt install python3-pil python3-torchvis
 Sums are FNV-1a (64 bits) over RGB bytes. With a folder it also makes photos.txt, the sums of real photos, which
 themselves are not in the repository."""
 import io
-import math
 import os
 import random
+import struct
 import sys
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -56,17 +57,19 @@ def decode_cases():
     yield "palette-transparent.png", smooth.quantize(16), dict(format="PNG", transparency=3)
 
 
-def png16(a, colour):
-    """PIL writes no 16-bit RGB: a PNG by hand, optionally interlaced rows are left to others."""
-    import struct
-    import zlib
-
+def png_by_hand(a, colour, depth, adam7=False):
+    """What PIL does not write: 16-bit colour and interlaced files, without filters."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
+    passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
     h, w = a.shape[:2]
-    rows = b"".join(b"\0" + a[y].astype(">u2").tobytes() for y in range(h))
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 16, colour, 0, 0, 0))
+    rows = b""
+    for x, y, dx, dy in passes if adam7 else [(0, 0, 1, 1)]:
+        part = a[y::dy, x::dx]
+        if part.size:
+            rows += b"".join(b"\0" + row.astype(">u2" if depth == 16 else ">u1").tobytes() for row in part)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, depth, colour, 0, 0, adam7))
             + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
@@ -79,11 +82,16 @@ def make_decode():
         rgb = np.array(Image.open(data).convert("RGB"))
         lines.append("%s %d %d %s" % (name, rgb.shape[1], rgb.shape[0], fnv(rgb)))
     deep = picture(17, 9).astype(np.int64) * 256 + picture(9, 17).transpose(1, 0, 2)
-    open(os.path.join(HERE, "rgb16.png"), "wb").write(png16(deep, 2))
-    rgb = np.array(Image.open(os.path.join(HERE, "rgb16.png")).convert("RGB"))
-    lines.append("rgb16.png 17 9 " + fnv(rgb))
+    deep = np.concatenate([deep, deep[..., :1] ^ 0x5A5A], axis=2)
+    flat = picture(29, 21)
+    for name, data in (("rgb16.png", png_by_hand(deep[..., :3], 2, 16)), ("rgba16.png", png_by_hand(deep, 6, 16)),
+                       ("la16.png", png_by_hand(deep[..., :2], 4, 16)), ("rgb-adam7.png", png_by_hand(flat, 2, 8, True)),
+                       ("l-adam7-tiny.png", png_by_hand(flat[:2, :3, :1], 0, 8, True))):
+        open(os.path.join(HERE, name), "wb").write(data)
+        rgb = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
+        lines.append("%s %d %d %s" % (name, rgb.shape[1], rgb.shape[0], fnv(rgb)))
     # 16-bit grey: PIL clips such pictures to 255 on convert("RGB"); we keep the high byte, as for colour.
-    open(os.path.join(HERE, "grey16.png"), "wb").write(png16(deep[..., :1], 0))
+    open(os.path.join(HERE, "grey16.png"), "wb").write(png_by_hand(deep[..., :1], 0, 16))
     lines.append("grey16.png 17 9 " + fnv(np.repeat(deep[..., :1] >> 8, 3, axis=2)))
     open(os.path.join(HERE, "decode.txt"), "w").write("\n".join(lines) + "\n")
 
