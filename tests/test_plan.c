@@ -282,6 +282,11 @@ static void without_reuse_everything_is_apart(void) {
     bench_close(&b);
 }
 
+static int emitted(struct cr_program *p, const struct cr_op *op, const char *name) {
+    int index = cr_emit(p, op, name); /* may move the array */
+    return p->op[index].out[0];
+}
+
 /* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (c and d die) */
 static void chain_program(struct cr_program *p, int id[5]) {
     cr_program_init(p, "chain", NULL);
@@ -290,14 +295,14 @@ static void chain_program(struct cr_program *p, int id[5]) {
     z.out[0] = id[0];
     cr_emit(p, &z, "a");
     r.in[0] = id[0];
-    id[1]   = p->op[cr_emit(p, &r, "b")].out[0];
+    id[1]   = emitted(p, &r, "b");
     s.in[0] = s.in[1] = id[1];
-    id[2]   = p->op[cr_emit(p, &s, "c")].out[0];
+    id[2]   = emitted(p, &s, "c");
     r.in[0] = id[2];
-    id[3]   = p->op[cr_emit(p, &r, "d")].out[0];
+    id[3]   = emitted(p, &r, "d");
     s.in[0] = id[2];
     s.in[1] = id[3];
-    id[4]   = p->op[cr_emit(p, &s, "e")].out[0];
+    id[4]   = emitted(p, &s, "e");
 }
 
 static void storage_is_taken_over(void) {
