@@ -163,8 +163,8 @@ run data shapes pictures data.train_images=200 data.val_images=40; expect "data 
 shapes="data.kind=shapes data.root=pictures data.train_images=200 data.val_images=40"
 run data tiny.ini $shapes; expect "data" 0 "200 images" "40 images" "10 classes" "circle"
 run data tiny.ini $shapes --json; holds "data --json" json_lines
-run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 1 "nowhere"
-run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missing CIFAR-10" 1 "nowhere"
+run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 2 "[data] root" "nowhere"
+run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missing CIFAR-10" 2 "[data] root" "nowhere"
 
 # ---- check, bench ----
 run check tiny.ini --devices cpu; expect "check" 0 "ops compared"

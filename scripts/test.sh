@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# test.sh: installs what is missing, builds, and runs the whole test suite: an optimised build with warnings as errors; all but
+# the heavy tests again under the address and undefined-behaviour sanitizers; the threaded parts under the thread sanitizer.
+# The last line sums up all runs, "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
+#
+#   CRESNET_TEST_DATA   folder with real data (CIFAR-10, ImageNet pictures, weights); tests that need it are skipped without.
+#                       ../shared/data beside the tree is taken when it exists.
+#   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; made from CRESNET_TEST_DATA when that has them compressed
+#   CRESNET_TEST_ONLY   plain, address or thread: only that one of the three runs
+#   JOBS                tests at a time (2)
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
+. scripts/deps.sh
+jobs=${JOBS:-2}
+passed=0 failed=0 skipped=0
+
+find_data() {
+    if [ -z "${CRESNET_TEST_DATA:-}" ] && [ -d ../shared/data ]; then
+        CRESNET_TEST_DATA=$(cd ../shared/data && pwd)
+        export CRESNET_TEST_DATA
+    fi
+    [ -z "${CRESNET_TEST_CIFAR:-}" ] && [ -n "${CRESNET_TEST_DATA:-}" ] && [ -f "$CRESNET_TEST_DATA/unpack.sh" ] || return 0
+    if sh "$CRESNET_TEST_DATA/unpack.sh" "$root/build/data" cifar10; then
+        export CRESNET_TEST_CIFAR=$root/build/data/cifar10
+    fi
+}
+
+# Sums the tests' own lines, "N passed, N failed, N skipped", out of CTest's log; a test without one counts as one.
+sum_log() {
+    awk '
+        function take() {
+            if (name == "") return
+            if (p + f + s == 0) { if (verdict == "pass") p = 1; else if (verdict == "skip") s = 1; else f = 1 }
+            else if (verdict == "fail" && f == 0) f = 1
+            P += p; F += f; S += s
+        }
+        /^[0-9]+\/[0-9]+ Testing: / { take(); name = $3; p = f = s = 0; verdict = "fail" }
+        /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped/ { p = $1; f = $3; s = $5 }
+        /^Test Passed\./ { verdict = "pass" }
+        /^Test Skipped\./ { verdict = "skip" }
+        END { take(); print P + 0, F + 0, S + 0 }' "$1"
+}
+
+# suite NAME "CMAKE OPTIONS" CTEST ARGUMENTS...
+suite() {
+    local name=$1 options=$2 dir=build/$1 log code sums start=$SECONDS
+    shift 2
+    [ -z "${CRESNET_TEST_ONLY:-}" ] || [ "$CRESNET_TEST_ONLY" = "$name" ] || return 0
+    echo "== $name"
+    # shellcheck disable=SC2086
+    if ! build "$dir" -DCRESNET_WERROR=ON $options; then
+        echo "$name: does not build"
+        failed=$((failed + 1))
+        return 0
+    fi
+    echo "built in $((SECONDS - start)) s"
+    ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error "$@"
+    code=$?
+    log=$dir/Testing/Temporary/LastTest.log
+    sums=$(sum_log "$log")
+    # shellcheck disable=SC2086
+    set -- $sums
+    [ $code -eq 0 ] || [ "$2" -gt 0 ] || set -- "$1" 1 "$3"
+    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+    echo "$name: $1 passed, $2 failed, $3 skipped in $((SECONDS - start)) s"
+}
+
+need_packages || exit 1
+find_data
+
+suite plain ""
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
+suite address -DCRESNET_SANITIZE=address -LE heavy
+export TSAN_OPTIONS=halt_on_error=1
+suite thread -DCRESNET_SANITIZE=thread -L threads
+# The CUDA build gets its suite here: only where nvcc and a device are found.
+
+echo "all in $SECONDS s"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
