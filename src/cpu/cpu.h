@@ -61,12 +61,10 @@ void cr_cpu_rows_collect(struct cpu_device *device);
 #define CR_OMP_(text) _Pragma(#text)
 /* Spreads the `for` that follows over the device's threads in equal runs: CR_PARALLEL_FOR(cr_cpu_threads(device)). */
 #define CR_PARALLEL_FOR(count) CR_OMP_(omp parallel for schedule(static) num_threads(count))
-/* The reduction over `sum` in the `for` that follows may be done in vector lanes. */
-#define CR_SIMD_SUM(sum) CR_OMP_(omp simd reduction(+ : sum))
+/* The turns of the `for` that follows do not depend on each other and may share vector instructions. */
 #define CR_SIMD CR_OMP_(omp simd)
 #else
 #define CR_PARALLEL_FOR(count) (void)(count);
-#define CR_SIMD_SUM(sum)
 #define CR_SIMD
 #endif
 

@@ -2,7 +2,10 @@
  *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c], zero outside the image. */
 #include "ref.h"
 
-enum { CHANNEL_BLOCK = 64 }; /* channels summed side by side, so that the inner loop runs over neighbours in memory */
+enum {
+    CHANNEL_BLOCK = 64, /* channels summed side by side, so that the inner loop runs over neighbours in memory */
+    LANES         = 16  /* partial sums of a dot product */
+};
 
 struct conv {
     struct ref x, w, y; /* or their gradients */
@@ -26,26 +29,30 @@ REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, 
 
 /* ---- forward ---- */
 
-REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const struct ref *w, int64_t w0, int64_t C) {
-    double sum = 0;
-    CR_SIMD_SUM(sum)
-    for (int64_t c = 0; c < C; c++) sum += ref_load(type, x->data, x0 + c) * ref_load(type, w->data, w0 + c);
+/* Sums in LANES partial sums, always the same ones, so that the bits do not depend on the machine's vector width. */
+REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const struct ref *w, int64_t w0, int64_t n) {
+    double  lane[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        CR_SIMD
+        for (int j = 0; j < LANES; j++) lane[j] += ref_load(type, x->data, x0 + i + j) * ref_load(type, w->data, w0 + i + j);
+    }
+    for (; i < n; i++) sum += ref_load(type, x->data, x0 + i) * ref_load(type, w->data, w0 + i);
+    for (int j = 0; j < LANES; j++) sum += lane[j];
     return sum;
 }
 
+/* The taps s of a filter row that fall inside the image lie side by side in x and in w: one dot product. */
 REF_INLINE void forward_row(enum cr_dtype type, const struct conv *v, int64_t n, int64_t p) {
     const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
     for (int64_t q = 0; q < y->W; q++) {
+        const int64_t left = q * v->stride - v->pad, s0 = CR_MAX(0, -left), s1 = CR_MIN(w->W, x->W - left);
         for (int64_t k = 0; k < y->C; k++) {
             double sum = 0;
             for (int64_t r = 0; r < w->H; r++) {
                 int64_t h = p * v->stride - v->pad + r;
-                if (h < 0 || h >= x->H) continue;
-                for (int64_t s = 0; s < w->W; s++) {
-                    int64_t at = q * v->stride - v->pad + s;
-                    if (at < 0 || at >= x->W) continue;
-                    sum += dot(type, x, offset4(x, n, h, at), w, offset4(w, k, r, s), x->C);
-                }
+                if (h < 0 || h >= x->H || s1 <= s0) continue;
+                sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
             }
             ref_store(type, y->data, offset4(y, n, p, q) + k, sum);
         }
