@@ -55,7 +55,7 @@ static const struct conv shortcuts[] = { /* pad: channels added in front, and as
 static const struct conv denses[] = { /* N, C, K */
     {1, 1, 1, 1, 1, 0, 0, 0, false},   {2, 1, 1, 3, 7, 0, 0, 0, false},    {3, 1, 1, 17, 16, 0, 0, 0, false},
     {5, 1, 1, 16, 13, 0, 0, 0, false}, {1, 1, 1, 65, 10, 0, 0, 0, false},  {13, 1, 1, 64, 10, 0, 0, 0, false},
-    {4, 1, 1, 64, 100, 0, 0, 0, true}, {2, 1, 1, 512, 1000, 0, 0, 0, true}, {2, 1, 1, 2048, 1000, 0, 0, 0, true},
+    {4, 1, 1, 64, 100, 0, 0, 0, true}, {2, 1, 1, 512, 1000, 0, 0, 0, true}, {2, 1, 1, 2048, 100, 0, 0, 0, true},
 };
 
 static const struct conv losses[] = { /* N, K classes */
