@@ -29,7 +29,8 @@ static enum cr_crop auto_crop(enum cr_data_kind kind) {
     return kind == CR_DATA_SYNTHETIC ? CR_CROP_NONE : CR_CROP_PAD; /* synthetic pictures are made to measure */
 }
 
-static cr_status read_range(const struct cr_config *config, const char *key, const struct cr_reals *reals, double out[2]) {
+static cr_status read_range(const struct cr_config *config, const char *key, const struct cr_reals *reals,
+                            double out[2]) {
     if (reals->count != 2 || reals->at[0] > reals->at[1])
         return cr_config_fail(config, key, "must be two numbers, the smaller one first, e.g. 0.08,1.0");
     out[0] = reals->at[0];
@@ -46,7 +47,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     if (!prep.size) prep.size = small || cr_config_is_small_net(config) ? 32 : 224;
     if (split == CR_SPLIT_VAL && config->data.eval_crop) prep.size = (int)config->data.eval_crop;
     prep.eval_resize = (int)config->data.eval_resize;
-    bool whole = small || config->data.kind == CR_DATA_SYNTHETIC || prep.size <= 32;
+    bool whole       = small || config->data.kind == CR_DATA_SYNTHETIC || prep.size <= 32;
     if (!prep.eval_resize && !whole) prep.eval_resize = prep.size * 256 / 224;
     prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind) : config->data.crop;
     if (split == CR_SPLIT_VAL) prep.crop = CR_CROP_NONE;
@@ -68,8 +69,14 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
     int              long_side = (int)(short_side * longer / shorter);
     struct cr_resize job       = {
-              .src = image->rgb, .src_w = image->width, .src_h = image->height, .src_stride = (size_t)image->width * 3,
-              .w = image->width, .h = image->height, .dst_stride = (size_t)size * 3, .flip = flip,
+              .src        = image->rgb,
+              .src_w      = image->width,
+              .src_h      = image->height,
+              .src_stride = (size_t)image->width * 3,
+              .w          = image->width,
+              .h          = image->height,
+              .dst_stride = (size_t)size * 3,
+              .flip       = flip,
     };
     job.full_w = image->width <= image->height ? short_side : long_side;
     job.full_h = image->width <= image->height ? long_side : short_side;
@@ -155,8 +162,10 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
     double aspect = (double)width / height;
     box[2]        = width;
     box[3]        = height;
-    if (aspect < prep->ratio[0]) box[3] = (int)rint(width / prep->ratio[0]);
-    else if (aspect > prep->ratio[1]) box[2] = (int)rint(height * prep->ratio[1]);
+    if (aspect < prep->ratio[0])
+        box[3] = (int)rint(width / prep->ratio[0]);
+    else if (aspect > prep->ratio[1])
+        box[2] = (int)rint(height * prep->ratio[1]);
     box[2] = CR_MAX(box[2], 1);
     box[3] = CR_MAX(box[3], 1);
     box[0] = (width - box[2]) / 2;
@@ -169,18 +178,27 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
     cr_prepare_draw_box(prep, image->width, image->height, rng, box);
     /* The box is cut out first: what lies outside it does not bleed in, as in torchvision. */
     struct cr_resize job = {
-        .src = image->rgb + ((size_t)box[1] * image->width + box[0]) * 3, .src_w = box[2], .src_h = box[3],
-        .src_stride = (size_t)image->width * 3, .w = box[2], .h = box[3], .full_w = prep->size, .full_h = prep->size,
-        .part_w = prep->size, .part_h = prep->size, .dst = out, .dst_stride = (size_t)prep->size * 3,
-        .flip = cr_rng_real(rng) < prep->hflip,
+        .src        = image->rgb + ((size_t)box[1] * image->width + box[0]) * 3,
+        .src_w      = box[2],
+        .src_h      = box[3],
+        .src_stride = (size_t)image->width * 3,
+        .w          = box[2],
+        .h          = box[3],
+        .full_w     = prep->size,
+        .full_h     = prep->size,
+        .part_w     = prep->size,
+        .part_h     = prep->size,
+        .dst        = out,
+        .dst_stride = (size_t)prep->size * 3,
+        .flip       = cr_rng_real(rng) < prep->hflip,
     };
     return cr_resize_run(&job, tables);
 }
 
 /* ---- one sample ---- */
 
-cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
-                                int64_t sample, struct cr_scratch *scratch, uint8_t *out) {
+cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
+                                int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out) {
     struct cr_rng rng = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
     switch (prep->crop) {
     case CR_CROP_PAD: return prepare_pad(prep, image, &rng, scratch, out);

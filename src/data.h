@@ -39,7 +39,7 @@ CR_MUST cr_status cr_image_resize(const struct cr_image *src, double x, double y
 
 /* ---- preparation of one sample --------------------------------------------------------------------------------- */
 
-struct cr_prepare { /* resolved from [data]; see cr_prepare_from_config */
+struct cr_prepare {           /* resolved from [data]; see cr_prepare_from_config */
     int          size;        /* pixels a side of the result */
     int          eval_resize; /* short side before the centre crop; 0: no resize when the picture is `size` already */
     enum cr_crop crop;        /* training; never AUTO */
@@ -68,7 +68,8 @@ const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int la
 /* Name of a sample for messages: a path, or "data_batch_2.bin[117]". Written into buf. */
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
 /* Reads sample i: pixels (the caller frees) and label. CR_ERR_FORMAT/IO for a corrupt one. */
-CR_MUST cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out, int32_t *label);
+CR_MUST cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out,
+                                 int32_t *label);
 /* One line for the start of a run: "5000 images, 10 classes, 480-520 a class". */
 void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out);
 /* 64-bit fingerprint of names, labels and sizes: a resumed run refuses another data set. */
@@ -110,10 +111,10 @@ CR_MUST cr_status cr_loader_open(const struct cr_dataset *dataset, const struct 
 /* Stops the workers (also in mid-batch) and frees everything. NULL is fine. */
 void cr_loader_close(struct cr_loader *loader);
 /* The next batch; training runs on into the next epoch without end, evaluation returns batch.count = 0 after the last.
- * A corrupt picture: with corrupt_fatal an error that names it; else in training the next readable sample of the epoch's
- * order takes its place (as well as its own), in evaluation its label is -1. Batches before an error are delivered; after
- * it every call fails. Valid until cr_loader_release, and so are up to `prefetch` batches at a time (1 without workers).
- * No allocation after the first, but for larger pictures than were met before. */
+ * A corrupt picture: with corrupt_fatal an error that names it; else in training the next readable sample of the
+ * epoch's order takes its place (as well as its own), in evaluation its label is -1. Batches before an error are
+ * delivered; after it every call fails. Valid until cr_loader_release, and so are up to `prefetch` batches at a time (1
+ * without workers). No allocation after the first, but for larger pictures than were met before. */
 CR_MUST cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch);
 void              cr_loader_release(struct cr_loader *loader, struct cr_batch *batch);
 int64_t           cr_loader_wait_ns(const struct cr_loader *loader); /* spent inside cr_loader_next so far */

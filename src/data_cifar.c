@@ -15,19 +15,21 @@ static const char *const cifar10_names[] = {
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 };
 static const char *const cifar100_names[] = {
-    "apple",     "aquarium_fish", "baby",         "bear",       "beaver",     "bed",        "bee",          "beetle",
-    "bicycle",   "bottle",        "bowl",         "boy",        "bridge",     "bus",        "butterfly",    "camel",
-    "can",       "castle",        "caterpillar",  "cattle",     "chair",      "chimpanzee", "clock",        "cloud",
-    "cockroach", "couch",         "crab",         "crocodile",  "cup",        "dinosaur",   "dolphin",      "elephant",
-    "flatfish",  "forest",        "fox",          "girl",       "hamster",    "house",      "kangaroo",     "keyboard",
-    "lamp",      "lawn_mower",    "leopard",      "lion",       "lizard",     "lobster",    "man",          "maple_tree",
-    "motorcycle", "mountain",     "mouse",        "mushroom",   "oak_tree",   "orange",     "orchid",       "otter",
-    "palm_tree", "pear",          "pickup_truck", "pine_tree",  "plain",      "plate",      "poppy",        "porcupine",
-    "possum",    "rabbit",        "raccoon",      "ray",        "road",       "rocket",     "rose",         "sea",
-    "seal",      "shark",         "shrew",        "skunk",      "skyscraper", "snail",      "snake",        "spider",
-    "squirrel",  "streetcar",     "sunflower",    "sweet_pepper", "table",    "tank",       "telephone",    "television",
-    "tiger",     "tractor",       "train",        "trout",      "tulip",      "turtle",     "wardrobe",     "whale",
-    "willow_tree", "wolf",        "woman",        "worm",
+    "apple",      "aquarium_fish", "baby",         "bear",       "beaver",      "bed",         "bee",
+    "beetle",     "bicycle",       "bottle",       "bowl",       "boy",         "bridge",      "bus",
+    "butterfly",  "camel",         "can",          "castle",     "caterpillar", "cattle",      "chair",
+    "chimpanzee", "clock",         "cloud",        "cockroach",  "couch",       "crab",        "crocodile",
+    "cup",        "dinosaur",      "dolphin",      "elephant",   "flatfish",    "forest",      "fox",
+    "girl",       "hamster",       "house",        "kangaroo",   "keyboard",    "lamp",        "lawn_mower",
+    "leopard",    "lion",          "lizard",       "lobster",    "man",         "maple_tree",  "motorcycle",
+    "mountain",   "mouse",         "mushroom",     "oak_tree",   "orange",      "orchid",      "otter",
+    "palm_tree",  "pear",          "pickup_truck", "pine_tree",  "plain",       "plate",       "poppy",
+    "porcupine",  "possum",        "rabbit",       "raccoon",    "ray",         "road",        "rocket",
+    "rose",       "sea",           "seal",         "shark",      "shrew",       "skunk",       "skyscraper",
+    "snail",      "snake",         "spider",       "squirrel",   "streetcar",   "sunflower",   "sweet_pepper",
+    "table",      "tank",          "telephone",    "television", "tiger",       "tractor",     "train",
+    "trout",      "tulip",         "turtle",       "wardrobe",   "whale",       "willow_tree", "wolf",
+    "woman",      "worm",
 };
 _Static_assert(CR_COUNT(cifar10_names) == 10 && CR_COUNT(cifar100_names) == 100, "one name for each class");
 
@@ -39,12 +41,30 @@ struct cifar_form {
     const char *const *names;
 };
 static const struct cifar_form cifar10 = {
-    1, 10, 5, {10000, 10000}, "data_batch_%d.bin", "test_batch.bin", "/cifar-10-batches-bin", "batches.meta.txt",
-    "data_batch_1", "datasets/fetch-cifar10.sh", cifar10_names,
+    .label_bytes    = 1,
+    .classes        = 10,
+    .train_files    = 5,
+    .records_a_file = {10000, 10000},
+    .train_file     = NULL, /* numbered: data_batch_1.bin ... */
+    .val_file       = "test_batch.bin",
+    .subfolder      = "/cifar-10-batches-bin",
+    .meta           = "batches.meta.txt",
+    .python         = "data_batch_1",
+    .fetch          = "datasets/fetch-cifar10.sh",
+    .names          = cifar10_names,
 };
 static const struct cifar_form cifar100 = {
-    2, 100, 1, {50000, 10000}, "train.bin", "test.bin", "/cifar-100-binary", "fine_label_names.txt",
-    "train", "datasets/fetch-cifar100.sh", cifar100_names,
+    .label_bytes    = 2,
+    .classes        = 100,
+    .train_files    = 1,
+    .records_a_file = {50000, 10000},
+    .train_file     = "train.bin",
+    .val_file       = "test.bin",
+    .subfolder      = "/cifar-100-binary",
+    .meta           = "fine_label_names.txt",
+    .python         = "train",
+    .fetch          = "datasets/fetch-cifar100.sh",
+    .names          = cifar100_names,
 };
 
 struct cifar {
@@ -59,13 +79,15 @@ cr_status cr_cifar_parse(const uint8_t *bytes, size_t count, int label_bytes, co
     size_t record = (size_t)label_bytes + CR_CIFAR_PIXEL_BYTES;
     int    limit  = label_bytes == 1 ? 10 : 100;
     if (count % record)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: cut off inside record %lld", name, (long long)(first + (int64_t)(count / record)));
+        return CR_FAIL(CR_ERR_FORMAT, "%s: cut off inside record %lld", name,
+                       (long long)(first + (int64_t)(count / record)));
     for (size_t i = 0; i < count / record; i++) {
         const uint8_t *head = bytes + i * record, *red = head + label_bytes;
         int            label = head[label_bytes - 1];
         if (label >= limit || (label_bytes == 2 && head[0] >= 20))
-            return CR_FAIL(CR_ERR_FORMAT, "%s: record %lld has label %d, must be 0 to %d: this is not the %s binary form",
-                           name, (long long)(first + (int64_t)i), label >= limit ? label : head[0],
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s: record %lld has label %d, must be 0 to %d: this is not the %s binary form", name,
+                           (long long)(first + (int64_t)i), label >= limit ? label : head[0],
                            label >= limit ? limit - 1 : 19, label_bytes == 1 ? "CIFAR-10" : "CIFAR-100");
         uint8_t *out = pixels + i * CR_CIFAR_PIXEL_BYTES;
         for (int p = 0; p < PLANE; p++) {
@@ -79,9 +101,12 @@ cr_status cr_cifar_parse(const uint8_t *bytes, size_t count, int label_bytes, co
 }
 
 static void cifar_file_name(const struct cifar_form *form, enum cr_split split, int index, char buf[NAME_BYTES]) {
-    if (split == CR_SPLIT_VAL) snprintf(buf, NAME_BYTES, "%s", form->val_file);
-    else if (form->train_files == 1) snprintf(buf, NAME_BYTES, "%s", form->train_file);
-    else snprintf(buf, NAME_BYTES, "data_batch_%d.bin", index + 1);
+    if (split == CR_SPLIT_VAL)
+        snprintf(buf, NAME_BYTES, "%s", form->val_file);
+    else if (form->train_file)
+        snprintf(buf, NAME_BYTES, "%s", form->train_file);
+    else
+        snprintf(buf, NAME_BYTES, "data_batch_%d.bin", index + 1);
 }
 
 static cr_status cifar_read_file(const struct cifar *cifar, const char *path, int64_t records, struct cr_buffer *buffer,
@@ -93,8 +118,10 @@ static cr_status cifar_read_file(const struct cifar *cifar, const char *path, in
     struct stat info;
     if (fstat(fileno(file), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", path, strerror(errno));
     if (info.st_size != (off_t)((int64_t)record * records))
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %lld bytes, must be %lld (%lld records of %zu): cut off, or another format; get it "
-                    "again with %s", path, (long long)info.st_size, (long long)record * records, (long long)records, record,
+        CR_FAIL_OUT(CR_ERR_FORMAT,
+                    "%s: %lld bytes, must be %lld (%lld records of %zu): cut off, or another format; get it "
+                    "again with %s",
+                    path, (long long)info.st_size, (long long)record * records, (long long)records, record,
                     cifar->form->fetch);
     CR_TRY_OUT(cr_buffer_reserve(buffer, record * RECORDS_A_READ));
     for (int64_t at = 0; at < records; at += RECORDS_A_READ) {
@@ -126,10 +153,12 @@ static cr_status cifar_find_folder(const struct cr_config *config, const struct 
     }
     CR_TRY(cr_path_format(path, "%s/%s", root, form->python));
     if (access(path, F_OK) == 0)
-        return cr_config_fail(config, "data.root", "%s holds the Python form of the set; the binary form is needed: %s "
-                              "fetches it", root, form->fetch);
-    return cr_config_fail(config, "data.root", "neither %s nor %s/%s is in %s; %s fetches the set", file, form->subfolder + 1,
-                          file, root, form->fetch);
+        return cr_config_fail(config, "data.root",
+                              "%s holds the Python form of the set; the binary form is needed: %s "
+                              "fetches it",
+                              root, form->fetch);
+    return cr_config_fail(config, "data.root", "neither %s nor %s/%s is in %s; %s fetches the set", file,
+                          form->subfolder + 1, file, root, form->fetch);
 }
 
 /* Class names stand one a line, in label order; blank lines at the end. */
@@ -191,9 +220,9 @@ static void cifar_close(struct cr_dataset *dataset) {
 static const struct cr_dataset_ops cifar_ops = {cifar_view, cifar_name, cifar_close};
 
 cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
-    const struct cifar_form *form  = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;
-    int                      files = split == CR_SPLIT_TRAIN ? form->train_files : 1;
-    int64_t                  each  = form->records_a_file[split];
+    const struct cifar_form *form   = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;
+    int                      files  = split == CR_SPLIT_TRAIN ? form->train_files : 1;
+    int64_t                  each   = form->records_a_file[split];
     struct cr_buffer         buffer = {0};
     struct cifar            *cifar;
     char                     folder[PATH_MAX], path[PATH_MAX], name[NAME_BYTES];
@@ -220,8 +249,9 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     dataset->fingerprint = cr_hash_bytes(CR_HASH_START, cifar->labels, (size_t)dataset->count * sizeof *cifar->labels);
     /* The first and last picture stand for the pixels: labels alone would not tell two orders of one class apart. */
     dataset->fingerprint = cr_hash_bytes(dataset->fingerprint, cifar->pixels, CR_CIFAR_PIXEL_BYTES);
-    dataset->fingerprint = cr_hash_bytes(dataset->fingerprint, cifar->pixels + (size_t)(dataset->count - 1) * CR_CIFAR_PIXEL_BYTES,
-                                         CR_CIFAR_PIXEL_BYTES);
+    dataset->fingerprint =
+        cr_hash_bytes(dataset->fingerprint, cifar->pixels + (size_t)(dataset->count - 1) * CR_CIFAR_PIXEL_BYTES,
+                      CR_CIFAR_PIXEL_BYTES);
 out:
     cr_free(buffer.bytes);
     return status;

@@ -19,9 +19,9 @@
 enum { DEPTH_MAX = 32, CLASSES_MAX = 1000000 };
 
 struct picture {
-    size_t   name;  /* offset in `names`: the path within the split's folder */
+    size_t   name; /* offset in `names`: the path within the split's folder */
     int32_t  label;
-    uint64_t hash;  /* of that path */
+    uint64_t hash; /* of that path */
 };
 struct folder {
     char           *root; /* of this split */
@@ -108,7 +108,8 @@ static cr_status walk_entry(struct walk *walk, const struct dirent *entry, size_
 /* Lists the folder in walk->path, `length` bytes long, with all below it. */
 static cr_status walk_folder(struct walk *walk, size_t length, int depth) {
     struct stat info;
-    if (depth == DEPTH_MAX) return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", walk->path, DEPTH_MAX);
+    if (depth == DEPTH_MAX)
+        return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", walk->path, DEPTH_MAX);
     DIR *dir = opendir(walk->path);
     if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", walk->path, strerror(errno));
     cr_status            status = CR_OK;
@@ -131,7 +132,9 @@ out:
     return status;
 }
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static bool is_folder(const char *parent, const char *name) {
     char        path[PATH_MAX];
@@ -145,7 +148,7 @@ static cr_status list_classes(struct cr_arena *arena, const char *root, const ch
     DIR *dir = opendir(root);
     if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", root, strerror(errno));
     cr_status            status = CR_OK;
-    const char         **names = NULL, **kept;
+    const char         **names  = NULL, **kept;
     int                  found = 0, capacity = 0;
     const struct dirent *entry;
     while (errno = 0, (entry = readdir(dir))) {
@@ -197,7 +200,8 @@ static void keep_split(struct folder *folder, int64_t first, double fraction, en
     folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);
 }
 
-static cr_status list_class(struct walk *walk, const char *root, const char *name, double fraction, enum cr_split split) {
+static cr_status list_class(struct walk *walk, const char *root, const char *name, double fraction,
+                            enum cr_split split) {
     struct folder *folder = walk->folder;
     int64_t        first  = folder->count;
     struct stat    info;
@@ -209,10 +213,12 @@ static cr_status list_class(struct walk *walk, const char *root, const char *nam
     CR_TRY(walk_folder(walk, strlen(walk->path), 1));
     if (folder->count == first) {
         if (walk->foreign)
-            return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no PNG or JPEG picture in this class folder; other formats, such as "
-                           "%s, cannot be read: convert them", root, name, walk->foreign_name);
-        return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no picture (.jpg, .jpeg, .png) in this class folder; fill it or remove it",
-                       root, name);
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s/%s: no PNG or JPEG picture in this class folder; other formats, such as "
+                           "%s, cannot be read: convert them",
+                           root, name, walk->foreign_name);
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s/%s: no picture (.jpg, .jpeg, .png) in this class folder; fill it or remove it", root, name);
     }
     if (fraction > 0) keep_split(folder, first, fraction, split);
     qsort_r(folder->pictures + first, (size_t)(folder->count - first), sizeof *folder->pictures, compare_pictures,
@@ -281,7 +287,7 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
                             struct cr_dataset *dataset, struct folder *folder) {
     static const char *const train_names[] = {"train", "training"};
     static const char *const val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test"};
-    struct stat info;
+    struct stat              info;
     if (stat(root, &info) != 0) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
     if (!S_ISDIR(info.st_mode)) return cr_config_fail(config, "data.root", "%s is not a folder", root);
     const char *train    = find_part(root, train_names, CR_COUNT(train_names));
@@ -290,8 +296,10 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
     if (val && !train && split == CR_SPLIT_TRAIN)
         return cr_config_fail(config, "data.root", "%s has %s/ but no train/", root, val);
     if (!val && split == CR_SPLIT_VAL && fraction <= 0)
-        return cr_config_fail(config, "data.val_fraction", "is 0 and %s has no val/: set a share to hold out, e.g. 0.1, "
-                              "or make val/", root);
+        return cr_config_fail(config, "data.val_fraction",
+                              "is 0 and %s has no val/: set a share to hold out, e.g. 0.1, "
+                              "or make val/",
+                              root);
     const char *part = val && split == CR_SPLIT_VAL ? val : train ? train : "";
     CR_TRY(join(root, part, &folder->root));
     CR_TRY(list_split(dataset, folder, val ? 0 : fraction, split));

@@ -13,11 +13,12 @@
 
 enum { TRAIN_IMAGES = 4000, VAL_IMAGES = 1000, GENERATION = 1 }; /* GENERATION: raise it when the drawing changes */
 
-static const char *const split_names[] = {"train", "val"};
+static const char *const split_names[]   = {"train", "val"};
 static const char        manifest_name[] = "shapes.txt";
 
 static void manifest_text(const int64_t counts[2], char *buf, size_t size) {
-    snprintf(buf, size, "cresnet shapes %d\ntrain %lld\nval %lld\n", GENERATION, (long long)counts[0], (long long)counts[1]);
+    snprintf(buf, size, "cresnet shapes %d\ntrain %lld\nval %lld\n", GENERATION, (long long)counts[0],
+             (long long)counts[1]);
 }
 
 enum found { FOUND_NOTHING, FOUND_SAME, FOUND_OTHER };
@@ -68,7 +69,9 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     return remove(path);
 }
 
-static void remove_tree(const char *path) { nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+static void remove_tree(const char *path) {
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
 
 static cr_status write_pictures(const char *folder, enum cr_split split, int64_t count) {
     char    path[PATH_MAX];
@@ -124,9 +127,10 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
     switch (found) {
     case FOUND_SAME: return CR_OK;
     case FOUND_OTHER:
-        return CR_FAIL(CR_ERR_CONFIG, "%s is there already and is not the shapes set with %lld training and %lld validation "
-                       "pictures: set data.root to another folder, or remove that one", place, (long long)train_images,
-                       (long long)val_images);
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s is there already and is not the shapes set with %lld training and %lld validation "
+                       "pictures: set data.root to another folder, or remove that one",
+                       place, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }
     cr_log(CR_LOG_INFO, "drawing %lld pictures of shapes into %s", (long long)(train_images + val_images), place);
@@ -140,22 +144,26 @@ static cr_status default_root(const struct cr_config *config, const int64_t coun
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     bool        has_cache = cache && cache[0] == '/';
     if (!has_cache && !(home && home[0] == '/'))
-        return cr_config_fail(config, "data.root", "is empty and neither XDG_CACHE_HOME nor HOME is set: name a folder "
-                                                   "for the pictures");
-    return cr_path_format(buf, "%s%s/cresnet/shapes-%d-%lld-%lld", has_cache ? cache : home,
-                          has_cache ? "" : "/.cache", GENERATION, (long long)counts[0], (long long)counts[1]);
+        return cr_config_fail(config, "data.root",
+                              "is empty and neither XDG_CACHE_HOME nor HOME is set: name a folder "
+                              "for the pictures");
+    return cr_path_format(buf, "%s%s/cresnet/shapes-%d-%lld-%lld", has_cache ? cache : home, has_cache ? "" : "/.cache",
+                          GENERATION, (long long)counts[0], (long long)counts[1]);
 }
 
 cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     const char *const keys[2]   = {"data.train_images", "data.val_images"};
     const int64_t     counts[2] = {config->data.train_images ? config->data.train_images : TRAIN_IMAGES,
-                                   config->data.val_images ? config->data.val_images : VAL_IMAGES};
-    char              root[PATH_MAX];
+                               config->data.val_images ? config->data.val_images : VAL_IMAGES};
+    char root[PATH_MAX];
     for (int s = 0; s < 2; s++)
         if (counts[s] < CR_SHAPES_CLASSES)
-            return cr_config_fail(config, keys[s], "must be at least %d, one for each class of shapes", CR_SHAPES_CLASSES);
-    if (config->data.root[0]) CR_TRY(cr_path_format(root, "%s", config->data.root));
-    else CR_TRY(default_root(config, counts, root));
+            return cr_config_fail(config, keys[s], "must be at least %d, one for each class of shapes",
+                                  CR_SHAPES_CLASSES);
+    if (config->data.root[0])
+        CR_TRY(cr_path_format(root, "%s", config->data.root));
+    else
+        CR_TRY(default_root(config, counts, root));
     CR_TRY(cr_shapes_make(root, counts[0], counts[1]));
     return cr_folder_open(config, split, root, dataset);
 }

@@ -24,9 +24,15 @@ struct scene {
     } speck[SPECKS_MAX];
 };
 
-static double between(struct cr_rng *rng, double low, double high) { return low + (high - low) * cr_rng_real(rng); }
-static double length_of(double x, double y) { return sqrt(x * x + y * y); }
-static double clamp(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
+static double between(struct cr_rng *rng, double low, double high) {
+    return low + (high - low) * cr_rng_real(rng);
+}
+static double length_of(double x, double y) {
+    return sqrt(x * x + y * y);
+}
+static double clamp(double v, double low, double high) {
+    return v < low ? low : v > high ? high : v;
+}
 
 /* ---- figures: distance to the outline in units of the radius, negative inside ---- */
 
@@ -57,13 +63,17 @@ static double figure_checker(double x, double y) { /* nine fields in a square, f
     return nearest;
 }
 
-static double figure_circle(double x, double y) { return length_of(x, y) - 0.85; }
+static double figure_circle(double x, double y) {
+    return length_of(x, y) - 0.85;
+}
 
 static double figure_crescent(double x, double y) {
     return fmax(length_of(x, y) - 0.95, 0.72 - length_of(x - 0.42, y));
 }
 
-static double figure_cross(double x, double y) { return fmin(box(x, y, 0.95, 0.27), box(x, y, 0.27, 0.95)); }
+static double figure_cross(double x, double y) {
+    return fmin(box(x, y, 0.95, 0.27), box(x, y, 0.27, 0.95));
+}
 
 static double figure_heart(double x, double y) { /* two discs over a square that stands on its corner */
     double d = 0.7071067811865476, u = (x + (y - 0.05)) * d, v = ((y - 0.05) - x) * d;
@@ -71,14 +81,18 @@ static double figure_heart(double x, double y) { /* two discs over a square that
     return fmin(discs, box(u, v, 0.55, 0.55));
 }
 
-static double figure_ring(double x, double y) { return fabs(length_of(x, y) - 0.7) - 0.2; }
+static double figure_ring(double x, double y) {
+    return fabs(length_of(x, y) - 0.7) - 0.2;
+}
 
-static double figure_square(double x, double y) { return box(x, y, 0.76, 0.76); }
+static double figure_square(double x, double y) {
+    return box(x, y, 0.76, 0.76);
+}
 
 static double figure_star(double x, double y) { /* cos and sin of 36 degrees and their multiples */
     static const struct point corners[10] = {
-        {0, -1},      {0.2468, -0.3398}, {0.9511, -0.3090}, {0.3994, 0.1298},  {0.5878, 0.8090},
-        {0, 0.42},    {-0.5878, 0.8090}, {-0.3994, 0.1298}, {-0.9511, -0.3090}, {-0.2468, -0.3398},
+        {0, -1},   {0.2468, -0.3398}, {0.9511, -0.3090}, {0.3994, 0.1298},   {0.5878, 0.8090},
+        {0, 0.42}, {-0.5878, 0.8090}, {-0.3994, 0.1298}, {-0.9511, -0.3090}, {-0.2468, -0.3398},
     };
     return polygon(x, y, corners, 10);
 }
@@ -96,16 +110,20 @@ static const struct {
     const char *name;
     double (*distance)(double x, double y);
 } figures[CR_SHAPES_CLASSES] = {
-    {"checker", figure_checker}, {"circle", figure_circle}, {"crescent", figure_crescent}, {"cross", figure_cross},
-    {"heart", figure_heart},     {"ring", figure_ring},     {"square", figure_square},     {"star", figure_star},
+    {"checker", figure_checker}, {"circle", figure_circle},     {"crescent", figure_crescent}, {"cross", figure_cross},
+    {"heart", figure_heart},     {"ring", figure_ring},         {"square", figure_square},     {"star", figure_star},
     {"stripes", figure_stripes}, {"triangle", figure_triangle},
 };
 
-const char *cr_shapes_class(int label) { return figures[label].name; }
+const char *cr_shapes_class(int label) {
+    return figures[label].name;
+}
 
 /* ---- scenes ---- */
 
-static double luma(const double colour[3]) { return 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2]; }
+static double luma(const double colour[3]) {
+    return 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2];
+}
 
 static void draw_colour(struct cr_rng *rng, double darkest, double lightest, double out[3]) {
     do
@@ -141,7 +159,9 @@ static void draw_scene(struct cr_rng *rng, struct scene *scene) {
 }
 
 /* Share of a pixel within an outline that is `distance` pixels away from its middle. */
-static double coverage(double distance) { return clamp(0.5 - distance, 0, 1); }
+static double coverage(double distance) {
+    return clamp(0.5 - distance, 0, 1);
+}
 
 /* Four bytes of one word, centred and added: near enough to a bell, standard deviation about 1. */
 static double bell(uint32_t word) {

@@ -5,7 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POOL_PICTURES = 64, POOL_BYTES_MAX = 32 << 20, TRAIN_IMAGES = 51200, VAL_IMAGES = 5120, PURPOSE_PIXELS = 0, PURPOSE_LABEL = 1 };
+enum {
+    POOL_PICTURES  = 64,
+    POOL_BYTES_MAX = 32 << 20,
+    TRAIN_IMAGES   = 51200,
+    VAL_IMAGES     = 5120,
+    PURPOSE_PIXELS = 0,
+    PURPOSE_LABEL  = 1
+};
 
 struct synthetic {
     uint64_t      seed;
@@ -16,8 +23,8 @@ struct synthetic {
 
 static cr_status synthetic_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                                 struct cr_image *view, int32_t *label) {
-    const struct synthetic *s   = dataset->state;
-    struct cr_rng           rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
+    const struct synthetic *s = dataset->state;
+    struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
     (void)scratch;
     *label      = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
     int picture = (int)cr_rng_below(&rng, (uint64_t)s->pictures);

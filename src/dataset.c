@@ -35,8 +35,9 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
     case CR_DATA_CIFAR100: return cr_cifar_open(config, split, dataset);
     case CR_DATA_FOLDER:
         if (!config->data.root[0])
-            return cr_config_fail(config, "data.root", "is empty: name the folder that holds train/ and val/, or one "
-                                                       "folder of pictures for each class");
+            return cr_config_fail(config, "data.root",
+                                  "is empty: name the folder that holds train/ and val/, or one "
+                                  "folder of pictures for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
     }
@@ -67,8 +68,12 @@ void cr_dataset_close(struct cr_dataset *dataset) {
     cr_free(dataset);
 }
 
-int64_t cr_dataset_count(const struct cr_dataset *dataset) { return dataset->count; }
-int     cr_dataset_classes(const struct cr_dataset *dataset) { return dataset->classes; }
+int64_t cr_dataset_count(const struct cr_dataset *dataset) {
+    return dataset->count;
+}
+int cr_dataset_classes(const struct cr_dataset *dataset) {
+    return dataset->classes;
+}
 
 const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label) {
     CR_ASSERT(label >= 0 && label < dataset->classes);
@@ -114,8 +119,12 @@ void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out) 
         low  = CR_MIN(low, dataset->class_counts[c]);
         high = CR_MAX(high, dataset->class_counts[c]);
     }
-    if (low == high) cr_text_add(out, ", %lld a class", (long long)low);
-    else cr_text_add(out, ", %lld-%lld a class", (long long)low, (long long)high);
+    if (low == high)
+        cr_text_add(out, ", %lld a class", (long long)low);
+    else
+        cr_text_add(out, ", %lld-%lld a class", (long long)low, (long long)high);
 }
 
-uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset) { return dataset->fingerprint; }
+uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset) {
+    return dataset->fingerprint;
+}

@@ -48,10 +48,17 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
         size_t      at, length;
         const char *name;
     } known[] = {
-        {"GIF8", 0, 4, "a GIF"},        {"WEBP", 8, 4, "a WebP"},        {"BM", 0, 2, "a BMP"},
-        {"II*\0", 0, 4, "a TIFF"},      {"MM\0*", 0, 4, "a TIFF"},       {"ftypavif", 4, 8, "an AVIF"},
-        {"ftyphei", 4, 7, "an HEIF"},   {"<!DOCTYPE", 0, 9, "an HTML"},  {"<html", 0, 5, "an HTML"},
-        {"\xff\x0a", 0, 2, "a JPEG XL"}, {"version https", 0, 13, "a Git LFS pointer"},
+        {"GIF8", 0, 4, "a GIF"},
+        {"WEBP", 8, 4, "a WebP"},
+        {"BM", 0, 2, "a BMP"},
+        {"II*\0", 0, 4, "a TIFF"},
+        {"MM\0*", 0, 4, "a TIFF"},
+        {"ftypavif", 4, 8, "an AVIF"},
+        {"ftyphei", 4, 7, "an HEIF"},
+        {"<!DOCTYPE", 0, 9, "an HTML"},
+        {"<html", 0, 5, "an HTML"},
+        {"\xff\x0a", 0, 2, "a JPEG XL"},
+        {"version https", 0, 13, "a Git LFS pointer"},
     };
     for (size_t i = 0; i < CR_COUNT(known); i++)
         if (count >= known[i].at + known[i].length && !memcmp(b + known[i].at, known[i].magic, known[i].length))

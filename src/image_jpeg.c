@@ -54,7 +54,9 @@ static void jpeg_on_message(j_common_ptr jpeg, int level) {
     }
 }
 
-static void jpeg_start_source(j_decompress_ptr jpeg) { (void)jpeg; }
+static void jpeg_start_source(j_decompress_ptr jpeg) {
+    (void)jpeg;
+}
 
 static boolean jpeg_want_more(j_decompress_ptr jpeg) {
     jpeg_give_up(jpeg->client_data, "the file is cut off");
@@ -103,7 +105,8 @@ static cr_status jpeg_read_picture(struct jpeg_job *job) {
     if (pixels / most > job->count) jpeg_give_up(job, "the file is cut off");
     int channels = jpeg->num_components;
     if (channels != 1 && channels != 3 && channels != 4)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: a JPEG with %d colour components; 1, 3 or 4 can be read", job->name, channels);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: a JPEG with %d colour components; 1, 3 or 4 can be read", job->name,
+                       channels);
     jpeg->out_color_space = channels == 4 ? JCS_CMYK : JCS_RGB;
     jpeg->dct_method      = JDCT_ISLOW;
     jpeg_start_decompress(jpeg);
@@ -131,20 +134,20 @@ static cr_status jpeg_read_guarded(struct jpeg_job *job) {
 
 cr_status cr_jpeg_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                          struct cr_image *view) {
-    struct jpeg_job job  = {.count = count, .name = name, .pixels = pixels};
-    job.jpeg.err         = jpeg_std_error(&job.errors);
-    job.jpeg.client_data = &job;
-    job.errors.error_exit          = jpeg_on_error;
-    job.errors.emit_message        = jpeg_on_message;
-    job.progress.progress_monitor  = jpeg_watch;
-    job.source.next_input_byte     = bytes;
-    job.source.bytes_in_buffer     = count;
-    job.source.init_source         = jpeg_start_source;
-    job.source.fill_input_buffer   = jpeg_want_more;
-    job.source.skip_input_data     = jpeg_skip;
-    job.source.resync_to_restart   = jpeg_resync_to_restart;
-    job.source.term_source         = jpeg_start_source;
-    cr_status status               = jpeg_read_guarded(&job);
+    struct jpeg_job job           = {.count = count, .name = name, .pixels = pixels};
+    job.jpeg.err                  = jpeg_std_error(&job.errors);
+    job.jpeg.client_data          = &job;
+    job.errors.error_exit         = jpeg_on_error;
+    job.errors.emit_message       = jpeg_on_message;
+    job.progress.progress_monitor = jpeg_watch;
+    job.source.next_input_byte    = bytes;
+    job.source.bytes_in_buffer    = count;
+    job.source.init_source        = jpeg_start_source;
+    job.source.fill_input_buffer  = jpeg_want_more;
+    job.source.skip_input_data    = jpeg_skip;
+    job.source.resync_to_restart  = jpeg_resync_to_restart;
+    job.source.term_source        = jpeg_start_source;
+    cr_status status              = jpeg_read_guarded(&job);
     int       width = (int)job.jpeg.output_width, height = (int)job.jpeg.output_height;
     jpeg_destroy_decompress(&job.jpeg); /* fine also when it was never created: the struct is zero then */
     CR_TRY(status);

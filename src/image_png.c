@@ -35,7 +35,9 @@ static void png_on_error(png_structp png, png_const_charp message) {
     longjmp(job->jump, 1);
 }
 
-static void png_on_warning(png_structp png, png_const_charp message) { (void)png, (void)message; }
+static void png_on_warning(png_structp png, png_const_charp message) {
+    (void)png, (void)message;
+}
 
 static png_voidp png_get_memory(png_structp png, png_alloc_size_t size) {
     void *p = cr_alloc(size, 1);
@@ -123,7 +125,9 @@ static void png_give_bytes(png_structp png, png_bytep from, size_t count) {
     if (fwrite(from, 1, count, job->file) != count) png_error(png, strerror(errno));
 }
 
-static void png_flush_nothing(png_structp png) { (void)png; }
+static void png_flush_nothing(png_structp png) {
+    (void)png;
+}
 
 static cr_status png_write_guarded(struct png_job *job) {
     job->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_get_memory,

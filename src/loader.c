@@ -4,8 +4,8 @@
  * open the next slot when it is free, claim its samples a few at a time, and the last one to finish makes it ready. The
  * consumer takes ready batches in order and gives slots back.
  *
- * All shared fields are guarded by `mutex`, except a claimed sample's pixels and label, which belong to the worker until
- * it reports them done. `stop` is also read without it, to leave in mid-claim. */
+ * All shared fields are guarded by `mutex`, except a claimed sample's pixels and label, which belong to the worker
+ * until it reports them done. `stop` is also read without it, to leave in mid-claim. */
 #include "data_impl.h"
 
 #include <pthread.h>
@@ -23,8 +23,8 @@ struct slot {
     int64_t   seq;     /* -1: free */
     int64_t   epoch, index;
     int64_t   claimed, done;
-    bool      held;     /* by the consumer */
-    cr_status status;   /* of the first sample, in batch order, that failed for good */
+    bool      held;   /* by the consumer */
+    cr_status status; /* of the first sample, in batch order, that failed for good */
     int64_t   error_at;
     char      error[ERROR_BYTES];
 };
@@ -47,9 +47,9 @@ struct cr_loader {
 
     /* Corrupt pictures, with a lock of their own: meeting one must not stop the others. */
     pthread_mutex_t corrupt_mutex;
-    uint8_t        *corrupt_seen;   /* a bit a sample */
+    uint8_t        *corrupt_seen; /* a bit a sample */
     int64_t         corrupt_count;
-    uint32_t       *spare_order;    /* made when the first replacement is needed */
+    uint32_t       *spare_order; /* made when the first replacement is needed */
     int64_t         spare_epoch;
 
     struct worker *workers;
@@ -100,8 +100,10 @@ static void open_slot(struct cr_loader *loader, struct slot *slot, int64_t seq) 
     }
     for (int64_t i = 0; i < batch; i++) {
         int64_t position = slot->index * batch + i;
-        if (loader->order) slot->samples[i] = loader->order[position % loader->count];
-        else slot->samples[i] = position < loader->count ? position : -1;
+        if (loader->order)
+            slot->samples[i] = loader->order[position % loader->count];
+        else
+            slot->samples[i] = position < loader->count ? position : -1;
     }
 }
 
@@ -148,7 +150,9 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     return cr_prepare_eval_with(&o->prepare, &view, scratch, image);
 }
 
-static bool is_corrupt(cr_status status) { return status == CR_ERR_FORMAT || status == CR_ERR_IO; }
+static bool is_corrupt(cr_status status) {
+    return status == CR_ERR_FORMAT || status == CR_ERR_IO;
+}
 
 static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *label) {
     memset(image, 0, (size_t)loader->options.prepare.size * loader->options.prepare.size * 3);
@@ -263,7 +267,8 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
     CR_ASSERT(o->split == CR_SPLIT_TRAIN || (o->epoch == 0 && o->first_batch == 0));
     if (dataset->count < 1) return CR_FAIL(CR_ERR_CONFIG, "the data set has no pictures");
     if (o->split == CR_SPLIT_TRAIN && dataset->count < o->batch)
-        return CR_FAIL(CR_ERR_CONFIG, "[train] batch = %lld is more than the %lld training pictures: take a smaller batch",
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "[train] batch = %lld is more than the %lld training pictures: take a smaller batch",
                        (long long)o->batch, (long long)dataset->count);
     if (dataset->count > UINT32_MAX) return CR_FAIL(CR_ERR_CONFIG, "more than 2^32 pictures in a data set");
     return CR_OK;
@@ -414,8 +419,10 @@ cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch) {
     int64_t   start  = cr_time_ns();
     cr_status status = CR_OK;
     pthread_mutex_lock(&loader->mutex);
-    if (exists(loader, loader->next_out)) status = take_batch(loader, batch);
-    else *batch = (struct cr_batch){.slot = -1};
+    if (exists(loader, loader->next_out))
+        status = take_batch(loader, batch);
+    else
+        *batch = (struct cr_batch){.slot = -1};
     loader->wait_ns += cr_time_ns() - start;
     pthread_mutex_unlock(&loader->mutex);
     return status;
@@ -433,7 +440,9 @@ void cr_loader_release(struct cr_loader *loader, struct cr_batch *batch) {
     *batch = (struct cr_batch){.slot = -1};
 }
 
-int64_t cr_loader_wait_ns(const struct cr_loader *loader) { return loader->wait_ns; }
+int64_t cr_loader_wait_ns(const struct cr_loader *loader) {
+    return loader->wait_ns;
+}
 
 int64_t cr_loader_corrupt(const struct cr_loader *loader) {
     struct cr_loader *shared = (struct cr_loader *)loader; /* reading a counter leaves it as it was */

@@ -25,7 +25,9 @@ struct axis {
     int32_t *weight;        /* [count][stride] */
 };
 
-static size_t align_up(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t align_up(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
 
 /* PIL holds the box in floats, and so the scale comes from a float difference. */
 static double axis_scale(double at, double length, int full) {
@@ -33,7 +35,9 @@ static double axis_scale(double at, double length, int full) {
     return (double)(high - low) / full;
 }
 
-static int axis_stride(double scale) { return (int)ceil(CR_MAX(scale, 1.0)) * 2 + 1; }
+static int axis_stride(double scale) {
+    return (int)ceil(CR_MAX(scale, 1.0)) * 2 + 1;
+}
 
 static void axis_fill(struct axis *axis, double *raw, double at, double scale, int source, int part) {
     double reduction = CR_MAX(scale, 1.0), low = (double)(float)at;
@@ -50,7 +54,7 @@ static void axis_fill(struct axis *axis, double *raw, double at, double scale, i
         axis->first[i] = first;
         axis->taps[i]  = taps;
         for (int t = 0; t < taps; t++) {
-            double share                       = sum != 0.0 ? raw[t] / sum : raw[t];
+            double share                               = sum != 0.0 ? raw[t] / sum : raw[t];
             axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + share * (1 << WEIGHT_BITS));
         }
     }
@@ -62,8 +66,8 @@ static inline uint8_t clip(int32_t sum) {
 }
 
 /* ROW_BLOCK rows, interleaved as block[x][LANES], -> the same rows of the output, row r at dst + r*dst_stride. */
-static inline __attribute__((always_inline)) void across_body(const struct axis *axis, const uint8_t *block, uint8_t *dst,
-                                                              size_t dst_stride, int rows, bool flip) {
+static inline __attribute__((always_inline)) void across_body(const struct axis *axis, const uint8_t *block,
+                                                              uint8_t *dst, size_t dst_stride, int rows, bool flip) {
     for (int i = 0; i < axis->count; i++) {
         const int32_t *weight = axis->weight + (size_t)i * axis->stride;
         const uint8_t *from   = block + (size_t)axis->first[i] * LANES;
@@ -97,15 +101,19 @@ __attribute__((target("avx2"))) static void across_avx2(const struct axis *axis,
                                                         size_t dst_stride, int rows, bool flip) {
     across_body(axis, block, dst, dst_stride, rows, flip);
 }
-__attribute__((target("avx2"))) static void down_avx2(const int32_t *weight, int taps, const uint8_t *src, size_t stride,
-                                                      uint8_t *dst, size_t count) {
+__attribute__((target("avx2"))) static void down_avx2(const int32_t *weight, int taps, const uint8_t *src,
+                                                      size_t stride, uint8_t *dst, size_t count) {
     down_body(weight, taps, src, stride, dst, count);
 }
-static bool has_avx2(void) { return __builtin_cpu_supports("avx2"); }
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2");
+}
 #else
 #define across_avx2 across_plain
 #define down_avx2 down_plain
-static bool has_avx2(void) { return false; }
+static bool has_avx2(void) {
+    return false;
+}
 #endif
 
 static void across_plain(const struct axis *axis, const uint8_t *block, uint8_t *dst, size_t dst_stride, int rows,
@@ -136,7 +144,8 @@ static void pass_across(const struct cr_resize *job, const struct axis *axis, in
     }
 }
 
-static void pass_down(const struct cr_resize *job, const struct axis *axis, const uint8_t *src, size_t stride, int row) {
+static void pass_down(const struct cr_resize *job, const struct axis *axis, const uint8_t *src, size_t stride,
+                      int row) {
     bool avx2 = has_avx2();
     for (int i = 0; i < axis->count; i++)
         (avx2 ? down_avx2 : down_plain)(axis->weight + (size_t)i * axis->stride, axis->taps[i],
@@ -162,15 +171,16 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     CR_ASSERT(job->part_w > 0 && job->part_h > 0 && job->w > 0 && job->h > 0);
     double scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
     /* As in PIL an axis that keeps its pixels is copied, not filtered; mirroring is done by the horizontal pass. */
-    bool across = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
-    bool down   = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
-    struct axis ax = {.count = job->part_w, .stride = axis_stride(scale_x)};
-    struct axis ay = {.count = job->part_h, .stride = axis_stride(scale_y)};
+    bool        across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
+    bool        down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
+    struct axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
+    struct axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y)};
     size_t      row_bytes = (size_t)job->part_w * 3, used = 0, middle_rows = 0;
     double     *raw;
     uint8_t    *block, *middle, *base = NULL;
     if (across && down) /* the rows that the vertical taps will touch, and a little more */
-        middle_rows = (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
+        middle_rows =
+            (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
     for (int round = 0; round < 2; round++) {
         used = 0;
         carve_axis(&ax, base, &used);
@@ -206,9 +216,21 @@ cr_status cr_image_resize(const struct cr_image *src, double x, double y, double
                           int out_h, bool flip) {
     struct cr_buffer tables = {0};
     struct cr_resize job    = {
-           .src = src->rgb, .src_w = src->width, .src_h = src->height, .src_stride = (size_t)src->width * 3,
-           .x = x, .y = y, .w = w, .h = h, .full_w = out_w, .full_h = out_h, .part_w = out_w, .part_h = out_h,
-           .dst = dst, .dst_stride = (size_t)out_w * 3, .flip = flip,
+           .src        = src->rgb,
+           .src_w      = src->width,
+           .src_h      = src->height,
+           .src_stride = (size_t)src->width * 3,
+           .x          = x,
+           .y          = y,
+           .w          = w,
+           .h          = h,
+           .full_w     = out_w,
+           .full_h     = out_h,
+           .part_w     = out_w,
+           .part_h     = out_h,
+           .dst        = dst,
+           .dst_stride = (size_t)out_w * 3,
+           .flip       = flip,
     };
     CR_ASSERT(x >= 0 && y >= 0 && x + w <= src->width && y + h <= src->height);
     cr_status status = cr_resize_run(&job, &tables);

@@ -76,7 +76,9 @@ static inline int drop_one(const char *path, const struct stat *info, int kind, 
     (void)info, (void)kind, (void)ftw;
     return remove(path);
 }
-static inline void drop_folder(const char *path) { nftw(path, drop_one, 16, FTW_DEPTH | FTW_PHYS); }
+static inline void drop_folder(const char *path) {
+    nftw(path, drop_one, 16, FTW_DEPTH | FTW_PHYS);
+}
 
 /* mkdir -p of the folder part of path */
 static inline void make_parents(const char *path) {

@@ -25,15 +25,22 @@ static void put_set(const char *folder) {
 
 static struct cr_loader_options plain_options(enum cr_split split, int64_t batch, int workers) {
     return (struct cr_loader_options){
-        .split = split, .batch = batch, .workers = workers, .prefetch = 3, .seed = 9, .drop_last = true,
-        .prepare = {.size = 8, .crop = split == CR_SPLIT_TRAIN ? CR_CROP_PAD : CR_CROP_NONE, .pad = 2, .hflip = 0.5},
+        .split     = split,
+        .batch     = batch,
+        .workers   = workers,
+        .prefetch  = 3,
+        .seed      = 9,
+        .drop_last = true,
+        .prepare   = {.size = 8, .crop = split == CR_SPLIT_TRAIN ? CR_CROP_PAD : CR_CROP_NONE, .pad = 2, .hflip = 0.5},
     };
 }
 
-/* Sum of the images and labels of `batches` batches from where the options start; *ends = epoch and index of the last. */
-static uint64_t sum_batches(const struct cr_dataset *set, struct cr_loader_options options, int batches, int64_t ends[2]) {
+/* Sum of the images and labels of `batches` batches from where the options start; *ends = epoch and index of the last.
+ */
+static uint64_t sum_batches(const struct cr_dataset *set, struct cr_loader_options options, int batches,
+                            int64_t ends[2]) {
     struct cr_loader *loader;
-    uint64_t          sum = CR_HASH_START;
+    uint64_t          sum    = CR_HASH_START;
     cr_status         status = cr_loader_open(set, &options, &loader);
     if (status != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
@@ -107,7 +114,7 @@ static void resume_continues_exactly(void) {
         later.epoch                    = start / 7;
         later.first_batch              = start % 7;
         CHECK(sum_batches(set, later, 3, NULL) == whole);
-        later.epoch = 0; /* the same place, said otherwise: batches run on into later epochs */
+        later.epoch       = 0; /* the same place, said otherwise: batches run on into later epochs */
         later.first_batch = start;
         CHECK(sum_batches(set, later, 3, NULL) == whole);
     }
@@ -115,7 +122,9 @@ static void resume_continues_exactly(void) {
 }
 
 /* Of a batch's pictures: which samples are they? Reads the colour of the middle, which no crop by 2 of 8 removes. */
-static int sample_of(const struct cr_batch *batch, int i) { return batch->images[(size_t)i * 192 + (4 * 8 + 4) * 3] - 1; }
+static int sample_of(const struct cr_batch *batch, int i) {
+    return batch->images[(size_t)i * 192 + (4 * 8 + 4) * 3] - 1;
+}
 
 static void an_epoch_is_a_permutation(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
@@ -315,8 +324,9 @@ static void closing_does_not_wait_for_the_rest(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=4096", "data.image_size=224"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 1024, 3);
-    options.prepare                  = (struct cr_prepare){.size = 224, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.9, 1}, .ratio = {1, 1}};
-    options.prefetch                 = 1;
+    options.prepare =
+        (struct cr_prepare){.size = 224, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.9, 1}, .ratio = {1, 1}};
+    options.prefetch = 1;
     for (int i = 0; i < 3; i++) {
         struct cr_loader *loader;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
@@ -410,7 +420,7 @@ static void speed_of_pad_crops(void) {
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=51200"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 512, 0);
     options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
-    int64_t start                    = cr_time_ns();
+    int64_t           start          = cr_time_ns();
     struct cr_loader *loader;
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     for (int b = 0; b < 100; b++) {
@@ -425,6 +435,6 @@ static void speed_of_pad_crops(void) {
 
 TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(an_epoch_is_a_permutation),
       CASE(evaluation_delivers_each_sample_once), CASE(skipped_pictures_are_replaced_and_counted),
-      CASE(fatal_names_the_picture_in_order), CASE(nothing_readable_is_an_error), CASE(closing_does_not_wait_for_the_rest),
-      CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held), CASE(failing_allocations_are_clean),
-      CASE(speed_of_pad_crops))
+      CASE(fatal_names_the_picture_in_order), CASE(nothing_readable_is_an_error),
+      CASE(closing_does_not_wait_for_the_rest), CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held),
+      CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))

@@ -37,8 +37,8 @@ static void fill_record(uint8_t *record, int label_bytes, int coarse, int fine) 
 }
 
 static void cifar_records_become_nhwc(void) {
-    uint8_t  bytes[2 * RECORD100], pixels[2 * 3072];
-    int32_t  labels[2];
+    uint8_t bytes[2 * RECORD100], pixels[2 * 3072];
+    int32_t labels[2];
     fill_record(bytes, 2, 19, 7);
     fill_record(bytes + RECORD100, 2, 0, 99);
     REQUIRE_OK(cr_cifar_parse(bytes, sizeof bytes, 2, "train.bin", 0, pixels, labels));
@@ -65,7 +65,8 @@ static void put_cifar(const char *root, const char *name, int64_t records, int l
     make_parents(path);
     fill_record(record, label_bytes, 1, label);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (fd < 0 || pwrite(fd, record, bytes, (off_t)(bytes * (size_t)(records - 1))) != (ssize_t)bytes) printf("    cannot write %s\n", path);
+    if (fd < 0 || pwrite(fd, record, bytes, (off_t)(bytes * (size_t)(records - 1))) != (ssize_t)bytes)
+        printf("    cannot write %s\n", path);
     close(fd);
 }
 
@@ -94,7 +95,8 @@ static void cifar10_folder_is_found_and_checked(void) {
     CHECK_STR(cr_dataset_class_name(set, 0), "a");
     cr_dataset_close(set);
     put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\nb\n");
-    CHECK_REFUSED(CR_ERR_FORMAT, "batches.meta.txt", "2 class names, must be 10", CR_SPLIT_VAL, "data.kind=cifar10", root);
+    CHECK_REFUSED(CR_ERR_FORMAT, "batches.meta.txt", "2 class names, must be 10", CR_SPLIT_VAL, "data.kind=cifar10",
+                  root);
     put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
     put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 9999, 1, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "test_batch.bin", "must be 30730000", CR_SPLIT_VAL, "data.kind=cifar10", root);
@@ -136,7 +138,7 @@ static void cifar10_is_the_published_set(void) {
                                         {994, 1042, 965, 997, 990, 1029, 978, 1015, 961, 1029},
                                         {1003, 963, 1041, 976, 1004, 1021, 1004, 981, 1024, 983},
                                         {1014, 1014, 952, 1016, 997, 1025, 980, 977, 1003, 1022}};
-    char path[SUPPORT_PATH], root[SUPPORT_PATH];
+    char             path[SUPPORT_PATH], root[SUPPORT_PATH];
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     text_into(path, "%s/cifar10/data_batch_1.bin", test_data_dir());
     if (access(path, R_OK) != 0) SKIP("no unpacked cifar10 in CRESNET_TEST_DATA");
@@ -144,8 +146,8 @@ static void cifar10_is_the_published_set(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path, root)));
     REQUIRE(cr_dataset_count(set) == 50000);
-    int      counts[5][10] = {{0}};
-    double   sum[3] = {0}, square[3] = {0};
+    int            counts[5][10] = {{0}};
+    double         sum[3] = {0}, square[3] = {0};
     struct cr_text text = {0};
     for (int64_t i = 0; i < 50000; i++) {
         struct cr_image image;
@@ -234,13 +236,15 @@ static void wrong_folders_are_refused(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], other[SUPPORT_PATH];
     make_folder(folder);
     root_is(folder, root);
-    CHECK_REFUSED(CR_ERR_CONFIG, "/nonexistent/x", "data", CR_SPLIT_TRAIN, "data.kind=folder", "data.root=/nonexistent/x");
+    CHECK_REFUSED(CR_ERR_CONFIG, "/nonexistent/x", "data", CR_SPLIT_TRAIN, "data.kind=folder",
+                  "data.root=/nonexistent/x");
     CHECK_REFUSED(CR_ERR_FORMAT, folder, "no class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_picture(folder, "train/a/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no picture", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no picture", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder",
+                  root);
     put_text(folder, "train/b/x.webp", "RIFF");
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_picture(folder, "train/b/1.png", 2, 2, 0);
@@ -326,10 +330,12 @@ static void shapes_are_made_once(void) {
     cr_dataset_close(train);
     cr_dataset_close(val);
     cr_text_free(&text);
-    CHECK_REFUSED(CR_ERR_CONFIG, path, "is there already", CR_SPLIT_TRAIN, root, "data.train_images=60", "data.val_images=20");
+    CHECK_REFUSED(CR_ERR_CONFIG, path, "is there already", CR_SPLIT_TRAIN, root, "data.train_images=60",
+                  "data.val_images=20");
     CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root, "data.train_images=9");
     text_into(path, "%s/readonly/x", "/proc");
-    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot be created", CR_SPLIT_TRAIN, root_is(path, root), "data.train_images=10");
+    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot be created", CR_SPLIT_TRAIN, root_is(path, root),
+                  "data.train_images=10");
     setenv("XDG_CACHE_HOME", folder, 1);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.train_images=10", "data.val_images=10"));
     cr_dataset_close(train);
@@ -350,14 +356,16 @@ static void shapes_are_the_same_everywhere(void) {
         hash    = cr_hash_bytes(hash, rgb, sizeof rgb);
         for (int k = 0; k < i; k++) CHECK(seen[k] != seen[i]);
     }
-    CHECK(hash == UINT64_C(3530794328191104419)); /* changes with the drawing, and only with it: then raise GENERATION */
+    CHECK(hash ==
+          UINT64_C(3530794328191104419)); /* changes with the drawing, and only with it: then raise GENERATION */
 }
 
 static void synthetic_is_a_function_of_seed_and_sample(void) {
     struct cr_dataset *a, *b, *c;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &c, "data.kind=synthetic", "model.classes=7", "data.train_images=1000", "train.seed=2"));
+    REQUIRE_OK(
+        OPEN(CR_SPLIT_TRAIN, &c, "data.kind=synthetic", "model.classes=7", "data.train_images=1000", "train.seed=2"));
     int counts[7] = {0}, differs = 0;
     for (int64_t i = 0; i < 1000; i++) {
         struct cr_image x, y, z;
@@ -374,7 +382,8 @@ static void synthetic_is_a_function_of_seed_and_sample(void) {
     }
     CHECK_INT(differs, 1000);
     for (int k = 0; k < 7; k++) CHECK_NEAR(counts[k], 1000 / 7.0, 60);
-    CHECK(cr_dataset_fingerprint(a) == cr_dataset_fingerprint(b) && cr_dataset_fingerprint(a) != cr_dataset_fingerprint(c));
+    CHECK(cr_dataset_fingerprint(a) == cr_dataset_fingerprint(b) &&
+          cr_dataset_fingerprint(a) != cr_dataset_fingerprint(c));
     cr_dataset_close(a);
     cr_dataset_close(b);
     cr_dataset_close(c);

@@ -64,7 +64,8 @@ static cr_status decode_status(const uint8_t *bytes, size_t count) {
 
 /* Cut anywhere before the last pixels' data, a file is refused with its name; never a crash, never a leak. */
 static void cut_files_are_refused(void) {
-    static const char *const names[] = {"rgb.png", "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg", "cmyk.jpg", "l.jpg"};
+    static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
+                                        "cmyk.jpg", "l.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char   path[SUPPORT_PATH];
         size_t count;
@@ -75,7 +76,8 @@ static void cut_files_are_refused(void) {
         /* The end chunk of a PNG (12 bytes) and the end marker of a JPEG are not needed for the pixels. */
         size_t whole = strstr(names[n], "png") ? count - 16 : count - 8;
         for (size_t cut = 0; cut < whole; cut++) {
-            if (decode_status(bytes, cut) == CR_OK) TEST_FAIL_("%s cut to %zu of %zu bytes was taken", names[n], cut, count);
+            if (decode_status(bytes, cut) == CR_OK)
+                TEST_FAIL_("%s cut to %zu of %zu bytes was taken", names[n], cut, count);
             if (cut > 0) CHECK_HAS(cr_error_message(), "cut.pic");
         }
         CHECK_STATUS(decode_status(bytes, count), CR_OK);
@@ -111,9 +113,15 @@ static void other_files_are_named(void) {
         const char *bytes, *says;
         size_t      count;
     } cases[] = {
-        {"", "empty", 0},           {"GIF89a....", "GIF", 10},  {"RIFF....WEBPVP8 ", "WebP", 16},
-        {"BM......", "BMP", 8},     {"hello", "neither", 5},    {"<!DOCTYPE html>", "HTML", 15},
-        {"\xff\xd8\xff", "JPEG", 3}, {"\x89PNG\r\n\x1a\n", "PNG", 8}, {"version https://git-lfs", "LFS", 22},
+        {"", "empty", 0},
+        {"GIF89a....", "GIF", 10},
+        {"RIFF....WEBPVP8 ", "WebP", 16},
+        {"BM......", "BMP", 8},
+        {"hello", "neither", 5},
+        {"<!DOCTYPE html>", "HTML", 15},
+        {"\xff\xd8\xff", "JPEG", 3},
+        {"\x89PNG\r\n\x1a\n", "PNG", 8},
+        {"version https://git-lfs", "LFS", 22},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         struct cr_image image;
@@ -144,9 +152,10 @@ static void bombs_are_refused(void) {
     CHECK_HAS(cr_error_message(), "at most");
     cr_free(jpeg);
     /* 16000 x 16000 pixels of 8-bit colour, in a PNG whose header has a right check sum and nothing behind it. */
-    static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0, 0, 0, 13, 'I', 'H', 'D', 'R',
-                                  0, 0, 0x3e, 0x80, 0, 0, 0x3e, 0x80, 8, 2, 0, 0, 0, 0xce, 0x1c, 0x48, 0x89,
-                                  0, 0, 0, 0, 'I', 'D', 'A', 'T', 0x35, 0xaf, 6, 0x1e};
+    static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0, 0,    13,
+                                  'I',  'H', 'D', 'R', 0,    0,    0x3e, 0x80, 0,    0, 0x3e, 0x80,
+                                  8,    2,   0,   0,   0,    0xce, 0x1c, 0x48, 0x89, 0, 0,    0,
+                                  0,    'I', 'D', 'A', 'T',  0x35, 0xaf, 6,    0x1e};
     CHECK_STATUS(cr_image_decode(png, sizeof png, "bomb.png", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "cannot hold 16000 x 16000");
 }
@@ -170,7 +179,8 @@ static void written_png_reads_back(void) {
     drop_folder(folder);
 }
 
-/* The n-th allocation fails, for every n: out of memory is said, nothing leaks. (libjpeg has an allocator of its own.) */
+/* The n-th allocation fails, for every n: out of memory is said, nothing leaks. (libjpeg has an allocator of its own.)
+ */
 static void failing_allocations_are_clean(void) {
     static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
@@ -191,5 +201,5 @@ static void failing_allocations_are_clean(void) {
 }
 
 TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil), CASE(cut_files_are_refused),
-      CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused), CASE(written_png_reads_back),
-      CASE(failing_allocations_are_clean))
+      CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused),
+      CASE(written_png_reads_back), CASE(failing_allocations_are_clean))

@@ -16,7 +16,8 @@ static void resize_is_that_of_pil(void) {
         CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, out, out_w, out_h, false), CR_OK);
         CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, mirrored, out_w, out_h, true), CR_OK);
         if (sum_bytes(out, bytes) != want)
-            TEST_FAIL_("%d x %d, box %g %g %g %g to %d x %d: other pixels than PIL's", w, h, x0, y0, x1, y1, out_w, out_h);
+            TEST_FAIL_("%d x %d, box %g %g %g %g to %d x %d: other pixels than PIL's", w, h, x0, y0, x1, y1, out_w,
+                       out_h);
         for (int y = 0; y < out_h; y++)
             for (int x = 0; x < out_w; x++)
                 if (memcmp(out + ((size_t)y * out_w + x) * 3, mirrored + ((size_t)y * out_w + out_w - 1 - x) * 3, 3)) {
@@ -37,8 +38,20 @@ static void parts_equal_the_whole(void) {
     struct cr_image  image = make_picture(123, 77);
     uint8_t          whole[50 * 40 * 3], part[13 * 9 * 3];
     struct cr_buffer tables = {0};
-    struct cr_resize job    = {.src = image.rgb, .src_w = 123, .src_h = 77, .src_stride = 123 * 3, .x = 3.5, .y = 2, .w = 100,
-                               .h = 70, .full_w = 50, .full_h = 40, .part_w = 13, .part_h = 9, .dst = part, .dst_stride = 13 * 3};
+    struct cr_resize job    = {.src        = image.rgb,
+                               .src_w      = 123,
+                               .src_h      = 77,
+                               .src_stride = 123 * 3,
+                               .x          = 3.5,
+                               .y          = 2,
+                               .w          = 100,
+                               .h          = 70,
+                               .full_w     = 50,
+                               .full_h     = 40,
+                               .part_w     = 13,
+                               .part_h     = 9,
+                               .dst        = part,
+                               .dst_stride = 13 * 3};
     REQUIRE_OK(cr_image_resize(&image, 3.5, 2, 100, 70, whole, 50, 40, false));
     for (job.part_y = 0; job.part_y <= 31; job.part_y += 31)
         for (job.part_x = 0; job.part_x <= 37; job.part_x++) {
@@ -81,7 +94,7 @@ static void pad_crops_are_uniform(void) {
     for (int k = 0; k < PLACES * PLACES * 2; k++)
         for (int y = 0; y < SIZE; y++)
             for (int x = 0; x < SIZE; x++) {
-                int from_x = (k % 2 ? SIZE - 1 - x : x) + k / 2 % PLACES - PAD, from_y = y + k / 2 / PLACES - PAD;
+                int  from_x = (k % 2 ? SIZE - 1 - x : x) + k / 2 % PLACES - PAD, from_y = y + k / 2 / PLACES - PAD;
                 bool inside = from_x >= 0 && from_x < SIZE && from_y >= 0 && from_y < SIZE;
                 for (int c = 0; c < 3; c++)
                     want[k][(y * SIZE + x) * 3 + c] = inside ? image.rgb[(from_y * SIZE + from_x) * 3 + c] : 0;
@@ -118,7 +131,7 @@ static void random_boxes_keep_their_law(void) {
     struct cr_prepare prep = {.scale = {0.08, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     const int         w = 400, h = 300, draws = 20000;
     double            areas = 0, wide = 0;
-    struct cr_rng     rng   = cr_rng_make(3, CR_RNG_TEST, 0, 0);
+    struct cr_rng     rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
     for (int i = 0; i < draws; i++) {
         int box[4];
         cr_prepare_draw_box(&prep, w, h, &rng, box);
@@ -128,7 +141,8 @@ static void random_boxes_keep_their_law(void) {
         areas += area;
         wide += aspect > 1;
     }
-    /* torchvision: RandomResizedCrop.get_params, 100,000 draws on a 400 x 300 picture: mean area 0.4341, wide 0.5782. */
+    /* torchvision: RandomResizedCrop.get_params, 100,000 draws on a 400 x 300 picture: mean area 0.4341, wide 0.5782.
+     */
     CHECK_NEAR(areas / draws, 0.4341, 0.008);
     CHECK_NEAR(wide / draws, 0.5782, 0.015);
 }
@@ -149,8 +163,9 @@ static void odd_pictures_fall_back_to_the_centre(void) {
 /* The crop is cut out first and resized then; it depends on seed, epoch and sample, and on nothing else. */
 static void random_resized_crops_are_functions_of_their_keys(void) {
     struct cr_image   image = make_picture(90, 60);
-    struct cr_prepare prep  = {.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.2, 0.5}, .ratio = {0.75, 4.0 / 3}};
-    uint8_t           a[24 * 24 * 3], b[24 * 24 * 3];
+    struct cr_prepare prep  = {
+         .size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.2, 0.5}, .ratio = {0.75, 4.0 / 3}};
+    uint8_t a[24 * 24 * 3], b[24 * 24 * 3];
     REQUIRE_OK(cr_prepare_train(&prep, &image, 11, 2, 33, a));
     REQUIRE_OK(cr_prepare_train(&prep, &image, 11, 2, 33, b));
     CHECK(!memcmp(a, b, sizeof a));
@@ -159,7 +174,8 @@ static void random_resized_crops_are_functions_of_their_keys(void) {
     cr_prepare_draw_box(&prep, 90, 60, &rng, box);
     struct cr_image cut = {box[2], box[3], cr_alloc((size_t)box[2] * box[3], 3)};
     for (int y = 0; y < box[3]; y++)
-        memcpy(cut.rgb + (size_t)y * box[2] * 3, image.rgb + ((size_t)(box[1] + y) * 90 + box[0]) * 3, (size_t)box[2] * 3);
+        memcpy(cut.rgb + (size_t)y * box[2] * 3, image.rgb + ((size_t)(box[1] + y) * 90 + box[0]) * 3,
+               (size_t)box[2] * 3);
     REQUIRE_OK(cr_image_resize(&cut, 0, 0, cut.width, cut.height, b, 24, 24, false));
     CHECK(!memcmp(a, b, sizeof a));
     const int64_t others[3][3] = {{12, 2, 33}, {11, 3, 33}, {11, 2, 34}};
@@ -177,11 +193,13 @@ static void check_prepare(struct cr_prepare want, enum cr_split split, const cha
     REQUIRE_OK(make_config_(&config, overrides));
     REQUIRE_OK(cr_prepare_from_config(&config, split, &prep));
     if (prep.size != want.size || prep.eval_resize != want.eval_resize || prep.crop != want.crop)
-        TEST_FAIL_("%s, %s: size %d, eval_resize %d, crop %d", overrides[0], overrides[1], prep.size, prep.eval_resize, prep.crop);
+        TEST_FAIL_("%s, %s: size %d, eval_resize %d, crop %d", overrides[0], overrides[1], prep.size, prep.eval_resize,
+                   prep.crop);
     cr_config_close(&config);
 }
-#define CHECK_PREPARE(s, r, c, split, ...) \
-    check_prepare((struct cr_prepare){.size = s, .eval_resize = r, .crop = c}, split, (const char *const[]){__VA_ARGS__, "data.root=x", NULL})
+#define CHECK_PREPARE(s, r, c, split, ...)                                                                             \
+    check_prepare((struct cr_prepare){.size = s, .eval_resize = r, .crop = c}, split,                                  \
+                  (const char *const[]){__VA_ARGS__, "data.root=x", NULL})
 
 static void sizes_follow_from_the_config(void) {
     CHECK_PREPARE(32, 0, CR_CROP_PAD, CR_SPLIT_TRAIN, "data.kind=cifar10", "model.arch=resnet20");
@@ -189,9 +207,12 @@ static void sizes_follow_from_the_config(void) {
     CHECK_PREPARE(32, 0, CR_CROP_PAD, CR_SPLIT_TRAIN, "data.kind=shapes", "model.arch=resnet18");
     CHECK_PREPARE(224, 256, CR_CROP_RANDOM_RESIZED, CR_SPLIT_TRAIN, "data.kind=folder", "model.arch=resnet50");
     CHECK_PREPARE(224, 256, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50");
-    CHECK_PREPARE(160, 182, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50", "data.image_size=160");
-    CHECK_PREPARE(288, 329, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50", "data.eval_crop=288");
-    CHECK_PREPARE(224, 232, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50", "data.eval_resize=232");
+    CHECK_PREPARE(160, 182, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50",
+                  "data.image_size=160");
+    CHECK_PREPARE(288, 329, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50",
+                  "data.eval_crop=288");
+    CHECK_PREPARE(224, 232, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50",
+                  "data.eval_resize=232");
     CHECK_PREPARE(32, 0, CR_CROP_RANDOM_RESIZED, CR_SPLIT_TRAIN, "data.kind=folder", "model.arch=resnet20");
     CHECK_PREPARE(224, 0, CR_CROP_NONE, CR_SPLIT_TRAIN, "data.kind=synthetic", "model.arch=resnet50");
 }
@@ -203,8 +224,9 @@ static void any_picture_fits_any_crop(void) {
         for (int h = 1; h < 90; h += 11)
             for (size_t c = 0; c < CR_COUNT(crops); c++) {
                 struct cr_image   image = make_picture(w, h);
-                struct cr_prepare prep  = {.size = 17, .crop = crops[c], .pad = 40, .scale = {0.01, 1}, .ratio = {0.1, 10}, .hflip = 0.5};
-                uint8_t          *out   = cr_alloc(17 * 17, 3);
+                struct cr_prepare prep  = {
+                     .size = 17, .crop = crops[c], .pad = 40, .scale = {0.01, 1}, .ratio = {0.1, 10}, .hflip = 0.5};
+                uint8_t *out = cr_alloc(17 * 17, 3);
                 for (int s = 0; s < 4; s++) {
                     prep.eval_resize = s % 2 ? 20 : 0;
                     CHECK_STATUS(cr_prepare_train(&prep, &image, 1, 0, s, out), CR_OK);

@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
         const uint8_t *plane = bytes + 1 + i * record + label_bytes;
         CR_ASSERT(labels[i] >= 0 && labels[i] < limit);
         for (size_t p = 0; p < 1024; p++)
-            for (size_t c = 0; c < 3; c++) CR_ASSERT(pixels[i * CR_CIFAR_PIXEL_BYTES + 3 * p + c] == plane[c * 1024 + p]);
+            for (size_t c = 0; c < 3; c++)
+                CR_ASSERT(pixels[i * CR_CIFAR_PIXEL_BYTES + 3 * p + c] == plane[c * 1024 + p]);
     }
     return 0;
 }

@@ -17,7 +17,8 @@ static uint32_t crc_of(const uint8_t *bytes, size_t count) {
 
 static void mend_sums(uint8_t *bytes, size_t count) {
     for (size_t at = 8; at + 12 <= count;) {
-        size_t length = (size_t)bytes[at] << 24 | (size_t)bytes[at + 1] << 16 | (size_t)bytes[at + 2] << 8 | bytes[at + 3];
+        size_t length =
+            (size_t)bytes[at] << 24 | (size_t)bytes[at + 1] << 16 | (size_t)bytes[at + 2] << 8 | bytes[at + 3];
         if (length > count - at - 12) return;
         uint32_t crc = crc_of(bytes + at + 4, length + 4);
         for (int k = 0; k < 4; k++) bytes[at + 8 + length + (size_t)k] = (uint8_t)(crc >> (24 - 8 * k));
