@@ -12,15 +12,17 @@ enum { INCLUDE_DEPTH_MAX = 8 };
 static const char COMMAND_LINE[] = "command line";
 
 struct loader {
-    struct cr_config     *config;
-    struct cr_complaints  complaints;
-    struct cr_ini         file[INCLUDE_DEPTH_MAX]; /* each included by the one before it */
-    int                   files;
+    struct cr_config    *config;
+    struct cr_complaints complaints;
+    struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* each included by the one before it */
+    int                  files;
 };
 
 /* ---- places and messages ---- */
 
-static int key_index(const struct cr_key *key) { return (int)(key - cr_keys); }
+static int key_index(const struct cr_key *key) {
+    return (int)(key - cr_keys);
+}
 
 /* "[train] batch = 900", long values cut; "(default)" when nobody set it. */
 static void value_describe(const struct cr_config *config, const struct cr_key *key, char *out, size_t bytes) {
@@ -77,13 +79,15 @@ bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
 static void defaults_set(struct cr_config *config) {
     for (int i = 0; i < cr_key_count; i++) {
         char buffer[40], why[600];
-        bool good = cr_value_parse(&cr_keys[i], config, cr_value_default(&cr_keys[i], buffer, sizeof buffer), why, sizeof why);
+        bool good =
+            cr_value_parse(&cr_keys[i], config, cr_value_default(&cr_keys[i], buffer, sizeof buffer), why, sizeof why);
         CR_ASSERT(good); /* config.def contradicts itself */
     }
 }
 
 /* `text` must live as long as the config. */
-static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file, int line) {
+static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
+                      int line) {
     char                 why[600], hint[600];
     const struct cr_key *key = cr_key_find(section, name);
     if (!key) {
@@ -106,13 +110,15 @@ static void file_apply(struct loader *l, const struct cr_ini *file) {
         if (!e->key) {
             known = cr_key_has_section(e->section);
             cr_key_section_hint(hint, sizeof hint, e->section);
-            if (!known) cr_complain(&l->complaints, file->path, e->line, "[%.60s]: unknown section%s", e->section, hint);
+            if (!known)
+                cr_complain(&l->complaints, file->path, e->line, "[%.60s]: unknown section%s", e->section, hint);
         } else if (*e->section) {
             if (known) value_set(l, e->section, e->key, e->value, file->path, e->line);
         } else if (strcmp(e->key, "include") != 0) {
             cr_key_hint(hint, sizeof hint, "", e->key);
             cr_complain(&l->complaints, file->path, e->line,
-                        "%.60s = %.60s: stands before the first section, where only include may stand%s", e->key, e->value, hint);
+                        "%.60s = %.60s: stands before the first section, where only include may stand%s", e->key,
+                        e->value, hint);
         }
     }
 }
@@ -127,7 +133,8 @@ static char *copy_stripped(struct loader *l, const char *text, size_t length) {
 static cr_status override_apply(struct loader *l, const char *override) {
     const char *equals = strchr(override, '='), *dot = strchr(override, '.');
     if (!equals || !dot || dot > equals || dot == override) {
-        cr_complain(&l->complaints, COMMAND_LINE, 0, "'%.100s': must be section.key=value, e.g. train.batch=64", override);
+        cr_complain(&l->complaints, COMMAND_LINE, 0, "'%.100s': must be section.key=value, e.g. train.batch=64",
+                    override);
         return CR_OK;
     }
     char *section = copy_stripped(l, override, (size_t)(dot - override));
@@ -140,7 +147,8 @@ static cr_status override_apply(struct loader *l, const char *override) {
         return CR_OK;
     }
     cr_key_section_hint(hint, sizeof hint, section);
-    cr_complain(&l->complaints, COMMAND_LINE, 0, "[%.60s] %.60s = %.60s: unknown section%s", section, name, value, hint);
+    cr_complain(&l->complaints, COMMAND_LINE, 0, "[%.60s] %.60s = %.60s: unknown section%s", section, name, value,
+                hint);
     return CR_OK;
 }
 
@@ -155,7 +163,8 @@ static const char *include_path(struct loader *l, const char *from, const char *
 
 static const struct cr_ini_entry *include_find(const struct cr_ini *file) {
     for (int i = 0; i < file->count; i++)
-        if (!*file->entry[i].section && file->entry[i].key && strcmp(file->entry[i].key, "include") == 0) return &file->entry[i];
+        if (!*file->entry[i].section && file->entry[i].key && strcmp(file->entry[i].key, "include") == 0)
+            return &file->entry[i];
     return NULL;
 }
 
@@ -176,7 +185,8 @@ static cr_status include_read(struct loader *l, bool *more) {
         return CR_OK;
     }
     if (l->files == INCLUDE_DEPTH_MAX) {
-        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: more than %d files deep", e->value, INCLUDE_DEPTH_MAX);
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: more than %d files deep", e->value,
+                    INCLUDE_DEPTH_MAX);
         return CR_OK;
     }
     const char *path = include_path(l, from->path, e->value);
@@ -189,7 +199,8 @@ static cr_status include_read(struct loader *l, bool *more) {
         return CR_OK;
     }
     if (is_open_already(l, next)) {
-        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: this file is being read already: a circle", e->value);
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: this file is being read already: a circle",
+                    e->value);
         return CR_OK;
     }
     l->files++;
@@ -256,8 +267,10 @@ void cr_config_close(struct cr_config *config) {
 /* ---- back to text ---- */
 
 static void value_add(const struct cr_key *key, const struct cr_config *config, struct cr_text *out) {
-    if (key->kind == CR_KEY_TEXT) cr_ini_add_value(out, *(const char *const *)cr_key_value(key, config));
-    else cr_value_print(key, config, out);
+    if (key->kind == CR_KEY_TEXT)
+        cr_ini_add_value(out, *(const char *const *)cr_key_value(key, config));
+    else
+        cr_value_print(key, config, out);
 }
 
 void cr_config_dump(const struct cr_config *config, struct cr_text *out) {

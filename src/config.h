@@ -22,7 +22,7 @@ struct cr_reals {
 };
 
 #define X(constant, word) constant,
-#define E(name) enum cr_##name { CR_ENUM_##name(X) };
+#define E(name) enum cr_##name{CR_ENUM_##name(X)};
 CR_ENUMS(E)
 #undef E
 #undef X
@@ -41,9 +41,9 @@ CR_ENUMS(E)
 
 struct cr_config {
     CR_SECTIONS(SECTION)
-    const char          *path; /* the file as named by the user; "(built in)" when none */
-    const char          *name; /* base name without .ini: names the default output folder */
-    struct cr_arena      arena;
+    const char           *path; /* the file as named by the user; "(built in)" when none */
+    const char           *name; /* base name without .ini: names the default output folder */
+    struct cr_arena       arena;
     struct cr_config_src *src; /* one a key, in config.def's order: where its value came from */
 };
 #undef SECTION
@@ -78,8 +78,8 @@ bool      cr_config_is_set(const struct cr_config *config, const char *dotted); 
 CR_ENUMS(E)
 #undef E
 
-/* Appends the resolved config as INI text that reads back to the same values. No include, no comments: equal configs give
- * equal texts. */
+/* Appends the resolved config as INI text that reads back to the same values. No include, no comments: equal configs
+ * give equal texts. */
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);

@@ -15,7 +15,9 @@ static const struct cr_key *key_of(const char *dotted) {
     return key;
 }
 
-static bool was_refused(const struct check *c, const char *dotted) { return c->config->src[key_of(dotted) - cr_keys].line == CR_KEY_REFUSED; }
+static bool was_refused(const struct check *c, const char *dotted) {
+    return c->config->src[key_of(dotted) - cr_keys].line == CR_KEY_REFUSED;
+}
 
 #define COMPLAIN(c, dotted, ...) cr_config_complain((c)->config, (c)->complaints, key_of(dotted), __VA_ARGS__)
 
@@ -23,11 +25,16 @@ static void check_custom(const struct check *c) {
     const struct cr_config *config = c->config;
     if (was_refused(c, "model.depths") || was_refused(c, "model.widths")) return;
     int depths = config->model.depths.count, widths = config->model.widths.count;
-    if (!depths && !widths) COMPLAIN(c, "model.arch", "needs depths and widths, one number a stage in each, e.g. depths = 3,3,3 and "
-                                     "widths = 16,32,64");
-    else if (!depths) COMPLAIN(c, "model.arch", "needs depths too, as many numbers as widths has (%d)", widths);
-    else if (!widths) COMPLAIN(c, "model.arch", "needs widths too, as many numbers as depths has (%d)", depths);
-    else if (depths != widths) COMPLAIN(c, "model.widths", "must have as many numbers as depths (%d), one a stage; has %d", depths, widths);
+    if (!depths && !widths)
+        COMPLAIN(c, "model.arch",
+                 "needs depths and widths, one number a stage in each, e.g. depths = 3,3,3 and "
+                 "widths = 16,32,64");
+    else if (!depths)
+        COMPLAIN(c, "model.arch", "needs depths too, as many numbers as widths has (%d)", widths);
+    else if (!widths)
+        COMPLAIN(c, "model.arch", "needs widths too, as many numbers as depths has (%d)", depths);
+    else if (depths != widths)
+        COMPLAIN(c, "model.widths", "must have as many numbers as depths (%d), one a stage; has %d", depths, widths);
 }
 
 static void check_model(const struct check *c) {
@@ -38,9 +45,12 @@ static void check_model(const struct check *c) {
         return;
     }
     const char *arch = cr_word_arch(config->model.arch);
-    if (config->model.depths.count) COMPLAIN(c, "model.depths", "is for arch = custom; %s has its own; leave it empty", arch);
-    if (config->model.widths.count) COMPLAIN(c, "model.widths", "is for arch = custom; %s has its own; leave it empty", arch);
-    if (config->model.block != CR_BLOCK_AUTO) COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
+    if (config->model.depths.count)
+        COMPLAIN(c, "model.depths", "is for arch = custom; %s has its own; leave it empty", arch);
+    if (config->model.widths.count)
+        COMPLAIN(c, "model.widths", "is for arch = custom; %s has its own; leave it empty", arch);
+    if (config->model.block != CR_BLOCK_AUTO)
+        COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
 }
 
 static void check_freeze(const struct check *c) {
@@ -50,11 +60,13 @@ static void check_freeze(const struct check *c) {
     for (;; at++) {
         at += strspn(at, " \t");
         size_t length = strcspn(at, ","), used = length;
-        bool   known  = false;
+        bool   known = false;
         while (used && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
-        for (size_t i = 0; i < CR_COUNT(parts); i++) known |= strlen(parts[i]) == used && memcmp(at, parts[i], used) == 0;
+        for (size_t i = 0; i < CR_COUNT(parts); i++)
+            known |= strlen(parts[i]) == used && memcmp(at, parts[i], used) == 0;
         if (!known)
-            COMPLAIN(c, "model.freeze", "'%.*s' is no part of a network; allowed: stem, layer1, layer2, layer3, layer4, fc",
+            COMPLAIN(c, "model.freeze",
+                     "'%.*s' is no part of a network; allowed: stem, layer1, layer2, layer3, layer4, fc",
                      (int)CR_MIN(used, (size_t)40), at);
         at += length;
         if (!*at) return;
@@ -85,9 +97,12 @@ static void check_data(const struct check *c) {
                      config->data.kind == CR_DATA_FOLDER;
     if (!has_files) return;
     const char *kind = cr_word_data_kind(config->data.kind);
-    if (!*config->data.root && !was_refused(c, "data.root")) COMPLAIN(c, "data.kind", "needs root: the folder of the data set");
-    if (config->data.train_images) COMPLAIN(c, "data.train_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
-    if (config->data.val_images) COMPLAIN(c, "data.val_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+    if (!*config->data.root && !was_refused(c, "data.root"))
+        COMPLAIN(c, "data.kind", "needs root: the folder of the data set");
+    if (config->data.train_images)
+        COMPLAIN(c, "data.train_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+    if (config->data.val_images)
+        COMPLAIN(c, "data.val_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
 }
 
 static void check_optim(const struct check *c) {
@@ -105,7 +120,8 @@ static void check_schedule(const struct check *c) {
             break;
         }
         if (config->schedule.kind == CR_SCHEDULE_MULTISTEP && !at->count)
-            COMPLAIN(c, "schedule.kind", "needs milestones: the epochs at which the rate falls, e.g. milestones = 100,150");
+            COMPLAIN(c, "schedule.kind",
+                     "needs milestones: the epochs at which the rate falls, e.g. milestones = 100,150");
     }
     if (config->schedule.kind == CR_SCHEDULE_COSINE && config->schedule.min_lr > config->optim.lr &&
         !was_refused(c, "optim.lr"))

@@ -36,7 +36,9 @@ static void type_add(struct cr_text *out, const struct cr_key *key) {
     case CR_KEY_BOOL: cr_text_add(out, "yes or no"); break;
     case CR_KEY_TEXT: cr_text_add(out, "text"); break;
     case CR_KEY_ENUM: type_words(out, &key->words); break;
-    case CR_KEY_INTS: cr_text_add(out, "integers a,b,... each %" PRId64 " to %" PRId64, key->int_min, key->int_max); break;
+    case CR_KEY_INTS:
+        cr_text_add(out, "integers a,b,... each %" PRId64 " to %" PRId64, key->int_min, key->int_max);
+        break;
     case CR_KEY_REALS: type_real(out, key, "numbers a,b,... each"); break;
     }
 }

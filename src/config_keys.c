@@ -26,7 +26,8 @@ CR_ENUMS(E)
 #define ROW_BOOL(s, k, d, h) {AT(s, k), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
 #define ROW_TEXT(s, k, d, h) {AT(s, k), .kind = CR_KEY_TEXT, .text_default = (d), .help = (h)},
 #define ROW_ENUM(s, k, name, d, h)                                                                                     \
-    {AT(s, k), .kind = CR_KEY_ENUM, .int_default = (d), .words = {words_##name, (int)CR_COUNT(words_##name)}, .help = (h)},
+    {AT(s, k), .kind = CR_KEY_ENUM, .int_default = (d), .words = {words_##name, (int)CR_COUNT(words_##name)},          \
+     .help = (h)},
 #define ROW_INTS(s, k, d, lo, hi, h)                                                                                   \
     {AT(s, k), .kind = CR_KEY_INTS, .text_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
 #define ROW_REALS(s, k, d, lo, hi, h)                                                                                  \
@@ -75,7 +76,8 @@ int cr_edit_distance(const char *a, const char *b) {
         for (int j = 1; j <= lb; j++) {
             int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
             best     = CR_MIN(best, CR_MIN(d[i - 1][j], d[i][j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = CR_MIN(best, d[i - 2][j - 2] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = CR_MIN(best, d[i - 2][j - 2] + 1);
             d[i][j] = best;
         }
     }
@@ -86,23 +88,41 @@ int cr_edit_distance(const char *a, const char *b) {
 static const struct {
     const char *theirs, *section, *name;
 } other_names[] = {
-    {"learning_rate", "optim", "lr"},       {"base_lr", "optim", "lr"},         {"batch_size", "train", "batch"},
-    {"num_classes", "model", "classes"},    {"num_workers", "data", "workers"}, {"lr_scheduler", "schedule", "kind"},
-    {"sched", "schedule", "kind"},          {"opt", "optim", "kind"},           {"optimizer", "optim", "kind"},
-    {"lr_step_size", "schedule", "step_epochs"}, {"decay_epochs", "schedule", "step_epochs"},
-    {"lr_gamma", "schedule", "gamma"},      {"smoothing", "train", "label_smoothing"},
-    {"clip_grad", "train", "clip_norm"},    {"grad_accum_steps", "train", "accumulate"},
-    {"pretrained", "model", "weights"},     {"checkpoint", "model", "weights"}, {"img_size", "data", "image_size"},
-    {"input_size", "data", "image_size"},   {"train_crop_size", "data", "image_size"},
-    {"val_resize_size", "data", "eval_resize"}, {"val_crop_size", "data", "eval_crop"}, {"data_dir", "data", "root"},
-    {"dataset", "data", "kind"},            {"amp", "train", "precision"},      {"output_dir", "train", "output"},
-    {"wd", "optim", "weight_decay"},        {"model", "model", "arch"},         {"log_interval", "train", "log_every"},
+    {"learning_rate", "optim", "lr"},
+    {"base_lr", "optim", "lr"},
+    {"batch_size", "train", "batch"},
+    {"num_classes", "model", "classes"},
+    {"num_workers", "data", "workers"},
+    {"lr_scheduler", "schedule", "kind"},
+    {"sched", "schedule", "kind"},
+    {"opt", "optim", "kind"},
+    {"optimizer", "optim", "kind"},
+    {"lr_step_size", "schedule", "step_epochs"},
+    {"decay_epochs", "schedule", "step_epochs"},
+    {"lr_gamma", "schedule", "gamma"},
+    {"smoothing", "train", "label_smoothing"},
+    {"clip_grad", "train", "clip_norm"},
+    {"grad_accum_steps", "train", "accumulate"},
+    {"pretrained", "model", "weights"},
+    {"checkpoint", "model", "weights"},
+    {"img_size", "data", "image_size"},
+    {"input_size", "data", "image_size"},
+    {"train_crop_size", "data", "image_size"},
+    {"val_resize_size", "data", "eval_resize"},
+    {"val_crop_size", "data", "eval_crop"},
+    {"data_dir", "data", "root"},
+    {"dataset", "data", "kind"},
+    {"amp", "train", "precision"},
+    {"output_dir", "train", "output"},
+    {"wd", "optim", "weight_decay"},
+    {"model", "model", "arch"},
+    {"log_interval", "train", "log_every"},
 };
 
 static const struct cr_key *key_nearest(const char *section, const char *name) {
-    const struct cr_key *best        = NULL;
-    int                  best_cost   = 1000;
-    int                  limit       = CR_MAX(1, (int)strnlen(name, DISTANCE_MAX_LENGTH) / 3);
+    const struct cr_key *best      = NULL;
+    int                  best_cost = 1000;
+    int                  limit     = CR_MAX(1, (int)strnlen(name, DISTANCE_MAX_LENGTH) / 3);
     for (int i = 0; i < cr_key_count; i++) {
         bool here = strcmp(cr_keys[i].section, section) == 0;
         int  far  = cr_edit_distance(name, cr_keys[i].name);

@@ -15,7 +15,9 @@ locale_t cr_c_locale_enter(void) {
     return c ? uselocale(c) : uselocale((locale_t)0);
 }
 
-void cr_c_locale_leave(locale_t before) { uselocale(before); }
+void cr_c_locale_leave(locale_t before) {
+    uselocale(before);
+}
 
 /* The fewest digits are not always the most readable: 1e+05, 100000. An exponent has to save some letters. */
 void cr_real_print(double value, char *out, size_t bytes) {
@@ -55,7 +57,8 @@ static bool refuse_int_range(const struct reader *r, const char *what) {
 static bool read_int(const struct reader *r, const char *what, const char *text, int64_t *out) {
     const char *digits = text + (*text == '-' || *text == '+');
     if (!*digits || digits[strspn(digits, "0123456789")])
-        return refuse(r, "%smust be a whole number from %" PRId64 " to %" PRId64, what, r->key->int_min, r->key->int_max);
+        return refuse(r, "%smust be a whole number from %" PRId64 " to %" PRId64, what, r->key->int_min,
+                      r->key->int_max);
     errno           = 0;
     long long value = strtoll(text, NULL, 10);
     if (errno == ERANGE || value < r->key->int_min || value > r->key->int_max) return refuse_int_range(r, what);

@@ -1,6 +1,6 @@
-/* ini.c: see ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or `#` first makes a
- * comment; "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and narrows them to what cannot
- * be misread. */
+/* ini.c: see ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or `#` first makes
+ * a comment; "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and narrows them to what
+ * cannot be misread. */
 #include "ini.h"
 
 #include <errno.h>
@@ -31,7 +31,8 @@ static cr_status file_slurp(FILE *file, const char *path, struct cr_text *text) 
         cr_text_add_bytes(text, piece, got);
         if (text->failed) return CR_NO_MEMORY(text->length + got);
         if (text->length > CR_INI_FILE_MAX)
-            return CR_FAIL(CR_ERR_CONFIG, "%s: larger than %d KiB; that is no configuration", path, CR_INI_FILE_MAX >> 10);
+            return CR_FAIL(CR_ERR_CONFIG, "%s: larger than %d KiB; that is no configuration", path,
+                           CR_INI_FILE_MAX >> 10);
     }
     if (ferror(file)) return CR_FAIL(CR_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
     return CR_OK;
@@ -68,7 +69,9 @@ struct span {
     size_t      length;
 };
 
-static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+static bool is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r';
+}
 
 static struct span span_strip(struct span s) {
     while (s.length && is_blank(s.at[0])) s.at++, s.length--;
@@ -79,7 +82,8 @@ static struct span span_strip(struct span s) {
 static bool span_is_name(struct span s) {
     for (size_t i = 0; i < s.length; i++) {
         char c = s.at[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.'))
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+              c == '.'))
             return false;
     }
     return s.length > 0;
@@ -92,7 +96,8 @@ static const char *span_copy(struct scan *scan, struct span s, bool lower) {
         scan->no_memory = true;
         return "";
     }
-    for (size_t i = 0; i < s.length; i++) copy[i] = lower && s.at[i] >= 'A' && s.at[i] <= 'Z' ? s.at[i] - 'A' + 'a' : s.at[i];
+    for (size_t i = 0; i < s.length; i++)
+        copy[i] = lower && s.at[i] >= 'A' && s.at[i] <= 'Z' ? s.at[i] - 'A' + 'a' : s.at[i];
     return copy;
 }
 
@@ -109,14 +114,17 @@ static void complain_of(struct scan *scan, const char *key, const char *fmt, ...
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    if (*scan->section && !scan->lost) SCAN_COMPLAIN(scan, "[%.60s] %.60s%s", scan->section, key, what);
-    else SCAN_COMPLAIN(scan, "%.60s%s", key, what);
+    if (*scan->section && !scan->lost)
+        SCAN_COMPLAIN(scan, "[%.60s] %.60s%s", scan->section, key, what);
+    else
+        SCAN_COMPLAIN(scan, "%.60s%s", key, what);
 }
 
 static void scan_add(struct scan *scan, const char *key, const char *value) {
     struct cr_ini *ini = scan->ini;
     if (scan->no_memory || scan->lost || ini->count > CR_INI_ENTRY_MAX) return;
-    if (ini->count == CR_INI_ENTRY_MAX) SCAN_COMPLAIN(scan, "more than %d keys; that is no configuration", CR_INI_ENTRY_MAX);
+    if (ini->count == CR_INI_ENTRY_MAX)
+        SCAN_COMPLAIN(scan, "more than %d keys; that is no configuration", CR_INI_ENTRY_MAX);
     if (ini->count == scan->capacity) {
         int                  capacity = CR_MAX(64, scan->capacity * 2);
         struct cr_ini_entry *fresh    = cr_arena_alloc(scan->arena, (size_t)capacity * sizeof *fresh);
@@ -146,7 +154,8 @@ static void scan_section(struct scan *scan, struct span line) {
     scan->section = span_copy(scan, name, true);
     scan->lost    = false;
     if (close + 1 != line.at + line.length)
-        SCAN_COMPLAIN(scan, "[%s]: nothing may follow a section on its line; a comment goes on a line of its own", scan->section);
+        SCAN_COMPLAIN(scan, "[%s]: nothing may follow a section on its line; a comment goes on a line of its own",
+                      scan->section);
     scan_add(scan, NULL, "");
 }
 
@@ -181,7 +190,8 @@ static bool scan_unquoted(struct scan *scan, const char *key, struct span text, 
     if (end == text.length) return true;
     /* text.at[-1] is there: at least the '=' precedes */
     if (!is_blank(text.at[(ptrdiff_t)end - 1])) {
-        complain_of(scan, key, " = %.*s: '%c' would start a comment; put the value in quotes, or a blank before the comment",
+        complain_of(scan, key,
+                    " = %.*s: '%c' would start a comment; put the value in quotes, or a blank before the comment",
                     SPAN_SHOWN(text), text.at[end]);
         return false;
     }
@@ -195,7 +205,8 @@ static bool scan_unquoted(struct scan *scan, const char *key, struct span text, 
 static bool scan_is_duplicate(struct scan *scan, const char *key) {
     const struct cr_ini *ini = scan->ini;
     for (int i = 0; i < ini->count; i++) {
-        if (!ini->entry[i].key || strcmp(ini->entry[i].key, key) != 0 || strcmp(ini->entry[i].section, scan->section) != 0)
+        if (!ini->entry[i].key || strcmp(ini->entry[i].key, key) != 0 ||
+            strcmp(ini->entry[i].section, scan->section) != 0)
             continue;
         complain_of(scan, key, ": is already set in line %d; remove one of the two", ini->entry[i].line);
         return true;
@@ -239,7 +250,8 @@ static bool scan_bytes_good(struct scan *scan, struct span line) {
     }
     struct span text = span_strip(line);
     if (text.length && text.at[text.length - 1] == '\\') {
-        SCAN_COMPLAIN(scan, "the line ends in a backslash, which would join the next line to it; write a value on one line");
+        SCAN_COMPLAIN(scan,
+                      "the line ends in a backslash, which would join the next line to it; write a value on one line");
         return false;
     }
     return true;
@@ -249,14 +261,17 @@ static void scan_line(struct scan *scan, struct span line) {
     if (!scan_bytes_good(scan, line)) return;
     line = span_strip(line);
     if (!line.length || line.at[0] == '#' || line.at[0] == ';') return;
-    if (line.at[0] == '[') scan_section(scan, line);
-    else scan_key(scan, line);
+    if (line.at[0] == '[')
+        scan_section(scan, line);
+    else
+        scan_key(scan, line);
 }
 
 static cr_status scan_text(struct scan *scan, const struct cr_text *text) {
     const char *at = text->data ? text->data : "", *end = at + text->length;
     if (text->length >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0) {
-        cr_complain(scan->complaints, scan->ini->path, 1, "the file starts with a byte order mark; save it as UTF-8 without BOM");
+        cr_complain(scan->complaints, scan->ini->path, 1,
+                    "the file starts with a byte order mark; save it as UTF-8 without BOM");
         at += 3;
     }
     for (scan->line = 1; at < end && !scan->no_memory; scan->line++) {
@@ -327,7 +342,8 @@ static bool ini_has(const struct cr_ini *ini, const char *name) {
 }
 
 /* Takes iniparser's value of each key; a key or value that only one of the two sees is a complaint. */
-static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr_arena *arena, struct cr_complaints *complaints) {
+static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr_arena *arena,
+                              struct cr_complaints *complaints) {
     for (int i = 0; i < ini->count; i++) {
         struct cr_ini_entry *entry = &ini->entry[i];
         if (!entry->key) continue;
@@ -335,8 +351,9 @@ static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr
         snprintf(name, sizeof name, "%s:%s", entry->section, entry->key);
         const char *value = iniparser_getstring(d, name, NULL);
         if (!value || strcmp(value, entry->value) != 0)
-            cr_complain(complaints, ini->path, entry->line, "[%s] %s: iniparser reads '%.60s' here, we read '%.60s'; quote the value",
-                        entry->section, entry->key, value ? value : "nothing", entry->value);
+            cr_complain(complaints, ini->path, entry->line,
+                        "[%s] %s: iniparser reads '%.60s' here, we read '%.60s'; quote the value", entry->section,
+                        entry->key, value ? value : "nothing", entry->value);
         entry->value = cr_arena_printf(arena, "%s", value ? value : "");
         if (!entry->value) return CR_NO_MEMORY(CR_INI_LINE_MAX);
     }
@@ -347,12 +364,12 @@ static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr
 }
 
 cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *arena, struct cr_complaints *complaints) {
-    *ini                   = (struct cr_ini){.path = path};
-    cr_status      status  = CR_OK;
-    int            before  = complaints->count;
-    struct cr_text text    = {0};
-    dictionary    *d       = NULL;
-    struct scan    scan    = {.ini = ini, .arena = arena, .complaints = complaints, .section = ""};
+    *ini                  = (struct cr_ini){.path = path};
+    cr_status      status = CR_OK;
+    int            before = complaints->count;
+    struct cr_text text   = {0};
+    dictionary    *d      = NULL;
+    struct scan    scan   = {.ini = ini, .arena = arena, .complaints = complaints, .section = ""};
     CR_TRY_OUT(file_read(ini, path, &text));
     CR_TRY_OUT(scan_text(&scan, &text));
     if (complaints->count > before || complaints->failed) goto out; /* iniparser would drop the file or misread it */
@@ -362,32 +379,4 @@ out:
     if (d) iniparser_freedict(d);
     cr_text_free(&text);
     return status;
-}
-
-/* ---- writing ---- */
-
-static bool value_needs_quotes(const char *value) {
-    size_t length = strlen(value);
-    if (!length) return false;
-    return strpbrk(value, ";#") || value[0] == '"' || value[0] == '\'' || is_blank(value[0]) || is_blank(value[length - 1]);
-}
-
-bool cr_ini_can_hold(const char *value, const char **why) {
-    size_t length = strlen(value);
-    bool   quotes = value_needs_quotes(value);
-    *why          = NULL;
-    if (length > CR_INI_VALUE_MAX) *why = "is longer than 900 bytes";
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)value[i];
-        if ((c < 0x20 && c != '\t') || c == 0x7f) *why = "holds a control character";
-    }
-    if (quotes && strchr(value, '"') && strchr(value, '\'')) *why = "needs quotes, but holds both kinds of quote itself";
-    if (quotes && strchr(value, '\\')) *why = "needs quotes and holds a backslash, which an INI file cannot carry";
-    if (!quotes && length && value[length - 1] == '\\') *why = "ends in a backslash";
-    return !*why;
-}
-
-void cr_ini_add_value(struct cr_text *text, const char *value) {
-    const char *quote = !value_needs_quotes(value) ? "" : strchr(value, '"') ? "'" : "\"";
-    cr_text_add(text, "%s%s%s", quote, value, quote);
 }

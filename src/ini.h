@@ -23,8 +23,8 @@ struct cr_complaint {
 };
 struct cr_complaints {
     struct cr_arena      arena;
-    struct cr_complaint *at; /* CR_COMPLAINTS_MAX, once there is one */
-    int                  count; /* all, also those that are not kept */
+    struct cr_complaint *at;     /* CR_COMPLAINTS_MAX, once there is one */
+    int                  count;  /* all, also those that are not kept */
     bool                 failed; /* out of memory; sticky */
 };
 /* `file` must outlive the list. */
@@ -34,11 +34,11 @@ CR_MUST cr_status cr_complaints_status(struct cr_complaints *list);
 void              cr_complaints_free(struct cr_complaints *list);
 
 enum {
-    CR_INI_LINE_MAX = 1000,     /* bytes a line: iniparser has a buffer of 1024 and drops the file beyond it */
-    CR_INI_VALUE_MAX = 900,     /* bytes a value: it fits into a line with its key */
-    CR_INI_FILE_MAX = 256 << 10, /* bytes a file */
-    CR_INI_ENTRY_MAX = 2000,    /* sections and keys a file */
-    CR_COMPLAINTS_MAX = 200,    /* kept; the rest is only counted */
+    CR_INI_LINE_MAX   = 1000,      /* bytes a line: iniparser has a buffer of 1024 and drops the file beyond it */
+    CR_INI_VALUE_MAX  = 900,       /* bytes a value: it fits into a line with its key */
+    CR_INI_FILE_MAX   = 256 << 10, /* bytes a file */
+    CR_INI_ENTRY_MAX  = 2000,      /* sections and keys a file */
+    CR_COMPLAINTS_MAX = 200,       /* kept; the rest is only counted */
 };
 
 struct cr_ini_entry {
@@ -58,9 +58,10 @@ struct cr_ini {
 /* Reads the file into *ini, all in `arena`. What is wrong inside goes to `complaints` and the status is CR_OK, the
  * entries of the good lines still being there; CR_ERR_CONFIG: no such file, a folder, too large; CR_ERR_IO: unreadable.
  * Threads may call it at the same time (iniparser's error callback is one for the process: a mutex guards it). */
-CR_MUST cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *arena, struct cr_complaints *complaints);
+CR_MUST cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *arena,
+                              struct cr_complaints *complaints);
 
-/* Whether an INI line can hold the value so that it reads back to the byte; if not, *why says what stands against it. */
+/* Whether an INI line can hold the value so that it reads back to the byte; if not, *why says why. */
 bool cr_ini_can_hold(const char *value, const char **why);
 /* Appends the value as it must stand after '=', in quotes where needed. The value must be one that a line can hold. */
 void cr_ini_add_value(struct cr_text *text, const char *value);

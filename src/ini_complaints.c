@@ -55,7 +55,7 @@ cr_status cr_complaints_status(struct cr_complaints *list) {
     int  used = 0;
     complaints_sort(list->at, kept);
     for (; shown < kept; shown++) {
-        const struct cr_complaint *c = &list->at[shown];
+        const struct cr_complaint *c         = &list->at[shown];
         char                       place[32] = "";
         if (c->line) snprintf(place, sizeof place, ":%d", c->line);
         int room   = REPORT_BYTES - used;

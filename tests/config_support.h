@@ -11,7 +11,9 @@
 
 static char folder[256]; /* of the test program, made when first used and removed at its end */
 
-static void folder_close(void) { cr_fs_remove_tree(folder); }
+static void folder_close(void) {
+    cr_fs_remove_tree(folder);
+}
 
 static inline const char *in_folder(const char *name) {
     static char ring[8][400]; /* so that a few paths can be in use at once */
@@ -34,7 +36,9 @@ static inline const char *file_bytes(const char *name, const void *bytes, size_t
     if (file) fclose(file);
     return path;
 }
-static inline const char *file_text(const char *name, const char *text) { return file_bytes(name, text, strlen(text)); }
+static inline const char *file_text(const char *name, const char *text) {
+    return file_bytes(name, text, strlen(text));
+}
 
 /* The message of opening `text` as c.ini with one override (or NULL): "" when it opens. The folder is cut off. */
 static inline const char *refusal(const char *text, const char *override) {
@@ -50,8 +54,10 @@ static inline const char *refusal(const char *text, const char *override) {
     }
     size_t skip = strlen(folder) + 1;
     for (const char *at = cr_error_message(); *at;) {
-        if (strncmp(at, folder, skip - 1) == 0 && at[skip - 1] == '/') at += skip;
-        else *to++ = *at++;
+        if (strncmp(at, folder, skip - 1) == 0 && at[skip - 1] == '/')
+            at += skip;
+        else
+            *to++ = *at++;
     }
     *to = 0;
     return message;

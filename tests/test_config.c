@@ -37,7 +37,8 @@ static void has_defaults(void) {
 }
 
 static void obeys_precedence(void) {
-    static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ", "model.arch=RESNET56"};
+    static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
+                                            "model.arch=RESNET56"};
     struct cr_config         config;
     mkdir(in_folder("sub"), 0777);
     file_text("sub/base.ini", "[train]\nbatch = 1\nepochs = 1\nseed = 1\nsteps = 1\n");
@@ -72,21 +73,26 @@ static void judges_includes(void) {
     char text[200];
     snprintf(text, sizeof text, "include = %s\n[train]\nkeep = 3\n", file_text("whole.ini", "[train]\nbatch = 3\n"));
     CHECK_STR(refusal(text, NULL), "");
-    CHECK_STR(refusal("include = c.ini\n", NULL), "c.ini:1: include = c.ini: this file is being read already: a circle");
+    CHECK_STR(refusal("include = c.ini\n", NULL),
+              "c.ini:1: include = c.ini: this file is being read already: a circle");
     file_text("a.ini", "\ninclude = ./c.ini\n");
-    CHECK_STR(refusal("include = a.ini\n", NULL), "a.ini:2: include = ./c.ini: this file is being read already: a circle");
-    CHECK_STR(refusal("# x\ninclude = gone.ini\n[train]\nbatch=0\n", NULL),
-              "c.ini:2: include = gone.ini: gone.ini: no such file\nc.ini:4: [train] batch = 0: must be from 1 to 1000000");
+    CHECK_STR(refusal("include = a.ini\n", NULL),
+              "a.ini:2: include = ./c.ini: this file is being read already: a circle");
+    CHECK_STR(
+        refusal("# x\ninclude = gone.ini\n[train]\nbatch=0\n", NULL),
+        "c.ini:2: include = gone.ini: gone.ini: no such file\nc.ini:4: [train] batch = 0: must be from 1 to 1000000");
     CHECK_HAS(refusal("include = .\n", NULL), "is a folder");
     CHECK_STR(refusal("include =\n", NULL), "c.ini:1: include: names no file");
     CHECK_STR(refusal("include = \"a\n", NULL), "c.ini:1: include: the closing \" is missing");
-    CHECK_HAS(refusal("include = whole.ini\ninclude = whole.ini\n", NULL), "c.ini:2: include: is already set in line 1");
+    CHECK_HAS(refusal("include = whole.ini\ninclude = whole.ini\n", NULL),
+              "c.ini:2: include: is already set in line 1");
     CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include stands before the first section");
     CHECK_HAS(refusal(NULL, "train.include=x"), "include stands before the first section");
     /* what an included file says wrong is told with the rest, even where the including file sets the same key well */
     file_text("wrong.ini", "[train]\nbatch = 0\n");
     CHECK_STR(refusal("include = wrong.ini\n[train]\nbatch = 3\nkeep = 0\n", NULL),
-              "wrong.ini:2: [train] batch = 0: must be from 1 to 1000000\nc.ini:4: [train] keep = 0: must be from 1 to 1000000");
+              "wrong.ini:2: [train] batch = 0: must be from 1 to 1000000\nc.ini:4: [train] keep = 0: must be from 1 to "
+              "1000000");
     for (int i = 1; i <= 9; i++) {
         char name[20];
         snprintf(name, sizeof name, "d%d.ini", i);
@@ -126,7 +132,8 @@ static void tells_all_at_once(void) {
                       "mean = 1,2\n"
                       "std = 1;2\n",
                       "schedule.kind=linear"),
-              "c.ini:1: batch = 3: stands before the first section, where only include may stand; did you mean [train] batch?\n"
+              "c.ini:1: batch = 3: stands before the first section, where only include may stand; did you mean [train] "
+              "batch?\n"
               "c.ini:3: [train] batch = many: must be a whole number from 1 to 1000000\n"
               "c.ini:4: [train] bacth = 3: unknown key; did you mean batch?\n"
               "c.ini:5: [train] fuse = yup: must be yes or no (or true/false, on/off, 1/0)\n"
@@ -136,7 +143,8 @@ static void tells_all_at_once(void) {
               "c.ini:11: [optim] lr: is already set in line 10; remove one of the two\n"
               "c.ini:12: [optim] learning_rate = 0.1: unknown key; did you mean lr?\n"
               "c.ini:14: [data] mean = 1,2: must be three numbers: red, green, blue\n"
-              "c.ini:15: [data] std = 1;2: ';' would start a comment; put the value in quotes, or a blank before the comment\n"
+              "c.ini:15: [data] std = 1;2: ';' would start a comment; put the value in quotes, or a blank before the "
+              "comment\n"
               "command line: [schedule] kind = linear: must be one of constant, step, multistep, cosine");
 }
 
@@ -147,8 +155,10 @@ struct rule {
 static void check_rules(const struct rule *rules, size_t count, const char *text) {
     for (size_t i = 0; i < count; i++) {
         const char *got = refusal(text, rules[i].override);
-        if (*rules[i].why) CHECK_HAS(got, rules[i].why);
-        else CHECK_STR(got, "");
+        if (*rules[i].why)
+            CHECK_HAS(got, rules[i].why);
+        else
+            CHECK_STR(got, "");
         if (!*got || strncmp(got, "command line: ", 14) == 0) continue;
         TEST_FAIL_("%s: \"%s\" does not name its place", rules[i].override, got);
     }
@@ -167,6 +177,7 @@ static void judges_overrides(void) {
         {"nothing.batch=3", "unknown section; there are [model] [data] [train] [optim] [schedule] [memory]"},
         {"train.lr=3", "[train] lr = 3: unknown key; did you mean [optim] lr?"},
         {"optim.bathc=3", "unknown key; did you mean [train] batch?"},
+        {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},
         {"train.num_classes=3", "did you mean [model] classes?"},
         {"data.num_workers=3", "did you mean workers?"},
         {"optim.zzzzzz=3", "unknown key; [optim] has kind, lr, momentum, nesterov, weight_decay, decay_norm_bias"},
@@ -182,25 +193,49 @@ static void judges_overrides(void) {
 
 static void reads_types_strictly(void) {
     static const struct rule rules[] = {
-        {"train.batch=+64", ""},   {"train.batch=064", ""},          {"train.batch=0x10", "whole number"},
-        {"train.batch=1e2", "whole number"}, {"train.batch=12abc", "whole number"}, {"train.batch=1.0", "whole number"},
-        {"train.batch=-", "whole number"},   {"train.batch=1 2", "whole number"},
+        {"train.batch=+64", ""},
+        {"train.batch=064", ""},
+        {"train.batch=0x10", "whole number"},
+        {"train.batch=1e2", "whole number"},
+        {"train.batch=12abc", "whole number"},
+        {"train.batch=1.0", "whole number"},
+        {"train.batch=-", "whole number"},
+        {"train.batch=1 2", "whole number"},
         {"train.batch=99999999999999999999", "must be from 1 to 1000000"},
-        {"train.seed=9223372036854775807", ""}, {"train.seed=9223372036854775808", "must be from 0 to 9223372036854775807"},
-        {"train.seed=-1", "must be from 0"}, {"train.steps=-99999999999999999999", "must be from 0"},
-        {"optim.lr=.5", ""},       {"optim.lr=1e-3", ""},            {"optim.lr=+1.E1", ""},
-        {"optim.lr=nan", "must be a number"}, {"optim.lr=inf", "must be a number"}, {"optim.lr=0x1p3", "must be a number"},
-        {"optim.lr=1e", "must be a number"},  {"optim.lr=1,5", "must be a number"}, {"optim.lr=", "must be a number"},
-        {"optim.lr=1e999", "must be from 0 to 1000"}, {"optim.lr=-0.1", "must be from 0 to 1000"},
-        {"train.fuse=YES", ""},    {"train.fuse=off", ""},           {"train.fuse=1", ""}, {"train.fuse=2", "must be yes or no"},
-        {"train.fuse=y", "must be yes or no"}, {"train.fuse=", "must be yes or no"},
-        {"data.mean=1, 2 ,\t3", ""}, {"data.mean=1,,3", "item 2 is empty"}, {"data.mean=1,2,", "item 3 is empty"},
-        {"data.mean=1,2,x", "item 3 must be a number"}, {"data.mean=1,2,30", "item 3 must be from -10 to 10"},
+        {"train.seed=9223372036854775807", ""},
+        {"train.seed=9223372036854775808", "must be from 0 to 9223372036854775807"},
+        {"train.seed=-1", "must be from 0"},
+        {"train.steps=-99999999999999999999", "must be from 0"},
+        {"optim.lr=.5", ""},
+        {"optim.lr=1e-3", ""},
+        {"optim.lr=+1.E1", ""},
+        {"optim.lr=nan", "must be a number"},
+        {"optim.lr=inf", "must be a number"},
+        {"optim.lr=0x1p3", "must be a number"},
+        {"optim.lr=1e", "must be a number"},
+        {"optim.lr=1,5", "must be a number"},
+        {"optim.lr=", "must be a number"},
+        {"optim.lr=1e999", "must be from 0 to 1000"},
+        {"optim.lr=-0.1", "must be from 0 to 1000"},
+        {"train.fuse=YES", ""},
+        {"train.fuse=off", ""},
+        {"train.fuse=1", ""},
+        {"train.fuse=2", "must be yes or no"},
+        {"train.fuse=y", "must be yes or no"},
+        {"train.fuse=", "must be yes or no"},
+        {"data.mean=1, 2 ,\t3", ""},
+        {"data.mean=1,,3", "item 2 is empty"},
+        {"data.mean=1,2,", "item 3 is empty"},
+        {"data.mean=1,2,x", "item 3 must be a number"},
+        {"data.mean=1,2,30", "item 3 must be from -10 to 10"},
         {"data.mean=1 2 3", "item 1 must be a number"},
-        {"schedule.milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32", ""},
-        {"schedule.milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33",
+        {"schedule.milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32",
+         ""},
+        {"schedule.milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,"
+         "33",
          "must have at most 32 items"},
-        {"schedule.milestones=1.0000000000000000000000000000000000000000000000000000000000000000001", "item 1 is too long"},
+        {"schedule.milestones=1.0000000000000000000000000000000000000000000000000000000000000000001",
+         "item 1 is too long"},
     };
     check_rules(rules, CR_COUNT(rules), NULL);
 }
@@ -223,7 +258,8 @@ static void holds_ranges(void) {
             snprintf(text[1], 64, "%.17g", key->real_max);
             snprintf(text[2], 64, "%.17g", nextafter(key->real_min, -INFINITY));
             snprintf(text[3], 64, "%.17g", nextafter(key->real_max, INFINITY));
-        } else continue;
+        } else
+            continue;
         tried++;
         for (int n = 0; n < 4; n++)
             if (cr_value_parse(key, &config, text[n], why, sizeof why) != (n < 2))
@@ -257,32 +293,42 @@ static void knows_rules_between_keys(void) {
         {"schedule.milestones=1,3,2", "item 3 does not"},
         {"schedule.min_lr=0.2", "[schedule] min_lr = 0.2: must not exceed [optim] lr (0.1)"},
     };
-    static const struct rule custom[] = {{"model.depths=1,2", ""},
-                                         {"model.depths=1", "widths"},
-                                         {"model.depths=", "needs depths too"},
-                                         {"model.depths=1,x", "item 2 must be a whole number"},
-                                         {"model.arch=resnet18", "is for arch = custom; resnet18 has its own"}};
-    static const struct rule folders[] = {{"data.eval_crop=200", ""},
-                                          {"data.eval_crop=201", "[data] eval_crop = 201: must not exceed eval_resize (200)"},
-                                          {"data.kind=cifar100", ""},
-                                          {"data.train_images=5", "is for shapes and synthetic; folder has its own size"},
-                                          {"data.root=", "needs root"}};
+    static const struct rule custom[]  = {{"model.depths=1,2", ""},
+                                          {"model.depths=1", "widths"},
+                                          {"model.depths=", "needs depths too"},
+                                          {"model.depths=1,x", "item 2 must be a whole number"},
+                                          {"model.arch=resnet18", "is for arch = custom; resnet18 has its own"}};
+    static const struct rule folders[] = {
+        {"data.eval_crop=200", ""},
+        {"data.eval_crop=201", "[data] eval_crop = 201: must not exceed eval_resize (200)"},
+        {"data.kind=cifar100", ""},
+        {"data.train_images=5", "is for shapes and synthetic; folder has its own size"},
+        {"data.root=", "needs root"}};
     check_rules(plain, CR_COUNT(plain), NULL);
-    CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL), "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
+    CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL),
+              "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
     /* one mistake, one line: no rule speaks about a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
               "c.ini:3: [model] depths = 3,x: item 2 must be a whole number from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),
               "c.ini:2: [data] kind = cifarten: must be one of shapes, cifar10, cifar100, folder, synthetic");
+    file_text("sized.ini", "[data]\nkind = folder\nroot = x\ntrain_images = 5\n");
+    CHECK_STR(refusal("include = sized.ini\n[data]\ntrain_images = x\n", NULL),
+              "c.ini:3: [data] train_images = x: must be a whole number from 0 to 100000000");
     for (size_t i = 0; i < CR_COUNT(custom); i++) {
-        const char *got = refusal("[model]\narch = custom\ndepths = 1,1\nwidths = 4,4\nblock = bottleneck\n", custom[i].override);
-        if (*custom[i].why) CHECK_HAS(got, custom[i].why);
-        else CHECK_STR(got, "");
+        const char *got =
+            refusal("[model]\narch = custom\ndepths = 1,1\nwidths = 4,4\nblock = bottleneck\n", custom[i].override);
+        if (*custom[i].why)
+            CHECK_HAS(got, custom[i].why);
+        else
+            CHECK_STR(got, "");
     }
     for (size_t i = 0; i < CR_COUNT(folders); i++) {
         const char *got = refusal("[data]\nkind = folder\nroot = x\neval_resize = 200\n", folders[i].override);
-        if (*folders[i].why) CHECK_HAS(got, folders[i].why);
-        else CHECK_STR(got, "");
+        if (*folders[i].why)
+            CHECK_HAS(got, folders[i].why);
+        else
+            CHECK_STR(got, "");
     }
 }
 
@@ -294,7 +340,9 @@ static void measures_distance(void) {
     CHECK_INT(cr_edit_distance("flaw", "lawn"), 2);
 }
 
-static void leaves_nothing(void) { CHECK_INT(cr_alloc_live(), 0); }
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
 
 TESTS(CASE(has_defaults), CASE(obeys_precedence), CASE(judges_includes), CASE(names_configs), CASE(tells_all_at_once),
       CASE(judges_overrides), CASE(reads_types_strictly), CASE(holds_ranges), CASE(knows_rules_between_keys),

@@ -1,5 +1,5 @@
-/* The config as text: the dump reads back to the same values, the difference, the help, the shipped configs, any locale,
- * and every allocation failing. */
+/* The config as text: the dump reads back to the same values, the difference, the help, the shipped configs, any
+ * locale, and every allocation failing. */
 #include "config_support.h"
 
 #include "config_keys.h"
@@ -72,7 +72,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     if (c->model.arch == CR_ARCH_CUSTOM) {
         c->model.depths.count = c->model.widths.count = 1 + (int)cr_rng_below(rng, 32);
         for (int i = 0; i < 32; i++) {
-            bool used = i < c->model.depths.count;
+            bool used             = i < c->model.depths.count;
             c->model.depths.at[i] = used ? random_int(rng, 1, 1000) : 0;
             c->model.widths.at[i] = used ? random_int(rng, 1, 65536) : 0;
         }
@@ -80,11 +80,11 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->model.depths = c->model.widths = (struct cr_ints){0};
         c->model.block                    = CR_BLOCK_AUTO;
     }
-    c->model.freeze        = cr_rng_below(rng, 2) ? "" : "layer2,fc";
-    c->data.mean.count     = c->data.std.count = 3;
-    c->data.scale          = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
-    c->data.ratio          = (struct cr_reals){2, {random_real(rng, 0.01, 1), random_real(rng, 1, 100)}};
-    c->data.eval_crop      = CR_MIN(c->data.eval_crop, c->data.eval_resize);
+    c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
+    c->data.mean.count = c->data.std.count = 3;
+    c->data.scale     = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
+    c->data.ratio     = (struct cr_reals){2, {random_real(rng, 0.01, 1), random_real(rng, 1, 100)}};
+    c->data.eval_crop = CR_MIN(c->data.eval_crop, c->data.eval_resize);
     if (c->data.kind != CR_DATA_SHAPES && c->data.kind != CR_DATA_SYNTHETIC) {
         c->data.train_images = c->data.val_images = 0;
         if (!*c->data.root) c->data.root = "x";
@@ -93,8 +93,8 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->data.mean.at[i] = random_real(rng, -10, 10);
         c->data.std.at[i]  = random_real(rng, 1e-6, 100);
     }
-    c->optim.nesterov = c->optim.nesterov && c->optim.momentum > 0;
-    c->schedule.min_lr = CR_MIN(c->schedule.min_lr, c->optim.lr);
+    c->optim.nesterov            = c->optim.nesterov && c->optim.momentum > 0;
+    c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
     for (int i = 0; i < c->schedule.milestones.count; i++) c->schedule.milestones.at[i] = i + cr_rng_real(rng) / 2;
 }
@@ -127,14 +127,17 @@ static void dump_reads_back(void) {
 }
 
 static void dump_is_plain(void) {
-    static const char *const overrides[] = {"optim.lr=0.30000000000000004", "data.root= /a;b", "train.seed=9223372036854775807",
-                                            "optim.weight_decay=5e-4", "model.bn_eps=0.000001", "schedule.milestones=100,150.5"};
-    static const char *const lines[] = {"[model]\narch = resnet20\n", "\nlr = 0.30000000000000004\n", "\nroot = \"/a;b\"\n",
-                                        "\nseed = 9223372036854775807\n", "\nweight_decay = 0.0005\n", "\nbn_eps = 1e-06\n",
-                                        "\nmilestones = 100,150.5\n", "\ndepths =\n", "\nmean = 0.485,0.456,0.406\n",
-                                        "\nratio = 0.75,1.3333333333333333\n", "\n\n[memory]\nreuse = yes\n"};
-    struct cr_config config;
-    struct cr_text   dump = {0};
+    static const char *const overrides[] = {"optim.lr=0.30000000000000004",   "data.root= /a;b",
+                                            "train.seed=9223372036854775807", "optim.weight_decay=5e-4",
+                                            "model.bn_eps=0.000001",          "schedule.milestones=100,150.5"};
+    static const char *const lines[]     = {"[model]\narch = resnet20\n",   "\nlr = 0.30000000000000004\n",
+                                            "\nroot = \"/a;b\"\n",          "\nseed = 9223372036854775807\n",
+                                            "\nweight_decay = 0.0005\n",    "\nbn_eps = 1e-06\n",
+                                            "\nmilestones = 100,150.5\n",   "\ndepths =\n",
+                                            "\nmean = 0.485,0.456,0.406\n", "\nratio = 0.75,1.3333333333333333\n",
+                                            "\n\n[memory]\nreuse = yes\n"};
+    struct cr_config         config;
+    struct cr_text           dump = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
     cr_config_dump(&config, &dump);
     for (size_t i = 0; i < CR_COUNT(lines); i++) CHECK_HAS(dump.data, lines[i]);
@@ -143,9 +146,10 @@ static void dump_is_plain(void) {
 }
 
 static void tells_differences(void) {
-    static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2", "model.arch=resnet56", "train.fuse=no"};
-    struct cr_config a, b;
-    struct cr_text   out = {0};
+    static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
+                                            "model.arch=resnet56", "train.fuse=no"};
+    struct cr_config         a, b;
+    struct cr_text           out = {0};
     REQUIRE_OK(cr_config_open(&a, NULL, NULL, 0));
     REQUIRE_OK(cr_config_open(&b, NULL, overrides, (int)CR_COUNT(overrides)));
     CHECK_INT(cr_config_diff(&a, &a, &out), 0);
@@ -162,10 +166,10 @@ static void helps(void) {
     struct cr_text out = {0};
     cr_config_help(&out);
     REQUIRE(!out.failed);
-    static const char *const parts[] = {"\n[train]  the run\n", "\n  batch = 128                     integer, 1 to 1000000\n        images a step",
-                                        "\n  device = auto                   one of auto, cpu, cuda\n",
-                                        "\n  lr = 0.1                        number, 0 to 1000\n",
-                                        "\n  nesterov = no                   yes or no\n"};
+    static const char *const parts[] = {
+        "\n[train]  the run\n", "\n  batch = 128                     integer, 1 to 1000000\n        images a step",
+        "\n  device = auto                   one of auto, cpu, cuda\n",
+        "\n  lr = 0.1                        number, 0 to 1000\n", "\n  nesterov = no                   yes or no\n"};
     for (size_t i = 0; i < CR_COUNT(parts); i++) CHECK_HAS(out.data, parts[i]);
     for (int i = 0; i < cr_key_count; i++) {
         char start[80];
@@ -212,7 +216,8 @@ static void ships_configs(void) {
 }
 
 static void ignores_the_locale(void) {
-    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "de_DE",
+                                        "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
     const char              *found   = NULL;
     for (size_t i = 0; i < CR_COUNT(names) && !found; i++) found = setlocale(LC_ALL, names[i]);
     if (!found || strcmp(localeconv()->decimal_point, ",") != 0) {
@@ -221,7 +226,7 @@ static void ignores_the_locale(void) {
     }
     static const char *const overrides[] = {"optim.lr=0.25"};
     struct cr_config         config;
-    struct cr_text           dump = {0};
+    struct cr_text           dump   = {0};
     cr_status                status = cr_config_open(&config, NULL, overrides, 1);
     cr_config_dump(&config, &dump);
     CHECK_STR(localeconv()->decimal_point, ","); /* put back */
@@ -267,7 +272,8 @@ static void survives_failing_allocations(void) {
             cr_alloc_fail_at(++n);
             status = use_config(path);
             cr_alloc_fail_at(0);
-            if (cr_alloc_live() != live) TEST_FAIL_("allocation %lld: %lld blocks leak", (long long)n, (long long)(cr_alloc_live() - live));
+            if (cr_alloc_live() != live)
+                TEST_FAIL_("allocation %lld: %lld blocks leak", (long long)n, (long long)(cr_alloc_live() - live));
             if (status == CR_ERR_MEMORY) CHECK_HAS(cr_error_message(), "out of memory");
         } while (status == CR_ERR_MEMORY && n < 1000);
         CHECK_STATUS(status, files[i].want);
@@ -275,7 +281,9 @@ static void survives_failing_allocations(void) {
     }
 }
 
-static void leaves_nothing(void) { CHECK_INT(cr_alloc_live(), 0); }
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
 
 TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(tells_differences), CASE(helps), CASE(ships_configs),
       CASE(ignores_the_locale), CASE(survives_failing_allocations), CASE(leaves_nothing))

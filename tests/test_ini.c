@@ -92,11 +92,13 @@ static void knows_lines(void) {
     struct cr_ini        ini;
     struct cr_arena      arena      = {0};
     struct cr_complaints complaints = {0};
-    const char *path = file_text("c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n  [data]\nroot=\"a b\"\n[train]\nseed = 7");
+    const char          *path       = file_text(
+                       "c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n"
+                                   "  [data]\nroot=\"a b\"\n[train]\nseed = 7");
     REQUIRE_OK(cr_ini_read(&ini, path, &arena, &complaints));
-    static const struct cr_ini_entry want[] = {{"", "include", "x.ini", 3},  {"train", NULL, "", 4},     {"train", "batch", "3", 5},
-                                               {"data", NULL, "", 7},        {"data", "root", "a b", 8}, {"train", NULL, "", 9},
-                                               {"train", "seed", "7", 10}};
+    static const struct cr_ini_entry want[] = {
+        {"", "include", "x.ini", 3}, {"train", NULL, "", 4}, {"train", "batch", "3", 5}, {"data", NULL, "", 7},
+        {"data", "root", "a b", 8},  {"train", NULL, "", 9}, {"train", "seed", "7", 10}};
     CHECK_INT(complaints.count, 0);
     CHECK_INT(ini.count, CR_COUNT(want));
     for (int i = 0; i < ini.count && i < (int)CR_COUNT(want); i++) {
@@ -187,12 +189,24 @@ static void reads_a_pipe(void) {
 }
 
 static void holds_values(void) {
-    static const struct line_case cases[] = {
-        {"", "", NULL},           {"a b", "a b", NULL},       {" a", "\" a\"", NULL},   {"a;b", "\"a;b\"", NULL},
-        {"a#", "\"a#\"", NULL},   {"a\"b", "a\"b", NULL},     {"\"a", "'\"a'", NULL},   {"'", "\"'\"", NULL},
-        {"#\"", "'#\"'", NULL},   {"#'", "\"#'\"", NULL},     {"a\\b", "a\\b", NULL},   {"a\"'b", "a\"'b", NULL},
-        {"a\nb", NULL, "control"}, {"a\x1b[0m", NULL, "control"}, {"#\"'", NULL, "both kinds"}, {"\"'", NULL, "both kinds"},
-        {"a\\", NULL, "ends in a backslash"}, {"a;\\b", NULL, "backslash"}};
+    static const struct line_case cases[] = {{"", "", NULL},
+                                             {"a b", "a b", NULL},
+                                             {" a", "\" a\"", NULL},
+                                             {"a;b", "\"a;b\"", NULL},
+                                             {"a#", "\"a#\"", NULL},
+                                             {"a\"b", "a\"b", NULL},
+                                             {"\"a", "'\"a'", NULL},
+                                             {"'", "\"'\"", NULL},
+                                             {"#\"", "'#\"'", NULL},
+                                             {"#'", "\"#'\"", NULL},
+                                             {"a\\b", "a\\b", NULL},
+                                             {"a\"'b", "a\"'b", NULL},
+                                             {"a\nb", NULL, "control"},
+                                             {"a\x1b[0m", NULL, "control"},
+                                             {"#\"'", NULL, "both kinds"},
+                                             {"\"'", NULL, "both kinds"},
+                                             {"a\\", NULL, "ends in a backslash"},
+                                             {"a;\\b", NULL, "backslash"}};
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         const char    *why;
         struct cr_text text = {0};
@@ -230,7 +244,9 @@ static void opens_in_threads(void) {
     }
 }
 
-static void leaves_nothing(void) { CHECK_INT(cr_alloc_live(), 0); }
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
 
 TESTS(CASE(reads_values), CASE(knows_lines), CASE(refuses_bytes), CASE(limits_lines), CASE(limits_files),
       CASE(refuses_places), CASE(reads_a_pipe), CASE(holds_values), CASE(opens_in_threads), CASE(leaves_nothing))

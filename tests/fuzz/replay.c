@@ -27,7 +27,9 @@ static uint8_t *file_load(const char *path, size_t *size) {
     return data;
 }
 
-static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+static int is_visible(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
+}
 
 static void replay_folder(const char *folder, int *passed, int *failed) {
     struct dirent **entries = NULL;
@@ -44,7 +46,8 @@ static void replay_folder(const char *folder, int *passed, int *failed) {
         printf("%s\n", path);
         fflush(stdout);
         uint8_t *data = file_load(path, &size);
-        if (data && LLVMFuzzerTestOneInput(data, size) == 0) ++*passed;
+        if (data && LLVMFuzzerTestOneInput(data, size) == 0)
+            ++*passed;
         else {
             printf("FAIL %s: %s\n", path, data ? "the target refused it" : "cannot be read");
             ++*failed;
