@@ -4,11 +4,11 @@
   scripts/pth_to_safetensors.py resnet50.pth resnet50.safetensors
   cresnet eval configs/resnet50.ini --weights resnet50.safetensors
 
-The file may hold a state dict, a training checkpoint around one, or a whole pickled model. Prefixes that wrappers add to
-every name ("module.", "_orig_mod.") are taken off. Values are not changed.
+The file may hold a state dict, a training checkpoint around one, or a whole pickled model. Prefixes that wrappers add
+to every name ("module.", "_orig_mod.") are taken off. Values are not changed.
 
-Python alone is enough: torch is not needed, so no program that somebody put into a pickle can run. What the pickle names
-beside tensors and plain containers becomes an empty object.
+Python alone is enough: torch is not needed, so no program that somebody put into a pickle can run. What the pickle
+names beside tensors and plain containers becomes an empty object.
 """
 import argparse
 import collections
@@ -22,10 +22,10 @@ import sys
 import zipfile
 
 # Storage class of torch -> (type in safetensors, bytes). Those that cresnet does not read are named to be refused.
-STORAGES = {"FloatStorage": ("F32", 4), "DoubleStorage": ("F64", 8), "HalfStorage": ("F16", 2), "BFloat16Storage": ("BF16", 2),
-            "ByteStorage": ("U8", 1), "IntStorage": ("I32", 4), "LongStorage": ("I64", 8), "BoolStorage": ("BOOL", 1),
-            "CharStorage": ("I8", 1), "ShortStorage": ("I16", 2), "ComplexFloatStorage": ("C64", 8),
-            "ComplexDoubleStorage": ("C128", 16)}
+STORAGES = {"FloatStorage": ("F32", 4), "DoubleStorage": ("F64", 8), "HalfStorage": ("F16", 2),
+            "BFloat16Storage": ("BF16", 2), "ByteStorage": ("U8", 1), "IntStorage": ("I32", 4),
+            "LongStorage": ("I64", 8), "BoolStorage": ("BOOL", 1), "CharStorage": ("I8", 1),
+            "ShortStorage": ("I16", 2), "ComplexFloatStorage": ("C64", 8), "ComplexDoubleStorage": ("C128", 16)}
 # In the order in which the reference writer of the format sorts them, last first.
 READABLE = ["U8", "F16", "BF16", "I32", "F32", "F64", "I64"]
 # Where training programs keep the weights in their checkpoints.
@@ -176,7 +176,7 @@ def load_zip(path):
 
 
 def load_legacy(path):
-    """Before torch 1.6: five pickles (magic, version, system, the object, the keys), then a count and bytes each key."""
+    """Before torch 1.6: five pickles (magic, version, system, object, keys), then a count and bytes each key."""
     with open(path, "rb") as f:
         if Unpickler(f).load() != LEGACY_MAGIC:
             raise Refused("not a file of torch")
@@ -255,7 +255,8 @@ def strip_prefixes(state):
 def check(state, path):
     for name, t in state.items():
         if t.type not in READABLE:
-            raise Refused("%s: tensor %r has elements of type %s; cresnet reads %s" % (path, name, t.type, ", ".join(READABLE)))
+            raise Refused("%s: tensor %r has elements of type %s; cresnet reads %s"
+                          % (path, name, t.type, ", ".join(READABLE)))
         if name == "__metadata__":
             raise Refused("%s: a tensor is called __metadata__, which the format keeps for itself" % path)
 
@@ -298,7 +299,8 @@ def convert(args):
     state = strip_prefixes({str(n): v for n, v in found.items() if isinstance(v, Tensor)})
     check(state, args.input)
     size = write(args.output, state)
-    print("%s: %d tensors, %d values, %d bytes" % (args.output, len(state), sum(t.count() for t in state.values()), size))
+    values = sum(t.count() for t in state.values())
+    print("%s: %d tensors, %d values, %d bytes" % (args.output, len(state), values, size))
 
 
 def main(argv):

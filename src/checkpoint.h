@@ -1,17 +1,19 @@
 /* checkpoint.h: store <-> files. A checkpoint is a folder step-N/ in the run folder:
- *   model.safetensors   torchvision's state dict of the raw weights (names, shapes OIHW, num_batches_tracked I64 scalars)
- *   state.safetensors   optimizer planes ("momentum.<name>"), device-owned state, and metadata: step, epoch, position in
- *                       the epoch, seed, loader position, fingerprints. No time, host or path: equal states, equal bytes
+ *   model.safetensors   torchvision's state dict of the raw weights (names, shapes OIHW, num_batches_tracked I64
+ *                       scalars)
+ *   state.safetensors   optimizer planes ("momentum.<name>"), device-owned state, and metadata: step, epoch, position
+ *                       in the epoch, seed, loader position, fingerprints
+ *                       No time, host or path in either: equal states, equal bytes
  *   config.ini          the resolved config          classes.txt   one class name a line
  * `last` and `best` are relative symbolic links, replaced by rename(2).
  *
  * Laws
  *   - A folder named step-N is complete: it is written as .tmp-step-N.<pid>, every file and the folder fsynced, then
- *     renamed, then the parent fsynced. Nothing that was there before is removed until the new one is in place; a step-N
- *     that is saved again changes places with the old one in one system call.
+ *     renamed, then the parent fsynced. Nothing that was there before is removed until the new one is in place; a
+ *     step-N that is saved again changes places with the old one in one system call.
  *   - A folder that is removed is first renamed (.gone-step-N.<pid>): no half of one ever carries the name step-N.
- *   - A save that fails leaves the older checkpoints untouched and removes its temporary folder; each link names the old
- *     complete folder or the new one.
+ *   - A save that fails leaves the older checkpoints untouched and removes its temporary folder; each link names the
+ *     old complete folder or the new one.
  *   - Loading checks everything (names, shapes, types, step) before the first byte reaches the store.
  *   - One process at a time writes to a run folder.
  * Files: checkpoint.c (write), checkpoint_dir.c (folders, links, find), checkpoint_read.c, checkpoint_stream.c.
@@ -28,10 +30,10 @@ enum { CR_CKPT_CHUNK_BYTES = 4 << 20 };
 /* A named array that goes to or comes from a file. For filters the device holds K,R,S,C (`permute_krsc`); the file has
  * K,C,R,S: the stream permutes row by row of K. */
 struct cr_ckpt_tensor {
-    const char   *name;  /* in the file */
-    enum cr_dtype dtype; /* in the store; written files have the same */
-    int           dims;  /* of the file's shape; 0 = scalar */
-    int64_t       dim[4]; /* the file's shape, K,C,R,S for filters */
+    const char   *name;         /* in the file */
+    enum cr_dtype dtype;        /* in the store; written files have the same */
+    int           dims;         /* of the file's shape; 0 = scalar */
+    int64_t       dim[4];       /* the file's shape, K,C,R,S for filters */
     bool          permute_krsc; /* needs dims = 4 */
     uint64_t      address;      /* passed through to the io functions: plane and offset, as the owner likes */
 };
@@ -40,7 +42,7 @@ struct cr_ckpt_tensor {
 struct cr_ckpt_io {
     void *self;
     cr_status (*get)(void *self, uint64_t address, uint64_t byte_offset, void *host, size_t bytes); /* store -> host */
-    cr_status (*put)(void *self, uint64_t address, uint64_t byte_offset, const void *host, size_t bytes); /* the way back */
+    cr_status (*put)(void *self, uint64_t address, uint64_t byte_offset, const void *host, size_t bytes); /* back */
 };
 
 struct cr_ckpt_save {
@@ -48,7 +50,7 @@ struct cr_ckpt_save {
     int64_t                      step;
     const struct cr_ckpt_tensor *model, *state;
     int                          model_count, state_count;
-    const struct cr_st_meta     *model_meta, *state_meta; /* "format" = "pt" and "step" = step are added when not there */
+    const struct cr_st_meta     *model_meta, *state_meta; /* "format" = "pt", "step": added when missing */
     int                          model_meta_count, state_meta_count;
     const char                  *config_text; /* config.ini */
     const char *const           *class_names; /* no line breaks in them */
@@ -60,7 +62,7 @@ struct cr_ckpt_save {
 /* Makes run_dir when missing (parents too) and proves that it can be written. */
 CR_MUST cr_status cr_ckpt_prepare_dir(const char *run_dir);
 /* True when the folder exists and holds anything but lost+found. */
-bool              cr_ckpt_dir_in_use(const char *run_dir);
+bool cr_ckpt_dir_in_use(const char *run_dir);
 /* Saves. An old checkpoint that cannot be removed (keep) is a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
 /* Points run_dir/best at step-N. */
@@ -69,21 +71,22 @@ CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
  * the same numbers), so call it before the first save and never during one. */
 void cr_ckpt_sweep(const char *run_dir);
 
-/* Finds the newest readable checkpoint of a run folder: `last` if it opens and checks, else the highest step-N that does,
- * with one warning line for each one passed over. *out (cr_free it) is run_dir/step-N, or NULL when there is none
+/* Finds the newest readable checkpoint of a run folder: `last` if it opens and checks, else the highest step-N that
+ * does, with one warning line for each one passed over. *out (cr_free it) is run_dir/step-N, or NULL when there is none
  * (CR_OK). */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Turns what a user may write (a run folder, a step-N folder, a .safetensors file) into the model file's path. */
 CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 
-/* Reads the listed tensors from an open file. Every tensor must be there with this shape and type (F16/BF16/F64 files are
- * converted when the store holds F32); names in the file that no tensor asks for are an error. The message lists the
- * first few. All is checked first. `path` is for messages.
+/* Reads the listed tensors from an open file. Every tensor must be there with this shape and type (F16/BF16/F64 files
+ * are converted when the store holds F32); names in the file that no tensor asks for are an error. The message lists
+ * the first few. All is checked first. `path` is for messages.
  * `ignore` (may be NULL) is a list of suffixes, "a,b,c": names that end in one of them may be in the file unasked for,
  * and a listed tensor whose name ends in one may be missing (the store keeps what it has): ".num_batches_tracked".
  * `alias` maps a wanted name to a second name to try ("fc.weight" -> "linear.weight"); it may be NULL and returns NULL
  * for none. */
-CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
-                               const char *ignore, const char *(*alias)(const char *name), const struct cr_ckpt_io *io);
+CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,
+                               int count, const char *ignore, const char *(*alias)(const char *name),
+                               const struct cr_ckpt_io *io);
 
 #endif

@@ -28,7 +28,9 @@ int64_t cr_ckpt_step_of(const char *name) {
     return strncmp(name, "step-", 5) ? -1 : plain_number(name + 5, name + strlen(name));
 }
 
-static bool is_dot(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
+static bool is_dot(const char *name) {
+    return !strcmp(name, ".") || !strcmp(name, "..");
+}
 
 static bool is_dir(const char *path) {
     struct stat s;
@@ -53,9 +55,9 @@ static int compare_newest_first(const void *a, const void *b) {
 
 /* All N of the step-N in a run folder, newest first; cr_free them. */
 static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) {
-    int64_t *steps    = NULL;
-    int      count    = 0, capacity = 0;
-    DIR     *dir      = opendir(run_dir);
+    int64_t *steps = NULL;
+    int      count = 0, capacity = 0;
+    DIR     *dir = opendir(run_dir);
     if (!dir && errno != ENOENT) return cr_fs_refused(run_dir, "read this folder", errno);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         int64_t step = cr_ckpt_step_of(e->d_name);
@@ -103,7 +105,8 @@ cr_status cr_ckpt_prepare_dir(const char *run_dir) {
 bool cr_ckpt_dir_in_use(const char *run_dir) {
     DIR *dir  = opendir(run_dir);
     bool used = false;
-    for (struct dirent *e; dir && !used && (e = readdir(dir));) used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found");
+    for (struct dirent *e; dir && !used && (e = readdir(dir));)
+        used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found");
     if (dir) closedir(dir);
     return used;
 }
@@ -188,7 +191,8 @@ void cr_ckpt_sweep(const char *run_dir) {
                 cr_fs_rename(path, home) == 0)
                 continue;
         }
-        if (cr_fs_remove_tree(path) < 0) cr_log(CR_LOG_WARN, "%s: a leftover that cannot be removed: %s", path, strerror(errno));
+        if (cr_fs_remove_tree(path) < 0)
+            cr_log(CR_LOG_WARN, "%s: a leftover that cannot be removed: %s", path, strerror(errno));
     }
     if (dir) closedir(dir);
 }

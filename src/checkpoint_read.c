@@ -53,7 +53,8 @@ static const struct cr_st_entry *look_up(struct cr_st_file *file, const char *na
     return second ? cr_st_find(file, second) : entry;
 }
 
-static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_tensor *tensor, struct problems *problems) {
+static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_tensor *tensor,
+                        struct problems *problems) {
     char in_file[CR_ST_SHAPE_TEXT], in_model[CR_ST_SHAPE_TEXT];
     cr_st_shape_text(in_model, tensor->dims, tensor->dim);
     if (!entry) {
@@ -86,11 +87,13 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
         cr_st_shape_text(shape, entry->dims, entry->dim);
         add_problem(&problems, entry->name, "%s is in the file, but not wanted here", shape);
     }
-    if (problems.text.failed) status = CR_NO_MEMORY(4096);
+    if (problems.text.failed)
+        status = CR_NO_MEMORY(4096);
     else if (problems.count > PROBLEMS_SHOWN)
         status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s; and %d more", path, problems.text.data,
                          problems.count - PROBLEMS_SHOWN);
-    else if (problems.count) status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
+    else if (problems.count)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
     cr_text_free(&problems.text);
     cr_free(asked);
     return status;

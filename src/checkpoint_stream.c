@@ -29,8 +29,8 @@ cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, st
     uint64_t bytes = 64;
     for (int i = 0; i < count; i++) {
         struct rows rows = rows_of(&tensors[i]);
-        uint64_t    row  = rows.elems * 8, all = rows.count * row; /* 8: the largest element of a file */
-        bytes            = CR_MAX(bytes, CR_MIN(all, (uint64_t)CR_CKPT_CHUNK_BYTES));
+        uint64_t    row = rows.elems * 8, all = rows.count * row; /* 8: the largest element of a file */
+        bytes = CR_MAX(bytes, CR_MIN(all, (uint64_t)CR_CKPT_CHUNK_BYTES));
         if (rows.transpose) bytes = CR_MAX(bytes, row);
     }
     *stage = (struct cr_ckpt_stage){.bytes = (size_t)bytes};
@@ -47,7 +47,8 @@ void cr_ckpt_stage_close(struct cr_ckpt_stage *stage) {
 
 /* Elements that go through the buffers at once, of `size` bytes each at most: whole rows where order matters. */
 static uint64_t chunk_elems(const struct rows *rows, const struct cr_ckpt_stage *stage, size_t size) {
-    uint64_t fit = CR_MIN(stage->bytes, CR_MAX((size_t)CR_CKPT_CHUNK_BYTES, rows->transpose ? rows->elems * size : 0)) / size;
+    uint64_t fit =
+        CR_MIN(stage->bytes, CR_MAX((size_t)CR_CKPT_CHUNK_BYTES, rows->transpose ? rows->elems * size : 0)) / size;
     return rows->transpose ? CR_MAX(fit / rows->elems, 1) * rows->elems : fit;
 }
 
@@ -113,10 +114,11 @@ cr_status cr_ckpt_tensor_out(struct cr_st_writer *writer, const struct cr_ckpt_t
     return CR_OK;
 }
 
-cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *entry, const struct cr_ckpt_tensor *tensor,
-                            const struct cr_ckpt_stage *stage, const struct cr_ckpt_io *io) {
-    struct rows rows  = rows_of(tensor);
-    size_t      size  = cr_dtype_bytes(tensor->dtype), file_size = cr_dtype_bytes(entry->dtype);
+cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *entry,
+                            const struct cr_ckpt_tensor *tensor, const struct cr_ckpt_stage *stage,
+                            const struct cr_ckpt_io *io) {
+    struct rows rows = rows_of(tensor);
+    size_t      size = cr_dtype_bytes(tensor->dtype), file_size = cr_dtype_bytes(entry->dtype);
     uint64_t    total = rows.count * rows.elems, chunk = chunk_elems(&rows, stage, CR_MAX(size, file_size));
     for (uint64_t done = 0; done < total; done += chunk) {
         uint64_t       elems = CR_MIN(chunk, total - done);

@@ -24,7 +24,9 @@ void cr_fs_fail_at(int64_t nth, int64_t times, int error) {
     atomic_store(&fail_from, nth > 0 ? from : 0);
 }
 
-uint64_t cr_fs_calls(void) { return atomic_load(&fs_calls); }
+uint64_t cr_fs_calls(void) {
+    return atomic_load(&fs_calls);
+}
 
 /* Counts a change; true when a test wants it to fail (errno is set then). */
 static bool told_to_fail(void) {
@@ -68,10 +70,18 @@ int cr_fs_close(int fd) {
     return result < 0 && errno != EINTR ? -1 : 0;
 }
 
-int cr_fs_mkdir(const char *path) { return told_to_fail() ? -1 : mkdir(path, 0777); }
-int cr_fs_rename(const char *from, const char *to) { return told_to_fail() ? -1 : rename(from, to); }
-int cr_fs_symlink(const char *target, const char *path) { return told_to_fail() ? -1 : symlink(target, path); }
-int cr_fs_unlink(const char *path) { return told_to_fail() ? -1 : unlink(path); }
+int cr_fs_mkdir(const char *path) {
+    return told_to_fail() ? -1 : mkdir(path, 0777);
+}
+int cr_fs_rename(const char *from, const char *to) {
+    return told_to_fail() ? -1 : rename(from, to);
+}
+int cr_fs_symlink(const char *target, const char *path) {
+    return told_to_fail() ? -1 : symlink(target, path);
+}
+int cr_fs_unlink(const char *path) {
+    return told_to_fail() ? -1 : unlink(path);
+}
 
 int cr_fs_exchange(const char *a, const char *b) {
     return told_to_fail() ? -1 : renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
@@ -112,7 +122,9 @@ static int remove_at(int parent, const char *name, int depth) {
     return -1;
 }
 
-int cr_fs_remove_tree(const char *path) { return remove_at(AT_FDCWD, path, 0); }
+int cr_fs_remove_tree(const char *path) {
+    return remove_at(AT_FDCWD, path, 0);
+}
 
 /* ---- with messages ---- */
 
@@ -142,7 +154,9 @@ cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, 
 }
 
 static cr_status disk_full(const char *path, uint64_t missing, int error) {
-    const char *why = error == ENOSPC ? "disk full" : error == EDQUOT ? "disk quota reached" : "file size limit reached";
+    const char *why = error == ENOSPC   ? "disk full"
+                      : error == EDQUOT ? "disk quota reached"
+                                        : "file size limit reached";
     return CR_FAIL(CR_ERR_IO,
                    "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; free some space or choose another place",
                    path, why, missing, (double)missing / (1 << 20));
@@ -172,7 +186,8 @@ cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint6
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return cr_fs_refused(path, "read", errno);
         if (done == 0)
-            return CR_FAIL(CR_ERR_IO, "%s: ends at byte %" PRIu64 ": it became shorter while it was read", path, offset);
+            return CR_FAIL(CR_ERR_IO, "%s: ends at byte %" PRIu64 ": it became shorter while it was read", path,
+                           offset);
         at += done;
         count -= (size_t)done;
         offset += (uint64_t)done;
@@ -235,7 +250,8 @@ cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *lengt
     if (!S_ISREG(s.st_mode))
         CR_FAIL_OUT(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
     if ((uint64_t)s.st_size > limit)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has %lld bytes; at most %zu are expected here", path, (long long)s.st_size, limit);
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has %lld bytes; at most %zu are expected here", path, (long long)s.st_size,
+                    limit);
     text = cr_alloc((size_t)s.st_size + 1, 1);
     if (!text) {
         status = CR_NO_MEMORY((size_t)s.st_size + 1);

@@ -37,8 +37,8 @@ bool cr_json_expect(struct cr_json *json, char c) {
         char        c;
         const char *problem;
     } table[] = {
-        {'{', "'{' expected"}, {'}', "',' or '}' expected"}, {'[', "'[' expected"},
-        {']', "',' or ']' expected"}, {':', "':' expected"}, {',', "',' expected"},
+        {'{', "'{' expected"},        {'}', "',' or '}' expected"}, {'[', "'[' expected"},
+        {']', "',' or ']' expected"}, {':', "':' expected"},        {',', "',' expected"},
     };
     if (cr_json_take(json, c)) return true;
     for (size_t i = 0; i < CR_COUNT(table); i++)
@@ -193,9 +193,12 @@ void cr_json_quote(char *out, size_t size, const char *s) {
     out[used++] = '"';
     for (; *s && used < room; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') used += (size_t)snprintf(out + used, size - used, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f) used += (size_t)snprintf(out + used, size - used, "\\u%04x", c);
-        else out[used++] = (char)c;
+        if (c == '"' || c == '\\')
+            used += (size_t)snprintf(out + used, size - used, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            used += (size_t)snprintf(out + used, size - used, "\\u%04x", c);
+        else
+            out[used++] = (char)c;
     }
     if (*s) /* not in the middle of a UTF-8 sequence */
         while (used > 1 && ((unsigned char)*s & 0xc0) == 0x80) s--, used--;

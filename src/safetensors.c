@@ -59,9 +59,10 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim) 
 
 static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, const char *text, enum cr_dtype *out) {
     /* types of the format that no part of cresnet computes with */
-    static const char *const others[] = {"BOOL",    "F4",      "F6_E2M3",     "F6_E3M2",     "I8",  "F8_E5M2", "F8_E4M3",
-                                         "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "U32",     "C64", "U64"};
-    char quoted[40];
+    static const char *const others[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "I8",
+                                         "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+                                         "I16",     "U16",     "U32",     "C64",         "U64"};
+    char                     quoted[40];
 #define X(constant, name, st_name, bytes)                                                                              \
     if (!strcmp(text, st_name)) {                                                                                      \
         *out = constant;                                                                                               \
@@ -72,10 +73,11 @@ static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, c
     cr_json_quote(quoted, sizeof quoted, text);
     for (size_t i = 0; i < CR_COUNT(others); i++)
         if (!strcmp(text, others[i]))
-            return CR_FAIL(CR_ERR_FORMAT,
-                           "%s: tensor %s has elements of type %s, which cresnet cannot use; save it as F32, F64, F16, BF16, "
-                           "U8, I32 or I64",
-                           file->path, shown, text);
+            return CR_FAIL(
+                CR_ERR_FORMAT,
+                "%s: tensor %s has elements of type %s, which cresnet cannot use; save it as F32, F64, F16, BF16, "
+                "U8, I32 or I64",
+                file->path, shown, text);
     return BAD(file, "tensor %s: unknown element type %s", shown, quoted);
 }
 
@@ -102,7 +104,8 @@ static cr_status parse_offsets(const struct cr_st_file *file, struct cr_json *js
     if (!cr_json_expect(json, '[') || !cr_json_uint(json, &begin) || !cr_json_expect(json, ',') ||
         !cr_json_uint(json, &end) || !cr_json_expect(json, ']'))
         return bad_json(file, json);
-    if (begin > end) return BAD(file, "tensor %s: ends (%" PRIu64 ") before it begins (%" PRIu64 ")", shown, end, begin);
+    if (begin > end)
+        return BAD(file, "tensor %s: ends (%" PRIu64 ") before it begins (%" PRIu64 ")", shown, end, begin);
     entry->offset = begin;
     entry->bytes  = end - begin;
     return CR_OK;
@@ -152,7 +155,9 @@ static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json
     }
     if (seen != ALL)
         return BAD(file, "tensor %s: %s is missing", shown,
-                   !(seen & DTYPE) ? "dtype" : !(seen & SHAPE) ? "shape" : "data_offsets");
+                   !(seen & DTYPE)   ? "dtype"
+                   : !(seen & SHAPE) ? "shape"
+                                     : "data_offsets");
     return check_size(file, shown, entry);
 }
 
@@ -215,7 +220,9 @@ static cr_status parse_header(struct cr_st_file *file) {
 
 /* ---- the tables ---- */
 
-static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
+static int compare_u64(uint64_t a, uint64_t b) {
+    return a < b ? -1 : a > b;
+}
 
 static int compare_place(const void *a, const void *b) {
     const struct cr_st_entry *x = a, *y = b;
@@ -248,9 +255,10 @@ static cr_status check_cover(const struct cr_st_file *file) {
         end += entry->bytes; /* no overflow: parse_offsets built it from a valid end */
     }
     if (end > file->data_bytes)
-        return BAD(file, "it is cut short: the header describes %" PRIu64 " bytes of tensors, %" PRIu64 " are there", end,
-                   file->data_bytes);
-    if (end < file->data_bytes) return BAD(file, "%" PRIu64 " bytes at the end belong to no tensor", file->data_bytes - end);
+        return BAD(file, "it is cut short: the header describes %" PRIu64 " bytes of tensors, %" PRIu64 " are there",
+                   end, file->data_bytes);
+    if (end < file->data_bytes)
+        return BAD(file, "%" PRIu64 " bytes at the end belong to no tensor", file->data_bytes - end);
     return CR_OK;
 }
 
@@ -277,7 +285,9 @@ static cr_status build_tables(struct cr_st_file *file) {
 /* ---- open, close ---- */
 
 /* Pickles and zip files are what people try first. */
-static bool is_torch_file(const unsigned char *p) { return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5); }
+static bool is_torch_file(const unsigned char *p) {
+    return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5);
+}
 
 static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     unsigned char head[9] = {0};
@@ -286,12 +296,13 @@ static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     memcpy(&file->header_bytes, head, 8);
     if (file->header_bytes > file_bytes - 8 || head[8] != '{') {
         if (is_torch_file(head))
-            return CR_FAIL(CR_ERR_FORMAT,
-                           "%s: is a PyTorch file, not a safetensors file; convert it with scripts/pth_to_safetensors.py",
-                           file->path);
+            return CR_FAIL(
+                CR_ERR_FORMAT,
+                "%s: is a PyTorch file, not a safetensors file; convert it with scripts/pth_to_safetensors.py",
+                file->path);
         if (file->header_bytes > file_bytes - 8)
-            return BAD(file, "its header should have %" PRIu64 " bytes, but the file has only %" PRIu64, file->header_bytes,
-                       file_bytes);
+            return BAD(file, "its header should have %" PRIu64 " bytes, but the file has only %" PRIu64,
+                       file->header_bytes, file_bytes);
         return BAD(file, "its header does not start with '{'");
     }
     if (file->header_bytes > CR_ST_HEADER_MAX)
@@ -345,7 +356,9 @@ void cr_st_close(struct cr_st_file *file) {
 
 /* ---- look, read ---- */
 
-int cr_st_count(const struct cr_st_file *file) { return file->count; }
+int cr_st_count(const struct cr_st_file *file) {
+    return file->count;
+}
 
 const struct cr_st_entry *cr_st_at(const struct cr_st_file *file, int i) {
     CR_ASSERT(i >= 0 && i < file->count);
@@ -363,7 +376,8 @@ const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *
 const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {
     struct cr_st_meta        wanted = {.key = key};
     const struct cr_st_meta *found =
-        file->meta_count ? bsearch(&wanted, file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key) : NULL;
+        file->meta_count ? bsearch(&wanted, file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key)
+                         : NULL;
     return found ? found->value : NULL;
 }
 

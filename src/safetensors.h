@@ -5,7 +5,7 @@
  *
  * Laws
  *   - A file that opens is well formed to the last byte: known element types, shapes that fit their bytes, tensors that
- *     cover the data part without holes or overlaps, no name twice, nothing in the header that the format does not know.
+ *     cover the data part without holes or overlaps, no name twice, nothing in the header that is not in the format.
  *   - Equal content gives equal bytes: the writer sorts tensors and metadata and adds nothing of its own.
  *   - A writer's file exists only whole: anything that fails removes it.
  * Knows nothing of stores or models. */
@@ -39,7 +39,7 @@ int                       cr_st_count(const struct cr_st_file *file);
 const struct cr_st_entry *cr_st_at(const struct cr_st_file *file, int i);                  /* in file order */
 const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *name);     /* NULL: none */
 const char               *cr_st_meta_find(const struct cr_st_file *file, const char *key); /* NULL: none */
-/* Reads `bytes` bytes of the tensor, starting `from` bytes into it; asking beyond its end is a mistake of the caller. */
+/* Reads `bytes` bytes of the tensor, starting `from` bytes into it; beyond its end is a mistake of the caller. */
 CR_MUST cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst,
                              size_t bytes);
 

@@ -24,8 +24,8 @@ struct cr_st_writer {
 
 /* The reference writer's order of element types: later ones are written first. */
 static int dtype_rank(enum cr_dtype dtype) {
-    static const int table[] = {[CR_U8] = 0,  [CR_F16] = 1, [CR_BF16] = 2, [CR_I32] = 3,
-                                [CR_F32] = 4, [CR_F64] = 5, [CR_I64] = 6};
+    static const int table[] = {
+        [CR_U8] = 0, [CR_F16] = 1, [CR_BF16] = 2, [CR_I32] = 3, [CR_F32] = 4, [CR_F64] = 5, [CR_I64] = 6};
     return table[dtype];
 }
 
@@ -40,7 +40,9 @@ static int compare_meta(const void *a, const void *b) {
     return strcmp(x->key, y->key);
 }
 
-static int compare_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static cr_status check_text(const char *path, const char *what, const char *text) {
     char shown[120];

@@ -18,11 +18,13 @@
 
 static char folder[256];
 
-static bool folder_open(void) {
+static inline bool folder_open(void) {
     snprintf(folder, sizeof folder, "%s/cresnet-ckpt-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     return mkdtemp(folder) != NULL;
 }
-static void folder_close(void) { cr_fs_remove_tree(folder); }
+static inline void folder_close(void) {
+    cr_fs_remove_tree(folder);
+}
 
 static inline const char *in_folder(const char *fmt, ...) CR_PRINTF(1, 2);
 static inline const char *in_folder(const char *fmt, ...) {
@@ -39,14 +41,14 @@ static inline const char *in_folder(const char *fmt, ...) {
 
 static int saved_stderr = -1;
 
-static void stderr_to(const char *path) {
+static inline void stderr_to(const char *path) {
     fflush(stderr);
     saved_stderr = dup(2);
     int fd       = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(fd, 2);
     close(fd);
 }
-static void stderr_back(void) {
+static inline void stderr_back(void) {
     fflush(stderr);
     dup2(saved_stderr, 2);
     close(saved_stderr);
@@ -71,46 +73,54 @@ struct fake {
     int           calls, fail_at; /* the fail_at-th get or put fails; 0: none */
 };
 
-static int64_t elems_of(const struct cr_ckpt_tensor *t) {
+static inline int64_t elems_of(const struct cr_ckpt_tensor *t) {
     int64_t elems = 1;
     for (int i = 0; i < t->dims; i++) elems *= t->dim[i];
     return elems;
 }
 
 /* Where the file's element i lies in the store. */
-static int64_t place_of(const struct cr_ckpt_tensor *t, int64_t i) {
+static inline int64_t place_of(const struct cr_ckpt_tensor *t, int64_t i) {
     if (!t->permute_krsc) return i;
     int64_t C = t->dim[1], R = t->dim[2], S = t->dim[3];
     int64_t s = i % S, r = i / S % R, c = i / S / R % C, k = i / S / R / C;
     return ((k * R + r) * S + s) * C + c;
 }
 
-static double value_of(int blob, int64_t step, int64_t i) { return (double)((step * 8 + blob) * 100 % 65536 + i); }
-
-static void put_value(void *to, enum cr_dtype dtype, int64_t at, double value) {
-    if (dtype == CR_F32) ((float *)to)[at] = (float)value;
-    else if (dtype == CR_F64) ((double *)to)[at] = value;
-    else if (dtype == CR_F16) ((uint16_t *)to)[at] = cr_f32_to_f16((float)value);
-    else if (dtype == CR_BF16) ((uint16_t *)to)[at] = cr_f32_to_bf16((float)value);
-    else if (dtype == CR_I64) ((int64_t *)to)[at] = (int64_t)value;
-    else ((uint8_t *)to)[at] = (uint8_t)(int64_t)value;
+static inline double value_of(int blob, int64_t step, int64_t i) {
+    return (double)((step * 8 + blob) * 100 % 65536 + i);
 }
 
-static void fake_fill(struct fake *fake, int64_t step) {
+static inline void put_value(void *to, enum cr_dtype dtype, int64_t at, double value) {
+    if (dtype == CR_F32)
+        ((float *)to)[at] = (float)value;
+    else if (dtype == CR_F64)
+        ((double *)to)[at] = value;
+    else if (dtype == CR_F16)
+        ((uint16_t *)to)[at] = cr_f32_to_f16((float)value);
+    else if (dtype == CR_BF16)
+        ((uint16_t *)to)[at] = cr_f32_to_bf16((float)value);
+    else if (dtype == CR_I64)
+        ((int64_t *)to)[at] = (int64_t)value;
+    else
+        ((uint8_t *)to)[at] = (uint8_t)(int64_t)value;
+}
+
+static inline void fake_fill(struct fake *fake, int64_t step) {
     memset(fake, 0, sizeof *fake);
     for (int b = 0; b < BLOBS; b++)
         for (int64_t i = 0; i < elems_of(&fake_tensors[b]); i++)
             put_value(fake->blob[b], fake_tensors[b].dtype, place_of(&fake_tensors[b], i), value_of(b, step, i));
 }
 
-static cr_status fake_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+static inline cr_status fake_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
     struct fake *fake = self;
     if (++fake->calls == fake->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the device is gone");
     CR_ASSERT(address < BLOBS && offset + bytes <= sizeof fake->blob[0]);
     memcpy(host, fake->blob[address] + offset, bytes);
     return CR_OK;
 }
-static cr_status fake_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+static inline cr_status fake_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
     struct fake *fake = self;
     if (++fake->calls == fake->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the device is gone");
     CR_ASSERT(address < BLOBS && offset + bytes <= sizeof fake->blob[0]);
@@ -118,26 +128,36 @@ static cr_status fake_put(void *self, uint64_t address, uint64_t offset, const v
     return CR_OK;
 }
 
-static cr_status fake_save_from(struct fake *fake, const char *run_dir, int64_t step, bool best, int keep) {
+static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, int64_t step, bool best, int keep) {
     static const char *const classes[] = {"cat", "dog, small", "\u00fc"};
     char                     config[64];
     struct cr_st_meta        meta = {"epoch", "3"};
     struct cr_ckpt_io        io   = {fake, fake_get, fake_put};
     snprintf(config, sizeof config, "[train]\nsteps = %" PRId64 "\n", step);
-    struct cr_ckpt_save save = {.run_dir = run_dir, .step = step, .model = fake_tensors, .model_count = MODEL,
-                                .state = fake_tensors + MODEL, .state_count = BLOBS - MODEL, .state_meta = &meta,
-                                .state_meta_count = 1, .config_text = config, .class_names = classes, .classes = 3,
-                                .best = best, .keep = keep};
+    struct cr_ckpt_save save = {.run_dir          = run_dir,
+                                .step             = step,
+                                .model            = fake_tensors,
+                                .model_count      = MODEL,
+                                .state            = fake_tensors + MODEL,
+                                .state_count      = BLOBS - MODEL,
+                                .state_meta       = &meta,
+                                .state_meta_count = 1,
+                                .config_text      = config,
+                                .class_names      = classes,
+                                .classes          = 3,
+                                .best             = best,
+                                .keep             = keep};
     return cr_ckpt_write(&save, &io);
 }
 
-static cr_status fake_save(const char *run_dir, int64_t step, bool best, int keep) {
+static inline cr_status fake_save(const char *run_dir, int64_t step, bool best, int keep) {
     struct fake fake;
     fake_fill(&fake, step);
     return fake_save_from(&fake, run_dir, step, best, keep);
 }
 
-static cr_status fake_read(struct fake *fake, const char *path, const struct cr_ckpt_tensor *tensors, int count) {
+static inline cr_status fake_read(struct fake *fake, const char *path, const struct cr_ckpt_tensor *tensors,
+                                  int count) {
     struct cr_st_file *file;
     struct cr_ckpt_io  io = {fake, fake_get, fake_put};
     CR_TRY(cr_st_open(path, &file));
@@ -147,7 +167,7 @@ static cr_status fake_read(struct fake *fake, const char *path, const struct cr_
 }
 
 /* The step of a checkpoint that holds exactly what that step must hold in all four files; -1: it does not. */
-static int64_t sound_step(const char *path) {
+static inline int64_t sound_step(const char *path) {
     struct fake got, want;
     char        file[1100], real[1100], text[64];
     char       *config = NULL, *classes = NULL;
@@ -172,7 +192,7 @@ static int64_t sound_step(const char *path) {
 }
 
 /* Names in the folder that start with a dot. */
-static int leftovers(const char *path) {
+static inline int leftovers(const char *path) {
     DIR *dir   = opendir(path);
     int  count = 0;
     for (struct dirent *e; dir && (e = readdir(dir));)

@@ -1,6 +1,7 @@
 /* Checkpoints under failure: every change of the disk that a save makes fails once, or from there on; memory runs out;
- * the disk fills up; the process is killed at any moment. What must hold each time: older checkpoints load with exactly
- * their content, the links name complete folders, find gives one, nothing is left over after a sweep, no block leaks. */
+ * the disk fills up; the process is killed at any moment. What must hold each time: older checkpoints load with
+ * exactly their content, the links name complete folders, find gives one, nothing is left over after a sweep, no block
+ * leaks. */
 #include "checkpoint_fake.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include <sys/wait.h>
 
 static int64_t found_step(const char *run_dir) {
-    char     *found = NULL;
+    char     *found  = NULL;
     cr_status status = cr_ckpt_find(run_dir, &found);
     int64_t   step   = status == CR_OK && found ? sound_step(found) : -1;
     cr_free(found);
@@ -22,7 +23,8 @@ static int64_t found_step(const char *run_dir) {
  * perhaps 30. */
 static void check_after(cr_status status, bool had_30, bool one_failure, int64_t n) {
     int64_t last = sound_step(in_folder("last")), best = sound_step(in_folder("best")), found = found_step(folder);
-    if (last < 0 || best < 0 || found < 0) TEST_FAIL_("n = %d: last %d best %d found %d", (int)n, (int)last, (int)best, (int)found);
+    if (last < 0 || best < 0 || found < 0)
+        TEST_FAIL_("n = %d: last %d best %d found %d", (int)n, (int)last, (int)best, (int)found);
     if (had_30) CHECK_INT(sound_step(in_folder("step-30")), 30);
     CHECK_INT(sound_step(in_folder("step-20")), 20);
     CHECK_INT(found, last);
@@ -75,13 +77,25 @@ static void scan(bool again, int64_t times, int error) {
     CHECK(failures > 25); /* mkdir, 4 x (create, writes, sync, close), syncs, rename, links */
 }
 
-static void every_call_fails_once(void) { scan(false, 1, EIO); }
-static void every_call_fails_from_there_on(void) { scan(false, 1000000, EIO); }
-static void disk_full_from_there_on(void) { scan(false, 1000000, ENOSPC); }
-static void every_call_fails_saving_again(void) { scan(true, 1, EIO); }
-static void calls_fail_on_saving_again_for_good(void) { scan(true, 1000000, EIO); }
+static void every_call_fails_once(void) {
+    scan(false, 1, EIO);
+}
+static void every_call_fails_from_there_on(void) {
+    scan(false, 1000000, EIO);
+}
+static void disk_full_from_there_on(void) {
+    scan(false, 1000000, ENOSPC);
+}
+static void every_call_fails_saving_again(void) {
+    scan(true, 1, EIO);
+}
+static void calls_fail_on_saving_again_for_good(void) {
+    scan(true, 1000000, EIO);
+}
 /* among the failures is one of the exchange itself: the way in two moves is taken */
-static void no_exchange(void) { scan(true, 1, EINVAL); }
+static void no_exchange(void) {
+    scan(true, 1, EINVAL);
+}
 
 static void links_and_atomic_files(void) {
     for (int64_t n = 1;; n++) {
@@ -190,9 +204,9 @@ static void sweep_what_is_whose(void) {
         long        pid;
         bool        stays;
     } table[] = {
-        {".tmp-step-5", dead, false},      {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), true},
-        {".gone-step-8", dead, false},     {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
-        {".other-step-8", dead, true},     {".tmp-x.y", dead, false},
+        {".tmp-step-5", dead, false},  {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), true},
+        {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
+        {".other-step-8", dead, true}, {".tmp-x.y", dead, false},
     };
     REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is all that is left of 2 */
     for (size_t i = 0; i < CR_COUNT(table); i++) {
@@ -239,9 +253,9 @@ static void save_for_ever(volatile int64_t *done) {
 }
 
 static void killed_at_any_moment(void) {
-    volatile int64_t *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    volatile int64_t *done   = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     unsigned          random = 12345;
-    int               dirty = 0;
+    int               dirty  = 0;
     REQUIRE(done != MAP_FAILED && folder_open());
     for (int round = 0; round < 60; round++) {
         pid_t child = fork();

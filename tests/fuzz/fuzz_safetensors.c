@@ -45,8 +45,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int64_t   live   = cr_alloc_live();
     cr_status status = cr_st_open(path, &file);
     CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
-    if (status == CR_OK) check_file(file, size);
-    else CR_ASSERT(strstr(cr_error_message(), path) != NULL);
+    if (status == CR_OK)
+        check_file(file, size);
+    else
+        CR_ASSERT(strstr(cr_error_message(), path) != NULL);
     cr_st_close(file);
     CR_ASSERT(cr_alloc_live() == live);
     close(fd);

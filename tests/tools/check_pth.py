@@ -42,9 +42,9 @@ class Evil:
 
 def state():
     torch.manual_seed(1)
-    return {"conv1.weight": torch.randn(4, 3, 2, 5), "fc.weight": torch.randn(6, 10).t(),  # a view that is not contiguous
-            "fc.bias": torch.randn(10).half(), "bn1.num_batches_tracked": torch.tensor(7), "b": torch.randn(3).bfloat16(),
-            "d": torch.randn(2).double(), "e": torch.zeros(0, 2)}
+    return {"conv1.weight": torch.randn(4, 3, 2, 5), "fc.weight": torch.randn(6, 10).t(),  # a view, not contiguous
+            "fc.bias": torch.randn(10).half(), "bn1.num_batches_tracked": torch.tensor(7),
+            "b": torch.randn(3).bfloat16(), "d": torch.randn(2).double(), "e": torch.zeros(0, 2)}
 
 
 def compare(path, wanted, what):
@@ -102,7 +102,7 @@ def bad_files(d):
     def refuse(name, part):
         out = os.path.join(d, "bad.safetensors")
         rc, _, err = run(os.path.join(d, name), out)
-        check(rc == 1 and part in err and err.count("\n") == 1 and "Traceback" not in err, "%s: %d %s" % (name, rc, err))
+        check(rc == 1 and part in err and err.count("\n") == 1, "%s: %d %s" % (name, rc, err))
         check(not os.path.exists(out), name + ": left a file")
 
     with open(os.path.join(d, "text.pth"), "w") as f:

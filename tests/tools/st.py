@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads and writes safetensors files with numpy alone, for tests: written from the format's description, sharing nothing
-with src/safetensors.c, so that each can judge the other.
+"""Reads and writes safetensors files with numpy alone, for tests: written from the format's description, sharing
+nothing with src/safetensors.c, so that each can judge the other.
 
   st.py show FILE            names, types, shapes, sums
   st.py demo FILE            writes the golden file that tests/test_safetensors.c knows
