@@ -13,8 +13,6 @@ static const struct {
 
 enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
-static double mib(double bytes) { return bytes / (1 << 20); }
-
 /* ---- what the program says about its transients ---- */
 
 struct life { /* of a chain of tensors that hand one storage on; only at the chain's first tensor */
@@ -29,9 +27,17 @@ struct view {
     size_t                  *load; /* by op: bytes alive */
     int                      fullest;
     size_t                   sum; /* bytes of all transients, as if nothing were used again */
+    const char              *unit;
+    double                   unit_bytes;
 };
 
-static bool is_alive(const struct cr_tensor *t) { return t->region == CR_REGION_POOL && t->first >= 0; }
+static double in_units(const struct view *v, double bytes) {
+    return bytes / v->unit_bytes;
+}
+
+static bool is_alive(const struct cr_tensor *t) {
+    return t->region == CR_REGION_POOL && t->first >= 0;
+}
 
 static int chain_root(const struct cr_program *p, int t) {
     while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
@@ -48,7 +54,8 @@ static enum kind kind_of_op(enum cr_op_kind op) {
     case CR_OP_grad_check:
     case CR_OP_loss:
     case CR_OP_zero: return KIND_STATISTICS;
-    default: return op >= CR_OP_loss_grad ? KIND_GRADIENT : KIND_ACTIVATION; /* ops.def: backward stands after forward */
+    default:
+        return op >= CR_OP_loss_grad ? KIND_GRADIENT : KIND_ACTIVATION; /* ops.def: backward stands after forward */
     }
 }
 
@@ -80,7 +87,8 @@ static void find_lives(struct view *v) {
 
 static void find_load(struct view *v) {
     for (int t = 0; t < v->p->tensors; t++)
-        for (int i = v->life[t].first; v->life[t].used && i <= v->life[t].last; i++) v->load[i] += v->p->tensor[t].bytes;
+        for (int i = v->life[t].first; v->life[t].used && i <= v->life[t].last; i++)
+            v->load[i] += v->p->tensor[t].bytes;
     for (int i = 1; i < v->p->ops; i++)
         if (v->load[i] > v->load[v->fullest]) v->fullest = i;
 }
@@ -92,10 +100,11 @@ static void view_close(struct view *v) {
 }
 
 static bool view_open(struct view *v, const struct cr_program *p, struct cr_text *out) {
-    *v      = (struct view){.p = p};
-    v->kind = cr_alloc((size_t)p->tensors, sizeof *v->kind);
-    v->life = cr_alloc((size_t)p->tensors, sizeof *v->life);
-    v->load = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
+    bool small = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, in tests and while learning */
+    *v         = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
+    v->kind    = cr_alloc((size_t)p->tensors, sizeof *v->kind);
+    v->life    = cr_alloc((size_t)p->tensors, sizeof *v->life);
+    v->load    = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
     if (!v->kind || !v->life || !v->load) {
         view_close(v);
         out->failed = true;
@@ -116,13 +125,14 @@ static double ratio(const struct cr_program *p) {
 static void print_regions(const struct view *v, struct cr_text *out) {
     const struct cr_program *p = v->p;
     cr_text_add(out, "program %s: %d ops, %d tensors\n\n", p->name, p->ops, p->tensors);
-    cr_text_add(out, "pool   %10.2f MiB   lower bound %.2f MiB, peak/bound %.4f; %.2f MiB if no memory were used again\n",
-                mib((double)p->region_bytes[CR_REGION_POOL]), mib((double)p->bound_bytes), ratio(p), mib((double)v->sum));
-    cr_text_add(out, "store  %10.2f MiB  ", mib(p->store ? (double)cr_store_bytes(p->store) : 0));
+    cr_text_add(out, "pool   %10.2f %s   lower bound %.2f, peak/bound %.4f; %.2f if no memory were used again\n",
+                in_units(v, (double)p->region_bytes[CR_REGION_POOL]), v->unit, in_units(v, (double)p->bound_bytes),
+                ratio(p), in_units(v, (double)v->sum));
+    cr_text_add(out, "store  %10.2f %s  ", in_units(v, p->store ? (double)cr_store_bytes(p->store) : 0), v->unit);
     for (int k = 0; k < CR_PLANES && p->store; k++)
         cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_plane_name((enum cr_plane)k),
-                    mib((double)cr_store_plane_bytes(p->store, (enum cr_plane)k)));
-    cr_text_add(out, "\ninput  %10.2f MiB\n", mib((double)p->region_bytes[CR_REGION_INPUT]));
+                    in_units(v, (double)cr_store_plane_bytes(p->store, (enum cr_plane)k)));
+    cr_text_add(out, "\ninput  %10.2f %s\n", in_units(v, (double)p->region_bytes[CR_REGION_INPUT]), v->unit);
 }
 
 /* The tensor that holds its storage at op `at`: in the op that hands over, the new owner. */
@@ -149,19 +159,20 @@ static void print_kinds(const struct view *v, struct cr_text *out) {
         sum[k].all += (double)p->tensor[t].bytes;
         if (owns_at(v, t, v->fullest)) sum[k].fullest += (double)p->tensor[t].bytes;
     }
-    cr_text_add(out, "\n%-16s %8s %14s %22s\n", "kind", "tensors", "MiB in all", "MiB at the fullest op");
+    cr_text_add(out, "\n%-16s %8s %10s in all %10s at the fullest op\n", "kind", "tensors", v->unit, v->unit);
     for (int k = 0; k < KINDS; k++)
-        cr_text_add(out, "%c %-14s %8d %14.2f %22.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors, mib(sum[k].all),
-                    mib(sum[k].fullest));
+        cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
+                    in_units(v, sum[k].all), in_units(v, sum[k].fullest));
 }
 
 static void print_largest(const struct view *v, struct cr_text *out) {
     const struct cr_program *p = v->p;
     if (!p->ops) return;
-    const struct cr_op *op = &p->op[v->fullest];
-    const char *layer = op->layer >= 0 && op->layer < p->layers ? p->layer[op->layer] : "";
-    cr_text_add(out, "\nfullest op: %d, %s%s%s, %.2f MiB alive; its largest tensors:\n", v->fullest, cr_op_info(op->kind)->name,
-                *layer ? " of " : "", layer, mib((double)v->load[v->fullest]));
+    const struct cr_op *op    = &p->op[v->fullest];
+    const char         *layer = op->layer >= 0 && op->layer < p->layers ? p->layer[op->layer] : "";
+    cr_text_add(out, "\nfullest op: %d, %s%s%s, %.2f %s alive; its largest tensors:\n", v->fullest,
+                cr_op_info(op->kind)->name, *layer ? " of " : "", layer, in_units(v, (double)v->load[v->fullest]),
+                v->unit);
     int shown[LARGEST], count = 0;
     for (; count < LARGEST; count++) {
         int best = CR_NONE;
@@ -173,9 +184,9 @@ static void print_largest(const struct view *v, struct cr_text *out) {
         if (best == CR_NONE) break;
         shown[count]              = best;
         const struct cr_tensor *x = &p->tensor[best];
-        cr_text_add(out, "%12.2f MiB  %s  %s[%lld,%lld,%lld,%lld]  ops %d to %d\n", mib((double)x->bytes), x->name,
-                    cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
-                    (long long)x->dim[3], x->first, x->last);
+        cr_text_add(out, "%12.2f %s  %s  %s[%lld,%lld,%lld,%lld]  ops %d to %d\n", in_units(v, (double)x->bytes),
+                    v->unit, x->name, cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1],
+                    (long long)x->dim[2], (long long)x->dim[3], x->first, x->last);
     }
 }
 
@@ -187,7 +198,9 @@ struct picture {
     double row_bytes, column_ops;
 };
 
-static double shared(double a, double b, double c, double d) { return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c)); }
+static double shared(double a, double b, double c, double d) {
+    return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c));
+}
 
 static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum kind kind) {
     double low = (double)x->offset, high = low + (double)x->bytes, from = x->first, to = x->last + 1;
@@ -223,13 +236,14 @@ static void print_picture(const struct view *v, struct cr_text *out) {
     pic->row_bytes  = pool / ROWS;
     for (int t = 0; t < p->tensors; t++)
         if (is_alive(&p->tensor[t])) draw_tensor(pic, &p->tensor[t], v->kind[t]);
-    cr_text_add(out, "\nthe pool: time goes right, addresses go up; the kind that fills most of a cell, a point where less than half is used\n");
+    cr_text_add(out, "\nthe pool: time goes right, addresses go up; the kind that fills most of a cell, a point where "
+                     "less than half is used\n");
     for (int r = ROWS - 1; r >= 0; r--) {
         char line[COLUMNS + 1] = {0};
         for (int c = 0; c < pic->columns; c++) line[c] = letter_of(pic, r, c);
-        cr_text_add(out, "%10.2f |%s|\n", mib(r * pic->row_bytes), line);
+        cr_text_add(out, "%10.2f |%s|\n", in_units(v, r * pic->row_bytes), line);
     }
-    cr_text_add(out, "%10s  op 0%*d\n", "MiB", pic->columns - 4, p->ops - 1);
+    cr_text_add(out, "%10s  op 0%*d\n", v->unit, pic->columns - 4, p->ops - 1);
     cr_free(pic);
 }
 
@@ -251,7 +265,8 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
     cr_text_add(out, "id,lower,upper,size,offset\n");
     for (int t = 0; t < p->tensors; t++)
         if (v.life[t].used)
-            cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.life[t].first, v.life[t].last + 1, p->tensor[t].bytes, p->tensor[t].offset);
+            cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.life[t].first, v.life[t].last + 1, p->tensor[t].bytes,
+                        p->tensor[t].offset);
     view_close(&v);
 }
 

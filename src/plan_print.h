@@ -1,5 +1,5 @@
-/* plan_print.h: what `cresnet plan` shows of a planned program: the pool as a picture, bytes by kind, the largest tensors at
- * the fullest op, a table for other planners, one line of JSON.
+/* plan_print.h: what `cresnet plan` shows of a planned program: the pool as a picture, bytes by kind, the largest
+ * tensors at the fullest op, a table for other planners, one line of JSON.
  *
  * Laws
  *   - Only reads the program; draws what it finds, also of a program that was not planned.
@@ -10,14 +10,14 @@
 
 #include "graph.h"
 
-/* Peak, bound, their ratio; bytes by kind; the five largest tensors at the fullest op; the picture: time to the right, one
- * column a group of ops, addresses upwards, a letter for the kind that holds most of a cell. */
+/* Peak, bound, their ratio; bytes by kind; the five largest tensors at the fullest op; the picture: time to the right,
+ * one column a group of ops, addresses upwards, a letter for the kind that holds most of a cell. */
 void cr_plan_print_summary(const struct cr_program *program, struct cr_text *out);
-/* CSV "id,lower,upper,size,offset", a line a life: tensors that take over each other's storage in place are one life, named
- * by the id of the first; lower and upper are op indices, half open; sizes and offsets in bytes. */
+/* CSV "id,lower,upper,size,offset", a line a life: tensors that take over each other's storage in place are one life,
+ * named by the id of the first; lower and upper are op indices, half open; sizes and offsets in bytes. */
 void cr_plan_print_csv(const struct cr_program *program, struct cr_text *out);
 /* One JSON object on one line. `device`: its description. `batch`: pictures a run of the program. */
-void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config, const char *device, int64_t batch,
-                        struct cr_text *out);
+void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config, const char *device,
+                        int64_t batch, struct cr_text *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* test_fuse.c: fusion by patterns: what is joined, what must not be, and that any mixture of joins computes what the plain
- * program computes (on the reference rows, in double). */
+/* test_fuse.c: fusion by patterns: what is joined, what must not be, and that any mixture of joins computes what the
+ * plain program computes (on the reference rows, in double). */
 #include "layers/layer.h"
 #include "passes_help.h"
 #include "ref_run.h"
@@ -54,7 +54,7 @@ static int relu_grad(struct hand *h, int dy, int y, const char *name) {
 /* stats and apply of a BN's gradient; returns dx */
 static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     char         text[64];
-    struct cr_op stats                 = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    struct cr_op stats = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
     stats.in[CR_IN_bn_grad_stats_dy]    = dy;
     stats.in[CR_IN_bn_grad_stats_x]     = x;
     stats.in[CR_IN_bn_grad_stats_saved] = h->saved;
@@ -66,7 +66,9 @@ static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     return emit1(h, apply, name);
 }
 
-static void keep(struct hand *h, int tensor) { h->p.tensor[tensor].keep = true; }
+static void keep(struct hand *h, int tensor) {
+    h->p.tensor[tensor].keep = true;
+}
 
 /* The fused program: one line an op, "kind slot:name slot:name ...", outputs first. */
 static void fused_text(struct hand *h, const struct cr_target *target, struct cr_text *out) {
@@ -182,7 +184,7 @@ static void on_another_lane(void) {
 static void rewritten_in_between(void) {
     struct hand h;
     hand_open(&h);
-    int b = bn(&h, h.x, "b");
+    int          b    = bn(&h, h.x, "b");
     struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE);
     zero.out[0]       = h.coef; /* the coefficients change before the ReLU */
     cr_emit(&h.p, &zero, "");
@@ -196,9 +198,10 @@ static void gradients_of_two_readers(void) {
     int g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     keep(&h, add(&h, g, h.x, "s"));
-    check_fused(&h, NULL,
-                "relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; bn_grad_apply dx = dy:g x:x coef:coef; "
-                "add s = a:g b:x");
+    check_fused(
+        &h, NULL,
+        "relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; bn_grad_apply dx = dy:g x:x coef:coef; "
+        "add s = a:g b:x");
 }
 
 static void gradients_of_two_bns(void) {
@@ -242,7 +245,8 @@ static void targets_decide(void) {
     hand_open(&h);
     keep(&h, relu(&h, add(&h, bn(&h, relu(&h, bn(&h, h.x, "a"), "u"), "b"), h.x, "s"), "y"));
     check_fused(&h, &target,
-                "bn_apply u = x:x coef:coef saved:saved relu; bn_apply b = x:u coef:coef saved:saved; add s = a:b b:x; relu y = x:s");
+                "bn_apply u = x:x coef:coef saved:saved relu; bn_apply b = x:u coef:coef saved:saved; add s = a:b b:x; "
+                "relu y = x:s");
 
     target.accepts = no_second_bn;
     hand_open(&h);
@@ -252,8 +256,9 @@ static void targets_decide(void) {
     target.accepts = half_of_the_gradient;
     hand_open(&h);
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, h.x, "g"), h.x, "dx"));
-    check_fused(&h, &target,
-                "relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; bn_grad_apply dx = dy:g x:x coef:coef");
+    check_fused(
+        &h, &target,
+        "relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; bn_grad_apply dx = dy:g x:x coef:coef");
 }
 
 /* ---- bookkeeping ---- */
@@ -268,8 +273,8 @@ static void references_follow(void) {
     int ops = p.ops, tensors = p.tensors;
     REQUIRE_OK(cr_pass_fuse(&p, &target));
     REQUIRE_OK(cr_program_check(&p));
-    /* 19 ReLUs and 9 sums forward; backward the ReLUs of the stem and inside the blocks, whose gradient one BN reads. Each
-     * takes one transient with it. */
+    /* 19 ReLUs and 9 sums forward; backward the ReLUs of the stem and inside the blocks, whose gradient one BN reads.
+     * Each takes one transient with it. */
     CHECK_INT(ops - p.ops, 19 + 9 + 1 + 9);
     CHECK_INT(tensors - p.tensors, 19 + 9 + 1 + 9);
     CHECK_STR(p.tensor[p.images].name, "images");
@@ -293,7 +298,8 @@ static void shortcut_b_joins_two_bns(void) {
     REQUIRE_OK(bench_open(&b, overrides, 1, 64));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 4, &p));
     REQUIRE_OK(cr_pass_fuse(&p, &target));
-    for (int i = 0; i < p.ops; i++) joined += p.op[i].kind == CR_OP_bn_apply && p.op[i].in[CR_IN_bn_apply_add_coef] >= 0;
+    for (int i = 0; i < p.ops; i++)
+        joined += p.op[i].kind == CR_OP_bn_apply && p.op[i].in[CR_IN_bn_apply_add_coef] >= 0;
     CHECK_INT(joined, 3); /* layer2, layer3, layer4 */
     cr_program_free(&p);
     bench_close(&b);
@@ -312,15 +318,18 @@ static bool accepts_some(void *self, const struct cr_program *p, const struct cr
     return draw(&r->rng, 1, 4) <= r->share;
 }
 
-/* A stem, a plain block, two blocks of which one has a shortcut of the given kind, a classifier. Returns the loss op. */
+/* A stem, a plain block, two blocks of which one has a shortcut of the given kind, a classifier. Returns the loss op.
+ */
 static int emit_network(struct cr_net *net, enum cr_block block, enum cr_shortcut shortcut) {
-    struct cr_stage first  = {.path = "layer1", .block = block, .shortcut = shortcut, .width = 4, .depth = 1, .stride = 1};
-    struct cr_stage second = {.path = "layer2", .block = block, .shortcut = shortcut, .width = 8, .depth = 2, .stride = 2};
-    int             x      = cr_layer_input(net, 3, 6);
-    x = cr_layer_conv(net, "conv1", x, block == CR_BLOCK_BASIC ? 4 : 16, 3, 1, 1);
-    x = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", x, false));
-    x = cr_layer_stage(net, &second, cr_layer_stage(net, &first, x));
-    x = cr_layer_dense(net, "fc", cr_layer_avgpool(net, "avgpool", x), 5);
+    struct cr_stage first = {
+        .path = "layer1", .block = block, .shortcut = shortcut, .width = 4, .depth = 1, .stride = 1};
+    struct cr_stage second = {
+        .path = "layer2", .block = block, .shortcut = shortcut, .width = 8, .depth = 2, .stride = 2};
+    int x = cr_layer_input(net, 3, 6);
+    x     = cr_layer_conv(net, "conv1", x, block == CR_BLOCK_BASIC ? 4 : 16, 3, 1, 1);
+    x     = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", x, false));
+    x     = cr_layer_stage(net, &second, cr_layer_stage(net, &first, x));
+    x     = cr_layer_dense(net, "fc", cr_layer_avgpool(net, "avgpool", x), 5);
     return cr_layer_loss(net, x, 0.1f);
 }
 
@@ -329,8 +338,9 @@ static void fill_run(struct ref_run *run) {
         const struct cr_param *q     = &run->store.param[i];
         bool                   fixed = cr_store_is_running(q->role) || q->role == CR_ROLE_GAMMA;
         struct cr_rng          rng   = test_rng(1000 + (uint64_t)i);
-        size_t  plane = cr_store_plane_offset(&run->store, cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE);
-        double *data  = (double *)(void *)(run->region + plane) + q->offset;
+        size_t                 plane =
+            cr_store_plane_offset(&run->store, cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE);
+        double *data = (double *)(void *)(run->region + plane) + q->offset;
         for (int64_t k = 0; k < q->elems; k++) data[k] = (fixed ? 1 : 0) + 0.3 * (double)cr_rng_normal(&rng);
     }
     struct cr_rng rng = test_rng(2);
@@ -339,9 +349,10 @@ static void fill_run(struct ref_run *run) {
     for (int64_t i = 0; i < 3; i++) ref_set(run, run->p.labels, i, (double)i);
 }
 
-/* Builds, differentiates, fuses (target may be NULL), fills and runs; *joined gets the number of ops that fusion saved. */
-static cr_status build(struct ref_run *run, const struct cr_config *config, enum cr_block block, enum cr_shortcut shortcut,
-                       struct cr_target *target, int *joined) {
+/* Builds, differentiates, fuses (target may be NULL), fills and runs; *joined gets the number of ops that fusion saved.
+ */
+static cr_status build(struct ref_run *run, const struct cr_config *config, enum cr_block block,
+                       enum cr_shortcut shortcut, struct cr_target *target, int *joined) {
     struct cr_program table; /* the store must be complete before tensors refer to it */
     cr_program_init(&table, "table", &run->store);
     struct cr_net net = {.program = &table, .store = &run->store, .config = config, .training = true};
@@ -384,8 +395,9 @@ static void any_mixture_computes_the_same(void) {
         REQUIRE_OK(build(&plain, &config, block, shortcut, NULL, &none));
         REQUIRE_OK(build(&fused, &config, block, shortcut, &target, &joined));
         CHECK(joined > 0 && none == 0);
-        const double *grad = (const double *)(void *)(plain.region + cr_store_plane_offset(&plain.store, CR_PLANE_GRAD));
-        double        most = 0;
+        const double *grad =
+            (const double *)(void *)(plain.region + cr_store_plane_offset(&plain.store, CR_PLANE_GRAD));
+        double most = 0;
         for (int64_t i = 0; i < plain.store.value_elems; i++) most = fmax(most, fabs(grad[i]));
         CHECK(most > 1e-3); /* there is something to compare */
         CHECK_NEAR(store_gap(&plain, &fused), 0, 1e-12 * fmax(most, 1));
@@ -397,7 +409,8 @@ static void any_mixture_computes_the_same(void) {
     cr_config_close(&config);
 }
 
-TESTS(CASE(bn_takes_relu), CASE(bn_takes_sum_from_either_side), CASE(bn_takes_sum_and_relu), CASE(bn_takes_the_shortcuts_bn),
-      CASE(bn_gradient_takes_relu_gradient), CASE(read_by_another), CASE(read_twice_by_one), CASE(kept_for_others), CASE(kept_sum),
-      CASE(on_another_lane), CASE(rewritten_in_between), CASE(gradients_of_two_readers), CASE(gradients_of_two_bns),
-      CASE(targets_decide), CASE(references_follow), CASE(shortcut_b_joins_two_bns), CASE(any_mixture_computes_the_same))
+TESTS(CASE(bn_takes_relu), CASE(bn_takes_sum_from_either_side), CASE(bn_takes_sum_and_relu),
+      CASE(bn_takes_the_shortcuts_bn), CASE(bn_gradient_takes_relu_gradient), CASE(read_by_another),
+      CASE(read_twice_by_one), CASE(kept_for_others), CASE(kept_sum), CASE(on_another_lane), CASE(rewritten_in_between),
+      CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(targets_decide), CASE(references_follow),
+      CASE(shortcut_b_joins_two_bns), CASE(any_mixture_computes_the_same))

@@ -1,5 +1,6 @@
-/* test_order.c: lanes and waits: hand cases, random programs on four lanes judged by a plain reachability of our own, and a
- * proof-reader (cr_order_check) that must agree with it on every corrupted order, before and after memory is shared. */
+/* test_order.c: lanes and waits: hand cases, random programs on four lanes judged by a plain reachability of our own,
+ * and a proof-reader (cr_order_check) that must agree with it on every corrupted order, before and after memory is
+ * shared. */
 #include "passes_help.h"
 
 /* ---- building: sgd takes five tensors and gives three, of any size ---- */
@@ -19,13 +20,13 @@ static int store_tensor(struct cr_program *p, size_t offset, int64_t elems) {
 
 /* An op with these reads and writes; -1 for none. Appended as it is: no slot rules here. */
 static int add_op(struct cr_program *p, enum cr_lane lane, int read0, int read1, int write0, int write1) {
-    struct cr_op op = cr_op_make(CR_OP_zero, CR_NONE);
-    op.out[0]       = CR_NONE;
-    int any         = new_tensor(p, CR_REGION_POOL, 1);
-    op.out[0]       = any;
-    int index       = cr_emit(p, &op, "");
-    p->op[index].kind = CR_OP_sgd;
-    p->op[index].lane = lane;
+    struct cr_op op    = cr_op_make(CR_OP_zero, CR_NONE);
+    op.out[0]          = CR_NONE;
+    int any            = new_tensor(p, CR_REGION_POOL, 1);
+    op.out[0]          = any;
+    int index          = cr_emit(p, &op, "");
+    p->op[index].kind  = CR_OP_sgd;
+    p->op[index].lane  = lane;
     p->op[index].in[0] = read0, p->op[index].in[1] = read1;
     p->op[index].out[0] = write0, p->op[index].out[1] = write1;
     return index;
@@ -58,13 +59,17 @@ static bool share_bytes(const struct cr_program *p, int a, int b, bool planned) 
 
 static bool ops_conflict(const struct cr_program *p, int i, int j, bool planned) {
     int ri[8], wi[8], rj[8], wj[8];
-    int nri = cr_op_reads(&p->op[i], ri), nwi = cr_op_writes(&p->op[i], wi), nrj = cr_op_reads(&p->op[j], rj), nwj = cr_op_writes(&p->op[j], wj);
+    int nri = cr_op_reads(&p->op[i], ri), nwi = cr_op_writes(&p->op[i], wi), nrj = cr_op_reads(&p->op[j], rj),
+        nwj = cr_op_writes(&p->op[j], wj);
     for (int a = 0; a < nwi; a++) {
-        for (int b = 0; b < nrj; b++) if (share_bytes(p, wi[a], rj[b], planned)) return true;
-        for (int b = 0; b < nwj; b++) if (share_bytes(p, wi[a], wj[b], planned)) return true;
+        for (int b = 0; b < nrj; b++)
+            if (share_bytes(p, wi[a], rj[b], planned)) return true;
+        for (int b = 0; b < nwj; b++)
+            if (share_bytes(p, wi[a], wj[b], planned)) return true;
     }
     for (int a = 0; a < nri; a++)
-        for (int b = 0; b < nwj; b++) if (share_bytes(p, ri[a], wj[b], planned)) return true;
+        for (int b = 0; b < nwj; b++)
+            if (share_bytes(p, ri[a], wj[b], planned)) return true;
     return false;
 }
 
@@ -101,12 +106,14 @@ static void one_lane_needs_no_waits(void) {
 static void every_hazard_waits(void) {
     struct cr_program p;
     cr_program_init(&p, "hazards", NULL);
-    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4), c = new_tensor(&p, CR_REGION_POOL, 4);
+    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4),
+        c = new_tensor(&p, CR_REGION_POOL, 4);
     int w = add_op(&p, CR_LANE_COMPUTE, -1, -1, a, -1);
-    int r = add_op(&p, CR_LANE_TO_HOST, a, -1, b, -1);  /* read after write */
-    int x = add_op(&p, CR_LANE_COMPUTE, -1, -1, a, -1); /* write after read; the write it overwrites is its own lane's */
-    int y = add_op(&p, CR_LANE_COMM, -1, -1, a, -1);    /* write after write, and after r, which x knows */
-    int z = add_op(&p, CR_LANE_COMM, c, -1, c, -1);     /* nothing */
+    int r = add_op(&p, CR_LANE_TO_HOST, a, -1, b, -1); /* read after write */
+    int x =
+        add_op(&p, CR_LANE_COMPUTE, -1, -1, a, -1);  /* write after read; the write it overwrites is its own lane's */
+    int y = add_op(&p, CR_LANE_COMM, -1, -1, a, -1); /* write after write, and after r, which x knows */
+    int z = add_op(&p, CR_LANE_COMM, c, -1, c, -1);  /* nothing */
     REQUIRE_OK(cr_pass_order(&p));
     CHECK_INT(waits_of(&p, w), 0);
     CHECK_INT(waits_of(&p, r), 1);
@@ -127,7 +134,8 @@ static void every_hazard_waits(void) {
 static void two_readers_do_not_wait(void) {
     struct cr_program p;
     cr_program_init(&p, "readers", NULL);
-    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4), c = new_tensor(&p, CR_REGION_POOL, 4);
+    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4),
+        c = new_tensor(&p, CR_REGION_POOL, 4);
     add_op(&p, CR_LANE_COMPUTE, -1, -1, a, -1);
     int h = add_op(&p, CR_LANE_TO_HOST, a, -1, b, -1);
     int d = add_op(&p, CR_LANE_TO_DEVICE, a, -1, c, -1);
@@ -188,12 +196,13 @@ static void impossible_waits_are_refused(void) {
 static void memory_waits_for_the_copy(void) {
     struct cr_program p;
     cr_program_init(&p, "swap", NULL);
-    int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64), c = new_tensor(&p, CR_REGION_POOL, 64);
+    int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64),
+        c = new_tensor(&p, CR_REGION_POOL, 64);
     int d = new_tensor(&p, CR_REGION_POOL, 1), host = store_tensor(&p, 0, 64);
     add_op(&p, CR_LANE_COMPUTE, -1, -1, a, -1);
     add_op(&p, CR_LANE_TO_HOST, a, -1, host, -1);
-    add_op(&p, CR_LANE_COMPUTE, -1, -1, b, -1);    /* runs beside the copy */
-    add_op(&p, CR_LANE_COMPUTE, host, -1, d, -1);  /* waits for it */
+    add_op(&p, CR_LANE_COMPUTE, -1, -1, b, -1);   /* runs beside the copy */
+    add_op(&p, CR_LANE_COMPUTE, host, -1, d, -1); /* waits for it */
     add_op(&p, CR_LANE_COMPUTE, -1, -1, c, -1);
     REQUIRE_OK(cr_pass_order(&p));
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
@@ -216,9 +225,9 @@ static void copies_forbid_in_place(void) {
     int a = new_tensor(&p, CR_REGION_POOL, 64), host = store_tensor(&p, 0, 64);
     add_op(&p, CR_LANE_COMPUTE, -1, -1, a, -1);
     add_op(&p, CR_LANE_TO_HOST, a, -1, host, -1);
-    struct cr_op relu      = cr_op_make(CR_OP_relu, CR_NONE);
-    relu.in[CR_IN_relu_x]  = a;
-    int op                 = cr_emit(&p, &relu, "y"), y = p.op[op].out[0];
+    struct cr_op relu     = cr_op_make(CR_OP_relu, CR_NONE);
+    relu.in[CR_IN_relu_x] = a;
+    int op = cr_emit(&p, &relu, "y"), y = p.op[op].out[0];
     REQUIRE_OK(cr_pass_order(&p));
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     CHECK_INT(p.tensor[y].alias, CR_NONE);
@@ -244,10 +253,14 @@ static int some_tensor(struct cr_rng *rng, const struct cr_program *p, int limit
 static void random_program(struct cr_rng *rng, struct cr_program *p) {
     cr_program_init(p, "random", NULL);
     int lanes = (int)draw(rng, 2, CR_LANES), ops = (int)draw(rng, 5, OPS_MAX - 1);
-    for (int i = (int)draw(rng, 0, 6); i >= 0; i--) store_tensor(p, (size_t)draw(rng, 0, 20) * 64, draw(rng, 1, 200));
+    for (int i = (int)draw(rng, 0, 6); i >= 0; i--) {
+        size_t offset = (size_t)draw(rng, 0, 20) * 64;
+        store_tensor(p, offset, draw(rng, 1, 200));
+    }
     for (int i = 0; i < ops; i++) {
-        enum cr_lane lane = draw(rng, 0, 2) ? CR_LANE_COMPUTE : (enum cr_lane)draw(rng, 0, lanes - 1);
-        int  known = p->tensors, r0 = some_tensor(rng, p, known), r1 = some_tensor(rng, p, known), w1 = some_tensor(rng, p, known);
+        enum cr_lane lane  = draw(rng, 0, 2) ? CR_LANE_COMPUTE : (enum cr_lane)draw(rng, 0, lanes - 1);
+        int          known = p->tensors, r0 = some_tensor(rng, p, known), r1 = some_tensor(rng, p, known),
+            w1 = some_tensor(rng, p, known);
         if (w1 != CR_NONE && p->tensor[w1].region == CR_REGION_POOL) w1 = CR_NONE;
         if (r0 != CR_NONE && p->tensor[r0].region == CR_REGION_POOL && draw(rng, 0, 1)) {
             struct cr_op relu = cr_op_make(CR_OP_relu, CR_NONE);
@@ -260,7 +273,8 @@ static void random_program(struct cr_rng *rng, struct cr_program *p) {
         }
         int fresh = draw(rng, 0, 4) ? new_tensor(p, CR_REGION_POOL, draw(rng, 1, 100)) : CR_NONE;
         int op    = add_op(p, lane, r0, r1, fresh, w1);
-        if (fresh == CR_NONE && w1 == CR_NONE && r0 == CR_NONE && r1 == CR_NONE) p->op[op].out[0] = new_tensor(p, CR_REGION_POOL, 3);
+        if (fresh == CR_NONE && w1 == CR_NONE && r0 == CR_NONE && r1 == CR_NONE)
+            p->op[op].out[0] = new_tensor(p, CR_REGION_POOL, 3);
     }
     /* add_op leaves a helper tensor that nothing touches: never read it */
     for (int i = 0; i < p->ops; i++)
@@ -268,7 +282,8 @@ static void random_program(struct cr_rng *rng, struct cr_program *p) {
             int t = p->op[i].in[s], written = 0;
             for (int k = 0; k < i && t >= 0; k++)
                 for (int w = 0; w < 2; w++) written |= p->op[k].out[w] == t;
-            if (t >= 0 && p->tensor[t].region == CR_REGION_POOL && !written) p->op[i].in[s] = p->op[i].kind == CR_OP_relu ? 0 : CR_NONE;
+            if (t >= 0 && p->tensor[t].region == CR_REGION_POOL && !written)
+                p->op[i].in[s] = p->op[i].kind == CR_OP_relu ? 0 : CR_NONE;
         }
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].region == CR_REGION_POOL) p->tensor[t].keep = draw(rng, 0, 15) == 0;
@@ -287,7 +302,8 @@ static void random_orders_are_right(void) {
             for (int k = waits_of(&p, i) - 1; k >= 0; k--) {
                 struct cr_op was = p.op[i];
                 waits++;
-                for (int m = k; m < CR_OP_WAIT_MAX; m++) p.op[i].wait[m] = m + 1 < CR_OP_WAIT_MAX ? p.op[i].wait[m + 1] : CR_NONE;
+                for (int m = k; m < CR_OP_WAIT_MAX; m++)
+                    p.op[i].wait[m] = m + 1 < CR_OP_WAIT_MAX ? p.op[i].wait[m + 1] : CR_NONE;
                 CHECK(cr_order_check(&p) != CR_OK);
                 p.op[i] = was;
             }
@@ -330,7 +346,8 @@ static void corrupted_orders_are_judged_rightly(void) {
                 if (p.op[other].lane != p.op[i].lane) p.op[i].wait[0] = other;
             }
             bool right = truly_ordered(&p, planned && p.region_bytes[CR_REGION_POOL]);
-            if ((cr_order_check(&p) == CR_OK) != right) TEST_FAIL_("round %d.%d: should be %s", round, k, right ? "fine" : "refused");
+            if ((cr_order_check(&p) == CR_OK) != right)
+                TEST_FAIL_("round %d.%d: should be %s", round, k, right ? "fine" : "refused");
             refused += !right;
             fine += right;
         }
@@ -389,6 +406,7 @@ static void large_programs_are_quick(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(one_lane_needs_no_waits), CASE(every_hazard_waits), CASE(two_readers_do_not_wait), CASE(planes_and_slices_share_bytes),
-      CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy), CASE(copies_forbid_in_place), CASE(random_orders_are_right),
-      CASE(corrupted_orders_are_judged_rightly), CASE(ordering_survives_failing_allocations), CASE(large_programs_are_quick))
+TESTS(CASE(one_lane_needs_no_waits), CASE(every_hazard_waits), CASE(two_readers_do_not_wait),
+      CASE(planes_and_slices_share_bytes), CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy),
+      CASE(copies_forbid_in_place), CASE(random_orders_are_right), CASE(corrupted_orders_are_judged_rightly),
+      CASE(ordering_survives_failing_allocations), CASE(large_programs_are_quick))

@@ -18,7 +18,8 @@ static cr_status find_last(const char *until, enum pass *last) {
     return CR_FAIL(CR_ERR_USAGE, "there is no pass \"%s\": use grad, fuse, select, order or plan", until);
 }
 
-cr_status cr_compile(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options) {
+cr_status cr_compile(struct cr_program *program, const struct cr_target *target,
+                     const struct cr_compile_options *options) {
     enum pass last;
     CR_TRY(find_last(options->until, &last));
     CR_TRY(cr_program_check(program)); /* as emitted, with gradients and updates */

@@ -1,12 +1,12 @@
-/* fuse.c: joins BN-apply with the sum and the ReLU behind it, and the ReLU's gradient with the BN gradient behind it, so
- * that an activation is read and written once instead of two or three times.
+/* fuse.c: joins BN-apply with the sum and the ReLU behind it, and the ReLU's gradient with the BN gradient behind it,
+ * so that an activation is read and written once instead of two or three times.
  *
  * A pattern is a row: the kind of its last op and a function that, at such an op, joins it with the ops before it when
  *   - what lies between them is a transient that nobody else reads (backward ops included) and nobody keeps,
  *   - all stand on one lane and nothing in between changes what they read,
  *   - the target has a row for the joined op.
- * The joined op stands where the last one stood and writes the last one's output under its old name. Rows stand from the
- * widest to the narrowest, so a target that knows only the widest or only the narrowest gets the best it can do.
+ * The joined op stands where the last one stood and writes the last one's output under its old name. Rows stand from
+ * the widest to the narrowest, so a target that knows only the widest or only the narrowest gets the best it can do.
  * The unfused program is the oracle: both give the same numbers. */
 #include "passes.h"
 #include "passes/rewrite.h"
@@ -21,14 +21,18 @@ static bool accepted(const struct cr_edit *edit, const struct cr_target *target,
     return !target->accepts || target->accepts(target->self, edit->program, op);
 }
 
-static const struct cr_op *op_at(const struct cr_edit *edit, int index) { return &edit->program->op[index]; }
+static const struct cr_op *op_at(const struct cr_edit *edit, int index) {
+    return &edit->program->op[index];
+}
 
 /* y = x*scale + bias and nothing more: free to take a sum or a ReLU. */
 static bool is_plain_bn(const struct cr_op *op) {
     return op->kind == CR_OP_bn_apply && op->in[CR_IN_bn_apply_add] == CR_NONE && !op->attr.bn.relu;
 }
 
-static bool same_lane(const struct cr_edit *edit, int a, int b) { return op_at(edit, a)->lane == op_at(edit, b)->lane; }
+static bool same_lane(const struct cr_edit *edit, int a, int b) {
+    return op_at(edit, a)->lane == op_at(edit, b)->lane;
+}
 
 /* The BN-apply that alone feeds `tensor` to the op at `root`, and whose work may be done there; CR_NONE: none. */
 static int bn_behind(const struct cr_edit *edit, int tensor, int root) {
@@ -44,13 +48,15 @@ static void put(struct cr_edit *edit, int root, const struct cr_op *joined, int 
     cr_edit_replace(edit, root, joined);
 }
 
-/* Joins the BN-apply behind one operand of the sum at `add` into the op at `root`: the sum itself, or the ReLU behind it. */
+/* Joins the BN-apply behind one operand of the sum at `add` into the op at `root`: the sum itself, or the ReLU behind
+ * it. */
 static bool join_sum(struct cr_edit *edit, const struct cr_target *target, int add, int root) {
     const struct cr_op *sum  = op_at(edit, add);
     bool                relu = root != add;
     for (int side = 0; side < 2; side++) {
-        int own = side ? sum->in[CR_IN_add_b] : sum->in[CR_IN_add_a], other = side ? sum->in[CR_IN_add_a] : sum->in[CR_IN_add_b];
-        int bn = bn_behind(edit, own, root);
+        int own   = side ? sum->in[CR_IN_add_b] : sum->in[CR_IN_add_a],
+            other = side ? sum->in[CR_IN_add_a] : sum->in[CR_IN_add_b];
+        int bn    = bn_behind(edit, own, root);
         if (bn == CR_NONE || !is_plain_bn(op_at(edit, bn))) continue;
         struct cr_op joined           = *op_at(edit, bn);
         joined.in[CR_IN_bn_apply_add] = other;
@@ -117,7 +123,8 @@ static bool join_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_target 
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];
     if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
     int s = next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : next_reader(edit, dx, s);
-    if (a == CR_NONE || op_at(edit, s)->kind != CR_OP_bn_grad_stats || op_at(edit, a)->kind != CR_OP_bn_grad_apply) return false;
+    if (a == CR_NONE || op_at(edit, s)->kind != CR_OP_bn_grad_stats || op_at(edit, a)->kind != CR_OP_bn_grad_apply)
+        return false;
     struct cr_op stats = *op_at(edit, s), apply = *op_at(edit, a);
     if (stats.in[CR_IN_bn_grad_stats_dy] != dx || apply.in[CR_IN_bn_grad_apply_dy] != dx) return false;
     if (stats.in[CR_IN_bn_grad_stats_x] != apply.in[CR_IN_bn_grad_apply_x]) return false;

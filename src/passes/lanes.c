@@ -1,8 +1,8 @@
 /* lanes.c: see lanes.h.
  *
- * Why the stays are safe. Let A and B have disjoint stays, A first, and let i access A and j write B first. Then i < j in
- * the list. If j did not know i to be complete, the pair (i, j) would have stretched A up to j or B down to i, and the
- * stays would meet. So j starts after every access of A, and every access of B follows j. */
+ * Why the stays are safe. Let A and B have disjoint stays, A first, and let i access A and j write B first. Then i < j
+ * in the list. If j did not know i to be complete, the pair (i, j) would have stretched A up to j or B down to i, and
+ * the stays would meet. So j starts after every access of A, and every access of B follows j. */
 #include "passes/lanes.h"
 
 void cr_clock_start(struct cr_clock *clock) {
@@ -78,7 +78,8 @@ static void stretch_pairs(const struct cr_program *p, const struct cr_clock *clo
 cr_status cr_lanes_stays(const struct cr_program *p, struct cr_stay *stay) {
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *tensor = &p->tensor[t];
-        stay[t] = tensor->first < 0 ? (struct cr_stay){0} : (struct cr_stay){.lower = tensor->first, .upper = tensor->last + 1};
+        stay[t]                        = tensor->first < 0 ? (struct cr_stay){0}
+                                                           : (struct cr_stay){.lower = tensor->first, .upper = tensor->last + 1};
     }
     if (!cr_lanes_several(p)) return CR_OK;
     struct cr_clock *clock;

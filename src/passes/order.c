@@ -1,9 +1,9 @@
 /* order.c: the waits between lanes that the hazards need, and no others.
  *
  * Lanes come with the ops. An op waits, per other lane, for the latest op there that writes what it reads (RAW), reads
- * what it writes (WAR) or writes what it writes (WAW). Transients conflict by id: they have no place yet, and plan stretches
- * their stay where lanes run beside each other. Store and input tensors conflict when their bytes overlap: a plane and a
- * parameter's slice of it. A wait that another wait, or the lane's own past, implies is left out. */
+ * what it writes (WAR) or writes what it writes (WAW). Transients conflict by id: they have no place yet, and plan
+ * stretches their stay where lanes run beside each other. Store and input tensors conflict when their bytes overlap: a
+ * plane and a parameter's slice of it. A wait that another wait, or the lane's own past, implies is left out. */
 #include "passes.h"
 #include "passes/lanes.h"
 
@@ -105,7 +105,8 @@ static void put_waits(struct order *o, int index, const int latest[CR_LANES]) {
             implied = m != l && latest[m] >= 0 && latest[l] <= o->clock[latest[m]].done[l];
         if (!implied) op->wait[waits++] = latest[l];
     }
-    for (int k = 0; k < waits; k++) cr_clock_join(clock, &o->clock[op->wait[k]], o->p->op[op->wait[k]].lane, op->wait[k]);
+    for (int k = 0; k < waits; k++)
+        cr_clock_join(clock, &o->clock[op->wait[k]], o->p->op[op->wait[k]].lane, op->wait[k]);
 }
 
 static void order_op(struct order *o, int index, int last[CR_LANES]) {

@@ -1,9 +1,10 @@
 /* order_check.c: the proof that every two conflicting accesses are ordered. Shares no code with order.c.
  *
  * Replays the list with a vector clock per lane: clock[l][m] counts the ops of lane m that lane l knows to be complete.
- * Memory is a sorted list of byte ranges; each remembers its last writer and, per lane, its last reader since. An access
- * splits the ranges at its ends and must know the writer (and, to write, the readers) of every range it covers; a write
- * makes its ranges one again. Transients are compared by their planned bytes, before plan by bytes of their own. */
+ * Memory is a sorted list of byte ranges; each remembers its last writer and, per lane, its last reader since. An
+ * access splits the ranges at its ends and must know the writer (and, to write, the readers) of every range it covers;
+ * a write makes its ranges one again. Transients are compared by their planned bytes, before plan by bytes of their
+ * own. */
 #include "passes.h"
 
 #include <string.h>
@@ -33,8 +34,8 @@ struct replay {
 
 static void bounds_of(const struct replay *r, int tensor, uint64_t *begin, uint64_t *end) {
     const struct cr_tensor *t = &r->p->tensor[tensor];
-    *begin = t->region == CR_REGION_POOL && r->own ? r->own[tensor] : r->base[t->region] + t->offset;
-    *end   = *begin + t->bytes;
+    *begin                    = t->region == CR_REGION_POOL && r->own ? r->own[tensor] : r->base[t->region] + t->offset;
+    *end                      = *begin + t->bytes;
 }
 
 static cr_status lay_out(struct replay *r) {
@@ -78,8 +79,10 @@ static int find(const struct replay *r, uint64_t address) {
     int low = 0, high = r->ranges;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (r->range[middle].end > address) high = middle;
-        else low = middle + 1;
+        if (r->range[middle].end > address)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return low;
 }
@@ -100,11 +103,12 @@ static cr_status split(struct replay *r, uint64_t address) {
 
 static cr_status conflict(const struct replay *r, struct access before, int op, int tensor) {
     const struct cr_program *p = r->p;
-    return CR_FAIL(CR_ERR_DEVICE,
-                   "program %s: op %d (%s, lane %s) touches %s, but nothing makes it wait for op %d (%s, lane %s), which touches "
-                   "the same bytes as %s",
-                   p->name, op, cr_op_info(p->op[op].kind)->name, cr_lane_name(p->op[op].lane), p->tensor[tensor].name, before.op,
-                   cr_op_info(p->op[before.op].kind)->name, cr_lane_name(p->op[before.op].lane), p->tensor[before.tensor].name);
+    return CR_FAIL(
+        CR_ERR_DEVICE,
+        "program %s: op %d (%s, lane %s) touches %s, but nothing makes it wait for op %d (%s, lane %s), which touches "
+        "the same bytes as %s",
+        p->name, op, cr_op_info(p->op[op].kind)->name, cr_lane_name(p->op[op].lane), p->tensor[tensor].name, before.op,
+        cr_op_info(p->op[before.op].kind)->name, cr_lane_name(p->op[before.op].lane), p->tensor[before.tensor].name);
 }
 
 static bool knows(const struct replay *r, int op, struct access before) {
@@ -174,8 +178,9 @@ static cr_status take_waits(struct replay *r, int op) {
     for (int k = 0; k < CR_OP_WAIT_MAX && p->op[op].wait[k] != CR_NONE; k++) {
         int other = p->op[op].wait[k];
         if (other < 0 || other >= op || (int)p->op[other].lane == lane)
-            return CR_FAIL(CR_ERR_DEVICE, "program %s: op %d (%s) waits for op %d, which is not an earlier op of another lane", p->name,
-                           op, cr_op_info(p->op[op].kind)->name, other);
+            return CR_FAIL(CR_ERR_DEVICE,
+                           "program %s: op %d (%s) waits for op %d, which is not an earlier op of another lane",
+                           p->name, op, cr_op_info(p->op[op].kind)->name, other);
         int from = p->op[other].lane;
         for (int l = 0; l < CR_LANES; l++) r->clock[lane][l] = CR_MAX(r->clock[lane][l], r->seen[other][l]);
         r->clock[lane][from] = CR_MAX(r->clock[lane][from], r->turn[other] + 1);

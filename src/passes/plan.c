@@ -1,8 +1,8 @@
 /* plan.c: an offset for every transient.
  *
- * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other (lanes.c). An output takes
- * over the storage of an input that dies in its op where ops.def allows it; such a chain is one life of one size. The lives
- * go to plan_lives.c. Kept tensors stay to the end; store and input tensors have their places already. */
+ * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other (lanes.c). An output
+ * takes over the storage of an input that dies in its op where ops.def allows it; such a chain is one life of one size.
+ * The lives go to plan_lives.c. Kept tensors stay to the end; store and input tensors have their places already. */
 #include "passes.h"
 #include "passes/lanes.h"
 
@@ -35,7 +35,8 @@ static bool may_take(const struct plan *w, int index, int out, int in, unsigned 
     return only_in_slots(&p->op[index], in, slots);
 }
 
-/* Of the inputs on offer the one that came last is taken: the older one's place is then free for something else as long. */
+/* Of the inputs on offer the one that came last is taken: the older one's place is then free for something else as
+ * long. */
 static void take_over(struct plan *w, int index, int slot) {
     const struct cr_op *op    = &w->p->op[index];
     unsigned            slots = cr_op_inplace(op->kind, slot);
@@ -72,8 +73,9 @@ static void add_to_life(struct plan *w, int t) {
     int root = chain_root(w->p, t);
     if (root != t && w->chain[root] == CR_NONE) add_to_life(w, root); /* ids need not be in order of birth */
     if (root == t) {
-        w->chain[t]          = w->lives++;
-        w->life[w->chain[t]] = (struct cr_life){.lower = w->stay[t].lower, .upper = w->stay[t].upper, .size = tensor->bytes};
+        w->chain[t] = w->lives++;
+        w->life[w->chain[t]] =
+            (struct cr_life){.lower = w->stay[t].lower, .upper = w->stay[t].upper, .size = tensor->bytes};
         return;
     }
     struct cr_life *life = &w->life[w->chain[root]];
@@ -146,8 +148,8 @@ static int compare_ranges(const void *a, const void *b) {
 int cr_plan_dead_ranges(const struct cr_program *p, int op, struct cr_range *range) {
     int live = 0, dead = 0;
     for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *x = &p->tensor[t];
-        bool to_the_end = x->keep && x->first >= 0;
+        const struct cr_tensor *x          = &p->tensor[t];
+        bool                    to_the_end = x->keep && x->first >= 0;
         if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || to_the_end))
             range[live++] = (struct cr_range){x->offset, x->offset + x->bytes};
     }

@@ -1,8 +1,8 @@
 /* plan_check.c: the proof of a plan. Shares no code with plan.c, nor its idea of lifetimes: it replays the ops itself.
  *
- * Demands: every transient lies aligned and inside the pool; two that are alive at one op share no byte, except an output
- * that takes over an input which dies in that op, in a slot pair that ops.def names, with as many bytes at the same place,
- * once. Order between lanes is order_check's business. */
+ * Demands: every transient lies aligned and inside the pool; two that are alive at one op share no byte, except an
+ * output that takes over an input which dies in that op, in a slot pair that ops.def names, with as many bytes at the
+ * same place, once. Order between lanes is order_check's business. */
 #include "passes.h"
 
 #include <stdlib.h>
@@ -44,11 +44,11 @@ static cr_status check_place(const struct check *c, int id, size_t alignment) {
     const struct cr_tensor  *t    = &p->tensor[id];
     size_t                   pool = p->region_bytes[CR_REGION_POOL];
     if (t->offset % alignment)
-        return CR_FAIL(CR_ERR_DEVICE, "program %s: %s lies at byte %zu of the pool, which is not a multiple of %zu", p->name, t->name,
-                       t->offset, alignment);
+        return CR_FAIL(CR_ERR_DEVICE, "program %s: %s lies at byte %zu of the pool, which is not a multiple of %zu",
+                       p->name, t->name, t->offset, alignment);
     if (t->bytes > pool || t->offset > pool - t->bytes)
-        return CR_FAIL(CR_ERR_DEVICE, "program %s: %s ends at byte %zu of a pool of %zu bytes", p->name, t->name, t->offset + t->bytes,
-                       pool);
+        return CR_FAIL(CR_ERR_DEVICE, "program %s: %s ends at byte %zu of a pool of %zu bytes", p->name, t->name,
+                       t->offset + t->bytes, pool);
     return CR_OK;
 }
 
@@ -80,7 +80,9 @@ static cr_status check_aliases(struct check *c) {
     for (int t = 0; t < p->tensors; t++) {
         if (p->tensor[t].alias == CR_NONE) continue;
         const char *fault = c->life[t].first < 0 ? "nothing writes it" : alias_fault(c, t, p->tensor[t].alias);
-        if (fault) return CR_FAIL(CR_ERR_DEVICE, "program %s: %s takes over another's storage, but %s", p->name, p->tensor[t].name, fault);
+        if (fault)
+            return CR_FAIL(CR_ERR_DEVICE, "program %s: %s takes over another's storage, but %s", p->name,
+                           p->tensor[t].name, fault);
     }
     return CR_OK;
 }
@@ -95,8 +97,8 @@ static cr_status check_pair(const struct check *c, struct life x, struct life y)
     if (a->offset >= b->offset + b->bytes || b->offset >= a->offset + a->bytes) return CR_OK;
     if (hands_over(c, x, y) || hands_over(c, y, x)) return CR_OK;
     int at = CR_MAX(x.first, y.first);
-    return CR_FAIL(CR_ERR_DEVICE, "program %s: %s and %s are both alive at op %d (%s) and share bytes of the pool", p->name, a->name,
-                   b->name, at, cr_op_info(p->op[at].kind)->name);
+    return CR_FAIL(CR_ERR_DEVICE, "program %s: %s and %s are both alive at op %d (%s) and share bytes of the pool",
+                   p->name, a->name, b->name, at, cr_op_info(p->op[at].kind)->name);
 }
 
 static int compare_births(const void *a, const void *b) {

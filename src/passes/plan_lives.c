@@ -1,9 +1,10 @@
 /* plan_lives.c: offsets for lives, the planner's core.
  *
- * Places one life after the other: among those placed whose time overlaps, take the smallest gap that fits, else the top.
- * The order decides the quality, so several are tried (by size first: large things are hard to place late). While the best
- * peak is above the bound, what sticks out above the bound is moved to the front and all is placed again. Everything is
- * counted in units of the alignment and in ranks of time, and no clock is asked, so equal inputs give equal plans. */
+ * Places one life after the other: among those placed whose time overlaps, take the smallest gap that fits, else the
+ * top. The order decides the quality, so several are tried (by size first: large things are hard to place late). While
+ * the best peak is above the bound, what sticks out above the bound is moved to the front and all is placed again.
+ * Everything is counted in units of the alignment and in ranks of time, and no clock is asked, so equal inputs give
+ * equal plans. */
 #include "passes.h"
 
 #include <stdlib.h>
@@ -25,7 +26,7 @@ struct planner {
     int          items;
     int64_t     *time; /* ranks: sorted, unique */
     int          times;
-    int         *order;  /* items as they are placed */
+    int         *order; /* items as they are placed */
     struct key  *key;
     struct item *placed; /* sorted by offset */
     int64_t     *best;   /* offsets by item */
@@ -48,7 +49,9 @@ static int rank_of(const struct planner *w, int64_t time) {
     return (int)(at - w->time);
 }
 
-static bool is_empty(const struct cr_life *life) { return life->size == 0 || life->lower >= life->upper; }
+static bool is_empty(const struct cr_life *life) {
+    return life->size == 0 || life->lower >= life->upper;
+}
 
 static cr_status set_up(struct planner *w, const struct cr_life *life, int count, size_t alignment) {
     CR_ASSERT(alignment > 0 && count >= 0);
@@ -159,8 +162,10 @@ static void insert_placed(struct planner *w, int placed, const struct item *x) {
     int low = 0, high = placed;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (w->placed[middle].offset > x->offset) high = middle;
-        else low = middle + 1;
+        if (w->placed[middle].offset > x->offset)
+            high = middle;
+        else
+            low = middle + 1;
     }
     memmove(&w->placed[low + 1], &w->placed[low], (size_t)(placed - low) * sizeof *w->placed);
     w->placed[low] = *x;
@@ -196,8 +201,10 @@ static bool lift(struct planner *w) {
     if (front == 0) return false;
     int high = 0;
     for (int i = 0; i < w->items; i++) {
-        if (w->key[i].major) w->order[high++] = w->key[i].item;
-        else w->order[front + back++] = w->key[i].item;
+        if (w->key[i].major)
+            w->order[high++] = w->key[i].item;
+        else
+            w->order[front + back++] = w->key[i].item;
     }
     return true;
 }

@@ -55,7 +55,7 @@ void cr_edit_remove(struct cr_edit *edit, int index) {
 
 void cr_edit_replace(struct cr_edit *edit, int index, const struct cr_op *fresh) {
     cr_edit_remove(edit, index);
-    edit->removed[index]    = false;
+    edit->removed[index]     = false;
     edit->program->op[index] = *fresh;
     count(edit, fresh, 1);
     note_writer(edit, index);
@@ -133,8 +133,8 @@ cr_status cr_edit_finish(struct cr_edit *edit) {
     }
     int *refs[] = {&p->images, &p->labels, &p->logits, &p->metrics};
     for (size_t i = 0; i < CR_COUNT(refs); i++) remap(refs[i], map);
-    p->tensors = tensors;
-    p->ops     = ops;
+    p->tensors                      = tensors;
+    p->ops                          = ops;
     p->region_bytes[CR_REGION_POOL] = p->bound_bytes = 0;
     cr_free(map);
     return CR_OK;

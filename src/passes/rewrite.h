@@ -12,9 +12,9 @@
 
 struct cr_edit {
     struct cr_program *program;
-    int               *writer; /* by tensor: the op that writes it first, or CR_NONE */
-    int               *reads;  /* by tensor: input slots that hold it */
-    int               *writes; /* by tensor: output slots that hold it */
+    int               *writer;  /* by tensor: the op that writes it first, or CR_NONE */
+    int               *reads;   /* by tensor: input slots that hold it */
+    int               *writes;  /* by tensor: output slots that hold it */
     bool              *removed; /* by op */
 };
 CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program);
