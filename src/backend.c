@@ -1,4 +1,5 @@
-/* backend.c: the list of backends and the choice among them. The only source file that knows whether the build has CUDA. */
+/* backend.c: the list of backends and the choice among them. The only source file that knows whether the build has
+ * CUDA. */
 #include "backend.h"
 
 #include <string.h>
@@ -61,8 +62,8 @@ void cr_device_close(struct cr_device *device) {
     if (device) device->backend->close(device);
 }
 
-const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
-                                    int from, int *index) {
+const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program,
+                                    const struct cr_op *op, int from, int *index) {
     const struct cr_kernel *const *rows = device->backend->rows;
     for (int i = 0; rows[i]; i++) {
         if (i < from || rows[i]->op != op->kind) continue;

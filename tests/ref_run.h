@@ -19,7 +19,7 @@ struct ref_run {
 /* `real` is the type of activations and of the store. Then build into run->p (and run->store), then bind. */
 static inline cr_status ref_open(struct ref_run *run, enum cr_dtype real, int threads) {
     const struct cr_device_options options = {.threads = threads, .ref_only = true};
-    *run            = (struct ref_run){.store = {.real = real, .has_momentum = true}};
+    *run                                   = (struct ref_run){.store = {.real = real, .has_momentum = true}};
     cr_program_init(&run->p, "test", &run->store);
     run->p.real = real;
     return cr_device_open(CR_DEVICE_CPU, &options, &run->device);
@@ -36,7 +36,7 @@ static inline cr_status ref_bind(struct ref_run *run) {
         run->own[t] = cr_alloc(run->p.tensor[t].bytes, 1);
         if (!run->own[t]) return CR_NO_MEMORY(run->p.tensor[t].bytes);
     }
-    double *state = (double *)(void *)(run->region + cr_store_plane_offset(&run->store, CR_PLANE_STATE));
+    double *state              = (double *)(void *)(run->region + cr_store_plane_offset(&run->store, CR_PLANE_STATE));
     state[CR_STATE_LOSS_SCALE] = 1;
     return CR_OK;
 }

@@ -27,8 +27,8 @@ static void rows_of_the_full_device(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    const struct cr_kernel *const *rows = device->backend->rows;
-    bool ref_seen[CR_OP_COUNT] = {false};
+    const struct cr_kernel *const *rows                  = device->backend->rows;
+    bool                           ref_seen[CR_OP_COUNT] = {false};
     for (int i = 0; rows[i]; i++) {
         CHECK(!ref_seen[rows[i]->op]); /* ref rows stand last within their kind */
         ref_seen[rows[i]->op] = strncmp(rows[i]->name, "ref.", 4) == 0;
@@ -44,7 +44,7 @@ static void rows_of_the_full_device(void) {
 static void find_walks_on(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
-    struct cr_op op    = cr_op_make(CR_OP_relu, CR_NONE);
+    struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
     op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
     ref_emit(&run, &op, "y");
     int                     index = -1;
@@ -124,12 +124,14 @@ static void initial_store(void) {
         REQUIRE_OK(ref_open(&run, wide ? CR_F64 : CR_F32, 1));
         add_params(&run);
         int conv = cr_tensor_store(&run.p, CR_PLANE_VALUE, 0), gamma = cr_tensor_store(&run.p, CR_PLANE_VALUE, 1);
-        int var = cr_tensor_store(&run.p, CR_PLANE_RUNNING, 2), state = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+        int var   = cr_tensor_store(&run.p, CR_PLANE_RUNNING, 2),
+            state = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
         REQUIRE_OK(ref_bind(&run));
         ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
         REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
         /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's order */
-        CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1), (double)cr_store_initial(&run.store, 0, 48, &config), 0);
+        CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
+                   (double)cr_store_initial(&run.store, 0, 48, &config), 0);
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, var, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, state, CR_STATE_LOSS_SCALE), 1, 0);
@@ -168,5 +170,5 @@ static void failing_allocations(void) {
     CHECK(n > 4 && status == CR_OK);
 }
 
-TESTS(CASE(every_op_has_a_ref_row), CASE(rows_of_the_full_device), CASE(find_walks_on), CASE(choice_of_device), CASE(regions),
-      CASE(initial_store), CASE(failing_allocations))
+TESTS(CASE(every_op_has_a_ref_row), CASE(rows_of_the_full_device), CASE(find_walks_on), CASE(choice_of_device),
+      CASE(regions), CASE(initial_store), CASE(failing_allocations))

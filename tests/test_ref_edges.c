@@ -19,7 +19,8 @@ static void relu_keeps_nan(void) {
 }
 
 static void maxpool_nan_and_ties(void) {
-    const double   in[3][4] = {{1, 3, 3, 2}, {1, NAN, 5, NAN}, {-(double)INFINITY, -(double)INFINITY, -(double)INFINITY, -(double)INFINITY}};
+    const double in[3][4] = {
+        {1, 3, 3, 2}, {1, NAN, 5, NAN}, {-(double)INFINITY, -(double)INFINITY, -(double)INFINITY, -(double)INFINITY}};
     const int      where[3] = {1, 1, 0};
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
@@ -27,7 +28,7 @@ static void maxpool_nan_and_ties(void) {
     op.in[CR_IN_maxpool_x]       = ref_leaf(&run, "x", 1, 2, 2, 1);
     op.out[CR_OUT_maxpool_index] = CR_NEW;
     op.attr.conv                 = (struct cr_conv_attr){.window = 2, .stride = 2};
-    int y                        = ref_emit(&run, &op, "y"), index = run.p.op[0].out[CR_OUT_maxpool_index];
+    int y = ref_emit(&run, &op, "y"), index = run.p.op[0].out[CR_OUT_maxpool_index];
     REQUIRE_OK(ref_bind(&run));
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < 4; i++) ref_set(&run, op.in[0], i, in[k][i]);
@@ -45,10 +46,12 @@ static void loss_ranks(void) {
         double logits[7];
         int    label, valid, right, right5;
     } cases[] = {
-        {{0, 9, 1, 1, 1, 1, 1}, 1, 1, 1, 1},   {{3, 3, 0, 0, 0, 0, 0}, 0, 1, 1, 1},   {{3, 3, 0, 0, 0, 0, 0}, 1, 1, 0, 1},
-        {{1, 1, 1, 1, 1, 1, 1}, 4, 1, 0, 1},   {{1, 1, 1, 1, 1, 1, 1}, 5, 1, 0, 0},   {{6, 5, 4, 3, 2, 1, 0}, 4, 1, 0, 1},
-        {{6, 5, 4, 3, 2, 1, 0}, 5, 1, 0, 0},   {{NAN, 1, 1, 1, 1, 1, 1}, 0, 1, 0, 0}, {{0, 9, 1, 1, 1, 1, 1}, -1, 0, 0, 0},
-        {{0, 9, 1, 1, 1, 1, 1}, 7, 0, 0, 0},   {{0, 0, 0, 0, 0, 0, 1e300}, 6, 1, 1, 1},
+        {{0, 9, 1, 1, 1, 1, 1}, 1, 1, 1, 1},     {{3, 3, 0, 0, 0, 0, 0}, 0, 1, 1, 1},
+        {{3, 3, 0, 0, 0, 0, 0}, 1, 1, 0, 1},     {{1, 1, 1, 1, 1, 1, 1}, 4, 1, 0, 1},
+        {{1, 1, 1, 1, 1, 1, 1}, 5, 1, 0, 0},     {{6, 5, 4, 3, 2, 1, 0}, 4, 1, 0, 1},
+        {{6, 5, 4, 3, 2, 1, 0}, 5, 1, 0, 0},     {{NAN, 1, 1, 1, 1, 1, 1}, 0, 1, 0, 0},
+        {{0, 9, 1, 1, 1, 1, 1}, -1, 0, 0, 0},    {{0, 9, 1, 1, 1, 1, 1}, 7, 0, 0, 0},
+        {{0, 0, 0, 0, 0, 0, 1e300}, 6, 1, 1, 1},
     };
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
@@ -67,7 +70,8 @@ static void loss_ranks(void) {
         const int want[3] = {cases[k].valid, cases[k].right, cases[k].right5};
         for (int i = 0; i < 3; i++)
             if (ref_at(&run, op.out[0], i + 1) != 10 + want[i])
-                TEST_FAIL_("case %d: metric %d moved by %g, want %d", (int)k, i + 1, ref_at(&run, op.out[0], i + 1) - 10, want[i]);
+                TEST_FAIL_("case %d: metric %d moved by %g, want %d", (int)k, i + 1,
+                           ref_at(&run, op.out[0], i + 1) - 10, want[i]);
         double loss = ref_at(&run, op.out[0], 0) - 10;
         CHECK(isnan(cases[k].logits[0]) ? isnan(loss) : loss >= 0 && isfinite(loss));
     }
@@ -77,15 +81,15 @@ static void loss_ranks(void) {
 static void running_statistics_survive_bad_batches(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
-    struct cr_op op    = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    const int    stats = ref_leaf(&run, "stats", 2, 1, 1, 3);
+    struct cr_op op                = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    const int    stats             = ref_leaf(&run, "stats", 2, 1, 1, 3);
     op.in[CR_IN_bn_finalize_stats] = stats;
     for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 3);
     const int mean = op.in[CR_IN_bn_finalize_running_mean], var = op.in[CR_IN_bn_finalize_running_var];
     op.out[CR_OUT_bn_finalize_running_mean] = mean;
     op.out[CR_OUT_bn_finalize_running_var]  = var;
-    op.attr.bn = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
-    int saved  = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_saved);
+    op.attr.bn                              = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
+    int saved                               = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_saved);
     REQUIRE_OK(ref_bind(&run));
     for (int i = 1; i < 5; i++) ref_fill(&run, op.in[i], 1, 0);
     const double sums[6] = {8, NAN, 8, 15, 1, (double)INFINITY}; /* channel 0: variance 15/4 - 4, below 0 by rounding */
@@ -112,16 +116,16 @@ static void gradients_accumulate(void) {
         struct cr_op bias = cr_op_make(CR_OP_dense_bgrad, CR_NONE), fin = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
         conv.in[0] = dense.in[0] = x;
         conv.in[1] = dense.in[1] = bias.in[0] = dy;
-        fin.in[0] = fin.in[2] = x; /* 2,1,1,3 */
-        fin.in[1]             = ref_leaf(&run, twice ? "gamma2" : "gamma", 1, 1, 1, 3);
-        conv.attr.conv        = (struct cr_conv_attr){.stride = 1, .accumulate = twice};
+        fin.in[0] = fin.in[2]       = x; /* 2,1,1,3 */
+        fin.in[1]                   = ref_leaf(&run, twice ? "gamma2" : "gamma", 1, 1, 1, 3);
+        conv.attr.conv              = (struct cr_conv_attr){.stride = 1, .accumulate = twice};
         dense.attr.dense.accumulate = bias.attr.dense.accumulate = twice;
         fin.attr.bn                                              = (struct cr_bn_attr){.count = 2, .accumulate = twice};
-        conv.out[0]  = ref_leaf(&run, twice ? "dw.2" : "dw", 4, 1, 1, 3);
-        dense.out[0] = ref_leaf(&run, twice ? "dwd.2" : "dwd", 4, 1, 1, 3);
-        bias.out[0]  = ref_leaf(&run, twice ? "db.2" : "db", 1, 1, 1, 4);
-        fin.out[0]   = ref_leaf(&run, twice ? "dgamma.2" : "dgamma", 1, 1, 1, 3);
-        fin.out[1]   = ref_leaf(&run, twice ? "dbeta.2" : "dbeta", 1, 1, 1, 3);
+        conv.out[0]                                              = ref_leaf(&run, twice ? "dw.2" : "dw", 4, 1, 1, 3);
+        dense.out[0]                                             = ref_leaf(&run, twice ? "dwd.2" : "dwd", 4, 1, 1, 3);
+        bias.out[0]                                              = ref_leaf(&run, twice ? "db.2" : "db", 1, 1, 1, 4);
+        fin.out[0]                  = ref_leaf(&run, twice ? "dgamma.2" : "dgamma", 1, 1, 1, 3);
+        fin.out[1]                  = ref_leaf(&run, twice ? "dbeta.2" : "dbeta", 1, 1, 1, 3);
         const struct cr_op *list[4] = {&conv, &dense, &bias, &fin};
         for (int i = 0; i < 4; i++) {
             out[ops++] = list[i]->out[0];
@@ -151,16 +155,16 @@ static cr_status open_update(struct update *u) {
     CR_TRY(ref_open(run, CR_F32, 2));
     cr_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){3, 3, 3, 3}, CR_NONE);
     struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
-    u->value    = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
-    u->grad     = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
-    u->momentum = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
-    u->state    = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
-    u->metrics  = ref_leaf(run, "metrics", 1, 1, 1, 4);
-    check.in[CR_IN_grad_check_grad]    = op.in[CR_IN_sgd_grad] = u->grad;
-    check.in[CR_IN_grad_check_metrics] = u->metrics;
-    check.in[CR_IN_grad_check_state]   = u->state;
-    u->norm                            = ref_emit(run, &check, "norm");
-    op.in[CR_IN_sgd_norm]              = u->norm;
+    u->value                        = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
+    u->grad                         = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
+    u->momentum                     = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
+    u->state                        = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
+    u->metrics                      = ref_leaf(run, "metrics", 1, 1, 1, 4);
+    check.in[CR_IN_grad_check_grad] = op.in[CR_IN_sgd_grad] = u->grad;
+    check.in[CR_IN_grad_check_metrics]                      = u->metrics;
+    check.in[CR_IN_grad_check_state]                        = u->state;
+    u->norm                                                 = ref_emit(run, &check, "norm");
+    op.in[CR_IN_sgd_norm]                                   = u->norm;
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = u->value;
     op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum;
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = u->state;
@@ -226,21 +230,22 @@ static uint64_t bits_with_threads(int threads) {
     struct ref_run run;
     uint64_t       hash = 1469598103934665603u;
     if (ref_open(&run, CR_F32, threads) != CR_OK) return 0;
-    int          x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5), metrics = ref_leaf(&run, "m", 1, 1, 1, 4);
+    int x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5),
+        metrics       = ref_leaf(&run, "m", 1, 1, 1, 4);
     struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), stats = cr_op_make(CR_OP_bn_stats, CR_NONE);
     struct cr_op wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
     struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE);
-    conv.in[0] = x;
-    conv.in[1] = w;
+    conv.in[0]         = x;
+    conv.in[1]         = w;
     conv.attr.conv = wgrad.attr.conv = dgrad.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
-    int y       = ref_emit(&run, &conv, "y");
-    stats.in[0] = y;
+    int y                                              = ref_emit(&run, &conv, "y");
+    stats.in[0]                                        = y;
     ref_emit(&run, &stats, "stats");
-    wgrad.in[0]  = x;
-    wgrad.in[1]  = dgrad.in[0] = y;
-    dgrad.in[1]  = w;
-    wgrad.out[0] = ref_leaf(&run, "dw", 70, 3, 3, 5);
-    dgrad.out[0] = ref_leaf(&run, "dx", 3, 9, 7, 5);
+    wgrad.in[0] = x;
+    wgrad.in[1] = dgrad.in[0] = y;
+    dgrad.in[1]               = w;
+    wgrad.out[0]              = ref_leaf(&run, "dw", 70, 3, 3, 5);
+    dgrad.out[0]              = ref_leaf(&run, "dx", 3, 9, 7, 5);
     ref_emit(&run, &wgrad, "");
     ref_emit(&run, &dgrad, "");
     check.in[0] = wgrad.out[0];

@@ -1,6 +1,6 @@
 /* The reference rows against PyTorch (tests/golden/make_ref_golden.py), in f64 and in f32 programs.
- * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only, and
- * an f32 result by the rounding of each op's output as well. */
+ * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only,
+ * and an f32 result by the rounding of each op's output as well. */
 #include "ref_run.h"
 #include "safetensors.h"
 
@@ -28,12 +28,14 @@ static const struct cr_st_entry *golden_find(const char *part, const char *name)
 static double *golden_read(const char *part, const char *name, int64_t *count) {
     const struct cr_st_entry *e = golden_find(part, name);
     if (!e) return NULL;
-    int64_t n = (int64_t)(e->bytes / cr_dtype_bytes(e->dtype));
+    int64_t n      = (int64_t)(e->bytes / cr_dtype_bytes(e->dtype));
     void   *raw    = cr_alloc((size_t)n, cr_dtype_bytes(e->dtype));
     double *values = cr_alloc((size_t)n, sizeof *values);
     if (cr_st_read(golden, e, 0, raw, e->bytes) != CR_OK) TEST_FAIL_("%s.%s: %s", part, name, cr_error_message());
     for (int64_t i = 0; i < n; i++)
-        values[i] = e->dtype == CR_F64 ? ((double *)raw)[i] : e->dtype == CR_F32 ? (double)((float *)raw)[i] : ((int32_t *)raw)[i];
+        values[i] = e->dtype == CR_F64   ? ((double *)raw)[i]
+                    : e->dtype == CR_F32 ? (double)((float *)raw)[i]
+                                         : ((int32_t *)raw)[i];
     cr_free(raw);
     *count = n;
     return values;
@@ -44,9 +46,12 @@ static void golden_shape(const char *part, const char *name, int64_t d[4]) {
     const struct cr_st_entry *e = golden_find(part, name);
     for (int i = 0; i < 4; i++) d[i] = 1;
     if (!e) return;
-    if (e->dims == 4) memcpy(d, e->dim, 4 * sizeof *d);
-    else if (e->dims == 2) d[0] = e->dim[0], d[3] = e->dim[1];
-    else if (e->dims == 1) d[3] = e->dim[0];
+    if (e->dims == 4)
+        memcpy(d, e->dim, 4 * sizeof *d);
+    else if (e->dims == 2)
+        d[0] = e->dim[0], d[3] = e->dim[1];
+    else if (e->dims == 1)
+        d[3] = e->dim[0];
 }
 
 static int golden_leaf(struct ref_run *run, const char *part, const char *name) {
@@ -56,7 +61,7 @@ static int golden_leaf(struct ref_run *run, const char *part, const char *name) 
 }
 
 static void golden_fill(struct ref_run *run, int tensor, const char *part, const char *name) {
-    int64_t n = 0;
+    int64_t n      = 0;
     double *values = golden_read(part, name, &n);
     CHECK_INT(n, cr_tensor_elems(&run->p.tensor[tensor]));
     for (int64_t i = 0; values && i < n; i++) ref_set(run, tensor, i, values[i]);
@@ -65,7 +70,7 @@ static void golden_fill(struct ref_run *run, int tensor, const char *part, const
 
 /* Every element within `ulps` roundings of the tensor's type, at the tensor's largest magnitude. */
 static void golden_check(const struct ref_run *run, int tensor, const char *part, const char *name, double ulps) {
-    int64_t n = 0;
+    int64_t n    = 0;
     double *want = golden_read(part, name, &n), largest = 0;
     if (!want) return;
     CHECK_INT(n, cr_tensor_elems(&run->p.tensor[tensor]));
@@ -75,15 +80,17 @@ static void golden_check(const struct ref_run *run, int tensor, const char *part
         double off = fabs(ref_at(run, tensor, i) - want[i]);
         if (!(off <= ulps * unit * largest) && off > worst) {
             worst = off;
-            TEST_FAIL_("%s.%s[%lld] = %.17g, want %.17g (%s, %.1f roundings)", part, name, (long long)i, ref_at(run, tensor, i),
-                       want[i], cr_dtype_name(run->p.tensor[tensor].dtype), off / (unit * largest));
+            TEST_FAIL_("%s.%s[%lld] = %.17g, want %.17g (%s, %.1f roundings)", part, name, (long long)i,
+                       ref_at(run, tensor, i), want[i], cr_dtype_name(run->p.tensor[tensor].dtype),
+                       off / (unit * largest));
         }
     }
     cr_free(want);
 }
 
 /* One op whose inputs, in slot order, are golden tensors in[], and whose only output is compared with `out`. */
-static void check_op(enum cr_dtype real, const char *part, struct cr_op op, const char *const in[], const char *out, double ulps) {
+static void check_op(enum cr_dtype real, const char *part, struct cr_op op, const char *const in[], const char *out,
+                     double ulps) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, real, 2));
     for (int s = 0; in[s]; s++) op.in[s] = golden_leaf(&run, part, in[s]);
@@ -96,20 +103,24 @@ static void check_op(enum cr_dtype real, const char *part, struct cr_op op, cons
     golden_check(&run, op.out[0], part, out, ulps);
     ref_close(&run);
 }
-#define INPUTS(...) (const char *const[]) { __VA_ARGS__, NULL }
+#define INPUTS(...)                                                                                                    \
+    (const char *const[]) {                                                                                            \
+        __VA_ARGS__, NULL                                                                                              \
+    }
 
 static const enum cr_dtype types[2] = {CR_F64, CR_F32};
 /* Roundings allowed to one op: f64 sums in another order (up to some hundred terms); f32 rounds once. */
 static const double one_op[2] = {64, 1.01};
 
 static void conv(void) {
-    static const char *const parts[] = {"conv.3x3", "conv.3x3s2", "conv.7x7s2", "conv.1x1", "conv.1x1s2", "conv.5x5", "conv.wide", "conv.nopad"};
+    static const char *const parts[] = {"conv.3x3",   "conv.3x3s2", "conv.7x7s2", "conv.1x1",
+                                        "conv.1x1s2", "conv.5x5",   "conv.wide",  "conv.nopad"};
     for (size_t i = 0; i < CR_COUNT(parts) * 2; i++) {
         const char *part = parts[i / 2];
         int64_t     n;
         double     *attr = golden_read(part, "attr", &n);
         REQUIRE(attr);
-        struct cr_op op     = cr_op_make(CR_OP_conv, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
+        struct cr_op op = cr_op_make(CR_OP_conv, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
         struct cr_op wgrad  = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
         op.attr.conv.stride = (int)attr[0];
         op.attr.conv.pad    = (int)attr[1];
@@ -139,16 +150,16 @@ static void check_maxpool(enum cr_dtype real, const char *part) {
     double        *attr = golden_read(part, "attr", &n);
     REQUIRE(attr);
     REQUIRE_OK(ref_open(&run, real, 2));
-    int          x  = golden_leaf(&run, part, "x"), dy = golden_leaf(&run, part, "dy"), dx = golden_leaf(&run, part, "dx");
+    int x = golden_leaf(&run, part, "x"), dy = golden_leaf(&run, part, "dy"), dx = golden_leaf(&run, part, "dx");
     struct cr_op op = cr_op_make(CR_OP_maxpool, CR_NONE), g = cr_op_make(CR_OP_maxpool_grad, CR_NONE);
-    op.in[CR_IN_maxpool_x]           = x;
-    op.out[CR_OUT_maxpool_index]     = CR_NEW;
-    op.attr.conv                     = (struct cr_conv_attr){.window = (int)attr[0], .stride = (int)attr[1], .pad = (int)attr[2]};
-    int at                           = cr_emit(&run.p, &op, "y");
-    g.in[CR_IN_maxpool_grad_dy]      = dy;
-    g.in[CR_IN_maxpool_grad_index]   = run.p.op[at].out[CR_OUT_maxpool_index];
-    g.out[CR_OUT_maxpool_grad_dx]    = dx;
-    g.attr                           = op.attr;
+    op.in[CR_IN_maxpool_x]       = x;
+    op.out[CR_OUT_maxpool_index] = CR_NEW;
+    op.attr.conv = (struct cr_conv_attr){.window = (int)attr[0], .stride = (int)attr[1], .pad = (int)attr[2]};
+    int at       = cr_emit(&run.p, &op, "y");
+    g.in[CR_IN_maxpool_grad_dy]    = dy;
+    g.in[CR_IN_maxpool_grad_index] = run.p.op[at].out[CR_OUT_maxpool_index];
+    g.out[CR_OUT_maxpool_grad_dx]  = dx;
+    g.attr                         = op.attr;
     cr_emit(&run.p, &g, "");
     REQUIRE_OK(ref_bind(&run));
     golden_fill(&run, x, part, "x");
@@ -176,10 +187,11 @@ struct bn_net {
 };
 
 /* Backward of BN, of dy or of dy through the ReLU whose output is `y`. */
-static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const struct cr_op *fin, int y, const char *name, int dgamma) {
+static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const struct cr_op *fin, int y,
+                         const char *name, int dgamma) {
     char         full[64];
     struct cr_op gs = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
-    struct cr_op ga = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    struct cr_op ga                  = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
     gs.in[CR_IN_bn_grad_stats_dy]    = net->dy;
     gs.in[CR_IN_bn_grad_stats_x]     = net->x;
     gs.in[CR_IN_bn_grad_stats_saved] = fin->out[CR_OUT_bn_finalize_saved];
@@ -202,26 +214,26 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
 static void build_bn(struct ref_run *run, struct bn_net *net) {
     struct cr_op stats = cr_op_make(CR_OP_bn_stats, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
     struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), coef = cr_op_make(CR_OP_bn_coef, CR_NONE);
-    net->x           = golden_leaf(run, "bn.0", "x");
-    net->dy          = golden_leaf(run, "bn.0", "dy");
-    net->gamma       = golden_leaf(run, "bn", "weight");
-    net->beta        = golden_leaf(run, "bn", "bias");
-    net->mean        = golden_leaf(run, "bn", "running_mean");
-    net->var         = golden_leaf(run, "bn", "running_var");
-    net->dgamma      = ref_leaf(run, "dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
-    net->relu_dgamma = ref_leaf(run, "relu.dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
-    net->dbeta       = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
-    const int64_t          *d    = run->p.tensor[net->x].dim;
-    const struct cr_bn_attr attr = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
-    stats.in[CR_IN_bn_stats_x]   = net->x;
-    const int params[4]          = {net->gamma, net->beta, net->mean, net->var};
+    net->x                          = golden_leaf(run, "bn.0", "x");
+    net->dy                         = golden_leaf(run, "bn.0", "dy");
+    net->gamma                      = golden_leaf(run, "bn", "weight");
+    net->beta                       = golden_leaf(run, "bn", "bias");
+    net->mean                       = golden_leaf(run, "bn", "running_mean");
+    net->var                        = golden_leaf(run, "bn", "running_var");
+    net->dgamma                     = ref_leaf(run, "dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    net->relu_dgamma                = ref_leaf(run, "relu.dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    net->dbeta                      = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    const int64_t          *d       = run->p.tensor[net->x].dim;
+    const struct cr_bn_attr attr    = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
+    stats.in[CR_IN_bn_stats_x]      = net->x;
+    const int params[4]             = {net->gamma, net->beta, net->mean, net->var};
     fin.in[CR_IN_bn_finalize_stats] = ref_emit(run, &stats, "stats");
     for (int i = 0; i < 4; i++) fin.in[CR_IN_bn_finalize_gamma + i] = coef.in[CR_IN_bn_coef_gamma + i] = params[i];
     fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
-    fin.attr.bn = coef.attr.bn = attr;
-    int finalize               = cr_emit(&run->p, &fin, "coef");
-    fin                        = run->p.op[finalize];
+    fin.attr.bn = coef.attr.bn    = attr;
+    int finalize                  = cr_emit(&run->p, &fin, "coef");
+    fin                           = run->p.op[finalize];
     apply.in[CR_IN_bn_apply_x]    = net->x;
     apply.in[CR_IN_bn_apply_coef] = fin.out[CR_OUT_bn_finalize_coef];
     net->y                        = ref_emit(run, &apply, "y");
@@ -279,14 +291,14 @@ static void check_loss(enum cr_dtype real, const char *part, double ulps) {
     double        *smoothing = golden_read(part, "smoothing", &n);
     REQUIRE(smoothing);
     REQUIRE_OK(ref_open(&run, real, 2));
-    int logits = golden_leaf(&run, part, "logits"), metrics = golden_leaf(&run, part, "metrics");
-    int labels = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 8, 1, 1, 1);
+    int          logits = golden_leaf(&run, part, "logits"), metrics = golden_leaf(&run, part, "metrics");
+    int          labels = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 8, 1, 1, 1);
     struct cr_op op = cr_op_make(CR_OP_loss, CR_NONE), g = cr_op_make(CR_OP_loss_grad, CR_NONE);
-    op.in[CR_IN_loss_logits]  = g.in[CR_IN_loss_grad_logits] = logits;
-    op.in[CR_IN_loss_labels]  = g.in[CR_IN_loss_grad_labels] = labels;
+    op.in[CR_IN_loss_logits] = g.in[CR_IN_loss_grad_logits] = logits;
+    op.in[CR_IN_loss_labels] = g.in[CR_IN_loss_grad_labels] = labels;
     op.in[CR_IN_loss_metrics] = op.out[CR_OUT_loss_metrics] = metrics;
-    g.in[CR_IN_loss_grad_state]  = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
-    g.out[CR_OUT_loss_grad_dx]   = logits; /* in place, as the planner may do */
+    g.in[CR_IN_loss_grad_state]                             = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+    g.out[CR_OUT_loss_grad_dx]                              = logits; /* in place, as the planner may do */
     op.attr.loss = g.attr.loss = (struct cr_loss_attr){.smoothing = (float)smoothing[0], .weight = 1};
     cr_emit(&run.p, &op, "");
     cr_emit(&run.p, &g, "");
@@ -324,14 +336,14 @@ static void build_sgd(struct ref_run *run, bool nesterov, int *metrics, int *nor
     }
     run->store.param[2].frozen = true;
     *metrics                   = ref_leaf(run, "metrics", 1, 1, 1, 4);
-    struct cr_op check         = cr_op_make(CR_OP_grad_check, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
     op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
-    op.in[CR_IN_sgd_grad]             = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
-    check.in[CR_IN_grad_check_grad]    = op.in[CR_IN_sgd_grad];
-    check.in[CR_IN_grad_check_metrics] = *metrics;
-    check.in[CR_IN_grad_check_state]   = op.in[CR_IN_sgd_state];
+    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
+    check.in[CR_IN_grad_check_grad]                   = op.in[CR_IN_sgd_grad];
+    check.in[CR_IN_grad_check_metrics]                = *metrics;
+    check.in[CR_IN_grad_check_state]                  = op.in[CR_IN_sgd_state];
     op.in[CR_IN_sgd_norm] = *norm = ref_emit(run, &check, "norm");
     op.attr.sgd                   = (struct cr_sgd_attr){.nesterov = nesterov, .micro_batches = 3};
     cr_emit(&run->p, &op, "");

@@ -20,16 +20,16 @@ static void check_conv(const struct conv_case *c) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int          x = ref_leaf(&run, "x", c->N, c->H, c->W, c->C), w = ref_leaf(&run, "w", c->K, c->R, c->R, c->C);
-    struct cr_op op       = cr_op_make(CR_OP_conv, CR_NONE);
-    op.in[CR_IN_conv_x]   = x;
-    op.in[CR_IN_conv_w]   = w;
-    op.attr.conv.stride   = c->stride;
-    op.attr.conv.pad      = c->pad;
-    int             y     = ref_emit(&run, &op, "y");
-    const int64_t  *d     = run.p.tensor[y].dim;
-    int             dy    = ref_leaf(&run, "dy", d[0], d[1], d[2], d[3]);
-    int             dx    = ref_leaf(&run, "dx", c->N, c->H, c->W, c->C), dw = ref_leaf(&run, "dw", c->K, c->R, c->R, c->C);
-    struct cr_op    dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE), wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
+    struct cr_op op     = cr_op_make(CR_OP_conv, CR_NONE);
+    op.in[CR_IN_conv_x] = x;
+    op.in[CR_IN_conv_w] = w;
+    op.attr.conv.stride = c->stride;
+    op.attr.conv.pad    = c->pad;
+    int            y    = ref_emit(&run, &op, "y");
+    const int64_t *d    = run.p.tensor[y].dim;
+    int            dy   = ref_leaf(&run, "dy", d[0], d[1], d[2], d[3]);
+    int            dx = ref_leaf(&run, "dx", c->N, c->H, c->W, c->C), dw = ref_leaf(&run, "dw", c->K, c->R, c->R, c->C);
+    struct cr_op   dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE), wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
     dgrad.in[CR_IN_conv_dgrad_dy]   = dy;
     dgrad.in[CR_IN_conv_dgrad_w]    = w;
     dgrad.out[CR_OUT_conv_dgrad_dx] = dx;
@@ -64,8 +64,8 @@ static void conv(void) {
 /* ---- batch normalisation, plain and fused ---- */
 
 struct bn {
-    int x, gamma, beta, coef, saved;          /* forward */
-    int dgamma, dbeta, dx;                    /* backward */
+    int x, gamma, beta, coef, saved; /* forward */
+    int dgamma, dbeta, dx;           /* backward */
 };
 
 static struct cr_bn_attr bn_attr(const struct ref_run *run, int x) {
@@ -107,9 +107,9 @@ static void emit_bn_grad(struct ref_run *run, struct bn *b, const char *part, in
     char          name[64];
     const int64_t C  = run->p.tensor[b->x].dim[3];
     struct cr_op  gs = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
-    struct cr_op  ga = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    b->dgamma                       = named_leaf(run, part, "dgamma", C);
-    b->dbeta                        = named_leaf(run, part, "dbeta", C);
+    struct cr_op  ga                 = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    b->dgamma                        = named_leaf(run, part, "dgamma", C);
+    b->dbeta                         = named_leaf(run, part, "dbeta", C);
     gs.in[CR_IN_bn_grad_stats_dy]    = dy;
     gs.in[CR_IN_bn_grad_stats_x]     = b->x;
     gs.in[CR_IN_bn_grad_stats_saved] = b->saved;
@@ -152,15 +152,15 @@ static void check_bn(int64_t N, int64_t H, int64_t W, int64_t C, bool relu, enum
     main_bn = emit_bn(&run, "x", N, H, W, C);
     if (add == ADD_COEF) add_bn = emit_bn(&run, "a", N, H, W, C);
     if (add == ADD_PLAIN) addend = ref_leaf(&run, "a", N, H, W, C);
-    struct cr_op apply                 = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    apply.in[CR_IN_bn_apply_x]         = main_bn.x;
-    apply.in[CR_IN_bn_apply_coef]      = main_bn.coef;
-    apply.in[CR_IN_bn_apply_saved]     = main_bn.saved;
-    apply.in[CR_IN_bn_apply_add]       = add == ADD_COEF ? add_bn.x : addend;
-    apply.in[CR_IN_bn_apply_add_coef]  = add == ADD_COEF ? add_bn.coef : CR_NONE;
-    apply.attr.bn.relu                 = relu;
-    int       y  = ref_emit(&run, &apply, "y"), dy = ref_leaf(&run, "dy", N, H, W, C);
-    struct fd f  = {.run = &run, .forward_ops = run.p.ops, .y = y, .dy = dy};
+    struct cr_op apply                = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    apply.in[CR_IN_bn_apply_x]        = main_bn.x;
+    apply.in[CR_IN_bn_apply_coef]     = main_bn.coef;
+    apply.in[CR_IN_bn_apply_saved]    = main_bn.saved;
+    apply.in[CR_IN_bn_apply_add]      = add == ADD_COEF ? add_bn.x : addend;
+    apply.in[CR_IN_bn_apply_add_coef] = add == ADD_COEF ? add_bn.coef : CR_NONE;
+    apply.attr.bn.relu                = relu;
+    int       y = ref_emit(&run, &apply, "y"), dy = ref_leaf(&run, "dy", N, H, W, C);
+    struct fd f = {.run = &run, .forward_ops = run.p.ops, .y = y, .dy = dy};
     emit_bn_grad(&run, &main_bn, "x", dy, relu ? y : CR_NONE);
     if (add == ADD_COEF) emit_bn_grad(&run, &add_bn, "a", dy, relu ? y : CR_NONE);
     if (add == ADD_PLAIN) {
@@ -187,20 +187,30 @@ static void bn_plain(void) {
     check_bn(2, 3, 3, 5, false, ADD_NONE);
     check_bn(1, 2, 5, 17, false, ADD_NONE); /* more channels than a block */
 }
-static void bn_relu(void) { check_bn(2, 3, 4, 3, true, ADD_NONE); }
-static void bn_add(void) { check_bn(2, 3, 3, 4, false, ADD_PLAIN); }
-static void bn_add_relu(void) { check_bn(2, 3, 3, 4, true, ADD_PLAIN); }
-static void bn_add_coef(void) { check_bn(3, 2, 3, 3, false, ADD_COEF); }
-static void bn_add_coef_relu(void) { check_bn(3, 2, 3, 3, true, ADD_COEF); }
+static void bn_relu(void) {
+    check_bn(2, 3, 4, 3, true, ADD_NONE);
+}
+static void bn_add(void) {
+    check_bn(2, 3, 3, 4, false, ADD_PLAIN);
+}
+static void bn_add_relu(void) {
+    check_bn(2, 3, 3, 4, true, ADD_PLAIN);
+}
+static void bn_add_coef(void) {
+    check_bn(3, 2, 3, 3, false, ADD_COEF);
+}
+static void bn_add_coef_relu(void) {
+    check_bn(3, 2, 3, 3, true, ADD_COEF);
+}
 
 /* ---- ops of one input: forward op, gradient op, shapes ---- */
 
 struct unary {
-    enum cr_op_kind      op, grad;
-    int64_t              N, H, W, C;
-    struct cr_conv_attr  attr;
-    int                  index; /* forward output slot that the gradient's second input takes; -1: none */
-    bool                 given; /* the gradient's output has to be made by the emitter */
+    enum cr_op_kind     op, grad;
+    int64_t             N, H, W, C;
+    struct cr_conv_attr attr;
+    int                 index; /* forward output slot that the gradient's second input takes; -1: none */
+    bool                given; /* the gradient's output has to be made by the emitter */
 };
 
 static void check_unary(const struct unary *c) {
@@ -208,8 +218,8 @@ static void check_unary(const struct unary *c) {
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int          x  = ref_leaf(&run, "x", c->N, c->H, c->W, c->C);
     struct cr_op op = cr_op_make(c->op, CR_NONE), g = cr_op_make(c->grad, CR_NONE);
-    op.in[0]        = x;
-    op.attr.conv    = c->attr;
+    op.in[0]     = x;
+    op.attr.conv = c->attr;
     if (c->op == CR_OP_maxpool) op.out[CR_OUT_maxpool_index] = CR_NEW;
     int            at = cr_emit(&run.p, &op, "y"), y = run.p.op[at].out[0];
     const int64_t *d  = run.p.tensor[y].dim;
@@ -217,7 +227,7 @@ static void check_unary(const struct unary *c) {
     g.in[0]           = dy;
     if (c->index >= 0) g.in[1] = run.p.op[at].out[c->index];
     if (c->given) g.out[0] = ref_leaf(&run, "dx", c->N, c->H, c->W, c->C);
-    g.attr.conv = c->attr;
+    g.attr.conv  = c->attr;
     int       dx = ref_emit(&run, &g, "dx");
     struct fd f  = {.run = &run, .forward_ops = 1, .y = y, .dy = dy};
     REQUIRE_OK(ref_bind(&run));
@@ -250,8 +260,9 @@ static void channel_scale(void) {
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
     struct cr_op coef = cr_op_make(CR_OP_bn_coef, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    struct cr_op g    = cr_op_make(CR_OP_channel_scale, CR_NONE);
-    for (int i = 0; i < 4; i++) coef.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_coef)->in_name[i], 5);
+    struct cr_op g = cr_op_make(CR_OP_channel_scale, CR_NONE);
+    for (int i = 0; i < 4; i++)
+        coef.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_coef)->in_name[i], 5);
     coef.attr.bn                   = bn_attr(&run, x);
     op.in[CR_IN_bn_apply_x]        = x;
     op.in[CR_IN_bn_apply_coef]     = ref_emit(&run, &coef, "coef");
@@ -273,7 +284,7 @@ static void channel_scale(void) {
 static void add(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    int          a = ref_leaf(&run, "a", 2, 2, 3, 4), b = ref_leaf(&run, "b", 2, 2, 3, 4), dy = ref_leaf(&run, "dy", 2, 2, 3, 4);
+    int a = ref_leaf(&run, "a", 2, 2, 3, 4), b = ref_leaf(&run, "b", 2, 2, 3, 4), dy = ref_leaf(&run, "dy", 2, 2, 3, 4);
     struct cr_op op    = cr_op_make(CR_OP_add, CR_NONE);
     op.in[CR_IN_add_a] = a;
     op.in[CR_IN_add_b] = b;
@@ -295,25 +306,26 @@ static void add(void) {
 static void dense(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
-    int          x = ref_leaf(&run, "x", 3, 1, 1, 7), w = ref_leaf(&run, "w", 5, 1, 1, 7), b = ref_leaf(&run, "b", 1, 1, 1, 5);
-    int          dy = ref_leaf(&run, "dy", 3, 1, 1, 5), dw = ref_leaf(&run, "dw", 5, 1, 1, 7), db = ref_leaf(&run, "db", 1, 1, 1, 5);
+    int x = ref_leaf(&run, "x", 3, 1, 1, 7), w = ref_leaf(&run, "w", 5, 1, 1, 7), b = ref_leaf(&run, "b", 1, 1, 1, 5);
+    int dy = ref_leaf(&run, "dy", 3, 1, 1, 5), dw = ref_leaf(&run, "dw", 5, 1, 1, 7),
+        db          = ref_leaf(&run, "db", 1, 1, 1, 5);
     struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE), gx = cr_op_make(CR_OP_dense_dgrad, CR_NONE);
     struct cr_op gw = cr_op_make(CR_OP_dense_wgrad, CR_NONE), gb = cr_op_make(CR_OP_dense_bgrad, CR_NONE);
-    op.in[CR_IN_dense_x]            = x;
-    op.in[CR_IN_dense_w]            = w;
-    op.in[CR_IN_dense_b]            = b;
-    int y                           = ref_emit(&run, &op, "y");
-    gx.in[CR_IN_dense_dgrad_dy]     = dy;
-    gx.in[CR_IN_dense_dgrad_w]      = w;
-    gw.in[CR_IN_dense_wgrad_x]      = x;
-    gw.in[CR_IN_dense_wgrad_dy]     = dy;
-    gw.out[CR_OUT_dense_wgrad_dw]   = dw;
-    gb.in[CR_IN_dense_bgrad_dy]     = dy;
-    gb.out[CR_OUT_dense_bgrad_db]   = db;
-    int dx                          = ref_emit(&run, &gx, "dx");
+    op.in[CR_IN_dense_x]          = x;
+    op.in[CR_IN_dense_w]          = w;
+    op.in[CR_IN_dense_b]          = b;
+    int y                         = ref_emit(&run, &op, "y");
+    gx.in[CR_IN_dense_dgrad_dy]   = dy;
+    gx.in[CR_IN_dense_dgrad_w]    = w;
+    gw.in[CR_IN_dense_wgrad_x]    = x;
+    gw.in[CR_IN_dense_wgrad_dy]   = dy;
+    gw.out[CR_OUT_dense_wgrad_dw] = dw;
+    gb.in[CR_IN_dense_bgrad_dy]   = dy;
+    gb.out[CR_OUT_dense_bgrad_db] = db;
+    int dx                        = ref_emit(&run, &gx, "dx");
     cr_emit(&run.p, &gw, "");
     cr_emit(&run.p, &gb, "");
-    struct fd f                     = {.run = &run, .forward_ops = 1, .y = y, .dy = dy};
+    struct fd f = {.run = &run, .forward_ops = 1, .y = y, .dy = dy};
     REQUIRE_OK(ref_bind(&run));
     for (int i = 0; i < 3; i++) ref_fill(&run, op.in[i], 0, 1);
     ref_fill(&run, dy, 0, 1);
@@ -330,10 +342,11 @@ static void check_loss(float smoothing, double scale, float weight) {
     static const int32_t labels[] = {2, -1, 0, 6, -1, 3};
     struct ref_run       run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    int logits = ref_leaf(&run, "logits", 6, 1, 1, 7), metrics = ref_leaf(&run, "metrics", 1, 1, 1, 4);
-    int label = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 6, 1, 1, 1);
-    int state = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
-    struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE), op = cr_op_make(CR_OP_loss, CR_NONE), g = cr_op_make(CR_OP_loss_grad, CR_NONE);
+    int          logits = ref_leaf(&run, "logits", 6, 1, 1, 7), metrics = ref_leaf(&run, "metrics", 1, 1, 1, 4);
+    int          label = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 6, 1, 1, 1);
+    int          state = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+    struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE), op = cr_op_make(CR_OP_loss, CR_NONE),
+                 g              = cr_op_make(CR_OP_loss_grad, CR_NONE);
     zero.out[CR_OUT_zero_y]     = metrics;
     op.in[CR_IN_loss_logits]    = logits;
     op.in[CR_IN_loss_labels]    = label;
@@ -369,10 +382,11 @@ static void loss(void) {
 static void the_check_can_fail(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    int          x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2), dx = ref_leaf(&run, "dx", 1, 3, 3, 2);
-    struct cr_op op         = cr_op_make(CR_OP_avgpool, CR_NONE);
-    op.in[CR_IN_avgpool_x]  = x;
-    struct fd f             = {.run = &run, .forward_ops = 1, .y = ref_emit(&run, &op, "y"), .dy = dy};
+    int x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2),
+        dx                 = ref_leaf(&run, "dx", 1, 3, 3, 2);
+    struct cr_op op        = cr_op_make(CR_OP_avgpool, CR_NONE);
+    op.in[CR_IN_avgpool_x] = x;
+    struct fd f            = {.run = &run, .forward_ops = 1, .y = ref_emit(&run, &op, "y"), .dy = dy};
     REQUIRE_OK(ref_bind(&run));
     ref_fill(&run, x, 0, 1);
     ref_fill(&run, dy, 1, 0);
@@ -387,5 +401,6 @@ static void the_check_can_fail(void) {
     ref_close(&run);
 }
 
-TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_coef), CASE(bn_add_coef_relu),
-      CASE(pooling_and_pointwise), CASE(channel_scale), CASE(add), CASE(dense), CASE(loss), CASE(the_check_can_fail))
+TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_coef),
+      CASE(bn_add_coef_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(add), CASE(dense), CASE(loss),
+      CASE(the_check_can_fail))

@@ -1,17 +1,18 @@
-/* Gradients of tiny whole networks against finite differences, in double: layers, cr_pass_grad and cr_pass_fuse together
- * with the reference rows. Every kind of block, shortcut and stem; frozen parts; label smoothing; a padded label. */
+/* Gradients of tiny whole networks against finite differences, in double: layers, cr_pass_grad and cr_pass_fuse
+ * together with the reference rows. Every kind of block, shortcut and stem; frozen parts; label smoothing; a padded
+ * label. */
 #include "layers/layer.h"
 #include "passes.h"
 #include "ref_fd.h"
 
 struct net_case {
-    int             size, classes;
-    bool            imagenet_stem, frozen_stem, fuse;
-    enum cr_block   block;
+    int              size, classes;
+    bool             imagenet_stem, frozen_stem, fuse;
+    enum cr_block    block;
     enum cr_shortcut shortcut;
-    int64_t         width;
-    int             depth, stride;
-    float           smoothing;
+    int64_t          width;
+    int              depth, stride;
+    float            smoothing;
 };
 
 static void configure(struct cr_config *config) {
@@ -27,12 +28,18 @@ static void configure(struct cr_config *config) {
 
 /* Emits the forward program; the index of its loss op. */
 static int emit_net(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
-    struct cr_net   net   = {.program = &run->p, .store = &run->store, .config = config, .training = true, .frozen = c->frozen_stem};
-    struct cr_stage stage = {.path = "layer1", .block = c->block, .shortcut = c->shortcut, .width = c->width, .depth = c->depth,
-                             .stride = c->stride};
-    int x = cr_layer_input(&net, 3, c->size);
-    x     = cr_layer_conv(&net, "conv1", x, 4, c->imagenet_stem ? 7 : 3, c->imagenet_stem ? 2 : 1, c->imagenet_stem ? 3 : 1);
-    x     = cr_layer_relu(&net, "relu", cr_layer_batchnorm(&net, "bn1", x, false));
+    struct cr_net net = {
+        .program = &run->p, .store = &run->store, .config = config, .training = true, .frozen = c->frozen_stem};
+    struct cr_stage stage = {.path     = "layer1",
+                             .block    = c->block,
+                             .shortcut = c->shortcut,
+                             .width    = c->width,
+                             .depth    = c->depth,
+                             .stride   = c->stride};
+    int             x     = cr_layer_input(&net, 3, c->size);
+    x                     = cr_layer_conv(&net, "conv1", x, 4, c->imagenet_stem ? 7 : 3, c->imagenet_stem ? 2 : 1,
+                      c->imagenet_stem ? 3 : 1);
+    x                     = cr_layer_relu(&net, "relu", cr_layer_batchnorm(&net, "bn1", x, false));
     if (c->imagenet_stem) x = cr_layer_maxpool(&net, "maxpool", x, 3, 2, 1);
     net.frozen = false;
     x          = cr_layer_stage(&net, &stage, x);
@@ -61,7 +68,8 @@ static void fill_net(struct ref_run *run, int classes) {
     struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 1, 0);
     for (int64_t i = 0; i < cr_tensor_elems(&run->p.tensor[run->p.images]); i++)
         ref_set(run, run->p.images, i, (double)cr_rng_below(&rng, 256));
-    for (int i = 0; i < 3; i++) ref_set(run, run->p.labels, i, i == 1 ? -1 : (double)cr_rng_below(&rng, (uint64_t)classes));
+    for (int i = 0; i < 3; i++)
+        ref_set(run, run->p.labels, i, i == 1 ? -1 : (double)cr_rng_below(&rng, (uint64_t)classes));
     for (int k = 0; k < run->store.params; k++) {
         const struct cr_param *q = &run->store.param[k];
         bool   running = cr_store_is_running(q->role), one = q->role == CR_ROLE_GAMMA || q->role == CR_ROLE_VAR;
@@ -108,21 +116,47 @@ static void check_both(struct net_case c) {
 }
 
 static void cifar_option_a(void) {
-    check_both((struct net_case){.size = 7, .classes = 5, .block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 6, .depth = 2,
-                                 .stride = 2, .smoothing = 0.125f});
+    check_both((struct net_case){.size      = 7,
+                                 .classes   = 5,
+                                 .block     = CR_BLOCK_BASIC,
+                                 .shortcut  = CR_SHORTCUT_A,
+                                 .width     = 6,
+                                 .depth     = 2,
+                                 .stride    = 2,
+                                 .smoothing = 0.125f});
 }
 static void basic_option_b(void) {
-    check_both((struct net_case){.size = 6, .classes = 7, .block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 5, .depth = 2,
-                                 .stride = 2});
+    check_both((struct net_case){.size     = 6,
+                                 .classes  = 7,
+                                 .block    = CR_BLOCK_BASIC,
+                                 .shortcut = CR_SHORTCUT_B,
+                                 .width    = 5,
+                                 .depth    = 2,
+                                 .stride   = 2});
 }
 static void imagenet_bottleneck(void) {
-    check_both((struct net_case){.size = 17, .classes = 6, .imagenet_stem = true, .block = CR_BLOCK_BOTTLENECK,
-                                 .shortcut = CR_SHORTCUT_B, .width = 2, .depth = 2, .stride = 1, .smoothing = 0.125f});
+    check_both((struct net_case){.size          = 17,
+                                 .classes       = 6,
+                                 .imagenet_stem = true,
+                                 .block         = CR_BLOCK_BOTTLENECK,
+                                 .shortcut      = CR_SHORTCUT_B,
+                                 .width         = 2,
+                                 .depth         = 2,
+                                 .stride        = 1,
+                                 .smoothing     = 0.125f});
 }
 static void frozen_stem(void) {
-    check_both((struct net_case){.size = 6, .classes = 4, .frozen_stem = true, .block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B,
-                                 .width = 4, .depth = 1, .stride = 2});
+    check_both((struct net_case){.size        = 6,
+                                 .classes     = 4,
+                                 .frozen_stem = true,
+                                 .block       = CR_BLOCK_BASIC,
+                                 .shortcut    = CR_SHORTCUT_B,
+                                 .width       = 4,
+                                 .depth       = 1,
+                                 .stride      = 2});
 }
-static void nothing_leaks(void) { CHECK_INT(cr_alloc_live(), 0); }
+static void nothing_leaks(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
 
 TESTS(CASE(cifar_option_a), CASE(basic_option_b), CASE(imagenet_bottleneck), CASE(frozen_stem), CASE(nothing_leaks))

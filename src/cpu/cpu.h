@@ -15,17 +15,21 @@
 enum { CR_CPU_ROWS_MAX = 256, CR_CPU_ALIGN = 64 };
 
 struct cpu_device {
-    struct cr_device  base;    /* first: a cr_device pointer is a cpu_device pointer */
-    struct cr_backend backend; /* cr_backend_cpu with this device's own rows; base.backend points here */
-    int               threads; /* at least 1 */
+    struct cr_device        base;    /* first: a cr_device pointer is a cpu_device pointer */
+    struct cr_backend       backend; /* cr_backend_cpu with this device's own rows; base.backend points here */
+    int                     threads; /* at least 1 */
     const struct cr_kernel *rows[CR_CPU_ROWS_MAX + 1]; /* dnnl, cpu, ref; only ref with options.ref_only */
     /* Engine and stream of oneDNN, made by its rows when they are first prepared; closed with the device. */
     void *dnnl;
     void (*dnnl_close)(void *dnnl);
 };
 
-static inline struct cpu_device *cpu_of(struct cr_device *device) { return (struct cpu_device *)device; }
-static inline int cr_cpu_threads(const struct cr_device *device) { return ((const struct cpu_device *)device)->threads; }
+static inline struct cpu_device *cpu_of(struct cr_device *device) {
+    return (struct cpu_device *)device;
+}
+static inline int cr_cpu_threads(const struct cr_device *device) {
+    return ((const struct cpu_device *)device)->threads;
+}
 
 /* ---- tables of rows; each ends with NULL ---- */
 

@@ -1,4 +1,5 @@
-/* cpu_backend.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and its team. */
+/* cpu_backend.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and its team.
+ */
 #include "cpu.h"
 
 #include <stdio.h>
@@ -33,10 +34,11 @@ static int count_threads(int wanted) {
 
 static void describe(struct cpu_device *device) {
     struct cr_device_caps *caps = &device->base.caps;
-    caps->alignment   = CR_CPU_ALIGN;
-    caps->bytes_per_s = thread_bytes_per_s * device->threads;
-    caps->flops_per_s = thread_flops_per_s * device->threads;
-    int used = snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
+    caps->alignment             = CR_CPU_ALIGN;
+    caps->bytes_per_s           = thread_bytes_per_s * device->threads;
+    caps->flops_per_s           = thread_flops_per_s * device->threads;
+    int used =
+        snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
     if (device->base.options.ref_only) {
         snprintf(caps->text + used, sizeof caps->text - (size_t)used, ", reference kernels only");
         return;
@@ -104,7 +106,8 @@ static cr_status cpu_sync(struct cr_device *device) {
 }
 
 /* An f64 store (tests) starts from the same f32 numbers. */
-static cr_status init_widened(const struct cr_store *store, const struct cr_config *config, double *value, double *running) {
+static cr_status init_widened(const struct cr_store *store, const struct cr_config *config, double *value,
+                              double *running) {
     float *narrow;
     CR_ALLOC(narrow, (size_t)(store->value_elems + store->running_elems));
     cr_store_init_host(store, config, narrow, narrow + store->value_elems);
@@ -117,10 +120,10 @@ static cr_status init_widened(const struct cr_store *store, const struct cr_conf
 static cr_status cpu_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config,
                                 void *region) {
     (void)device;
-    char   *base    = region;
-    void   *value   = base + cr_store_plane_offset(store, CR_PLANE_VALUE);
-    void   *running = base + cr_store_plane_offset(store, CR_PLANE_RUNNING);
-    double *state   = (double *)(void *)(base + cr_store_plane_offset(store, CR_PLANE_STATE));
+    char   *base               = region;
+    void   *value              = base + cr_store_plane_offset(store, CR_PLANE_VALUE);
+    void   *running            = base + cr_store_plane_offset(store, CR_PLANE_RUNNING);
+    double *state              = (double *)(void *)(base + cr_store_plane_offset(store, CR_PLANE_STATE));
     state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training raises it */
     CR_ASSERT(store->real == CR_F32 || store->real == CR_F64);
     if (store->real == CR_F64) return init_widened(store, config, value, running);

@@ -1,10 +1,13 @@
 /* cpu_kernels.c: the table of the CPU's rows. ref rows stand last and accept everything, so the CPU always runs. */
 #include "cpu.h"
 
-/* One row an op, from ops.def. A ref row sums in double, so it is judged as f64 arithmetic with outputs rounded once. */
+/* One row an op, from ops.def. A ref row sums in double, so it is judged as f64 arithmetic, outputs rounded once. */
 #define OP(kind, what)                                                                                                 \
-    static const struct cr_kernel ref_##kind = {                                                                       \
-        .name = "ref." #kind, .op = CR_OP_##kind, .math = CR_MATH_F64, .deterministic = true, .launch = cr_ref_##kind};
+    static const struct cr_kernel ref_##kind = {.name          = "ref." #kind,                                         \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = CR_MATH_F64,                                          \
+                                                .deterministic = true,                                                 \
+                                                .launch        = cr_ref_##kind};
 #define IN(op, slot)
 #define OPT_IN(op, slot)
 #define OUT(op, slot)

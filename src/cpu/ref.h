@@ -47,10 +47,14 @@ REF_INLINE void ref_store(enum cr_dtype dtype, void *data, int64_t i, double x) 
     }
 }
 
-REF_INLINE double ref_get(const struct ref *t, int64_t i) { return ref_load(t->dtype, t->data, i); }
-REF_INLINE void   ref_put(const struct ref *t, int64_t i, double x) { ref_store(t->dtype, t->data, i, x); }
+REF_INLINE double ref_get(const struct ref *t, int64_t i) {
+    return ref_load(t->dtype, t->data, i);
+}
+REF_INLINE void ref_put(const struct ref *t, int64_t i, double x) {
+    ref_store(t->dtype, t->data, i, x);
+}
 
-/* Calls body(dtype, ...) with dtype a constant for the two types that matter, so that the compiler drops the switches. */
+/* Calls body(dtype, ...) with dtype a constant for the two types that matter, so that the switches vanish. */
 #define REF_BY_TYPE(type, body, ...)                                                                                   \
     do {                                                                                                               \
         switch (type) {                                                                                                \
@@ -63,7 +67,12 @@ REF_INLINE void   ref_put(const struct ref *t, int64_t i, double x) { ref_store(
 static inline struct ref ref_view(const struct cr_call *call, int id, void *data) {
     if (id < 0) return (struct ref){.data = NULL, .dtype = CR_F32};
     const struct cr_tensor *t = &call->program->tensor[id];
-    return (struct ref){.data = data, .dtype = t->dtype, .N = t->dim[0], .H = t->dim[1], .W = t->dim[2], .C = t->dim[3],
+    return (struct ref){.data  = data,
+                        .dtype = t->dtype,
+                        .N     = t->dim[0],
+                        .H     = t->dim[1],
+                        .W     = t->dim[2],
+                        .C     = t->dim[3],
                         .elems = cr_tensor_elems(t)};
 }
 
@@ -84,7 +93,11 @@ static inline void ref_carry_over(const struct ref *from, const struct ref *to) 
 
 /* Runs of elements that one thread takes at a time in pointwise ops. */
 enum { REF_RUN = 4096 };
-static inline int64_t ref_runs(int64_t elems) { return (elems + REF_RUN - 1) / REF_RUN; }
-static inline int64_t ref_run_end(int64_t run, int64_t elems) { return CR_MIN((run + 1) * REF_RUN, elems); }
+static inline int64_t ref_runs(int64_t elems) {
+    return (elems + REF_RUN - 1) / REF_RUN;
+}
+static inline int64_t ref_run_end(int64_t run, int64_t elems) {
+    return CR_MIN((run + 1) * REF_RUN, elems);
+}
 
 #endif

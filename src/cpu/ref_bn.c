@@ -32,16 +32,17 @@ cr_status cr_ref_bn_stats(struct cr_device *device, const struct cr_call *call) 
 }
 
 /* Normalisation uses the biased variance, the running variance the unbiased one (PyTorch's convention). A channel whose
- * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot poison evaluation. */
+ * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot poison evaluation.
+ */
 cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *call) {
     (void)device;
     const struct cr_bn_attr *a     = &call->op->attr.bn;
     struct ref               stats = REF_IN(bn_finalize, stats), gamma = REF_IN(bn_finalize, gamma);
-    struct ref               beta = REF_IN(bn_finalize, beta), coef = REF_OUT(bn_finalize, coef), saved = REF_OUT(bn_finalize, saved);
-    struct ref               run_mean = REF_OUT(bn_finalize, running_mean), run_var = REF_OUT(bn_finalize, running_var);
-    struct ref               old_mean = REF_IN(bn_finalize, running_mean), old_var = REF_IN(bn_finalize, running_var);
-    const int64_t            C = stats.C;
-    const double             M = (double)a->count, m = (double)a->momentum;
+    struct ref beta = REF_IN(bn_finalize, beta), coef = REF_OUT(bn_finalize, coef), saved = REF_OUT(bn_finalize, saved);
+    struct ref run_mean = REF_OUT(bn_finalize, running_mean), run_var = REF_OUT(bn_finalize, running_var);
+    struct ref old_mean = REF_IN(bn_finalize, running_mean), old_var = REF_IN(bn_finalize, running_var);
+    const int64_t C = stats.C;
+    const double  M = (double)a->count, m = (double)a->momentum;
     ref_carry_over(&old_mean, &run_mean);
     ref_carry_over(&old_var, &run_var);
     for (int64_t c = 0; c < C; c++) {
@@ -86,15 +87,20 @@ static void apply_run(const struct apply *a, int64_t begin, int64_t end) {
         double  v = ref_get(&a->x, i) * ref_get(&a->coef, c) + ref_get(&a->coef, C + c);
         if (a->add.data && a->add_coef.data)
             v += ref_get(&a->add, i) * ref_get(&a->add_coef, c) + ref_get(&a->add_coef, C + c);
-        else if (a->add.data) v += ref_get(&a->add, i);
+        else if (a->add.data)
+            v += ref_get(&a->add, i);
         if (a->relu && v < 0) v = 0; /* NaN stays NaN */
         ref_put(&a->y, i, v);
     }
 }
 
 cr_status cr_ref_bn_apply(struct cr_device *device, const struct cr_call *call) {
-    struct apply a = {.x = REF_IN(bn_apply, x), .coef = REF_IN(bn_apply, coef), .add = REF_IN(bn_apply, add),
-                      .add_coef = REF_IN(bn_apply, add_coef), .y = REF_OUT(bn_apply, y), .relu = call->op->attr.bn.relu};
+    struct apply a = {.x        = REF_IN(bn_apply, x),
+                      .coef     = REF_IN(bn_apply, coef),
+                      .add      = REF_IN(bn_apply, add),
+                      .add_coef = REF_IN(bn_apply, add_coef),
+                      .y        = REF_OUT(bn_apply, y),
+                      .relu     = call->op->attr.bn.relu};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(a.y.elems); run++) apply_run(&a, run * REF_RUN, ref_run_end(run, a.y.elems));
     return CR_OK;
@@ -134,8 +140,11 @@ static void grad_stats_block(const struct grad_stats *a, int64_t c0) {
 }
 
 cr_status cr_ref_bn_grad_stats(struct cr_device *device, const struct cr_call *call) {
-    struct grad_stats a = {.dy = REF_IN(bn_grad_stats, dy), .x = REF_IN(bn_grad_stats, x), .saved = REF_IN(bn_grad_stats, saved),
-                           .y = REF_IN(bn_grad_stats, y), .dstats = REF_OUT(bn_grad_stats, dstats)};
+    struct grad_stats a      = {.dy     = REF_IN(bn_grad_stats, dy),
+                                .x      = REF_IN(bn_grad_stats, x),
+                                .saved  = REF_IN(bn_grad_stats, saved),
+                                .y      = REF_IN(bn_grad_stats, y),
+                                .dstats = REF_OUT(bn_grad_stats, dstats)};
     int64_t           blocks = (a.x.C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t b = 0; b < blocks; b++) grad_stats_block(&a, b * CHANNEL_BLOCK);
@@ -182,14 +191,19 @@ static void grad_apply_run(const struct grad_apply *a, int64_t begin, int64_t en
 }
 
 cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
-    struct grad_apply a = {.dy = REF_IN(bn_grad_apply, dy), .x = REF_IN(bn_grad_apply, x), .coef = REF_IN(bn_grad_apply, coef),
-                           .y = REF_IN(bn_grad_apply, y), .dx = REF_OUT(bn_grad_apply, dx)};
+    struct grad_apply a = {.dy   = REF_IN(bn_grad_apply, dy),
+                           .x    = REF_IN(bn_grad_apply, x),
+                           .coef = REF_IN(bn_grad_apply, coef),
+                           .y    = REF_IN(bn_grad_apply, y),
+                           .dx   = REF_OUT(bn_grad_apply, dx)};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t run = 0; run < ref_runs(a.dx.elems); run++) grad_apply_run(&a, run * REF_RUN, ref_run_end(run, a.dx.elems));
+    for (int64_t run = 0; run < ref_runs(a.dx.elems); run++)
+        grad_apply_run(&a, run * REF_RUN, ref_run_end(run, a.dx.elems));
     return CR_OK;
 }
 
-static void channel_scale_run(const struct ref *dy, const struct ref *coef, const struct ref *dx, int64_t begin, int64_t end) {
+static void channel_scale_run(const struct ref *dy, const struct ref *coef, const struct ref *dx, int64_t begin,
+                              int64_t end) {
     for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(coef, i % dx->C));
 }
 

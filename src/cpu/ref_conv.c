@@ -1,5 +1,5 @@
 /* ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two gradients.
- *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c], zero outside the image. */
+ *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c], x being 0 outside the image. */
 #include "ref.h"
 
 enum {
@@ -18,7 +18,9 @@ static struct conv conv_of(const struct cr_call *call, struct ref x, struct ref 
     return (struct conv){.x = x, .w = w, .y = y, .stride = a->stride, .pad = a->pad, .accumulate = a->accumulate};
 }
 
-REF_INLINE int64_t offset4(const struct ref *t, int64_t a, int64_t b, int64_t c) { return ((a * t->H + b) * t->W + c) * t->C; }
+REF_INLINE int64_t offset4(const struct ref *t, int64_t a, int64_t b, int64_t c) {
+    return ((a * t->H + b) * t->W + c) * t->C;
+}
 
 /* The output position p that sees input position h through filter tap r, or -1. */
 REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, int64_t outputs) {
@@ -35,7 +37,8 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         CR_SIMD
-        for (int j = 0; j < LANES; j++) lane[j] += ref_load(type, x->data, x0 + i + j) * ref_load(type, w->data, w0 + i + j);
+        for (int j = 0; j < LANES; j++)
+            lane[j] += ref_load(type, x->data, x0 + i + j) * ref_load(type, w->data, w0 + i + j);
     }
     for (; i < n; i++) sum += ref_load(type, x->data, x0 + i) * ref_load(type, w->data, w0 + i);
     for (int j = 0; j < LANES; j++) sum += lane[j];
@@ -75,7 +78,7 @@ cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
 
 REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct conv *v, int64_t n, int64_t h, int64_t at, int64_t c0) {
     const struct ref *dx = &v->x, *w = &v->w, *dy = &v->y;
-    const int64_t     width = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
+    const int64_t     width              = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
     double            sum[CHANNEL_BLOCK] = {0};
     for (int64_t r = 0; r < w->H; r++) {
         int64_t p = output_of(h, r, v->stride, v->pad, dy->H);
@@ -111,7 +114,7 @@ cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call
 
 REF_INLINE void wgrad_tap(enum cr_dtype type, const struct conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
     const struct ref *x = &v->x, *dw = &v->w, *dy = &v->y;
-    const int64_t     width = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
+    const int64_t     width              = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
     double            sum[CHANNEL_BLOCK] = {0};
     for (int64_t n = 0; n < dy->N; n++) {
         for (int64_t p = 0; p < dy->H; p++) {

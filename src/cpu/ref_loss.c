@@ -11,7 +11,8 @@ static struct batch batch_of(const struct cr_call *call, struct ref logits, stru
     return (struct batch){.logits = logits, .labels = labels, .smoothing = (double)call->op->attr.loss.smoothing};
 }
 
-/* -1 is padding of the last batch; anything else that is not a class is treated alike rather than read out of bounds. */
+/* -1 is padding of the last batch; anything else that is not a class is treated alike rather than read out of bounds.
+ */
 static int64_t label_of(const struct batch *b, int64_t n) {
     int64_t label = ((const int32_t *)b->labels.data)[n];
     return label >= 0 && label < b->logits.C ? label : -1;
@@ -41,8 +42,8 @@ static double sample_loss(const struct batch *b, int64_t n, int64_t label) {
 
 /* Classes ranked before the label: larger logits, and equal ones of lower class. A NaN is never right. */
 static int64_t rank_of(const struct batch *b, int64_t n, int64_t label) {
-    const int64_t K   = b->logits.C;
-    const double  own = ref_get(&b->logits, n * K + label);
+    const int64_t K    = b->logits.C;
+    const double  own  = ref_get(&b->logits, n * K + label);
     int64_t       rank = 0;
     if (isnan(own)) return K + 5;
     for (int64_t k = 0; k < K; k++) {

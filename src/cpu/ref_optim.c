@@ -52,7 +52,8 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, doubl
 static void update_params(struct cr_device *device, const struct cr_call *call, const struct update *u) {
     const struct cr_store  *store = call->program->store;
     const struct cr_tensor *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];
-    const int64_t           first = (int64_t)((t->offset - cr_store_plane_offset(store, CR_PLANE_VALUE)) / cr_dtype_bytes(t->dtype));
+    const int64_t           first =
+        (int64_t)((t->offset - cr_store_plane_offset(store, CR_PLANE_VALUE)) / cr_dtype_bytes(t->dtype));
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q = &store->param[k];
         if (q->frozen || cr_store_is_running(q->role)) continue;
@@ -83,13 +84,18 @@ static void count_update(double *state, bool good, int micro_batches) {
 }
 
 cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
-    struct ref norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
-    struct ref value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
+    struct ref                  norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
+    struct ref                  value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
     const struct cr_step_block *step = call->step;
     const bool                  good = ref_get(&norm, 1) == 0;
-    struct update u = {.value = REF_OUT(sgd, value), .grad = REF_IN(sgd, grad), .momentum = REF_OUT(sgd, momentum),
-                       .lr = (double)step->lr, .mu = (double)step->momentum, .clip = 1,
-                       .scale = ref_get(&state_in, CR_STATE_LOSS_SCALE), .nesterov = call->op->attr.sgd.nesterov};
+    struct update               u    = {.value    = REF_OUT(sgd, value),
+                                        .grad     = REF_IN(sgd, grad),
+                                        .momentum = REF_OUT(sgd, momentum),
+                                        .lr       = (double)step->lr,
+                                        .mu       = (double)step->momentum,
+                                        .clip     = 1,
+                                        .scale    = ref_get(&state_in, CR_STATE_LOSS_SCALE),
+                                        .nesterov = call->op->attr.sgd.nesterov};
     ref_carry_over(&value_in, &u.value);
     ref_carry_over(&momentum_in, &u.momentum);
     ref_carry_over(&state_in, &state);

@@ -33,10 +33,14 @@ static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64
 }
 
 cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_conv_attr *a = &call->op->attr.conv;
-    struct maxpool v = {.x = REF_IN(maxpool, x), .y = REF_OUT(maxpool, y), .index = REF_OUT(maxpool, index),
-                        .stride = a->stride, .pad = a->pad, .window = a->window};
-    int64_t rows = v.y.N * v.y.H;
+    const struct cr_conv_attr *a    = &call->op->attr.conv;
+    struct maxpool             v    = {.x      = REF_IN(maxpool, x),
+                                       .y      = REF_OUT(maxpool, y),
+                                       .index  = REF_OUT(maxpool, index),
+                                       .stride = a->stride,
+                                       .pad    = a->pad,
+                                       .window = a->window};
+    int64_t                    rows = v.y.N * v.y.H;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++)
         for (int64_t q = 0; q < v.y.W; q++)
@@ -44,7 +48,8 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, y is dy. */
+/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, y is
+ * dy. */
 static void maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, int64_t w, int64_t c) {
     const struct ref *dy  = &v->y;
     double            sum = 0;
@@ -62,10 +67,14 @@ static void maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, 
 }
 
 cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_conv_attr *a = &call->op->attr.conv;
-    struct maxpool v = {.x = REF_OUT(maxpool_grad, dx), .y = REF_IN(maxpool_grad, dy), .index = REF_IN(maxpool_grad, index),
-                        .stride = a->stride, .pad = a->pad, .window = a->window};
-    int64_t rows = v.x.N * v.x.H;
+    const struct cr_conv_attr *a    = &call->op->attr.conv;
+    struct maxpool             v    = {.x      = REF_OUT(maxpool_grad, dx),
+                                       .y      = REF_IN(maxpool_grad, dy),
+                                       .index  = REF_IN(maxpool_grad, index),
+                                       .stride = a->stride,
+                                       .pad    = a->pad,
+                                       .window = a->window};
+    int64_t                    rows = v.x.N * v.x.H;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++)
         for (int64_t w = 0; w < v.x.W; w++)
@@ -91,15 +100,14 @@ cr_status cr_ref_avgpool_grad(struct cr_device *device, const struct cr_call *ca
     struct ref    dy = REF_IN(avgpool_grad, dy), dx = REF_OUT(avgpool_grad, dx);
     const int64_t C = dx.C, pixels = dx.H * dx.W;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++)
-        ref_put(&dx, i, ref_get(&dy, i / (pixels * C) * C + i % C) / (double)pixels);
+    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i / (pixels * C) * C + i % C) / (double)pixels);
     return CR_OK;
 }
 
 /* ---- option A shortcut (He et al. 2015, section 3.3) ---- */
 
-static void pad_shortcut_pixel(const struct ref *x, const struct ref *y, int64_t stride, int64_t pad_c, int64_t n, int64_t p,
-                               int64_t q) {
+static void pad_shortcut_pixel(const struct ref *x, const struct ref *y, int64_t stride, int64_t pad_c, int64_t n,
+                               int64_t p, int64_t q) {
     for (int64_t k = 0; k < y->C; k++) {
         int64_t c = k - pad_c;
         ref_put(y, at4(y, n, p, q, k), c >= 0 && c < x->C ? ref_get(x, at4(x, n, p * stride, q * stride, c)) : 0);
@@ -115,8 +123,8 @@ cr_status cr_ref_pad_shortcut(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, int64_t stride, int64_t pad_c, int64_t n,
-                                    int64_t h, int64_t w) {
+static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, int64_t stride, int64_t pad_c,
+                                    int64_t n, int64_t h, int64_t w) {
     bool taken = h % stride == 0 && w % stride == 0;
     for (int64_t c = 0; c < dx->C; c++)
         ref_put(dx, at4(dx, n, h, w, c), taken ? ref_get(dy, at4(dy, n, h / stride, w / stride, c + pad_c)) : 0);
@@ -127,6 +135,7 @@ cr_status cr_ref_pad_shortcut_grad(struct cr_device *device, const struct cr_cal
     struct ref                 dy = REF_IN(pad_shortcut_grad, dy), dx = REF_OUT(pad_shortcut_grad, dx);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < dx.N * dx.H; i++)
-        for (int64_t w = 0; w < dx.W; w++) pad_shortcut_grad_pixel(&dy, &dx, a->stride, a->pad_c, i / dx.H, i % dx.H, w);
+        for (int64_t w = 0; w < dx.W; w++)
+            pad_shortcut_grad_pixel(&dy, &dx, a->stride, a->pad_c, i / dx.H, i % dx.H, w);
     return CR_OK;
 }

@@ -54,6 +54,10 @@ CONVS = {
 }
 
 
+# name: H, W, window, stride, pad
+POOLS = {"pool.3s2": (9, 8, 3, 2, 1), "pool.2s2": (6, 6, 2, 2, 0), "pool.3s1": (5, 4, 3, 1, 1)}
+
+
 def make_convs():
     for name, (n, h, w, c, k, r, stride, pad) in CONVS.items():
         x = draw(n, h, w, c).requires_grad_()
@@ -108,7 +112,7 @@ def make_bn():
 
 
 def make_pools():
-    for name, (h, w, window, stride, pad) in {"pool.3s2": (9, 8, 3, 2, 1), "pool.2s2": (6, 6, 2, 2, 0), "pool.3s1": (5, 4, 3, 1, 1)}.items():
+    for name, (h, w, window, stride, pad) in POOLS.items():
         # few distinct values: ties are common, and the first maximum must win
         x = draw(2, h, w, 3, low=-2, high=2).requires_grad_()
         y = nhwc(F.max_pool2d(nchw(x), window, stride, pad))
@@ -152,7 +156,8 @@ def make_losses():
         given(name + ".logits", logits)
         keep(name + ".labels", labels)
         keep(name + ".smoothing", torch.tensor([smoothing]))
-        keep(name + ".metrics", torch.tensor([total.item(), seen.sum(), hit[:, 0].sum(), hit[:, :5].sum()], dtype=torch.float64))
+        counts = [total.item(), seen.sum(), hit[:, 0].sum(), hit[:, :5].sum()]
+        keep(name + ".metrics", torch.tensor(counts, dtype=torch.float64))
         keep(name + ".dx", logits.grad)
 
 
@@ -167,8 +172,8 @@ def make_sgd():
     for case, (nesterov, clip) in {"plain": (False, 0.0), "nesterov": (True, 0.0), "clip": (True, 8.0)}.items():
         w = torch.nn.Parameter(start["w"].clone())
         gamma = torch.nn.Parameter(start["gamma"].clone())
-        optimizer = torch.optim.SGD([{"params": [w], "weight_decay": 2.0**-5}, {"params": [gamma]}], lr=0.125, momentum=0.875,
-                                    nesterov=nesterov)
+        groups = [{"params": [w], "weight_decay": 2.0**-5}, {"params": [gamma]}]
+        optimizer = torch.optim.SGD(groups, lr=0.125, momentum=0.875, nesterov=nesterov)
         norms = []
         for i in range(steps):
             w.grad, gamma.grad = grads["w"][i].clone(), grads["gamma"][i].clone()
@@ -184,12 +189,14 @@ def make_sgd():
 
 def write(path):
     codes = {torch.float64: ("F64", "d"), torch.float32: ("F32", "f"), torch.int32: ("I32", "i")}
-    names = sorted(tensors, key=lambda n: ({torch.float64: 0, torch.float32: 1, torch.int32: 2}[tensors[n].dtype], n))
+    widest_first = list(codes)
+    names = sorted(tensors, key=lambda n: (widest_first.index(tensors[n].dtype), n))
     header, body = {}, b""
     for name in names:
         t = tensors[name]
         data = struct.pack("<%d%s" % (t.numel(), codes[t.dtype][1]), *t.flatten().tolist())
-        header[name] = {"dtype": codes[t.dtype][0], "shape": list(t.shape), "data_offsets": [len(body), len(body) + len(data)]}
+        span = [len(body), len(body) + len(data)]
+        header[name] = {"dtype": codes[t.dtype][0], "shape": list(t.shape), "data_offsets": span}
         body += data
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
