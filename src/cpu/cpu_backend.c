@@ -1,5 +1,4 @@
-/* cpu_backend.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and its team.
- */
+/* cpu_backend.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and team. */
 #include "cpu.h"
 
 #include <stdio.h>

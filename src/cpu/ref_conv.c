@@ -1,5 +1,6 @@
 /* ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two gradients.
- *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c], x being 0 outside the image. */
+ *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c]
+ * where x is 0 outside the image. */
 #include "ref.h"
 
 enum {

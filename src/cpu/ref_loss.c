@@ -11,8 +11,7 @@ static struct batch batch_of(const struct cr_call *call, struct ref logits, stru
     return (struct batch){.logits = logits, .labels = labels, .smoothing = (double)call->op->attr.loss.smoothing};
 }
 
-/* -1 is padding of the last batch; anything else that is not a class is treated alike rather than read out of bounds.
- */
+/* -1 is padding of the last batch; anything else that is not a class is treated alike, not read out of bounds. */
 static int64_t label_of(const struct batch *b, int64_t n) {
     int64_t label = ((const int32_t *)b->labels.data)[n];
     return label >= 0 && label < b->logits.C ? label : -1;
