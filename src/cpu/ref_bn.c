@@ -32,7 +32,7 @@ cr_status cr_ref_bn_stats(struct cr_device *device, const struct cr_call *call) 
 }
 
 /* Normalisation uses the biased variance, the running variance the unbiased one (PyTorch's convention). A channel whose
- * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot spoil evaluation. */
+ * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot harm evaluation. */
 cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *call) {
     (void)device;
     const struct cr_bn_attr *a     = &call->op->attr.bn;
