@@ -2,8 +2,7 @@
  *
  * A case is an op with shapes and attributes; a unit is a program with that one op; a draw fills its inputs from a family.
  * Each row that accepts a unit runs on it between guard zones, on outputs full of NaN, twice, and once more for every
- * input whose storage an output may take over; cr_verify_* judges. test_checkops.c
- * includes the pieces. */
+ * input whose storage an output may take over; cr_verify_* judges. */
 #ifndef CHECKOPS_H
 #define CHECKOPS_H
 

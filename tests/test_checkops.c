@@ -6,13 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "checkops_cases.c"
-#include "checkops_draw.c"
-#include "checkops_row.c"
-#include "checkops_selftest.c"
-#include "checkops_unit.c"
-#include "checkops_walk.c"
-
 struct totals {
     int passed, failed, skipped;
 };
