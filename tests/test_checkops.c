@@ -51,7 +51,9 @@ static cr_status check_backend(const struct cr_backend *backend, struct cr_devic
     CR_TRY_OUT(checkops_walk(walk, list));
     if (bench) totals->passed++;
     else {
+        const int before = totals->passed + totals->failed;
         for (int i = 0; i < walk->rows; i++) report_row(walk, i, totals);
+        if (totals->passed + totals->failed == before) printf("no row of %s has a name with \"%s\"\n", backend->name, filter);
         printf("%s: %d cases, %d of them taken by the reference only, %.1f s\n", backend->name, walk->cases, walk->only_ref,
                (double)(cr_time_ns() - start) * 1e-9);
     }
@@ -110,5 +112,5 @@ int main(int argc, char **argv) {
         totals.failed++;
     }
     printf("%d passed, %d failed, %d skipped\n", totals.passed, totals.failed, totals.skipped);
-    return totals.failed ? 1 : 0;
+    return totals.failed || !totals.passed;
 }
