@@ -59,6 +59,9 @@ void cr_cpu_rows_collect(struct cpu_device *device);
 #undef GRAD
 #undef END
 
+/* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
+void cr_cpu_count_update(double *state, bool good, int micro_batches);
+
 /* ---- threads and vectors ---- */
 
 #ifdef _OPENMP

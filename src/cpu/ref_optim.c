@@ -76,7 +76,7 @@ static void move_loss_scale(double *state, bool good) {
     }
 }
 
-static void count_update(double *state, bool good, int micro_batches) {
+void cr_cpu_count_update(double *state, bool good, int micro_batches) {
     state[CR_STATE_BATCHES] += micro_batches;
     state[CR_STATE_NONFINITE] = good ? 0 : 1;
     state[good ? CR_STATE_UPDATES : CR_STATE_SKIPPED] += 1;
@@ -102,7 +102,7 @@ cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
     /* As torch's clip_grad_norm_, which adds 1e-6 to the norm. */
     if (step->clip_norm > 0) u.clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
     if (good) update_params(device, call, &u);
-    count_update(state.data, good, call->op->attr.sgd.micro_batches);
+    cr_cpu_count_update(state.data, good, call->op->attr.sgd.micro_batches);
     return CR_OK;
 }
 
