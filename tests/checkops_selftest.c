@@ -234,7 +234,7 @@ static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *lis
                           struct checkops_walk *walk) {
     const struct cr_backend       *own     = cpu->backend;
     const struct cr_kernel *const  table[] = {row, NULL};
-    const struct cr_device_options options = {.ref_only = true};
+    const struct cr_device_options options = {.threads = 1, .ref_only = true};
     struct cr_backend              wrapped;
     struct cr_device              *device;
     CR_TRY(own->open(&options, &device));
