@@ -50,6 +50,13 @@ static cr_status writes_in_front(struct cr_device *device, const struct cr_call 
     return CR_OK;
 }
 
+static cr_status reads_behind(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = &call->program->tensor[call->op->in[0]];
+    CR_TRY(reference(device, call));
+    if (is_f32(call)) scale_element(call, 0, 0, 1 + 0x1p-30 * (double)((const float *)call->in[0])[cr_tensor_elems(x)]);
+    return CR_OK;
+}
+
 static cr_status changes_input(struct cr_device *device, const struct cr_call *call) {
     CR_TRY(reference(device, call));
     ((char *)(uintptr_t)call->in[1])[0] ^= 1;
@@ -207,6 +214,7 @@ static const struct {
     BAD("forgets_last", relu, forgets_last),
     BAD("writes_behind", relu, writes_behind),
     BAD("writes_in_front", bn_stats, writes_in_front),
+    BAD("reads_behind", bn_stats, reads_behind),
     BAD("changes_input", conv, changes_input),
     BAD("forgets_to_add", conv_wgrad, forgets_to_add),
     BAD("swallows_nan", relu, swallows_nan),
