@@ -107,7 +107,8 @@ struct grad_call {
 };
 
 static inline __attribute__((always_inline)) float grad_one(const struct grad_call *k, int64_t at, int64_t i, bool masked) {
-    float g = !masked || k->y[at] > 0 ? k->dy[at] : 0.0f;
+    float dy = k->dy[at]; /* read before the question, or compilers see a load that may not happen and give up vectors */
+    float g  = !masked || k->y[at] > 0 ? dy : 0.0f;
     return k->a[i] * g + k->b[i] * k->x[at] + k->c[i];
 }
 
