@@ -1,7 +1,7 @@
 # deps.sh: installs what the build and the tests need. To be sourced; sets functions, and how threads wait.
 
-# Threads that wait for each other should not do so at the cost of other programs' threads: where two programs share the
-# cores, GCC's default makes both twenty times slower; this costs 1 % where one has them alone.
+# Tests run side by side: threads that wait must not spin for long (see wait_politely in src/cresnet.c, which the test programs
+# lack).
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
 debian_packages="gcc libc6-dev cmake ninja-build libiniparser-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev python3"
