@@ -84,11 +84,12 @@ static void sums_fold(const struct sums_plan *plan, void *workspace, float *out,
 /* One strip of `rows` rows that are `stride` floats apart. */
 static inline __attribute__((always_inline)) void stats_strip(const float *x, int64_t rows, int64_t stride, float *a, float *b) {
     float s[CR_STRIP] = {0}, q[CR_STRIP] = {0};
-    for (int64_t r = 0; r < rows; r++, x += stride)
+    for (int64_t r = 0; r < rows; r++, x += stride) {
         for (int i = 0; i < CR_STRIP; i++) {
             s[i] += x[i];
             q[i] += x[i] * x[i];
         }
+    }
     memcpy(a, s, sizeof s);
     memcpy(b, q, sizeof q);
 }
@@ -138,12 +139,16 @@ static cr_status bn_stats_launch(struct cr_device *device, const struct cr_call 
 static inline __attribute__((always_inline)) void grad_strip(const float *dy, const float *x, const float *y, const float *mean,
                                                              int64_t rows, int64_t stride, float *a, float *b) {
     float s[CR_STRIP] = {0}, q[CR_STRIP] = {0};
-    for (int64_t r = 0; r < rows; r++, dy += stride, x += stride, y = y ? y + stride : NULL)
+    for (int64_t r = 0; r < rows; r++, dy += stride, x += stride, y = y ? y + stride : NULL) {
+        cr_strip_prefetch(dy);
+        cr_strip_prefetch(x);
+        if (y) cr_strip_prefetch(y);
         for (int i = 0; i < CR_STRIP; i++) {
-            float g = !y || y[i] > 0 ? dy[i] : 0.0f;
+            float d = dy[i], g = !y || y[i] > 0 ? d : 0.0f;
             s[i] += g;
             q[i] += g * (x[i] - mean[i]);
         }
+    }
     memcpy(a, s, sizeof s);
     memcpy(b, q, sizeof q);
 }

@@ -7,6 +7,7 @@ enum { COEF_ROWS = 4 }; /* spread coefficients: scale, bias, add_scale, add_bias
 struct affine_plan {
     struct cr_lanes lanes;
     int             threads;
+    bool            stream;
 };
 
 static cr_status affine_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -15,6 +16,7 @@ static cr_status affine_prepare(struct cr_device *device, const struct cr_progra
     CR_ALLOC(plan, 1);
     plan->lanes      = cr_lanes_of(&p->tensor[op->out[0]]);
     plan->threads    = cr_cpu_threads(device);
+    plan->stream     = plan->lanes.width % CR_STRIP == 0 && cr_streams(&p->tensor[op->out[0]], plan->threads);
     *workspace_bytes = (size_t)plan->lanes.width * COEF_ROWS * sizeof(float);
     *prepared        = plan;
     return CR_OK;
@@ -29,6 +31,7 @@ enum add_kind { ADD_NONE, ADD_PLAIN, ADD_AFFINE };
 struct apply_call {
     const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: one row of the lanes */
     float       *y;
+    bool         stream; /* y goes past the caches: it is large and in nobody's place */
 };
 
 static inline __attribute__((always_inline)) float apply_one(const struct apply_call *a, int64_t at, int64_t i, enum add_kind add,
@@ -45,11 +48,14 @@ static inline __attribute__((always_inline)) void apply_rows(const struct apply_
         int64_t at = r * width, i = 0;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
             float v[CR_STRIP]; /* y may be x or add: read the strip before it is written */
+            cr_strip_prefetch(a->x + at + i);
+            if (add != ADD_NONE) cr_strip_prefetch(a->add + at + i);
             for (int k = 0; k < CR_STRIP; k++) v[k] = apply_one(a, at + i + k, i + k, add, relu);
-            for (int k = 0; k < CR_STRIP; k++) a->y[at + i + k] = v[k];
+            cr_strip_store(a->y + at + i, v, a->stream);
         }
         for (; i < width; i++) a->y[at + i] = apply_one(a, at + i, i, add, relu);
     }
+    cr_strip_fence(a->stream);
 }
 
 #define APPLY_VARIANT(name, add, relu)                                                                                 \
@@ -82,6 +88,7 @@ static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call 
     enum add_kind add  = !a.add ? ADD_NONE : add_coef ? ADD_AFFINE : ADD_PLAIN;
     bool          relu = call->op->attr.bn.relu;
     (void)device;
+    a.stream = plan->stream && a.y != a.x && a.y != a.add;
     cr_lanes_spread(l, coef, rows);
     cr_lanes_spread(l, coef + C, rows + w);
     if (add_coef) {
@@ -118,6 +125,9 @@ static inline __attribute__((always_inline)) void grad_rows(const struct grad_ca
         int64_t at = r * width, i = 0;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
             float v[CR_STRIP];
+            cr_strip_prefetch(k->dy + at + i);
+            cr_strip_prefetch(k->x + at + i);
+            if (masked) cr_strip_prefetch(k->y + at + i);
             for (int j = 0; j < CR_STRIP; j++) v[j] = grad_one(k, at + i + j, i + j, masked);
             for (int j = 0; j < CR_STRIP; j++) k->dx[at + i + j] = v[j];
         }

@@ -10,7 +10,50 @@
 
 #include "cpu.h"
 
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 enum { CR_STRIP = 64 };
+
+/* ---- memory ---- */
+
+/* Large tensors come from memory and go there. Hardware fetches ahead within a page only, so strips ask for what comes
+ * AHEAD floats later; a result that no cache will hold until its reader comes is written past the caches, which saves
+ * reading its old contents. */
+enum { CR_AHEAD = 1024, CR_STREAM_BYTES = 1 << 20 /* a thread's share of a result that does not stay in its cache */ };
+
+static inline __attribute__((always_inline)) void cr_strip_prefetch(const float *x) {
+    for (int i = 0; i < CR_STRIP; i += 16) __builtin_prefetch(x + CR_AHEAD + i);
+}
+
+/* Writes a strip; past the caches when `stream` (then `to` is aligned to 16 bytes). */
+static inline __attribute__((always_inline)) void cr_strip_store(float *to, const float *strip, bool stream) {
+#ifdef __SSE2__
+    if (stream) {
+        for (int i = 0; i < CR_STRIP; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(strip + i));
+        return;
+    }
+#endif
+    (void)stream;
+    memcpy(to, strip, CR_STRIP * sizeof *to);
+}
+
+/* Ends a run of streamed strips: what was written is seen by all before anything that follows. */
+static inline void cr_strip_fence(bool stream) {
+#ifdef __SSE2__
+    if (stream) _mm_sfence();
+#endif
+    (void)stream;
+}
+
+static inline bool cr_streams(const struct cr_tensor *result, int threads) {
+    return result->bytes / (size_t)threads > CR_STREAM_BYTES;
+}
+
+/* ---- rows ---- */
 
 /* An [M, C] tensor cut into `rows` rows of `width` floats: width is C, or CR_STRIP where several pixels make a row. */
 struct cr_lanes {
@@ -52,6 +95,7 @@ static inline bool cr_accepts_f32(const struct cr_program *p, const struct cr_op
 
 extern const struct cr_kernel cr_cpu_bn_stats, cr_cpu_bn_apply, cr_cpu_bn_grad_stats, cr_cpu_bn_grad_apply, cr_cpu_relu,
     cr_cpu_relu_grad, cr_cpu_add, cr_cpu_channel_scale, cr_cpu_normalize, cr_cpu_pad_shortcut, cr_cpu_pad_shortcut_grad,
-    cr_cpu_maxpool, cr_cpu_maxpool_grad, cr_cpu_avgpool, cr_cpu_avgpool_grad, cr_cpu_grad_check, cr_cpu_sgd;
+    cr_cpu_maxpool, cr_cpu_maxpool_grad, cr_cpu_avgpool, cr_cpu_avgpool_grad, cr_cpu_grad_check, cr_cpu_sgd,
+    cr_cpu_dense, cr_cpu_dense_dgrad, cr_cpu_dense_wgrad;
 
 #endif
