@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh: installs what is missing, builds, and runs the whole test suite: an optimised build with warnings as errors; all but
-# the heavy tests again under the address and undefined-behaviour sanitizers; the threaded parts under the thread sanitizer.
+# test.sh: installs what is missing, builds, and runs the whole test suite: an optimised build with warnings as errors; all of
+# it again under the address and undefined-behaviour sanitizers; the threaded parts under the thread sanitizer.
 # The last line sums up all runs, "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
 #
 #   CRESNET_TEST_DATA   folder with real data (CIFAR-10, ImageNet pictures, weights); tests that need it are skipped without.
@@ -71,7 +71,7 @@ find_data
 
 suite plain ""
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
-suite address -DCRESNET_SANITIZE=address -LE heavy
+suite address -DCRESNET_SANITIZE=address
 export TSAN_OPTIONS=halt_on_error=1
 suite thread -DCRESNET_SANITIZE=thread -L threads
 # The CUDA build gets its suite here: only where nvcc and a device are found.
