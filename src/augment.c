@@ -8,18 +8,6 @@
 
 /* ---- what [data] asks for ---- */
 
-bool cr_config_is_small_net(const struct cr_config *config) {
-    switch (config->model.arch) {
-    case CR_ARCH_RESNET20:
-    case CR_ARCH_RESNET32:
-    case CR_ARCH_RESNET44:
-    case CR_ARCH_RESNET56:
-    case CR_ARCH_RESNET110: return true;
-    case CR_ARCH_CUSTOM: return config->model.stem == CR_STEM_CIFAR;
-    default: return false;
-    }
-}
-
 static bool is_small_set(enum cr_data_kind kind) {
     return kind == CR_DATA_CIFAR10 || kind == CR_DATA_CIFAR100 || kind == CR_DATA_SHAPES;
 }
@@ -44,7 +32,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     CR_TRY(read_range(config, "data.scale", &config->data.scale, prep.scale));
     CR_TRY(read_range(config, "data.ratio", &config->data.ratio, prep.ratio));
     prep.size = (int)config->data.image_size;
-    if (!prep.size) prep.size = small || cr_config_is_small_net(config) ? 32 : 224;
+    if (!prep.size) prep.size = small || cr_config_is_small(config) ? 32 : 224;
     if (split == CR_SPLIT_VAL && config->data.eval_crop) prep.size = (int)config->data.eval_crop;
     prep.eval_resize = (int)config->data.eval_resize;
     bool whole       = small || config->data.kind == CR_DATA_SYNTHETIC || prep.size <= 32;

@@ -53,20 +53,22 @@ static void check_model(const struct check *c) {
         COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
 }
 
+/* Which layers there are is the network's business: model.c asks again. */
+static bool is_part(const char *word, size_t length) {
+    if (length == 6 && memcmp(word, "layer", 5) == 0) return word[5] >= '1' && word[5] <= '9';
+    return (length == 4 && memcmp(word, "stem", 4) == 0) || (length == 2 && memcmp(word, "fc", 2) == 0);
+}
+
 static void check_freeze(const struct check *c) {
-    static const char *const parts[] = {"stem", "layer1", "layer2", "layer3", "layer4", "fc"};
-    const char              *at      = c->config->model.freeze;
+    const char *at = c->config->model.freeze;
     if (!*at) return;
     for (;; at++) {
         at += strspn(at, " \t");
         size_t length = strcspn(at, ","), used = length;
-        bool   known = false;
         while (used && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
-        for (size_t i = 0; i < CR_COUNT(parts); i++)
-            known |= strlen(parts[i]) == used && memcmp(at, parts[i], used) == 0;
-        if (!known)
+        if (!is_part(at, used))
             COMPLAIN(c, "model.freeze",
-                     "'%.*s' is no part of a network; allowed: stem, layer1, layer2, layer3, layer4, fc",
+                     "'%.*s' is no part of a network; allowed: stem, layer1, layer2, ..., fc",
                      (int)CR_MIN(used, (size_t)40), at);
         at += length;
         if (!*at) return;
@@ -126,6 +128,19 @@ static void check_schedule(const struct check *c) {
     if (config->schedule.kind == CR_SCHEDULE_COSINE && config->schedule.min_lr > config->optim.lr &&
         !was_refused(c, "optim.lr"))
         COMPLAIN(c, "schedule.min_lr", "must not exceed [optim] lr (%g)", config->optim.lr);
+}
+
+bool cr_config_is_small(const struct cr_config *config) {
+    if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
+    switch (config->model.arch) {
+    case CR_ARCH_RESNET18:
+    case CR_ARCH_RESNET34:
+    case CR_ARCH_RESNET50:
+    case CR_ARCH_RESNET101:
+    case CR_ARCH_RESNET152: return false;
+    case CR_ARCH_CUSTOM: return config->data.kind != CR_DATA_FOLDER;
+    default: return true;
+    }
 }
 
 void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints) {

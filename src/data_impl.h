@@ -109,9 +109,6 @@ void        cr_shapes_draw(enum cr_split split, int64_t index, uint8_t rgb[CR_SH
 /* A path into buf, as printf; CR_ERR_IO when it does not fit. */
 CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PRINTF(2, 3);
 
-/* The sizes and crop of 32 px sets and cifar nets follow from this. */
-bool cr_config_is_small_net(const struct cr_config *config);
-
 /* FNV-1a over bytes, chained through `hash` (start with CR_HASH_START); finish with cr_hash_mix. */
 #define CR_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);

@@ -73,7 +73,7 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
     s->pictures      = (int)CR_MAX(1, CR_MIN(POOL_PICTURES, POOL_BYTES_MAX / bytes));
     int64_t wanted   = split == CR_SPLIT_TRAIN ? config->data.train_images : config->data.val_images;
     dataset->count   = wanted ? wanted : split == CR_SPLIT_TRAIN ? TRAIN_IMAGES : VAL_IMAGES;
-    dataset->classes = config->model.classes ? (int)config->model.classes : prep.size <= 32 ? 10 : 1000;
+    dataset->classes = config->model.classes ? (int)config->model.classes : cr_config_is_small(config) ? 10 : 1000;
     CR_ARENA_ALLOC(dataset->class_names, dataset, dataset->classes);
     for (int c = 0; c < dataset->classes; c++) {
         dataset->class_names[c] = cr_arena_printf(&dataset->arena, "class%d", c);

@@ -7,7 +7,8 @@
  *   - Tensors are written by one op (single assignment), except STORE tensors, which ops may update in place.
  *   - `offset` is in bytes from the start of the tensor's region; STORE offsets are fixed when the tensor is made, POOL
  *     offsets by plan. Two tensors conflict exactly when region and [offset, offset + bytes) overlap.
- *   - Building never returns an error code: out of memory is sticky in `failed`; wrong shapes are our mistake (assert).
+ *   - Building never returns an error code: out of memory is sticky in `failed`, a size beyond all reason in `too_large`
+ *     too; wrong shapes are our mistake (assert).
  * Knows nothing of devices. */
 #ifndef CR_GRAPH_H
 #define CR_GRAPH_H
@@ -147,6 +148,8 @@ struct cr_tensor {
     int            alias;       /* tensor whose storage this one takes over, or CR_NONE; set by plan */
     size_t         offset;
 };
+/* 1 PiB: far beyond any machine, and sums of such sizes stay far from overflow. */
+#define CR_TENSOR_BYTES_MAX ((size_t)1 << 50)
 int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 
 /* ---- store ----------------------------------------------------------------------------------------------------- */
@@ -220,7 +223,8 @@ struct cr_program {
     size_t                 region_bytes[CR_REGIONS]; /* set by plan (POOL) and by the builder */
     size_t                 bound_bytes;              /* lower bound of the pool; set by plan */
     int                    images, labels, logits, metrics; /* tensor ids, CR_NONE when absent */
-    bool                   failed;                   /* out of memory while building */
+    bool                   failed;                   /* out of memory while building, or too_large */
+    bool                   too_large;                /* a tensor beyond CR_TENSOR_BYTES_MAX was asked for */
     struct cr_arena        arena;
 };
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_store *store);

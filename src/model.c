@@ -29,12 +29,6 @@ static struct preset preset_of(enum cr_arch arch) {
     }
 }
 
-bool cr_model_is_small(const struct cr_config *c) {
-    if (c->model.stem != CR_STEM_AUTO) return c->model.stem == CR_STEM_CIFAR;
-    if (c->model.arch == CR_ARCH_CUSTOM) return c->data.kind != CR_DATA_FOLDER;
-    return preset_of(c->model.arch).stem == CR_STEM_CIFAR;
-}
-
 static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
     if (c->model.depths.count < 1 || c->model.depths.count > CR_STAGES_MAX)
         return cr_config_fail(c, "model.depths", "%d stages: a custom network has 1 to %d", c->model.depths.count, CR_STAGES_MAX);
@@ -42,7 +36,7 @@ static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
         return cr_config_fail(c, "model.widths", "%d widths for %d stages: give one a stage", c->model.widths.count,
                               c->model.depths.count);
     m->block  = c->model.block == CR_BLOCK_AUTO ? CR_BLOCK_BASIC : c->model.block;
-    m->stem   = cr_model_is_small(c) ? CR_STEM_CIFAR : CR_STEM_IMAGENET;
+    m->stem   = cr_config_is_small(c) ? CR_STEM_CIFAR : CR_STEM_IMAGENET;
     m->stages = c->model.depths.count;
     for (int s = 0; s < m->stages; s++) {
         m->depth[s] = (int)c->model.depths.at[s];
@@ -158,6 +152,11 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     CR_TRY_OUT(cr_program_check(p));
     return CR_OK;
 out:
+    if (p->too_large)
+        status = cr_config_fail(c, kind == CR_PROGRAM_EVAL && c->train.eval_batch ? "train.eval_batch" : "train.batch",
+                                "%lld images of %lld pixels a side need tensors of more than 2^50 bytes: lower it, "
+                                "data.image_size or the widths",
+                                (long long)batch, (long long)(training ? m->image_size : m->eval_size));
     cr_program_free(p);
     return status;
 }
@@ -178,8 +177,12 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     cr_program_init(&p, "table", &m.store);
     struct cr_net net = {.program = &p, .store = &m.store, .config = c};
     emit_network(&net, &m, 1, eval_size);
-    bool failed = p.failed || m.store.failed;
+    bool failed = p.failed || m.store.failed, too_large = p.too_large;
     cr_program_free(&p);
+    if (too_large) {
+        status = cr_config_fail(c, "data.image_size", "tensors of more than 2^50 bytes for one picture: lower model.widths or data.image_size");
+        goto out;
+    }
     if (failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the network");
     cr_optim_prepare(&m.store, c);
     *out = m;

@@ -41,7 +41,5 @@ CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_confi
 void cr_model_table(const struct cr_model *model, const struct cr_program *eval, struct cr_text *out);
 /* Multiply-adds x 2 of all convolutions and the classifier for one picture. */
 double cr_model_flops(const struct cr_program *eval);
-/* Is this an architecture whose usual input is 32 px (CIFAR nets, cifar stems)? */
-bool cr_model_is_small(const struct cr_config *config);
 
 #endif

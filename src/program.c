@@ -117,11 +117,13 @@ int cr_program_layer(struct cr_program *p, const char *name) {
 
 int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, enum cr_region region, int64_t d0, int64_t d1,
                   int64_t d2, int64_t d3) {
+    CR_ASSERT(d0 > 0 && d1 > 0 && d2 > 0 && d3 > 0);
+    double bytes = (double)d0 * (double)d1 * (double)d2 * (double)d3 * (double)cr_dtype_bytes(dtype);
+    if (bytes > (double)CR_TENSOR_BYTES_MAX) p->failed = p->too_large = true;
     if (!grow(p, &p->tensor, p->tensors, &p->tensor_capacity, sizeof *p->tensor)) return 0;
     struct cr_tensor *t = &p->tensor[p->tensors];
     *t = (struct cr_tensor){.name = copy_name(p, name), .dtype = dtype, .region = region, .dim = {d0, d1, d2, d3}, .first = -1,
                             .last = -1, .alias = CR_NONE};
-    CR_ASSERT(d0 > 0 && d1 > 0 && d2 > 0 && d3 > 0);
     t->bytes = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
     if (region == CR_REGION_INPUT) {
         t->offset = p->region_bytes[region];

@@ -277,7 +277,8 @@ static void knows_rules_between_keys(void) {
         {"model.stem=imagenet", ""},
         {"model.shortcut=B", ""},
         {"model.freeze=stem, layer1 ,fc", ""},
-        {"model.freeze=layer5", "'layer5' is no part of a network; allowed: stem,"},
+        {"model.freeze=layer10", "'layer10' is no part of a network; allowed: stem,"},
+        {"model.freeze=layer5", ""}, /* the network knows how many it has */
         {"model.freeze=stem,", "'' is no part"},
         {"data.scale=0.5", "must be two numbers, the smaller first"},
         {"data.scale=0.5,0.2", "must be two numbers, the smaller first"},

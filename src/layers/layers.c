@@ -8,6 +8,7 @@ int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum 
                  int64_t s, int64_t c) {
     char          name[256];
     const int64_t dim[4] = {k, r, s, c};
+    if (net->program->failed) return 0; /* the shapes asked for mean nothing then */
     snprintf(name, sizeof name, "%s.%s", path, suffix);
     int param = cr_store_find(net->store, name);
     if (param == CR_NONE) param = cr_store_add(net->store, name, role, dim, net->layer);
