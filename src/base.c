@@ -132,6 +132,7 @@ char *cr_strdup(const char *s) {
 }
 
 cr_status cr_no_memory_at(const char *file, int line, size_t bytes) {
+    if (bytes < (1 << 20)) return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory");
     return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory: %.1f MiB more were needed", (double)bytes / (1 << 20));
 }
 

@@ -61,7 +61,8 @@ struct cr_ckpt_save {
 
 /* Makes run_dir when missing (parents too) and proves that it can be written. */
 CR_MUST cr_status cr_ckpt_prepare_dir(const char *run_dir);
-/* True when the folder exists and holds anything but lost+found. */
+/* True when the folder exists and holds anything but lost+found and the lock of a run that never began. */
+#define CR_CKPT_LOCK ".lock"
 bool cr_ckpt_dir_in_use(const char *run_dir);
 /* Saves. An old checkpoint that cannot be removed (keep) is a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);

@@ -106,7 +106,7 @@ bool cr_ckpt_dir_in_use(const char *run_dir) {
     DIR *dir  = opendir(run_dir);
     bool used = false;
     for (struct dirent *e; dir && !used && (e = readdir(dir));)
-        used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found");
+        used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found") && strcmp(e->d_name, CR_CKPT_LOCK);
     if (dir) closedir(dir);
     return used;
 }

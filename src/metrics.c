@@ -48,9 +48,11 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     r->wait_start_ns = wait_ns;
 }
 
-/* A log that cannot be written is told once; training goes on: the checkpoint is what must not be lost. */
-static void log_line(struct cr_report *r, const char *line) {
-    if (fprintf(r->log, "%s\n", line) >= 0 && fflush(r->log) == 0) return;
+/* Straight into the file's buffer: the step loop allocates nothing. A log that cannot be written is told once; training
+ * goes on: the checkpoint is what must not be lost. */
+static void log_line(struct cr_report *r, const char *event, const char *fields) {
+    int written = fprintf(r->log, "{\"event\":\"%s\"%s%s}\n", event, fields ? "," : "", fields ? fields : "");
+    if (fflush(r->log) == 0 && written >= 0) return;
     if (!r->log_failed) cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: no longer written", r->options.run_dir, strerror(errno));
     r->log_failed = true;
 }
@@ -63,10 +65,7 @@ static void clear_line(struct cr_report *r) {
 void cr_report_event(struct cr_report *r, const char *event, const char *json_fields, const char *human) {
     clear_line(r);
     if (human) cr_log(CR_LOG_INFO, "%s", human);
-    struct cr_text text = {0};
-    cr_text_add(&text, "{\"event\":\"%s\"%s%s}", event, json_fields ? "," : "", json_fields ? json_fields : "");
-    if (!text.failed) log_line(r, text.data);
-    cr_text_free(&text);
+    log_line(r, event, json_fields);
 }
 
 static void format_duration(double seconds, char *buf, size_t size) {

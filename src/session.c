@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- classes ---- */
 
@@ -12,9 +12,9 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
     if (*classes) return CR_OK;
     switch (c->data.kind) {
     case CR_DATA_SHAPES:
-    case CR_DATA_SYNTHETIC:
     case CR_DATA_CIFAR10: *classes = 10; return CR_OK;
     case CR_DATA_CIFAR100: *classes = 100; return CR_OK;
+    case CR_DATA_SYNTHETIC: *classes = cr_config_is_small(c) ? 10 : 1000; return CR_OK;
     case CR_DATA_FOLDER: break;
     }
     struct cr_dataset *dataset;
@@ -46,12 +46,42 @@ static cr_status compile_train(struct cr_session *s) {
     return CR_OK;
 }
 
+static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
+
+/* The host's memory is touched page by page as it is zeroed: a system that promises more than it has would kill us then,
+ * so what cannot fit is refused first. */
+static bool exceeds_host(const struct cr_session *s, const struct cr_program *const *all, int count) {
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page_bytes <= 0 || strcmp(s->device->backend->name, "cpu") != 0) return false;
+    size_t pool = 0;
+    for (int i = 0; i < count; i++) pool = CR_MAX(pool, all[i]->region_bytes[CR_REGION_POOL]);
+    return mib(pool) + mib(cr_store_bytes(&s->model.store)) > (double)pages * (double)page_bytes / (1 << 20);
+}
+
+static cr_status say_what_is_needed(const struct cr_session *s, const struct cr_program *const *all, int count) {
+    size_t pool = 0, input = 0;
+    for (int i = 0; i < count; i++) {
+        pool  = CR_MAX(pool, all[i]->region_bytes[CR_REGION_POOL]);
+        input = CR_MAX(input, all[i]->region_bytes[CR_REGION_INPUT]);
+    }
+    return CR_FAIL(CR_ERR_MEMORY,
+                   "out of memory: the network needs %.0f MiB (parameters and state %.0f, activations %.0f, pictures %.0f) "
+                   "with train.batch = %lld and %d pixels a side: lower train.batch (and train.eval_batch), or "
+                   "data.image_size (and data.eval_crop)",
+                   mib(cr_store_bytes(&s->model.store)) + mib(pool) + mib(input), mib(cr_store_bytes(&s->model.store)),
+                   mib(pool), mib(input), (long long)(s->trains ? s->batch : s->eval_batch),
+                   s->trains ? s->prepare_train.size : s->prepare_eval.size);
+}
+
 static cr_status bind_programs(struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     int                      count = 0;
     for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
     if (s->has_eval) all[count++] = &s->eval;
-    CR_TRY(cr_memory_open(&s->memory, s->device, &s->model.store, all, count));
+    if (exceeds_host(s, all, count)) return say_what_is_needed(s, all, count);
+    cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
+    if (status == CR_ERR_MEMORY) return say_what_is_needed(s, all, count);
+    CR_TRY(status);
     for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
     if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
     return CR_OK;

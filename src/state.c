@@ -229,6 +229,7 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
                        s->model.classes, exact ? "" : " (model.head = auto or new starts a fresh one)");
     if (*fresh && have) cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a fresh one of %d", path,
                                (long long)have, s->model.classes);
+    else if (*fresh) cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: a fresh one of %d classes", path, s->model.classes);
     else cr_log(CR_LOG_INFO, "weights: %s", path);
     return CR_OK;
 }

@@ -154,22 +154,25 @@ static cr_status evaluate(struct cr_run *run, struct cr_report *report, struct b
     double top1 = (double)e.right1 / (double)e.images, top5 = (double)e.right5 / (double)e.images;
     bool   is_best = top1 > best->top1;
     if (is_best) CR_TRY(mark_best(run, best, top1));
+    char loss[32] = "null"; /* JSON has no word for what is not finite */
+    if (isfinite(e.loss_sum)) snprintf(loss, sizeof loss, "%.6f", e.loss_sum / (double)e.images);
     snprintf(json, sizeof json,
-             "\"step\":%" PRId64 ",\"images\":%" PRId64 ",\"right\":%" PRId64 ",\"top1\":%.6f,\"top5\":%.6f,\"loss\":%.6f,\"best\":%s",
-             run->at.step, e.images, e.right1, top1, top5, e.loss_sum / (double)e.images, is_best ? "true" : "false");
+             "\"step\":%" PRId64 ",\"images\":%" PRId64 ",\"right\":%" PRId64 ",\"top1\":%.6f,\"top5\":%.6f,\"loss\":%s,\"best\":%s",
+             run->at.step, e.images, e.right1, top1, top5, loss, is_best ? "true" : "false");
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": top-1 %.2f %% (%" PRId64 " of %" PRId64 "), top-5 %.2f %%, loss %.4f%s",
              run->at.step, 100 * top1, e.right1, e.images, 100 * top5, e.loss_sum / (double)e.images, is_best ? ", best so far" : "");
     cr_report_event(report, "eval", json, human);
     return CR_OK;
 }
 
-/* What is due after an update: a checkpoint first, so that an evaluation cut short loses nothing. */
-static cr_status after_step(struct cr_run *run, struct cr_report *report, struct best *best) {
+/* What is due after an update: a checkpoint first, so that an evaluation cut short loses nothing. `stopping`: a signal
+ * asked to end here; it is read once a step, since it may change at any time. */
+static cr_status after_step(struct cr_run *run, struct cr_report *report, struct best *best, bool stopping) {
     const struct cr_config *c         = &run->config;
     int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
-    bool                    last      = run->at.step == run->total_steps || stop_signal;
+    bool                    last      = run->at.step == run->total_steps || stopping;
     bool                    epoch_end = run->at.step % per_epoch == 0;
-    bool eval_due = !stop_signal && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
+    bool eval_due = !stopping && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
     bool save_due = last || save_wanted || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
     if (!save_due && !eval_due) return CR_OK;
     save_wanted = 0;
@@ -186,7 +189,9 @@ static void introduce(const struct cr_run *run) {
     const struct cr_session *s    = &run->session;
     struct cr_text           text = {0};
     cr_model_table(&s->model, &s->eval, &text);
-    if (!text.failed) cr_log(CR_LOG_INFO, "%.*s", (int)text.length - 1, text.data);
+    char *save = NULL; /* line by line: a deep network's table is longer than a log line may be */
+    for (char *line = text.failed ? NULL : strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        cr_log(CR_LOG_INFO, "%s", line);
     cr_text_free(&text);
     double pool = (double)s->memory.bytes[CR_REGION_POOL] / (1 << 20), store = (double)s->memory.bytes[CR_REGION_STORE] / (1 << 20);
     cr_log(CR_LOG_INFO, "device  %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text, store, pool);
@@ -201,19 +206,21 @@ static cr_status loop(struct cr_run *run, struct cr_report *report) {
     const struct cr_loader_options shape = {.split = CR_SPLIT_TRAIN, .batch = run->config.train.batch,
                                             .drop_last = run->config.data.drop_last};
     cr_report_resume_clock(report, 0);
-    while (run->at.step < run->total_steps && !stop_signal) {
+    bool stopping = false;
+    while (run->at.step < run->total_steps && !stopping) {
         struct cr_step_result result;
         CR_TRY(train_step(run, &result));
         cr_report_step(report, run->at.step, &result);
+        stopping = stop_signal != 0;
+        CR_TRY(after_step(run, report, &best, stopping));
         if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &shape));
-        CR_TRY(after_step(run, report, &best));
     }
-    char human[512];
-    if (stop_signal)
+    char human[PATH_MAX + 128];
+    if (stopping || stop_signal)
         snprintf(human, sizeof human, "stopped by signal %d after step %" PRId64 ", saved in %s; go on with --resume auto",
                  stop_signal, run->at.step, run->dir);
     else snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
-    cr_report_event(report, stop_signal ? "stopped" : "done", NULL, human);
+    cr_report_event(report, stopping || stop_signal ? "stopped" : "done", NULL, human);
     return CR_OK;
 }
 

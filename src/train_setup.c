@@ -62,7 +62,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
         return CR_OK;
     }
     if (cr_ckpt_dir_in_use(run->dir))
-        return CR_FAIL(CR_ERR_CONFIG, "%s holds a run already: go on with --resume auto, or choose another folder with train.output=DIR",
+        return CR_FAIL(CR_ERR_CONFIG, "%s is not empty, it may hold a run already: go on with --resume auto, or choose another folder with train.output=DIR",
                        run->dir);
     return CR_OK;
 }
@@ -70,7 +70,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
 /* Two runs in one folder would overwrite each other's checkpoints. */
 static cr_status lock_dir(struct cr_run *run) {
     char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/.lock", run->dir);
+    snprintf(path, sizeof path, "%s/" CR_CKPT_LOCK, run->dir);
     run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (run->lock < 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
     if (flock(run->lock, LOCK_EX | LOCK_NB) != 0)
@@ -122,6 +122,7 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     CR_TRY_OUT(cr_config_open(&stored, path, NULL, 0));
     CR_TRY_OUT(cr_config_open(&run->config, path, o->overrides, o->override_count));
     cr_config_diff(&stored, &run->config, &diff);
+    if (diff.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while comparing configurations");
     CR_TRY_OUT(judge_changes(&diff, o->force));
     cr_config_diff(&run->config, given, &ignored);
     char *save = NULL;
@@ -170,8 +171,12 @@ static cr_status open_loader(struct cr_run *run) {
         .split = CR_SPLIT_TRAIN, .prepare = run->session.prepare_train, .batch = c->train.batch, .seed = (uint64_t)c->train.seed,
         .workers = (int)c->data.workers, .prefetch = (int)c->data.prefetch, .drop_last = c->data.drop_last,
         .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL};
+    int64_t stored          = run->at.steps_per_epoch;
     run->at.steps_per_epoch = cr_loader_batches(run->train, &options) / c->train.accumulate;
-    if (run->from) { /* the position follows from the number of updates; a forced change of batch starts an epoch anew */
+    if (run->from) { /* the position and the schedule follow from the number of updates */
+        if (stored != run->at.steps_per_epoch)
+            cr_log(CR_LOG_WARN, "an epoch had %" PRId64 " steps and has %" PRId64 " now: step %" PRId64 " counts as epoch %.2f",
+                   stored, run->at.steps_per_epoch, run->at.step, (double)run->at.step / (double)run->at.steps_per_epoch);
         options.epoch       = run->at.step / run->at.steps_per_epoch;
         options.first_batch = run->at.step % run->at.steps_per_epoch * c->train.accumulate;
     }
