@@ -213,7 +213,8 @@ static cr_status loop(struct cr_run *run, struct cr_report *report) {
         cr_report_step(report, run->at.step, &result);
         stopping = stop_signal != 0;
         CR_TRY(after_step(run, report, &best, stopping));
-        if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &shape));
+        bool goes_on = run->at.step < run->total_steps && !stopping;
+        if (goes_on && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &shape));
     }
     char human[PATH_MAX + 128];
     if (stopping || stop_signal)
