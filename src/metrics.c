@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 struct cr_report {
@@ -102,6 +103,9 @@ static void redraw(struct cr_report *r, int64_t step) {
     char line[512];
     if (cr_time_ns() - r->drawn_ns < 100000000) return; /* ten times a second is enough for eyes */
     format_progress(r, step, line, sizeof line);
+    struct winsize window; /* a line that wraps could not be drawn over */
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 && window.ws_col < sizeof line)
+        line[window.ws_col - 1] = 0;
     fprintf(stderr, "\r\033[K%s", line);
     fflush(stderr);
     r->line_open = true;

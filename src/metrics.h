@@ -2,7 +2,7 @@
  *
  * On a terminal one line is redrawn (epoch, step, loss, rate, img/s, data wait, time left); elsewhere a plain line every
  * train.log_every steps. log.jsonl gets one JSON object a line, flushed at once. Throughput is images divided by elapsed
- * time; evaluation, saving and the first step do not count. Knows nothing of programs or devices. */
+ * time; evaluation and saving do not count. Knows nothing of programs or devices. */
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 

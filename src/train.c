@@ -166,15 +166,16 @@ static cr_status evaluate(struct cr_run *run, struct cr_report *report, struct b
 }
 
 /* What is due after an update: a checkpoint first, so that an evaluation cut short loses nothing. `stopping`: a signal
- * asked to end here; it is read once a step, since it may change at any time. */
-static cr_status after_step(struct cr_run *run, struct cr_report *report, struct best *best, bool stopping) {
+ * asked to end here. *saved: this step is on disk, so the run may end here. */
+static cr_status after_step(struct cr_run *run, struct cr_report *report, struct best *best, bool stopping, bool *saved) {
     const struct cr_config *c         = &run->config;
     int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
     bool                    last      = run->at.step == run->total_steps || stopping;
     bool                    epoch_end = run->at.step % per_epoch == 0;
     bool eval_due = !stopping && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
     bool save_due = last || save_wanted || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
-    if (!save_due && !eval_due) return CR_OK;
+    *saved = save_due || eval_due;
+    if (!*saved) return CR_OK;
     save_wanted = 0;
     CR_TRY(save(run, report)); /* also before an evaluation, so that `best` has something to point to */
     cr_status status = eval_due ? evaluate(run, report, best) : CR_OK;
@@ -211,8 +212,10 @@ static cr_status loop(struct cr_run *run, struct cr_report *report) {
         struct cr_step_result result;
         CR_TRY(train_step(run, &result));
         cr_report_step(report, run->at.step, &result);
-        stopping = stop_signal != 0;
-        CR_TRY(after_step(run, report, &best, stopping));
+        bool saved;
+        stopping = stop_signal != 0; /* read once: a signal that comes later must not end a run that did not save */
+        CR_TRY(after_step(run, report, &best, stopping, &saved));
+        stopping |= saved && stop_signal;
         bool goes_on = run->at.step < run->total_steps && !stopping;
         if (goes_on && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &shape));
     }

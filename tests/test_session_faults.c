@@ -63,6 +63,47 @@ static void model_programs_survive_failing_allocations(void) {
     cr_config_close(&config);
 }
 
+static void evaluating_and_predicting_survive_failing_allocations(void) {
+    char                  dir[SUPPORT_PATH], good[SUPPORT_PATH], bad[SUPPORT_PATH];
+    struct cr_config      config;
+    struct cr_session     s;
+    struct cr_dataset    *set;
+    struct cr_scores      scores;
+    struct cr_prediction  top[6];
+    REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
+    REQUIRE_OK(open_session(&config, &s));
+    REQUIRE_OK(cr_session_init(&s));
+    REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+    make_folder(dir);
+    put_picture(dir, "good.png", 9, 7, 100);
+    put_text(dir, "bad.png", "no picture");
+    text_into(good, "%s/good.png", dir);
+    text_into(bad, "%s/bad.png", dir);
+    const char *const pictures[] = {good, good, good, good, good, bad}; /* more than a batch */
+    for (int64_t n = 1; !test_failures_; n++) {
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
+        if (status == CR_OK) status = cr_session_predict(&s, pictures, 5, top);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+    }
+    CHECK_INT(scores.images, 5);
+    for (int i = 0; i < 5; i++) {
+        CHECK_INT(top[i].count, 3); /* as many as there are classes */
+        CHECK_NEAR((double)(top[i].probability[0] + top[i].probability[1] + top[i].probability[2]), 1, 1e-5);
+        CHECK(top[i].probability[0] >= top[i].probability[1] && top[i].label[0] == top[0].label[0]);
+    }
+    CHECK_STATUS(cr_session_predict(&s, pictures, 6, top), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "bad.png");
+    drop_folder(dir);
+    cr_dataset_close(set);
+    cr_session_close(&s);
+    cr_config_close(&config);
+}
+
 /* ---- whole runs ---- */
 
 struct run {
@@ -186,5 +227,6 @@ static void a_full_disk_ends_a_run_cleanly(void) {
 }
 
 TESTS(CASE(session_open_survives_failing_allocations), CASE(model_programs_survive_failing_allocations),
+      CASE(evaluating_and_predicting_survive_failing_allocations),
       CASE(training_survives_failing_allocations), CASE(resuming_survives_failing_allocations),
       CASE(a_full_disk_ends_a_run_cleanly))
