@@ -6,6 +6,8 @@
 #   CRESNET_TEST_DATA   folder with real data (CIFAR-10, ImageNet pictures, weights); tests that need it are skipped without.
 #                       ../shared/data beside the tree is taken when it exists.
 #   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; made from CRESNET_TEST_DATA when that has them compressed
+#   Comparisons with PyTorch itself (checkpoints there and back, .pth files) run where python3-torch and
+#   python3-torchvision are installed; everything else about PyTorch is compared with stored values.
 #   CRESNET_TEST_ONLY   plain, address or thread: only that one of the three runs
 #   JOBS                tests at a time (2)
 set -u
