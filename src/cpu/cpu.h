@@ -62,8 +62,8 @@ void cr_cpu_rows_collect(struct cpu_device *device);
 /* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
 void cr_cpu_count_update(double *state, bool good, int micro_batches);
 
-/* Is cpu.conv16 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand back. */
-bool cr_cpu_conv16_is_best(const struct cr_program *program, const struct cr_op *op);
+/* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand back. */
+bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
 /* ---- threads and vectors ---- */
 
