@@ -56,11 +56,12 @@ const char *cr_error_message(void); /* "" when none; valid until the next error 
 const char *cr_error_trail(void);   /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
 void        cr_error_clear(void);
 
-#define CR_FAIL(status, ...) cr_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
+/* Ends in the status itself, so that compilers see that a failure is never CR_OK. */
+#define CR_FAIL(status, ...) (cr_error_set((status), __FILE__, __LINE__, __VA_ARGS__), (status))
 #define CR_TRY(expr)                                                                                                   \
     do {                                                                                                               \
         cr_status cr_try_status_ = (expr);                                                                             \
-        if (cr_try_status_ != CR_OK) return cr_error_forward(cr_try_status_, __FILE__, __LINE__);                      \
+        if (cr_try_status_ != CR_OK) return cr_error_forward(cr_try_status_, __FILE__, __LINE__), cr_try_status_;      \
     } while (0)
 /* As CR_TRY, for functions with a cleanup label: needs a local `cr_status status` and a label `out`. */
 #define CR_TRY_OUT(expr)                                                                                               \
@@ -92,7 +93,7 @@ char *cr_strdup(const char *s); /* NULL when out of memory; cr_free it */
 
 /* CR_ERR_MEMORY with a standard message. */
 cr_status cr_no_memory_at(const char *file, int line, size_t bytes);
-#define CR_NO_MEMORY(bytes) cr_no_memory_at(__FILE__, __LINE__, (bytes))
+#define CR_NO_MEMORY(bytes) (cr_no_memory_at(__FILE__, __LINE__, (bytes)), CR_ERR_MEMORY)
 /* Allocates into `var` or returns CR_ERR_MEMORY from the enclosing function. */
 #define CR_ALLOC(var, count)                                                                                           \
     do {                                                                                                               \
