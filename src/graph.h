@@ -22,20 +22,7 @@ enum { CR_OP_IN_MAX = 6, CR_OP_OUT_MAX = 4, CR_OP_WAIT_MAX = 4, CR_NONE = -1 };
 
 enum cr_op_kind {
 #define OP(op, what) CR_OP_##op,
-#define IN(op, slot)
-#define OUT(op, slot)
-#define OPT_IN(op, slot)
-#define OPT_OUT(op, slot)
-#define INPLACE(op, out, in)
-#define GRAD(op)
-#define END(op)
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OUT
-#undef OPT_IN
-#undef OPT_OUT
-#undef END
     CR_OP_COUNT
 };
 
@@ -43,29 +30,13 @@ enum cr_op_kind {
 #define OP(op, what) enum {
 #define IN(op, slot) CR_IN_##op##_##slot,
 #define OPT_IN(op, slot) CR_IN_##op##_##slot,
-#define OUT(op, slot)
-#define OPT_OUT(op, slot)
 #define END(op) CR_INS_##op };
 #include "ops.def"
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef END
-#define IN(op, slot)
-#define OPT_IN(op, slot)
+#define OP(op, what) enum {
 #define OUT(op, slot) CR_OUT_##op##_##slot,
 #define OPT_OUT(op, slot) CR_OUT_##op##_##slot,
 #define END(op) CR_OUTS_##op };
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
 
 struct cr_op_info {
     const char *name, *what;

@@ -150,22 +150,7 @@ static void infer_grad_check(struct rule *r) { set(r, wide(input(r, CR_IN_grad_c
 void cr_op_infer(const struct cr_program *p, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]) {
     static void (*const rules[CR_OP_COUNT])(struct rule *) = {
 #define OP(op, what) [CR_OP_##op] = infer_##op,
-#define IN(op, slot)
-#define OPT_IN(op, slot)
-#define OUT(op, slot)
-#define OPT_OUT(op, slot)
-#define INPLACE(op, out, in)
-#define GRAD(op)
-#define END(op)
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
     };
     struct rule r = {.p = p, .op = op, .slot = slot, .dim = dim};
     rules[op->kind](&r);

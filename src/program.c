@@ -13,18 +13,9 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
 #define OPT_IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot, .in_optional[CR_IN_##op##_##slot] = true,
 #define OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot,
 #define OPT_OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot, .out_optional[CR_OUT_##op##_##slot] = true,
-#define INPLACE(op, out, in)
 #define GRAD(op) .has_grad = true,
 #define END(op) .ins = CR_INS_##op, .outs = CR_OUTS_##op},
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
     };
     return &table[kind];
 }
@@ -35,23 +26,8 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
         enum cr_op_kind kind;
         int             out, in;
     } pairs[] = {
-#define OP(op, text)
-#define IN(op, slot)
-#define OPT_IN(op, slot)
-#define OUT(op, slot)
-#define OPT_OUT(op, slot)
 #define INPLACE(op, out_slot, in_slot) {CR_OP_##op, CR_OUT_##op##_##out_slot, CR_IN_##op##_##in_slot},
-#define GRAD(op)
-#define END(op)
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
     };
     unsigned mask = 0;
     for (size_t i = 0; i < CR_COUNT(pairs); i++)

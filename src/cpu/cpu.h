@@ -42,22 +42,7 @@ extern const struct cr_kernel *const cr_cpu_dnnl_rows[];
 void cr_cpu_rows_collect(struct cpu_device *device);
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
-#define IN(op, slot)
-#define OPT_IN(op, slot)
-#define OUT(op, slot)
-#define OPT_OUT(op, slot)
-#define INPLACE(op, out, in)
-#define GRAD(op)
-#define END(op)
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
 
 /* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
 void cr_cpu_count_update(double *state, bool good, int micro_batches);

@@ -8,27 +8,11 @@
                                                 .math          = CR_MATH_F64,                                          \
                                                 .deterministic = true,                                                 \
                                                 .launch        = cr_ref_##kind};
-#define IN(op, slot)
-#define OPT_IN(op, slot)
-#define OUT(op, slot)
-#define OPT_OUT(op, slot)
-#define INPLACE(op, out, in)
-#define GRAD(op)
-#define END(op)
 #include "ops.def"
-#undef OP
 
 const struct cr_kernel *const cr_cpu_ref_rows[] = {
 #define OP(kind, what) &ref_##kind,
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
     NULL};
 
 static int append(struct cpu_device *device, int count, const struct cr_kernel *const *rows) {

@@ -232,24 +232,9 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
 
 static void emit_gradient(struct backward *b, const struct cr_op *op, int dy) {
     switch (op->kind) {
-#define OP(op, what)
-#define IN(op, slot)
-#define OPT_IN(op, slot)
-#define OUT(op, slot)
-#define OPT_OUT(op, slot)
-#define INPLACE(op, out, in)
 #define GRAD(name) \
     case CR_OP_##name: grad_##name(b, op, dy); break;
-#define END(op)
 #include "ops.def"
-#undef OP
-#undef IN
-#undef OPT_IN
-#undef OUT
-#undef OPT_OUT
-#undef INPLACE
-#undef GRAD
-#undef END
     default: break; /* no gradient: statistics, coefficients, input */
     }
 }
