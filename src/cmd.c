@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "checkpoint.h"
+#include "session.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -112,4 +113,14 @@ cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out) {
     cr_status status = cr_cmd_config_open(args, &source, NULL, out);
     cr_cmd_source_free(&source);
     return status;
+}
+
+cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
+    enum { ASSUMED = 1000 };
+    cr_status status = cr_session_classes(config, classes);
+    if (status == CR_OK || status == CR_ERR_MEMORY) return status;
+    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", ASSUMED, cr_error_message());
+    cr_error_clear();
+    *classes = ASSUMED;
+    return CR_OK;
 }

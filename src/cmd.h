@@ -37,6 +37,10 @@ CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr
 /* Both at once, for commands that do not care where the config came from. */
 CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
 
+/* Number of classes for commands that look at the network only: a data set that is not there is no reason to stop, 1000 are
+ * assumed then and a line says so. */
+CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
+
 /* Help and version, for cresnet.c. */
 void cr_help_overview(struct cr_text *out);
 void cr_help_version(struct cr_text *out);

@@ -45,10 +45,7 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = &b->config;
     int                     classes;
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
-    if (cr_session_classes(c, &classes) != CR_OK) { /* a folder that is not there: any number will do for the time */
-        cr_error_clear();
-        classes = 1000;
-    }
+    CR_TRY(cr_cmd_classes(c, &classes));
     struct cr_session_options options = {.train = true, .execute = true, .classes = classes};
     CR_TRY(cr_session_open(c, &options, &b->session));
     CR_TRY(cr_session_init(&b->session));

@@ -70,13 +70,6 @@ out:
     return status;
 }
 
-static int classes_of(const struct cr_config *config) {
-    int classes;
-    if (cr_session_classes(config, &classes) == CR_OK) return classes;
-    cr_error_clear();
-    return 10; /* the pictures are random: so may be their classes */
-}
-
 static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device,
                               int64_t batch, struct cr_text *out) {
     struct cr_config  config;
@@ -85,13 +78,10 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     char              override[64];
     snprintf(override, sizeof override, "train.device=%s", device);
     CR_TRY(cr_cmd_config_open(args, source, override, &config));
-    struct cr_session_options options = {.train      = true,
-                                         .eval       = true,
-                                         .execute    = true,
-                                         .batch      = batch,
-                                         .eval_batch = batch,
-                                         .classes    = classes_of(&config)};
-    cr_status                 status  = cr_session_open(&config, &options, &session);
+    struct cr_session_options options = {
+        .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
+    cr_status status = cr_cmd_classes(&config, &options.classes);
+    if (status == CR_OK) status = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
     if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
         cr_text_add(out, "{\"device\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n", device, sum.ops,

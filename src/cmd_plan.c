@@ -4,8 +4,6 @@
 #include "plan_print.h"
 #include "session.h"
 
-enum { CLASSES_ASSUMED = 1000 };
-
 struct plan {
     struct cr_config  config;
     struct cr_device *device;
@@ -20,22 +18,12 @@ static const char *const which_words[] = {"(step)", "step", "micro_first", "micr
 static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
                                                    CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
-/* The plan needs the number of classes only, so a folder of pictures that is not there is no reason to stop. */
-static cr_status count_classes(const struct cr_config *config, int *classes) {
-    if (cr_session_classes(config, classes) == CR_OK) return CR_OK;
-    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", CLASSES_ASSUMED,
-           cr_error_message());
-    cr_error_clear();
-    *classes = CLASSES_ASSUMED;
-    return CR_OK;
-}
-
 static cr_status open_model(struct plan *p) {
     const struct cr_config  *c = &p->config;
     struct cr_prepare        train, eval;
     int                      classes;
     struct cr_device_options device = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic};
-    CR_TRY(count_classes(c, &classes));
+    CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
     CR_TRY(cr_device_open(c->train.device, &device, &p->device));
