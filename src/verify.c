@@ -7,19 +7,6 @@
 
 static bool is_real(enum cr_dtype dtype) { return dtype == CR_F32 || dtype == CR_F64 || dtype == CR_F16 || dtype == CR_BF16; }
 
-static double load(enum cr_dtype dtype, const void *data, int64_t i) {
-    switch (dtype) {
-    case CR_F32: return (double)((const float *)data)[i];
-    case CR_F64: return ((const double *)data)[i];
-    case CR_F16: return (double)cr_f16_to_f32(((const uint16_t *)data)[i]);
-    case CR_BF16: return (double)cr_bf16_to_f32(((const uint16_t *)data)[i]);
-    case CR_U8: return (double)((const uint8_t *)data)[i];
-    case CR_I32: return (double)((const int32_t *)data)[i];
-    case CR_I64: return (double)((const int64_t *)data)[i];
-    }
-    return 0;
-}
-
 /* ---- the twin: the same op on f64 tensors ------------------------------------------------------------------------ */
 
 struct twin {
@@ -129,7 +116,7 @@ static void twin_load_one(struct twin *t, int id, const void *from, void *to, ch
         return;
     }
     double *dst = to;
-    for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, load(tensor->dtype, from, i), i < n / 2);
+    for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, cr_number_load(tensor->dtype, from, i), i < n / 2);
 }
 
 /* Fills the buffers from the original inputs. letters NULL: as they are. */
@@ -187,7 +174,7 @@ static cr_status truth_want(struct twin *t, struct cr_verify_truth *truth) {
     twin_load(t, NULL, 'k');
     CR_TRY(twin_run(t));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        for (int64_t i = 0; i < truth->elems[s]; i++) truth->want[s][i] = load(t->tensor[t->op.out[s]].dtype, t->out[s], i);
+        for (int64_t i = 0; i < truth->elems[s]; i++) truth->want[s][i] = cr_number_load(t->tensor[t->op.out[s]].dtype, t->out[s], i);
     return CR_OK;
 }
 
@@ -199,7 +186,7 @@ static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verif
     CR_TRY(twin_run(t));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         for (int64_t i = 0; i < truth->elems[s]; i++)
-            truth->scale[s][i] = fabs(load(t->tensor[t->op.out[s]].dtype, t->out[s], i));
+            truth->scale[s][i] = fabs(cr_number_load(t->tensor[t->op.out[s]].dtype, t->out[s], i));
     t->op   = op;
     t->step = step;
     return CR_OK;
@@ -277,7 +264,7 @@ void cr_verify_compare(const struct cr_verify_truth *truth, const void *const go
         if (!truth->elems[s]) continue;
         const enum cr_dtype dtype = truth->program->tensor[truth->op->out[s]].dtype;
         for (int64_t i = 0; i < truth->elems[s]; i++) {
-            const double        x = load(dtype, got[s], i);
+            const double        x = cr_number_load(dtype, got[s], i);
             const struct judged j = judge(truth, dtype, s, i, x);
             r.nonfinite += j.nonfinite;
             if (!(j.ratio > r.worst)) continue;

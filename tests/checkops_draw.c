@@ -69,18 +69,6 @@ struct drawing {
     double                      limit; /* of huge numbers */
 };
 
-static void store(enum cr_dtype dtype, void *data, int64_t i, double x) {
-    switch (dtype) {
-    case CR_F32: ((float *)data)[i] = (float)x; break;
-    case CR_F64: ((double *)data)[i] = x; break;
-    case CR_F16: ((uint16_t *)data)[i] = cr_f32_to_f16((float)x); break;
-    case CR_BF16: ((uint16_t *)data)[i] = cr_f32_to_bf16((float)x); break;
-    case CR_U8: ((uint8_t *)data)[i] = (uint8_t)x; break;
-    case CR_I32: ((int32_t *)data)[i] = (int32_t)x; break;
-    case CR_I64: ((int64_t *)data)[i] = (int64_t)x; break;
-    }
-}
-
 static double normal(struct drawing *d) { return (double)cr_rng_normal(&d->rng); }
 static double between(struct drawing *d, double low, double high) { return low + (high - low) * cr_rng_real(&d->rng); }
 
@@ -141,7 +129,7 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
     const double bad[] = {NAN, INFINITY, -INFINITY};
     const int    count = n < 8 ? 1 : 3;
     const int    first = (int)cr_rng_below(&d->rng, 3);
-    for (int i = 0; i < count; i++) store(dtype, data, (int64_t)cr_rng_below(&d->rng, (uint64_t)n), bad[(first + i) % 3]);
+    for (int i = 0; i < count; i++) cr_number_store(dtype, data, (int64_t)cr_rng_below(&d->rng, (uint64_t)n), bad[(first + i) % 3]);
 }
 
 /* ---- operands ---- */
@@ -149,7 +137,7 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
 static void draw_data(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
     const enum checkops_family family = family_of(d, s);
     const int64_t              n      = cr_tensor_elems(t);
-    for (int64_t i = 0; i < n; i++) store(t->dtype, data, i, number(d, family));
+    for (int64_t i = 0; i < n; i++) cr_number_store(t->dtype, data, i, number(d, family));
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, n);
 }
 
@@ -164,8 +152,8 @@ static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void 
             sum += x;
             squares += x * x;
         }
-        store(t->dtype, data, c, sum * (double)M / (double)drawn);
-        store(t->dtype, data, C + c, squares * (double)M / (double)drawn);
+        cr_number_store(t->dtype, data, c, sum * (double)M / (double)drawn);
+        cr_number_store(t->dtype, data, C + c, squares * (double)M / (double)drawn);
     }
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
 }
@@ -177,9 +165,9 @@ static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void
     for (int k = 0; k < planes->params; k++) {
         const struct cr_param *q = &planes->param[k];
         if (cr_store_is_running(q->role)) continue;
-        for (int64_t i = 0; i < q->elems; i++) store(t->dtype, data, q->offset + i, number(d, family));
+        for (int64_t i = 0; i < q->elems; i++) cr_number_store(t->dtype, data, q->offset + i, number(d, family));
         if (family == FAMILY_NONFINITE && !q->frozen) {
-            store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems), k % 2 ? NAN : INFINITY);
+            cr_number_store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems), k % 2 ? NAN : INFINITY);
             return; /* the rest of the plane stays 0 */
         }
     }
@@ -197,8 +185,8 @@ static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data)
             mean = (double)0.7f;
             rstd = 316.2;
         }
-        store(t->dtype, data, c, mean);
-        store(t->dtype, data, C + c, rstd);
+        cr_number_store(t->dtype, data, c, mean);
+        cr_number_store(t->dtype, data, C + c, rstd);
     }
 }
 
@@ -206,7 +194,7 @@ static void draw_labels(struct drawing *d, const struct cr_tensor *t, void *data
     const int64_t K = d->unit->c.K;
     for (int64_t i = 0; i < t->dim[0]; i++) {
         const bool none = cr_rng_below(&d->rng, 5) == 0 || d->draw.family == FAMILY_DENORMAL;
-        store(t->dtype, data, i, none ? -1 : (double)cr_rng_below(&d->rng, (uint64_t)K));
+        cr_number_store(t->dtype, data, i, none ? -1 : (double)cr_rng_below(&d->rng, (uint64_t)K));
     }
 }
 
@@ -222,12 +210,12 @@ static void draw_index(struct drawing *d, const struct cr_tensor *t, void *data)
             h = p * c->stride - c->pad + r;
             w = q * c->stride - c->pad + s;
         } while (h < 0 || h >= c->H || w < 0 || w >= c->W);
-        store(t->dtype, data, i, (double)(r * c->window + s));
+        cr_number_store(t->dtype, data, i, (double)(r * c->window + s));
     }
 }
 
 static void draw_list(const struct cr_tensor *t, void *data, const double *values) {
-    for (int64_t i = 0; i < cr_tensor_elems(t); i++) store(t->dtype, data, i, values[i]);
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, data, i, values[i]);
 }
 
 static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_tensor *t, void *data) {
@@ -241,7 +229,7 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
         case 'u': x = d->draw.family == FAMILY_EQUAL ? 255 : floor(between(d, 0, 256)); break;
         default: break; /* b, m, c, k */
         }
-        store(t->dtype, data, i, x);
+        cr_number_store(t->dtype, data, i, x);
     }
 }
 
@@ -284,7 +272,7 @@ cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct ch
         const struct cr_tensor *t = &unit->program.tensor[op->out[s]];
         inputs->before[s]         = cr_alloc(t->bytes, 1);
         if (!inputs->before[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
-        for (int64_t i = 0; i < cr_tensor_elems(t); i++) store(t->dtype, inputs->before[s], i, normal(&d));
+        for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, inputs->before[s], i, normal(&d));
     }
 out:
     if (status != CR_OK) checkops_inputs_free(inputs);

@@ -39,9 +39,9 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
     for (; i + LANES <= n; i += LANES) {
         CR_SIMD
         for (int j = 0; j < LANES; j++)
-            lane[j] += ref_load(type, x->data, x0 + i + j) * ref_load(type, w->data, w0 + i + j);
+            lane[j] += cr_number_load(type, x->data, x0 + i + j) * cr_number_load(type, w->data, w0 + i + j);
     }
-    for (; i < n; i++) sum += ref_load(type, x->data, x0 + i) * ref_load(type, w->data, w0 + i);
+    for (; i < n; i++) sum += cr_number_load(type, x->data, x0 + i) * cr_number_load(type, w->data, w0 + i);
     for (int j = 0; j < LANES; j++) sum += lane[j];
     return sum;
 }
@@ -58,7 +58,7 @@ REF_INLINE void forward_row(enum cr_dtype type, const struct conv *v, int64_t n,
                 if (h < 0 || h >= x->H || s1 <= s0) continue;
                 sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
             }
-            ref_store(type, y->data, offset4(y, n, p, q) + k, sum);
+            cr_number_store(type, y->data, offset4(y, n, p, q) + k, sum);
         }
     }
 }
@@ -88,14 +88,14 @@ REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct conv *v, int64_t n,
             int64_t q = output_of(at, s, v->stride, v->pad, dy->W);
             if (q < 0) continue;
             for (int64_t k = 0; k < dy->C; k++) {
-                double  g  = ref_load(type, dy->data, offset4(dy, n, p, q) + k);
+                double  g  = cr_number_load(type, dy->data, offset4(dy, n, p, q) + k);
                 int64_t w0 = offset4(w, k, r, s) + c0;
                 CR_SIMD
-                for (int64_t c = 0; c < width; c++) sum[c] += g * ref_load(type, w->data, w0 + c);
+                for (int64_t c = 0; c < width; c++) sum[c] += g * cr_number_load(type, w->data, w0 + c);
             }
         }
     }
-    for (int64_t c = 0; c < width; c++) ref_store(type, dx->data, offset4(dx, n, h, at) + c0 + c, sum[c]);
+    for (int64_t c = 0; c < width; c++) cr_number_store(type, dx->data, offset4(dx, n, h, at) + c0 + c, sum[c]);
 }
 
 CR_CLONES static void dgrad_row_typed(const struct conv *v, int64_t n, int64_t h) {
@@ -124,10 +124,10 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct conv *v, int64_t k, i
             for (int64_t q = 0; q < dy->W; q++) {
                 int64_t at = q * v->stride - v->pad + s;
                 if (at < 0 || at >= x->W) continue;
-                double  g  = ref_load(type, dy->data, offset4(dy, n, p, q) + k);
+                double  g  = cr_number_load(type, dy->data, offset4(dy, n, p, q) + k);
                 int64_t x0 = offset4(x, n, h, at) + c0;
                 CR_SIMD
-                for (int64_t c = 0; c < width; c++) sum[c] += g * ref_load(type, x->data, x0 + c);
+                for (int64_t c = 0; c < width; c++) sum[c] += g * cr_number_load(type, x->data, x0 + c);
             }
         }
     }
