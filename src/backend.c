@@ -64,11 +64,11 @@ void cr_device_close(struct cr_device *device) {
 
 const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program,
                                     const struct cr_op *op, int from, int *index) {
-    const struct cr_kernel *const *rows = device->backend->rows;
+    const struct cr_kernel *const *rows = device->rows;
     for (int i = 0; rows[i]; i++) {
         if (i < from || rows[i]->op != op->kind) continue;
         if (device->options.deterministic && !rows[i]->deterministic) continue;
-        if (rows[i]->accepts && !rows[i]->accepts(program, op)) continue;
+        if (rows[i]->accepts && !rows[i]->accepts(device, program, op)) continue;
         *index = i;
         return rows[i];
     }

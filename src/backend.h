@@ -3,7 +3,9 @@
  * Laws
  *   - A row says "I can do this op kind, under these conditions (accepts), like this (launch)". Rows of a kind stand best
  *     first. `ref.*` rows accept everything, in f32 and f64, and are the truth that the others are judged by.
- *   - launch only enqueues: it never allocates, waits or fails for reasons that accepts or prepare could have seen.
+ *   - launch only enqueues, on its op's lane: it never allocates, waits or fails for reasons that accepts or prepare could
+ *     have seen, so that a whole program can be captured and replayed.
+ *   - Work on one lane is done in order; between lanes only marks make order.
  *   - The device never falls back: an op no row accepts is an error when the program is compiled.
  *   - Nothing is global: all state hangs on the open device.
  * Sees graph.h and base.h, nothing else of ours. */
@@ -32,7 +34,7 @@ struct cr_call {
     void                       *out[CR_OP_OUT_MAX];
     void                       *workspace;
     void                       *prepared; /* from prepare, or NULL */
-    const struct cr_step_block *step;
+    const struct cr_step_block *step; /* host memory; a device of its own reads what set_step brought it */
 };
 
 struct cr_kernel {
@@ -41,8 +43,9 @@ struct cr_kernel {
     enum cr_math    math;
     bool            deterministic; /* two runs with the same thread count are equal to the bit */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
-    bool (*accepts)(const struct cr_program *program, const struct cr_op *op);
-    /* Descriptors, algorithm, workspace bytes (64-byte aligned scratch valid during launch). NULL: nothing to prepare. */
+    bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* Descriptors, algorithm, workspace bytes (scratch as aligned as tensors are, valid during launch). NULL: nothing to
+     * prepare. May allocate; whatever the op needs of device memory besides is allocated here. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes);
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
@@ -53,12 +56,41 @@ struct cr_device_options {
     int  threads;       /* CPU: 0 = all this process may use */
     bool deterministic;
     bool ref_only;      /* CPU: only ref.* rows, for verify and tests */
+    bool tf32;          /* GPU: convolutions and matrix products of f32 tensors may round operands to tf32 */
+    int  index;         /* GPU: which */
 };
 
 struct cr_device_caps { /* for the roofline cost and the plan */
     size_t alignment;   /* of tensors, bytes */
     double bytes_per_s, flops_per_s;
+    bool   half;        /* has rows for 16-bit programs */
     char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
+};
+
+/* What a device that works beside the host can do. A mark is a place in a lane's work (a CUDA event). */
+struct cr_async {
+    /* Host memory that copies can run from and to while the host goes on (page-locked); zeroed. */
+    cr_status (*host_reserve)(struct cr_device *device, size_t bytes, void **out);
+    void (*host_release)(struct cr_device *device, void *host);
+    /* Enqueued on the lane; host memory must be from host_reserve and is in use until the lane has come by. `move` copies
+     * within the device. */
+    cr_status (*put)(struct cr_device *device, enum cr_lane lane, void *dst, const void *host, size_t bytes);
+    cr_status (*get)(struct cr_device *device, enum cr_lane lane, void *host, const void *src, size_t bytes);
+    cr_status (*move)(struct cr_device *device, enum cr_lane lane, void *dst, const void *src, size_t bytes);
+    cr_status (*mark_open)(struct cr_device *device, void **mark);
+    void (*mark_close)(struct cr_device *device, void *mark); /* NULL is fine */
+    cr_status (*mark_set)(struct cr_device *device, enum cr_lane lane, void *mark);
+    cr_status (*lane_wait)(struct cr_device *device, enum cr_lane lane, void *mark); /* a mark never set: no wait */
+    cr_status (*host_wait)(struct cr_device *device, void *mark);
+    cr_status (*elapsed)(struct cr_device *device, void *from, void *to, double *seconds); /* both set and waited for */
+    /* What is launched in between is recorded, not run; other lanes take part as far as marks tie them to compute. */
+    cr_status (*record_begin)(struct cr_device *device);
+    cr_status (*record_end)(struct cr_device *device, void **recording);
+    cr_status (*replay)(struct cr_device *device, void *recording); /* on the compute lane */
+    void (*recording_close)(struct cr_device *device, void *recording); /* NULL is fine */
+    /* Names a stretch of the host's work in the profiler's picture (NVTX). */
+    void (*range_push)(const char *name);
+    void (*range_pop)(void);
 };
 
 struct cr_backend {
@@ -72,15 +104,21 @@ struct cr_backend {
     void (*release)(struct cr_device *device, void *region);
     cr_status (*put)(struct cr_device *device, void *dst, const void *host, size_t bytes); /* returns when host may be reused */
     cr_status (*get)(struct cr_device *device, void *host, const void *src, size_t bytes); /* returns when host is filled */
-    cr_status (*sync)(struct cr_device *device);
+    cr_status (*sync)(struct cr_device *device); /* waits for all lanes; a fault of earlier work is reported here */
+    /* Bytes that can still be reserved, as far as the system tells; 0: unknown. */
+    size_t (*memory_free)(struct cr_device *device);
+    /* Brings the step block to where kernels read it, in order with the compute lane. NULL: kernels read call->step. */
+    cr_status (*set_step)(struct cr_device *device, const struct cr_step_block *step);
+    /* NULL: launches are done when they return, and there is nothing to overlap. */
+    const struct cr_async *async;
     /* Fills value and running planes by He's rule; on a GPU without host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);
-    const struct cr_kernel *const *rows; /* best first within a kind; ends with NULL */
 };
 
 /* Every backend's device begins with this. */
 struct cr_device {
     const struct cr_backend *backend;
+    const struct cr_kernel *const *rows; /* best first within a kind; ends with NULL */
     struct cr_device_options options;
     struct cr_device_caps    caps;
 };
@@ -95,7 +133,7 @@ CR_MUST cr_status cr_device_open(enum cr_device_kind kind, const struct cr_devic
 void              cr_device_close(struct cr_device *device); /* NULL is fine */
 
 /* First row from index `from` on that accepts the op (and is deterministic when the device must be); NULL: none.
- * *index gets its place in backend->rows. */
+ * *index gets its place in device->rows. */
 const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                                     int from, int *index);
 

@@ -97,7 +97,7 @@ static cr_status bind(struct cr_exec *exec, int index) {
     struct cr_device        *device = exec->memory->device;
     struct bound_op         *bound  = &exec->op[index];
     size_t                   workspace = 0;
-    bound->kernel = device->backend->rows[op->row];
+    bound->kernel = device->rows[op->row];
     CR_ASSERT(bound->kernel->op == op->kind);
     bound->call = (struct cr_call){.program = p, .op = op};
     for (int s = 0; s < CR_OP_IN_MAX; s++)

@@ -76,6 +76,7 @@ struct cr_input_attr {
 };
 struct cr_sgd_attr {
     bool nesterov;
+    bool moving_scale; /* the loss scale halves after an overflow and doubles after a run of good updates */
     int  micro_batches; /* training forward passes an update stands for: moves CR_STATE_BATCHES */
 };
 
@@ -126,8 +127,9 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 /* ---- store ----------------------------------------------------------------------------------------------------- */
 
 /* Each plane holds the same parameters at the same element offsets (running: the BN buffers); the state plane holds
- * CR_STATE_COUNT f64. All planes lie in one region, one after the other. */
-enum cr_plane { CR_PLANE_VALUE, CR_PLANE_GRAD, CR_PLANE_MOMENTUM, CR_PLANE_RUNNING, CR_PLANE_STATE, CR_PLANES };
+ * CR_STATE_COUNT f64; the half plane, which only 16-bit programs have, is the value plane rounded to 16 bits, made anew by
+ * the op `cast` at the start of each program. All planes lie in one region, one after the other. */
+enum cr_plane { CR_PLANE_VALUE, CR_PLANE_GRAD, CR_PLANE_MOMENTUM, CR_PLANE_RUNNING, CR_PLANE_STATE, CR_PLANE_HALF, CR_PLANES };
 const char *cr_plane_name(enum cr_plane plane);
 
 /* Device-owned scalars (f64): written by kernels only, saved in state.safetensors. */
@@ -160,7 +162,8 @@ struct cr_store {
     struct cr_param *param; /* trainable ones and running statistics, in torchvision's order of definition */
     int              params, capacity;
     int64_t          value_elems, running_elems; /* of the planes, with padding */
-    enum cr_dtype    real; /* of all planes but state: f32; f64 in tests */
+    enum cr_dtype    real; /* of all planes but state and half: f32; f64 in tests */
+    enum cr_dtype    half; /* of the half plane: f16 or bf16, the type of 16-bit programs; f32: there is none */
     bool             has_momentum;
     bool             failed;
     struct cr_arena  arena;
@@ -168,6 +171,7 @@ struct cr_store {
 /* Adds a parameter (name is copied); returns its index. MEAN and VAR go to the running plane, all else to value. */
 int     cr_store_add(struct cr_store *store, const char *name, enum cr_param_role role, const int64_t dim[4], int layer);
 int     cr_store_find(const struct cr_store *store, const char *name); /* CR_NONE: none */
+enum cr_dtype cr_store_plane_dtype(const struct cr_store *store, enum cr_plane plane);
 size_t  cr_store_plane_offset(const struct cr_store *store, enum cr_plane plane); /* bytes; a multiple of 256 */
 size_t  cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane);
 size_t  cr_store_bytes(const struct cr_store *store); /* the whole region */

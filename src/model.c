@@ -114,6 +114,7 @@ static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
 }
 
 static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
+    if (net->store->half != CR_F32) cr_layer_cast(net);
     int x = cr_layer_input(net, batch, size);
     x     = emit_stem(net, m, x);
     for (int s = 0; s < m->stages; s++) {
@@ -138,6 +139,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     bool      training = kind != CR_PROGRAM_EVAL;
     cr_status status   = CR_OK;
     cr_program_init(p, program_name(kind), &m->store);
+    p->real = m->real;
     struct cr_net net       = {.program = p, .store = &m->store, .config = c, .training = training};
     float         smoothing = training ? (float)c->train.label_smoothing : 0;
     int           logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
@@ -190,6 +192,11 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
 out:
     cr_store_free(&m.store);
     return status;
+}
+
+void cr_model_set_real(struct cr_model *m, enum cr_dtype real) {
+    CR_ASSERT(real == CR_F32 || real == CR_F16 || real == CR_BF16);
+    m->real = m->store.half = real;
 }
 
 void cr_model_close(struct cr_model *m) {

@@ -22,12 +22,15 @@ struct cr_model {
     int64_t          image_size;  /* training */
     int64_t          eval_size;   /* evaluation crop */
     unsigned         frozen;      /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
+    enum cr_dtype    real;        /* of activations: f32 unless cr_model_set_real says otherwise */
     struct cr_store  store;
 };
 
 /* Resolves [model] for a data set of `classes` classes and the picture sizes at hand. CR_ERR_CONFIG names the key. */
 CR_MUST cr_status cr_model_open(const struct cr_config *config, int classes, int64_t image_size, int64_t eval_size,
                                 struct cr_model *out);
+/* Programs made from now on have activations of this type (f32, f16, bf16); 16-bit ones give the store a half plane. */
+void              cr_model_set_real(struct cr_model *model, enum cr_dtype real);
 void              cr_model_close(struct cr_model *model);
 
 enum cr_program_kind { CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL };

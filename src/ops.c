@@ -142,6 +142,7 @@ static void infer_given(struct rule *r) {
 #define infer_conv_wgrad infer_given
 #define infer_sgd infer_given
 #define infer_zero infer_given
+#define infer_cast infer_given
 
 /* ---- update ---- */
 

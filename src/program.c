@@ -116,7 +116,7 @@ int cr_tensor_find(const struct cr_program *p, const char *name) {
 
 static int store_plane_tensor(struct cr_program *p, enum cr_plane plane, const char *name) {
     size_t        bytes = cr_store_plane_bytes(p->store, plane);
-    enum cr_dtype dtype = plane == CR_PLANE_STATE ? CR_F64 : p->store->real;
+    enum cr_dtype dtype = cr_store_plane_dtype(p->store, plane);
     int64_t       elems = (int64_t)(bytes / cr_dtype_bytes(dtype));
     return cr_tensor_add(p, name, dtype, CR_REGION_STORE, 1, 1, 1, CR_MAX(elems, 1));
 }
@@ -133,8 +133,9 @@ int cr_tensor_store(struct cr_program *p, enum cr_plane plane, int param) {
         id = store_plane_tensor(p, plane, name);
     } else {
         const struct cr_param *q = &p->store->param[param];
-        id = cr_tensor_add(p, name, p->store->real, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
-        offset += (size_t)q->offset * cr_dtype_bytes(p->store->real);
+        enum cr_dtype          dtype = cr_store_plane_dtype(p->store, plane);
+        id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
+        offset += (size_t)q->offset * cr_dtype_bytes(dtype);
     }
     if (!p->failed) p->tensor[id].offset = offset;
     return id;

@@ -8,7 +8,7 @@
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 256 };
 
 const char *cr_plane_name(enum cr_plane plane) {
-    static const char *const names[CR_PLANES] = {"value", "grad", "momentum", "running", "state"};
+    static const char *const names[CR_PLANES] = {"value", "grad", "momentum", "running", "state", "half"};
     return names[plane];
 }
 
@@ -58,14 +58,19 @@ int cr_store_find(const struct cr_store *store, const char *name) {
     return CR_NONE;
 }
 
+enum cr_dtype cr_store_plane_dtype(const struct cr_store *store, enum cr_plane plane) {
+    return plane == CR_PLANE_STATE ? CR_F64 : plane == CR_PLANE_HALF ? store->half : store->real;
+}
+
 size_t cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane) {
-    size_t size = cr_dtype_bytes(store->real);
+    size_t size = cr_dtype_bytes(cr_store_plane_dtype(store, plane));
     switch (plane) {
     case CR_PLANE_VALUE:
     case CR_PLANE_GRAD: return (size_t)store->value_elems * size;
     case CR_PLANE_MOMENTUM: return store->has_momentum ? (size_t)store->value_elems * size : 0;
     case CR_PLANE_RUNNING: return (size_t)store->running_elems * size;
     case CR_PLANE_STATE: return CR_STATE_COUNT * sizeof(double);
+    case CR_PLANE_HALF: return store->half == CR_F32 ? 0 : (size_t)store->value_elems * size;
     case CR_PLANES: break;
     }
     return 0;

@@ -25,7 +25,7 @@ struct twin {
 };
 
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind) {
-    for (const struct cr_kernel *const *row = cpu->backend->rows; *row; row++)
+    for (const struct cr_kernel *const *row = cpu->rows; *row; row++)
         if ((*row)->op == kind && strncmp((*row)->name, "ref.", 4) == 0) return *row;
     return NULL;
 }

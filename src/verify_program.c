@@ -50,7 +50,7 @@ static cr_status report(const struct cr_program *program, int index, const struc
 static cr_status check_op(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
                           const struct cr_program *program, const struct cr_step_block *step, int index, double *worst) {
     const struct cr_op     *op  = &program->op[index];
-    const struct cr_kernel *row = device->backend->rows[op->row];
+    const struct cr_kernel *row = device->rows[op->row];
     struct copies           c   = {0};
     struct cr_verify_io     io  = {0};
     struct cr_verify_result r   = {0};

@@ -87,7 +87,7 @@ CR_MUST cr_status checkops_row(struct cr_device *device, const struct cr_kernel 
 CR_MUST cr_status checkops_time(struct cr_device *device, const struct cr_kernel *row, const struct checkops_unit *unit,
                                 const struct checkops_inputs *inputs, double *seconds);
 
-/* What a walk over a device found; one entry a row, in the order of device->backend->rows. */
+/* What a walk over a device found; one entry a row, in the order of device->rows. */
 struct checkops_tally {
     int    runs, failures;
     double worst;

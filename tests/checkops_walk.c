@@ -7,14 +7,14 @@
 
 static bool wanted(const struct checkops_walk *w, const struct cr_kernel *row, const struct checkops_unit *unit) {
     if (row->op != unit->op->kind || (w->filter && !strstr(row->name, w->filter))) return false;
-    return !row->accepts || row->accepts(&unit->program, unit->op);
+    return !row->accepts || row->accepts(w->device, &unit->program, unit->op);
 }
 
 static int count_wanted(const struct checkops_walk *w, const struct checkops_unit *unit, bool *fast) {
     int n = 0;
     *fast = false;
     for (int i = 0; i < w->rows; i++) {
-        const struct cr_kernel *row = w->device->backend->rows[i];
+        const struct cr_kernel *row = w->device->rows[i];
         if (!wanted(w, row, unit)) continue;
         n++;
         *fast = *fast || strncmp(row->name, "ref.", 4) != 0;
@@ -54,7 +54,7 @@ static cr_status walk_draw(struct checkops_walk *w, const struct checkops_unit *
     for (int s = 0; s < CR_OP_IN_MAX; s++) io.in[s] = inputs.in[s];
     for (int s = 0; s < CR_OP_OUT_MAX; s++) io.before[s] = inputs.before[s];
     for (int i = 0; i < w->rows; i++) {
-        const struct cr_kernel *row = w->device->backend->rows[i];
+        const struct cr_kernel *row = w->device->rows[i];
         struct checkops_verdict verdict;
         double                  seconds;
         if (!wanted(w, row, unit)) continue;
@@ -95,7 +95,7 @@ static cr_status walk_case(struct checkops_walk *w, const struct checkops_case *
 }
 
 cr_status checkops_walk(struct checkops_walk *w, const struct checkops_list *list) {
-    for (w->rows = 0; w->device->backend->rows[w->rows]; w->rows++) CR_ASSERT(w->rows < (int)CR_COUNT(w->tally));
+    for (w->rows = 0; w->device->rows[w->rows]; w->rows++) CR_ASSERT(w->rows < (int)CR_COUNT(w->tally));
     for (int i = 0; i < list->count; i++)
         if (!w->bench || list->item[i].big) CR_TRY(walk_case(w, &list->item[i], i));
     return CR_OK;

@@ -17,7 +17,7 @@ static void count(struct totals *totals, bool ok) {
 }
 
 static void report_row(const struct checkops_walk *w, int i, struct totals *totals) {
-    const struct cr_kernel      *row = w->device->backend->rows[i];
+    const struct cr_kernel      *row = w->device->rows[i];
     const struct checkops_tally *t   = &w->tally[i];
     if (w->filter && !strstr(row->name, w->filter)) return;
     const bool ok = t->runs > 0 && t->failures == 0;

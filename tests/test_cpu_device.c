@@ -11,8 +11,8 @@ static void every_op_has_a_ref_row(void) {
         char name[64];
         int  rows = 0;
         snprintf(name, sizeof name, "ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
-        for (int i = 0; device->backend->rows[i]; i++) {
-            const struct cr_kernel *row = device->backend->rows[i];
+        for (int i = 0; device->rows[i]; i++) {
+            const struct cr_kernel *row = device->rows[i];
             if (row->op != (enum cr_op_kind)kind) continue;
             rows++;
             CHECK_STR(row->name, name);
@@ -27,7 +27,7 @@ static void rows_of_the_full_device(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    const struct cr_kernel *const *rows                  = device->backend->rows;
+    const struct cr_kernel *const *rows                  = device->rows;
     bool                           ref_seen[CR_OP_COUNT] = {false};
     for (int i = 0; rows[i]; i++) {
         CHECK(!ref_seen[rows[i]->op]); /* ref rows stand last within their kind */
@@ -51,7 +51,7 @@ static void find_walks_on(void) {
     const struct cr_kernel *row   = cr_row_find(run.device, &run.p, &run.p.op[0], 0, &index);
     REQUIRE(row);
     CHECK_STR(row->name, "ref.relu");
-    CHECK(run.device->backend->rows[index] == row);
+    CHECK(run.device->rows[index] == row);
     CHECK(cr_row_find(run.device, &run.p, &run.p.op[0], index, &index) == row);
     CHECK(!cr_row_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
     ref_close(&run);

@@ -16,9 +16,8 @@ enum { CR_CPU_ROWS_MAX = 256, CR_CPU_ALIGN = 64 };
 
 struct cpu_device {
     struct cr_device        base;    /* first: a cr_device pointer is a cpu_device pointer */
-    struct cr_backend       backend; /* cr_backend_cpu with this device's own rows; base.backend points here */
     int                     threads; /* at least 1 */
-    const struct cr_kernel *rows[CR_CPU_ROWS_MAX + 1]; /* dnnl, cpu, ref; only ref with options.ref_only */
+    const struct cr_kernel *rows[CR_CPU_ROWS_MAX + 1]; /* base.rows: dnnl, cpu, ref; only ref with options.ref_only */
     /* Engine and stream of oneDNN, made by its rows when they are first prepared; closed with the device. */
     void *dnnl;
     void (*dnnl_close)(void *dnnl);
@@ -45,7 +44,7 @@ void cr_cpu_rows_collect(struct cpu_device *device);
 #include "ops.def"
 
 /* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
-void cr_cpu_count_update(double *state, bool good, int micro_batches);
+void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
 
 /* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand back. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);

@@ -57,9 +57,8 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
     if (options->threads > 0) omp_set_num_threads(options->threads); /* oneDNN asks OpenMP, not us */
 #endif
     cr_cpu_rows_collect(device);
-    device->backend      = cr_backend_cpu;
-    device->backend.rows = device->rows;
-    device->base.backend = &device->backend;
+    device->base.backend = &cr_backend_cpu;
+    device->base.rows    = device->rows;
     describe(device);
     *out = &device->base;
     return CR_OK;
@@ -141,5 +140,4 @@ const struct cr_backend cr_backend_cpu = {
     .get        = cpu_copy,
     .sync       = cpu_sync,
     .init_store = cpu_init_store,
-    .rows       = cr_cpu_ref_rows, /* of an open device: device->backend->rows */
 };

@@ -14,19 +14,22 @@ static bool known(int64_t channels) { return channels == 16 || channels == 32 ||
 static bool fits(const struct cr_program *p, const struct cr_op *op, int image, int filter, int64_t outputs) {
     const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
     const int64_t           C = w->dim[3], K = w->dim[0], W = x->dim[2];
-    return cr_accepts_f32(p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 && op->attr.conv.pad == 1 &&
+    return cr_accepts_f32(NULL, p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 && op->attr.conv.pad == 1 &&
            known(C) && known(K) && W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
 }
 
-static bool conv3_accepts(const struct cr_program *p, const struct cr_op *op) {
+static bool conv3_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     const int w = op->in[CR_IN_conv_w];
     return fits(p, op, op->in[CR_IN_conv_x], w, p->tensor[w].dim[0]);
 }
-static bool conv3_dgrad_accepts(const struct cr_program *p, const struct cr_op *op) {
+static bool conv3_dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     const int w = op->in[CR_IN_conv_dgrad_w];
     return fits(p, op, op->in[CR_IN_conv_dgrad_dy], w, p->tensor[w].dim[3]);
 }
-bool cr_cpu_conv3_wgrad_accepts(const struct cr_program *p, const struct cr_op *op) {
+bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     const int w = op->out[CR_OUT_conv_wgrad_dw];
     return fits(p, op, op->in[CR_IN_conv_wgrad_x], w, p->tensor[w].dim[0]);
 }
@@ -34,10 +37,10 @@ bool cr_cpu_conv3_wgrad_accepts(const struct cr_program *p, const struct cr_op *
 bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
     if (!__builtin_cpu_supports("avx512f")) return false; /* other vectors have too few registers for a tile */
-    if (op->kind == CR_OP_conv) return conv3_accepts(p, op);
-    if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(p, op);
+    if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
+    if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
     /* The filter's gradient wins with one vector of filters only: more passes read the block more often. */
-    return cr_cpu_conv3_wgrad_accepts(p, op) && cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
+    return cr_cpu_conv3_wgrad_accepts(NULL, p, op) && cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
 #else
     (void)p;
     (void)op;

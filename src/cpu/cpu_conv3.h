@@ -17,7 +17,7 @@ enum {
 
 typedef float lanes16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-bool cr_cpu_conv3_wgrad_accepts(const struct cr_program *program, const struct cr_op *op);
+bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 void cr_cpu_conv3_release(void *prepared); /* nothing is prepared */
 
 #endif

@@ -89,7 +89,8 @@ static inline bool cr_all_f32(const struct cr_program *p, const int *ids, int co
 }
 
 /* accepts of rows whose operands are all f32 */
-static inline bool cr_accepts_f32(const struct cr_program *p, const struct cr_op *op) {
+static inline bool cr_accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     return cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX);
 }
 

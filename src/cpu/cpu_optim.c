@@ -107,14 +107,16 @@ static void carry(void *out, const void *in, size_t bytes) {
     if (out != in) memcpy(out, in, bytes);
 }
 
-static bool sgd_accepts(const struct cr_program *p, const struct cr_op *op) {
+static bool sgd_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     const struct cr_tensor *value = &p->tensor[op->in[CR_IN_sgd_value]];
     return value->dtype == CR_F32 && p->store && p->store->real == CR_F32 &&
            value->offset == cr_store_plane_offset(p->store, CR_PLANE_VALUE) &&
            cr_tensor_elems(value) == p->store->value_elems;
 }
 
-static bool check_accepts(const struct cr_program *p, const struct cr_op *op) {
+static bool check_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     return p->tensor[op->in[CR_IN_grad_check_grad]].dtype == CR_F32 && p->tensor[op->out[CR_OUT_grad_check_norm]].dtype == CR_F32;
 }
 
@@ -139,7 +141,7 @@ static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call
         cr_run_of(store->value_elems / CR_STRIP, k, plan->threads, &begin, &end);
         if (good) sgd_part(store, value, grad, momentum, begin * CR_STRIP, end * CR_STRIP, step->weight_decay, n);
     }
-    cr_cpu_count_update(state, good, call->op->attr.sgd.micro_batches);
+    cr_cpu_count_update(state, good, &call->op->attr.sgd);
     return CR_OK;
 }
 

@@ -56,7 +56,8 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
 
 /* ---- normalize: 256 values a channel, so a table ---- */
 
-static bool normalize_accepts(const struct cr_program *p, const struct cr_op *op) {
+static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
     return p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
 }
 

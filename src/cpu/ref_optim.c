@@ -2,7 +2,7 @@
 #include "ref.h"
 
 /* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018): halve on overflow, double after a run of good
- * updates. A scale of exactly 1 means that there is no scaling, so a moving scale never falls to it. */
+ * updates. */
 enum { SCALE_GROWTH_UPDATES = 2000, SCALE_MIN = 2 };
 
 /* The plane is cut into a fixed number of parts whatever the number of threads, and their sums are added in order. */
@@ -66,7 +66,6 @@ static void update_params(struct cr_device *device, const struct cr_call *call, 
 }
 
 static void move_loss_scale(double *state, bool good) {
-    if (state[CR_STATE_LOSS_SCALE] == 1) return;
     if (!good) {
         state[CR_STATE_LOSS_SCALE] = fmax(state[CR_STATE_LOSS_SCALE] / 2, SCALE_MIN);
         state[CR_STATE_GROWTH]     = 0;
@@ -76,11 +75,11 @@ static void move_loss_scale(double *state, bool good) {
     }
 }
 
-void cr_cpu_count_update(double *state, bool good, int micro_batches) {
-    state[CR_STATE_BATCHES] += micro_batches;
+void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr) {
+    state[CR_STATE_BATCHES] += attr->micro_batches;
     state[CR_STATE_NONFINITE] = good ? 0 : 1;
     state[good ? CR_STATE_UPDATES : CR_STATE_SKIPPED] += 1;
-    move_loss_scale(state, good);
+    if (attr->moving_scale) move_loss_scale(state, good);
 }
 
 cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
@@ -102,7 +101,14 @@ cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
     /* As torch's clip_grad_norm_, which adds 1e-6 to the norm. */
     if (step->clip_norm > 0) u.clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
     if (good) update_params(device, call, &u);
-    cr_cpu_count_update(state.data, good, call->op->attr.sgd.micro_batches);
+    cr_cpu_count_update(state.data, good, &call->op->attr.sgd);
+    return CR_OK;
+}
+
+cr_status cr_ref_cast(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(cast, x), y = REF_OUT(cast, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < x.elems; i++) ref_put(&y, i, ref_get(&x, i));
     return CR_OK;
 }
 

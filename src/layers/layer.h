@@ -20,6 +20,8 @@ struct cr_net {
     int                     layer;    /* current layer, for messages and profiles */
 };
 
+/* cast.c: makes the 16-bit copy of all parameters, which the layers of a 16-bit program read their weights from */
+void cr_layer_cast(struct cr_net *net);
 /* input.c: the batch. Returns the normalised images [N,H,W,3]; sets program->images and ->labels. */
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: window x window filter, square stride, no bias. "path.weight" */
@@ -51,7 +53,8 @@ int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x);
 
 /* layers.c: for layers' own use */
 int  cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum cr_param_role role, int64_t k, int64_t r,
-                  int64_t s, int64_t c); /* tensor id of the parameter's value (or running statistic) */
+                  int64_t s, int64_t c); /* tensor id of the parameter's value (or running statistic); weights of
+                                          * convolutions and classifiers are in the program's type */
 void cr_net_layer(struct cr_net *net, const char *path);                         /* following ops belong to this layer */
 int  cr_net_emit(struct cr_net *net, const struct cr_op *op, const char *path);  /* first output "path.y"; its tensor id */
 int64_t cr_net_channels(const struct cr_net *net, int x);

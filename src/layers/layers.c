@@ -19,7 +19,10 @@ int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum 
     struct cr_param *q = &net->store->param[param];
     CR_ASSERT(memcmp(q->dim, dim, sizeof dim) == 0);
     q->frozen = net->frozen;
-    return cr_tensor_store(net->program, cr_store_is_running(role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE, param);
+    bool weight = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
+    enum cr_plane plane = cr_store_is_running(role) ? CR_PLANE_RUNNING
+                          : weight && net->store->half != CR_F32 ? CR_PLANE_HALF : CR_PLANE_VALUE;
+    return cr_tensor_store(net->program, plane, param);
 }
 
 void cr_net_layer(struct cr_net *net, const char *path) { net->layer = cr_program_layer(net->program, path); }

@@ -35,6 +35,7 @@ void cr_optim_emit(struct cr_program *p, const struct cr_config *config, int mic
     op.out[CR_OUT_sgd_value]       = value;
     op.out[CR_OUT_sgd_momentum]    = momentum;
     op.out[CR_OUT_sgd_state]       = state;
-    op.attr.sgd                    = (struct cr_sgd_attr){.nesterov = config->optim.nesterov, .micro_batches = micro_batches};
+    op.attr.sgd                    = (struct cr_sgd_attr){.nesterov = config->optim.nesterov, .micro_batches = micro_batches,
+                                                          .moving_scale = p->real == CR_F16 && config->train.loss_scale == 0};
     cr_emit(p, &op, "update");
 }

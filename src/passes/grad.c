@@ -56,11 +56,14 @@ static int writer_of(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* The parameter behind a STORE tensor, by its place in the value plane; CR_NONE when it is not trainable. */
+/* The parameter behind a STORE tensor, by its place in the value plane or in its 16-bit copy; CR_NONE when it is not
+ * trainable. */
 static int trainable_param(const struct cr_program *p, int tensor) {
     const struct cr_tensor *t = &p->tensor[tensor];
     if (t->region != CR_REGION_STORE) return CR_NONE;
-    size_t plane = cr_store_plane_offset(p->store, CR_PLANE_VALUE), size = cr_dtype_bytes(p->store->real);
+    const bool   half  = p->store->half != CR_F32 && t->offset >= cr_store_plane_offset(p->store, CR_PLANE_HALF);
+    const enum cr_plane which = half ? CR_PLANE_HALF : CR_PLANE_VALUE;
+    const size_t plane = cr_store_plane_offset(p->store, which), size = cr_dtype_bytes(cr_store_plane_dtype(p->store, which));
     for (int i = 0; i < p->store->params; i++) {
         const struct cr_param *q = &p->store->param[i];
         if (!cr_store_is_running(q->role) && !q->frozen && plane + (size_t)q->offset * size == t->offset) return i;

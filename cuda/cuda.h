@@ -1,0 +1,101 @@
+/* cuda.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
+ *
+ * Rows are in C files (rows_*.c, cudnn_conv.c, dense_cublas.c): they read shapes and slots and call a launcher from
+ * kernels.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
+ *
+ * Laws
+ *   - Every CUDA, cuDNN and cuBLAS call is checked: CUDA_TRY, CUDNN_TRY, CUBLAS_TRY.
+ *   - A row launches on cr_cuda_stream(device, call) only, and neither allocates nor waits in launch.
+ *   - Rows named cuda.* use own kernels. A row takes f32, f16 and bf16 programs unless its name ends in a type; parameters of
+ *     BN, statistics, biases, gradients of parameters and sums are f32 in all of them.
+ *   - Own kernels are deterministic: no floating-point atomics. They index in 64 bits. */
+#ifndef CR_CUDA_H
+#define CR_CUDA_H
+
+#include "backend.h"
+#include "kernels.h"
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+enum { CR_CUDA_ALIGN = 256, CR_CUDA_STEP_SLOTS = 8, CR_CUDA_BLAS_BYTES = 32 << 20 };
+
+struct cudnn_cache; /* of built plans: cudnn_conv.c */
+
+struct cuda_device {
+    struct cr_device base; /* first: a cr_device pointer is a cuda_device pointer */
+    int              index, cc /* 90 for 9.0 */, multiprocessors;
+    cudaStream_t     lane[CR_LANES];
+    cudnnHandle_t    cudnn;
+    cublasHandle_t   cublas;
+    void            *blas_workspace;
+    struct ck_step  *step;         /* device memory: the step block that kernels read */
+    struct ck_step  *step_slots;   /* page-locked ring of CR_CUDA_STEP_SLOTS */
+    cudaEvent_t      step_done[CR_CUDA_STEP_SLOTS];
+    int64_t          steps;
+    struct cudnn_cache *plans;
+};
+
+static inline struct cuda_device *cuda_of(const struct cr_device *device) {
+    return (struct cuda_device *)(uintptr_t)device;
+}
+static inline cudaStream_t cr_cuda_stream(struct cr_device *device, const struct cr_call *call) {
+    return cuda_of(device)->lane[call->op->lane];
+}
+
+cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, int line);
+cr_status cr_cudnn_fail(cudnnStatus_t error, const char *what, const char *file, int line);
+cr_status cr_cublas_fail(cublasStatus_t error, const char *what, const char *file, int line);
+#define CUDA_TRY(call)                                                                                                 \
+    do {                                                                                                               \
+        cudaError_t cuda_error_ = (call);                                                                              \
+        if (cuda_error_ != cudaSuccess) return cr_cuda_fail(cuda_error_, #call, __FILE__, __LINE__);                   \
+    } while (0)
+#define CUDNN_TRY(call)                                                                                                \
+    do {                                                                                                               \
+        cudnnStatus_t cudnn_error_ = (call);                                                                           \
+        if (cudnn_error_ != CUDNN_STATUS_SUCCESS) return cr_cudnn_fail(cudnn_error_, #call, __FILE__, __LINE__);       \
+    } while (0)
+#define CUBLAS_TRY(call)                                                                                               \
+    do {                                                                                                               \
+        cublasStatus_t cublas_error_ = (call);                                                                         \
+        if (cublas_error_ != CUBLAS_STATUS_SUCCESS) return cr_cublas_fail(cublas_error_, #call, __FILE__, __LINE__);   \
+    } while (0)
+
+/* ---- for rows ---- */
+
+static inline const struct cr_tensor *cuda_in(const struct cr_program *p, const struct cr_op *op, int slot) {
+    return op->in[slot] >= 0 ? &p->tensor[op->in[slot]] : NULL;
+}
+static inline const struct cr_tensor *cuda_out(const struct cr_program *p, const struct cr_op *op, int slot) {
+    return op->out[slot] >= 0 ? &p->tensor[op->out[slot]] : NULL;
+}
+/* Is it a type that own kernels take for data? */
+static inline bool cuda_is_data(const struct cr_tensor *t) {
+    return t && (t->dtype == CR_F32 || t->dtype == CR_F16 || t->dtype == CR_BF16);
+}
+static inline enum ck_type cuda_type(const struct cr_tensor *t) {
+    return t->dtype == CR_F16 ? CK_F16 : t->dtype == CR_BF16 ? CK_BF16 : CK_F32;
+}
+/* Rows (elements of all dimensions but the last) of an image tensor. */
+static inline int64_t cuda_pixels(const struct cr_tensor *t) {
+    return t->dim[0] * t->dim[1] * t->dim[2];
+}
+
+/* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
+
+extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_conv.c */
+extern const struct cr_kernel *const cr_cuda_conv_rows[];   /* rows_conv.c: own, for what cuDNN does not take */
+extern const struct cr_kernel *const cr_cuda_dense_rows[];  /* dense_cublas.c */
+extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* rows_bn.c */
+extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
+extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check, sgd */
+extern const struct cr_kernel *const *const cr_cuda_tables[]; /* all of them; ends with NULL */
+
+/* cuda_init.c */
+cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);
+/* cudnn_conv.c */
+void cr_cudnn_cache_close(struct cudnn_cache *cache); /* NULL is fine */
+
+#endif
