@@ -44,6 +44,10 @@ static inline cudaStream_t cr_cuda_stream(struct cr_device *device, const struct
     return cuda_of(device)->lane[call->op->lane];
 }
 
+/* The library's handle, made at first use: its stream is lane COMPUTE, cuBLAS has a workspace of its own. */
+cr_status cr_cuda_cudnn(struct cuda_device *device, cudnnHandle_t *out);
+cr_status cr_cuda_cublas(struct cuda_device *device, cublasHandle_t *out);
+
 cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, int line);
 cr_status cr_cudnn_fail(cudnnStatus_t error, const char *what, const char *file, int line);
 cr_status cr_cublas_fail(cublasStatus_t error, const char *what, const char *file, int line);

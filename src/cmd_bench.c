@@ -74,7 +74,7 @@ static cr_status run_step(struct bench *b) {
     int64_t            n = s->trains == 1 ? 1 : b->config.train.accumulate;
     for (int64_t i = 0; i < n; i++) {
         int which = s->trains == 1 || i == 0 ? 0 : i == n - 1 ? 2 : 1;
-        CR_TRY(cr_exec_feed(s->train_exec[which], b->images, b->labels));
+        CR_TRY(cr_exec_feed(s->train_exec[which], b->images, b->labels, NULL));
         CR_TRY(cr_exec_run(s->train_exec[which], &b->step));
     }
     b->step.step++;
@@ -127,7 +127,7 @@ static int compare_slowest_first(const void *a, const void *b) {
 static cr_status time_once(struct bench *b, int ops, int64_t *times, int64_t repeat, int64_t repeats) {
     struct cr_session *s    = &b->session;
     struct cr_exec    *exec = s->train_exec[s->trains - 1]; /* the one with the update */
-    CR_TRY(cr_exec_feed(exec, b->images, b->labels));
+    CR_TRY(cr_exec_feed(exec, b->images, b->labels, NULL));
     for (int i = 0; i < ops; i++) {
         int64_t start = cr_time_ns();
         CR_TRY(cr_exec_run_range(exec, &b->step, i, i));
@@ -179,7 +179,7 @@ static cr_status bench_ops(struct bench *b, bool json, struct cr_text *out) {
     for (int i = 0; i < WARMUP; i++) CR_TRY_OUT(run_step(b));
     for (int64_t r = 0; r < b->steps; r++) { /* both ways in turn, so that a slow moment of the machine meets both */
         CR_TRY_OUT(time_once(b, p->ops, times, r, b->steps));
-        CR_TRY_OUT(cr_exec_feed(s->train_exec[s->trains - 1], b->images, b->labels));
+        CR_TRY_OUT(cr_exec_feed(s->train_exec[s->trains - 1], b->images, b->labels, NULL));
         int64_t start = cr_time_ns();
         CR_TRY_OUT(cr_exec_run(s->train_exec[s->trains - 1], &b->step));
         CR_TRY_OUT(s->device->backend->sync(s->device));

@@ -28,7 +28,7 @@ static cr_status feed_random(struct cr_exec *exec, const struct cr_program *prog
     }
     for (size_t i = 0; i < images->bytes; i++) pixel[i] = (uint8_t)cr_rng_u32(&rng);
     for (int64_t i = 0; i < labels->dim[0]; i++) label[i] = (int32_t)cr_rng_below(&rng, (uint64_t)model->classes);
-    CR_TRY_OUT(cr_exec_feed(exec, pixel, label));
+    CR_TRY_OUT(cr_exec_feed(exec, pixel, label, NULL));
 out:
     cr_free(pixel);
     cr_free(label);

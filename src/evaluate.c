@@ -9,7 +9,7 @@ static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, vol
         if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
         CR_TRY(cr_loader_next(loader, &batch));
         if (batch.count == 0) return CR_OK;
-        cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels);
+        cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
         cr_loader_release(loader, &batch);
         CR_TRY(status);
         CR_TRY(cr_exec_run(s->eval_exec, &step));

@@ -1,89 +1,40 @@
-/* exec.c: see exec.h. */
+/* exec.c: binding and running. See exec.h. */
 #include "exec.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- the device as a target of passes ---- */
-
-static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
-    int index;
-    return cr_row_find(self, p, op, 0, &index) != NULL;
-}
-
-/* Names the op and the shapes of its operands, for the message of an op that no row takes. */
-static void describe_op(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
-    int ids[8], n = cr_op_reads(op, ids);
-    cr_text_add(out, "%s of layer %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?");
-    for (int i = 0; i < n; i++) {
-        const struct cr_tensor *t = &p->tensor[ids[i]];
-        cr_text_add(out, "%s%s[%lld,%lld,%lld,%lld]", i ? ", " : ": ", cr_dtype_name(t->dtype), (long long)t->dim[0],
-                    (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
-    }
-}
-
-static cr_status target_select(void *self, const struct cr_program *p, const struct cr_op *op, int *row, size_t *workspace) {
-    struct cr_device       *device = self;
-    const struct cr_kernel *kernel = cr_row_find(device, p, op, 0, row);
-    if (!kernel) {
-        struct cr_text text = {0};
-        describe_op(p, op, &text);
-        cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s", device->backend->name, text.data ? text.data : "an op");
-        cr_text_free(&text);
-        return status;
-    }
-    *workspace = 0;
-    if (!kernel->prepare) return CR_OK;
-    void *prepared = NULL;
-    CR_TRY(kernel->prepare(device, p, op, &prepared, workspace));
-    if (kernel->release) kernel->release(prepared);
-    return CR_OK;
-}
-
-struct cr_target cr_device_target(struct cr_device *device) {
-    return (struct cr_target){.self = device, .alignment = device->caps.alignment, .bytes_per_s = device->caps.bytes_per_s,
-                              .flops_per_s = device->caps.flops_per_s, .accepts = target_accepts, .select = target_select};
-}
-
-/* ---- memory ---- */
-
-cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_store *store,
-                         const struct cr_program *const *programs, int count) {
-    struct cr_memory m = {.device = device};
-    m.bytes[CR_REGION_STORE] = cr_store_bytes(store);
-    for (int i = 0; i < count; i++)
-        for (int r = CR_REGION_POOL; r < CR_REGIONS; r++)
-            m.bytes[r] = CR_MAX(m.bytes[r], programs[i]->region_bytes[r]);
-    for (int r = 0; r < CR_REGIONS; r++) {
-        cr_status status = device->backend->reserve(device, CR_MAX(m.bytes[r], (size_t)256), &m.region[r]);
-        if (status == CR_OK) continue;
-        cr_memory_close(&m);
-        return cr_error_forward(status, __FILE__, __LINE__);
-    }
-    *memory = m;
-    return CR_OK;
-}
-
-void cr_memory_close(struct cr_memory *memory) {
-    for (int r = 0; r < CR_REGIONS; r++)
-        if (memory->region[r]) memory->device->backend->release(memory->device, memory->region[r]);
-    *memory = (struct cr_memory){0};
-}
-
-/* ---- exec ---- */
 
 struct bound_op {
     const struct cr_kernel *kernel;
     struct cr_call          call;
+    char                   *title; /* "conv layer1.0.conv1", for the profiler's picture */
+    void                   *done;  /* mark after the op, when one on another lane waits for it; else NULL */
+};
+
+/* Host copies of what a run leaves, in the tensors' types; page-locked on a device with async. */
+struct raw_result {
+    double metrics[4], norm[2], state[CR_STATE_COUNT];
 };
 
 struct cr_exec {
     const struct cr_program *program;
     struct cr_memory        *memory;
     struct bound_op         *op;
+    struct cr_arena          arena;
     bool                     sync_each; /* CRESNET_SYNC=1: a late device fault is charged to its op */
     unsigned char           *poison;    /* NaN bytes, as many as the largest tensor has; NULL: off */
+    int64_t                  runs;
+    void                    *recording; /* NULL: not yet, or never */
+    int                      norm, state; /* tensor ids, CR_NONE when the program has none */
+    struct raw_result       *result;    /* CR_EXEC_RESULTS of them */
+    void                    *ready[CR_EXEC_RESULTS];
+    void                    *begun;              /* mark on the compute lane: other lanes start after it */
+    int                      last_of[CR_LANES];  /* last op of each lane; CR_NONE: the lane is not used */
 };
+
+static struct cr_device      *device_of(const struct cr_exec *exec) { return exec->memory->device; }
+static const struct cr_async *async_of(const struct cr_exec *exec) { return device_of(exec)->backend->async; }
 
 static unsigned char *address(const struct cr_exec *exec, int tensor) {
     const struct cr_tensor *t = &exec->program->tensor[tensor];
@@ -91,14 +42,18 @@ static unsigned char *address(const struct cr_exec *exec, int tensor) {
     return (unsigned char *)exec->memory->region[t->region] + t->offset;
 }
 
+/* ---- open, close ---- */
+
 static cr_status bind(struct cr_exec *exec, int index) {
     const struct cr_program *p      = exec->program;
     const struct cr_op      *op     = &p->op[index];
-    struct cr_device        *device = exec->memory->device;
+    struct cr_device        *device = device_of(exec);
     struct bound_op         *bound  = &exec->op[index];
     size_t                   workspace = 0;
     bound->kernel = device->rows[op->row];
     CR_ASSERT(bound->kernel->op == op->kind);
+    bound->title = cr_arena_printf(&exec->arena, "%s %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "");
+    if (!bound->title) return CR_NO_MEMORY(64);
     bound->call = (struct cr_call){.program = p, .op = op};
     for (int s = 0; s < CR_OP_IN_MAX; s++)
         if (op->in[s] >= 0) bound->call.in[s] = address(exec, op->in[s]);
@@ -108,6 +63,43 @@ static cr_status bind(struct cr_exec *exec, int index) {
     if (!bound->kernel->prepare) return CR_OK;
     CR_TRY(bound->kernel->prepare(device, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));
+    return CR_OK;
+}
+
+/* Lanes other than compute: marks where another lane waits, and where they begin and end, so that a run is one piece. */
+static cr_status open_lanes(struct cr_exec *exec) {
+    const struct cr_program *p     = exec->program;
+    const struct cr_async   *async = async_of(exec);
+    for (int l = 0; l < CR_LANES; l++) exec->last_of[l] = CR_NONE;
+    for (int i = 0; i < p->ops; i++) exec->last_of[p->op[i].lane] = i;
+    if (!async) return CR_OK;
+    for (int i = 0; i < p->ops; i++)
+        for (int w = 0; w < CR_OP_WAIT_MAX && p->op[i].wait[w] >= 0; w++) {
+            struct bound_op *awaited = &exec->op[p->op[i].wait[w]];
+            if (!awaited->done) CR_TRY(async->mark_open(device_of(exec), &awaited->done));
+        }
+    for (int l = CR_LANE_COMPUTE + 1; l < CR_LANES; l++) {
+        if (exec->last_of[l] == CR_NONE) continue;
+        if (!exec->begun) CR_TRY(async->mark_open(device_of(exec), &exec->begun));
+        struct bound_op *last = &exec->op[exec->last_of[l]];
+        if (!last->done) CR_TRY(async->mark_open(device_of(exec), &last->done));
+    }
+    return CR_OK;
+}
+
+static cr_status open_results(struct cr_exec *exec) {
+    const struct cr_async *async = async_of(exec);
+    const size_t           bytes = CR_EXEC_RESULTS * sizeof *exec->result;
+    exec->norm                   = cr_tensor_find(exec->program, "grad_norm");
+    exec->state                  = cr_tensor_find(exec->program, "plane.state");
+    if (!async) {
+        CR_ALLOC(exec->result, CR_EXEC_RESULTS);
+        return CR_OK;
+    }
+    void *host;
+    CR_TRY(async->host_reserve(device_of(exec), bytes, &host));
+    exec->result = host;
+    for (int i = 0; i < CR_EXEC_RESULTS; i++) CR_TRY(async->mark_open(device_of(exec), &exec->ready[i]));
     return CR_OK;
 }
 
@@ -125,6 +117,8 @@ cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memor
         goto out;
     }
     for (int i = 0; i < program->ops; i++) CR_TRY_OUT(bind(exec, i));
+    CR_TRY_OUT(open_lanes(exec));
+    CR_TRY_OUT(open_results(exec));
     *out = exec;
     return CR_OK;
 out:
@@ -132,28 +126,57 @@ out:
     return status;
 }
 
+static void close_async(struct cr_exec *exec) {
+    const struct cr_async *async  = async_of(exec);
+    struct cr_device      *device = device_of(exec);
+    if (device->backend->sync(device) != CR_OK) cr_error_clear(); /* told by the call that met it first */
+    async->recording_close(device, exec->recording);
+    async->mark_close(device, exec->begun);
+    for (int i = 0; i < CR_EXEC_RESULTS; i++) async->mark_close(device, exec->ready[i]);
+    for (int i = 0; exec->op && i < exec->program->ops; i++) async->mark_close(device, exec->op[i].done);
+    if (exec->result) async->host_release(device, exec->result);
+}
+
 void cr_exec_close(struct cr_exec *exec) {
     if (!exec) return;
+    if (async_of(exec)) close_async(exec);
+    else cr_free(exec->result);
     for (int i = 0; exec->op && i < exec->program->ops; i++)
         if (exec->op[i].kernel && exec->op[i].kernel->release && exec->op[i].call.prepared)
             exec->op[i].kernel->release(exec->op[i].call.prepared);
     cr_free(exec->op);
     cr_free(exec->poison);
+    cr_arena_free(&exec->arena);
     cr_free(exec);
 }
 
 const char *cr_exec_row_name(const struct cr_exec *exec, int op) { return exec->op[op].kernel->name; }
 
-cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels) {
-    CR_TRY(cr_exec_put(exec, exec->program->images, images));
-    if (labels) return cr_exec_put(exec, exec->program->labels, labels);
-    int64_t  count = exec->program->tensor[exec->program->labels].dim[0];
-    int32_t *none;
-    CR_ALLOC(none, (size_t)count);
-    for (int64_t i = 0; i < count; i++) none[i] = -1;
-    cr_status status = cr_exec_put(exec, exec->program->labels, none);
-    cr_free(none);
-    return status;
+/* ---- feeding ---- */
+
+static void lay_out(const struct cr_exec *exec, unsigned char *input, const uint8_t *images, const int32_t *labels,
+                    const int32_t *boxes) {
+    const struct cr_program *p = exec->program;
+    const struct cr_tensor  *l = &p->tensor[p->labels];
+    memcpy(input + p->tensor[p->images].offset, images, p->tensor[p->images].bytes);
+    if (labels) memcpy(input + l->offset, labels, l->bytes);
+    else memset(input + l->offset, 0xff, l->bytes); /* -1 */
+    if (p->boxes == CR_NONE) return;
+    const struct cr_tensor *b = &p->tensor[p->boxes];
+    if (boxes) memcpy(input + b->offset, boxes, b->bytes);
+    else memset(input + b->offset, 0, b->bytes);
+}
+
+cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes) {
+    struct cr_memory *m = exec->memory;
+    void             *host;
+    if (!m->ring) { /* the INPUT region is host memory */
+        lay_out(exec, m->region[CR_REGION_INPUT], images, labels, boxes);
+        return CR_OK;
+    }
+    CR_TRY(cr_feed_slot(m->device, m->ring, &host));
+    lay_out(exec, host, images, labels, boxes);
+    return cr_feed_send(m->device, m->ring, m->region[CR_REGION_INPUT], exec->program->region_bytes[CR_REGION_INPUT]);
 }
 
 /* ---- poison ---- */
@@ -177,37 +200,134 @@ static cr_status poison_dead(struct cr_exec *exec, int op) {
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *dead = &p->tensor[t];
         if (dead->region != CR_REGION_POOL || dead->last != op || dead->keep || taken_over(p, t)) continue;
-        CR_TRY(exec->memory->device->backend->put(exec->memory->device, address(exec, t), exec->poison, dead->bytes));
+        CR_TRY(device_of(exec)->backend->put(device_of(exec), address(exec, t), exec->poison, dead->bytes));
     }
     return CR_OK;
 }
 
-/* ---- run ---- */
+/* ---- running op by op ---- */
 
-cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
-    struct cr_device *device = exec->memory->device;
+/* Waits that the order pass asked for; the first op of another lane also waits for the run to begin. */
+static cr_status wait_before(struct cr_exec *exec, int i, bool *lane_begun) {
+    const struct cr_op    *op     = &exec->program->op[i];
+    struct cr_device      *device = device_of(exec);
+    if (!exec->begun) return CR_OK;
+    if (op->lane != CR_LANE_COMPUTE && !lane_begun[op->lane]) {
+        CR_TRY(async_of(exec)->lane_wait(device, op->lane, exec->begun));
+        lane_begun[op->lane] = true;
+    }
+    for (int w = 0; w < CR_OP_WAIT_MAX && op->wait[w] >= 0; w++)
+        CR_TRY(async_of(exec)->lane_wait(device, op->lane, exec->op[op->wait[w]].done));
+    return CR_OK;
+}
+
+static cr_status launch_op(struct cr_exec *exec, const struct cr_step_block *step, int i) {
+    struct cr_device      *device = device_of(exec);
+    const struct cr_async *async  = async_of(exec);
+    struct bound_op       *bound  = &exec->op[i];
+    bound->call.step              = step;
+    if (async) async->range_push(bound->title);
+    cr_status status = bound->kernel->launch(device, &bound->call);
+    if (status == CR_OK && bound->done) status = async->mark_set(device, exec->program->op[i].lane, bound->done);
+    if (status == CR_OK && exec->sync_each) status = device->backend->sync(device);
+    if (async) async->range_pop();
+    if (status == CR_OK) return CR_OK;
+    return CR_FAIL(status, "op %d, %s by %s in layer %s: %s", i, cr_op_info(bound->call.op->kind)->name, bound->kernel->name,
+                   bound->call.op->layer >= 0 ? exec->program->layer[bound->call.op->layer] : "?", cr_error_message());
+}
+
+static cr_status launch_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
+    bool lane_begun[CR_LANES] = {false};
+    if (exec->begun) CR_TRY(async_of(exec)->mark_set(device_of(exec), CR_LANE_COMPUTE, exec->begun));
     for (int i = first; i <= last; i++) {
-        struct bound_op *bound = &exec->op[i];
-        bound->call.step       = step;
-        cr_status status       = bound->kernel->launch(device, &bound->call);
-        if (status == CR_OK && exec->sync_each) status = device->backend->sync(device);
-        if (status != CR_OK)
-            return CR_FAIL(status, "op %d, %s by %s in layer %s: %s", i, cr_op_info(bound->call.op->kind)->name,
-                           bound->kernel->name, bound->call.op->layer >= 0 ? exec->program->layer[bound->call.op->layer] : "?",
-                           cr_error_message());
+        CR_TRY(wait_before(exec, i, lane_begun));
+        CR_TRY(launch_op(exec, step, i));
         if (exec->poison) CR_TRY(poison_dead(exec, i));
     }
+    for (int l = CR_LANE_COMPUTE + 1; l < CR_LANES; l++)
+        if (lane_begun[l] && exec->last_of[l] <= last)
+            CR_TRY(async_of(exec)->lane_wait(device_of(exec), CR_LANE_COMPUTE, exec->op[exec->last_of[l]].done));
     return CR_OK;
+}
+
+static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step) {
+    const struct cr_backend *backend = device_of(exec)->backend;
+    return backend->set_step ? backend->set_step(device_of(exec), step) : CR_OK;
+}
+
+cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
+    CR_TRY(set_step(exec, step));
+    return launch_range(exec, step, first, last);
+}
+
+/* ---- running whole ---- */
+
+/* The launches are recorded while the device works on the first run, so no later step pays for it. */
+static cr_status record(struct cr_exec *exec, const struct cr_step_block *step) {
+    const struct cr_async *async = async_of(exec);
+    CR_TRY(async->record_begin(device_of(exec)));
+    cr_status status = launch_range(exec, step, 0, exec->program->ops - 1);
+    if (status == CR_OK) return async->record_end(device_of(exec), &exec->recording);
+    void *half = NULL;
+    if (async->record_end(device_of(exec), &half) == CR_OK) async->recording_close(device_of(exec), half);
+    return status;
+}
+
+static cr_status fetch_one(struct cr_exec *exec, int tensor, void *host) {
+    struct cr_device      *device = device_of(exec);
+    const struct cr_async *async  = async_of(exec);
+    if (tensor == CR_NONE) return CR_OK;
+    const size_t bytes = exec->program->tensor[tensor].bytes;
+    return async ? async->get(device, CR_LANE_COMPUTE, host, address(exec, tensor), bytes)
+                 : device->backend->get(device, host, address(exec, tensor), bytes);
+}
+
+static cr_status fetch_results(struct cr_exec *exec) {
+    const int          slot = (int)(exec->runs % CR_EXEC_RESULTS);
+    struct raw_result *r    = &exec->result[slot];
+    CR_TRY(fetch_one(exec, exec->program->metrics, r->metrics));
+    CR_TRY(fetch_one(exec, exec->norm, r->norm));
+    CR_TRY(fetch_one(exec, exec->state, r->state));
+    return async_of(exec) ? async_of(exec)->mark_set(device_of(exec), CR_LANE_COMPUTE, exec->ready[slot]) : CR_OK;
 }
 
 cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step) {
-    return cr_exec_run_range(exec, step, 0, exec->program->ops - 1);
+    const bool records = async_of(exec) && !exec->sync_each && !exec->poison;
+    CR_TRY(set_step(exec, step));
+    if (exec->recording) CR_TRY(async_of(exec)->replay(device_of(exec), exec->recording));
+    else CR_TRY(launch_range(exec, step, 0, exec->program->ops - 1));
+    exec->runs++;
+    CR_TRY(fetch_results(exec));
+    return records && !exec->recording ? record(exec, step) : CR_OK;
+}
+
+/* ---- results ---- */
+
+int64_t cr_exec_runs(const struct cr_exec *exec) { return exec->runs; }
+
+cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out) {
+    const struct cr_program *p    = exec->program;
+    const int                slot = (int)(run % CR_EXEC_RESULTS);
+    CR_ASSERT(run >= 1 && run <= exec->runs && run > exec->runs - CR_EXEC_RESULTS && p->metrics != CR_NONE);
+    if (async_of(exec)) CR_TRY(async_of(exec)->host_wait(device_of(exec), exec->ready[slot]));
+    const struct raw_result *r = &exec->result[slot];
+    double                   m[4];
+    for (int i = 0; i < 4; i++) m[i] = cr_number_load(p->tensor[p->metrics].dtype, r->metrics, i);
+    *out = (struct cr_exec_result){.loss_sum = m[0], .valid = m[1], .right1 = m[2], .right5 = m[3], .loss_scale = 1};
+    if (exec->state != CR_NONE) {
+        out->loss_scale = r->state[CR_STATE_LOSS_SCALE];
+        out->skipped    = (int64_t)r->state[CR_STATE_SKIPPED];
+    }
+    if (exec->norm == CR_NONE) return CR_OK;
+    out->norm_squared = cr_number_load(p->tensor[exec->norm].dtype, r->norm, 0);
+    out->nonfinite    = cr_number_load(p->tensor[exec->norm].dtype, r->norm, 1) != 0;
+    return CR_OK;
 }
 
 cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host) {
-    return exec->memory->device->backend->get(exec->memory->device, host, address(exec, tensor), exec->program->tensor[tensor].bytes);
+    return device_of(exec)->backend->get(device_of(exec), host, address(exec, tensor), exec->program->tensor[tensor].bytes);
 }
 
 cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host) {
-    return exec->memory->device->backend->put(exec->memory->device, address(exec, tensor), host, exec->program->tensor[tensor].bytes);
+    return device_of(exec)->backend->put(device_of(exec), address(exec, tensor), host, exec->program->tensor[tensor].bytes);
 }

@@ -1,8 +1,12 @@
 /* exec.h: a program bound to a device: regions reserved, pointers resolved, kernels prepared; then run, again and again.
  *
  * Laws
- *   - Everything is allocated by open; cr_exec_run allocates nothing.
- *   - Programs of one run share the store region and one pool region (the maximum of their needs, not the sum). */
+ *   - Everything is allocated by open and by the first run; no later run allocates.
+ *   - Programs of one run share the store region and one pool region (the maximum of their needs, not the sum).
+ *   - On a device that works beside the host (backend->async), feed and run return when the work is enqueued: the host
+ *     prepares the next batch meanwhile and asks for results afterwards. The first run launches op by op and records the
+ *     program; all later ones replay the recording (a CUDA graph).
+ *   - CRESNET_SYNC=1 waits after every op, so that a fault names its op; nothing is recorded then. */
 #ifndef CR_EXEC_H
 #define CR_EXEC_H
 
@@ -12,12 +16,18 @@
 /* How passes see this device. The target refers to the device and must not outlive it. */
 struct cr_target cr_device_target(struct cr_device *device);
 
+struct cr_feed_ring; /* slots that batches travel through: exec_feed.c */
+
 /* The memory that the programs of a run share. */
 struct cr_memory {
-    struct cr_device *device;
-    void             *region[CR_REGIONS];
-    size_t            bytes[CR_REGIONS];
+    struct cr_device    *device;
+    void                *region[CR_REGIONS];
+    size_t               bytes[CR_REGIONS];
+    struct cr_feed_ring *ring; /* NULL: batches are copied straight into the INPUT region */
 };
+/* Bytes of device memory that cr_memory_open will take, slots of the ring included. */
+size_t            cr_memory_need(const struct cr_device *device, const struct cr_store *store,
+                                 const struct cr_program *const *programs, int count);
 CR_MUST cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_store *store,
                                  const struct cr_program *const *programs, int count);
 void              cr_memory_close(struct cr_memory *memory);
@@ -25,18 +35,40 @@ void              cr_memory_close(struct cr_memory *memory);
 struct cr_exec;
 /* Binds a compiled program. The program and memory must outlive the exec. */
 CR_MUST cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memory, struct cr_exec **out);
-void              cr_exec_close(struct cr_exec *exec); /* NULL is fine */
-/* Copies a batch into the input region: images u8 [N,H,W,3], labels i32 [N] (NULL: -1). */
-CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels);
+void              cr_exec_close(struct cr_exec *exec); /* waits for what is under way; NULL is fine */
+/* Brings a batch to the INPUT region, in order with the runs: images u8 [N,H,W,3], labels i32 [N] (NULL: -1), boxes i32
+ * [N,4] (NULL: 0; ignored by a program without them). The arrays may be reused at once. */
+CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes);
 CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step);
-/* Runs ops [first, last] only; for verify and profile. */
+/* Runs ops [first, last] only, never from the recording; for verify and profile. */
 CR_MUST cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last);
+
+/* What a run left for the host: sums over the batch, and for programs that update, how that went. */
+struct cr_exec_result {
+    double  loss_sum, valid, right1, right5;
+    double  norm_squared, loss_scale;
+    bool    nonfinite; /* a gradient or the loss was not finite: no update */
+    int64_t skipped;   /* updates suppressed so far */
+};
+enum { CR_EXEC_RESULTS = 4 };
+/* Number of runs so far. The newest CR_EXEC_RESULTS of them can be asked about: run = 1 for the first. Waits for it. */
+int64_t           cr_exec_runs(const struct cr_exec *exec);
+CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out);
+
 /* From now on each pool range is filled with NaN bytes when its tensor dies: a result that changes read memory that was no
  * longer its own. For tests. */
 CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
 const char       *cr_exec_row_name(const struct cr_exec *exec, int op);
-/* Reads a tensor (of the store, or kept) to the host / writes one. */
+/* Reads a tensor (of the store, or kept) to the host / writes one; waits for the runs before. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
+
+/* ---- exec_feed.c, for exec.c ---- */
+CR_MUST cr_status cr_feed_open(struct cr_device *device, size_t bytes, struct cr_feed_ring **out); /* NULL on a device without async */
+void              cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring);
+size_t            cr_feed_need(const struct cr_device *device, size_t bytes); /* device bytes of the ring */
+/* Host memory of the next slot; cr_feed_send copies its first `bytes` to `input` in the compute lane's order. */
+CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
+CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, void *input, size_t bytes);
 
 #endif

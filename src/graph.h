@@ -197,7 +197,7 @@ struct cr_program {
     int                    layers, layer_capacity;
     size_t                 region_bytes[CR_REGIONS]; /* set by plan (POOL) and by the builder */
     size_t                 bound_bytes;              /* lower bound of the pool; set by plan */
-    int                    images, labels, logits, metrics; /* tensor ids, CR_NONE when absent */
+    int                    images, labels, boxes, logits, metrics; /* tensor ids, CR_NONE when absent */
     bool                   failed;                   /* out of memory while building, or too_large */
     bool                   too_large;                /* a tensor beyond CR_TENSOR_BYTES_MAX was asked for */
     struct cr_arena        arena;

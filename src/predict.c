@@ -40,7 +40,7 @@ cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int
     for (int first = 0; first < count; first += batch) {
         int n = CR_MIN(batch, count - first);
         for (int i = 0; i < n; i++) CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes));
-        CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL));
+        CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL, NULL));
         CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
         CR_TRY_OUT(cr_exec_get(s->eval_exec, s->eval.logits, logits));
         for (int i = 0; i < n; i++) top_classes(logits + (size_t)i * (size_t)classes, classes, &out[first + i]);

@@ -74,7 +74,7 @@ static cr_status train_step(struct cr_run *run, struct cr_step_result *out) {
         struct cr_batch batch;
         float           metrics[4];
         CR_TRY(cr_loader_next(run->loader, &batch));
-        cr_status status = cr_exec_feed(s->train_exec[which], batch.images, batch.labels);
+        cr_status status = cr_exec_feed(s->train_exec[which], batch.images, batch.labels, NULL);
         cr_loader_release(run->loader, &batch);
         CR_TRY(status);
         CR_TRY(cr_exec_run(s->train_exec[which], &block));

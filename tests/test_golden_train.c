@@ -64,7 +64,7 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
         int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
         float metrics[4];
         make_batch(step * parts + i, pixels, labels);
-        CR_TRY(cr_exec_feed(s->train_exec[which], pixels, labels));
+        CR_TRY(cr_exec_feed(s->train_exec[which], pixels, labels, NULL));
         CR_TRY(cr_exec_run(s->train_exec[which], &block));
         CR_TRY(cr_exec_get(s->train_exec[which], s->train[which].metrics, metrics));
         *loss += (double)metrics[0] / (double)metrics[1] / parts;

@@ -67,7 +67,7 @@ static void logits_of(const char *name) {
     REQUIRE_OK(open_arch(name, false, &c, &s));
     snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
     REQUIRE_OK(cr_session_load_weights(&s, path, true));
-    REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL));
+    REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
     REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
     REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
     double theirs = 0, got = 0;

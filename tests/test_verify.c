@@ -179,7 +179,7 @@ static cr_status feed(struct run *r) {
     const double state[CR_STATE_COUNT] = {1};
     int          t = cr_tensor_find(&r->p, "plane.state");
     if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, state));
-    return cr_exec_feed(r->exec, images, labels);
+    return cr_exec_feed(r->exec, images, labels, NULL);
 }
 
 static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fuse) {

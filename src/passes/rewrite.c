@@ -66,7 +66,7 @@ void cr_edit_replace(struct cr_edit *edit, int index, const struct cr_op *fresh)
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor) {
     const struct cr_program *p = edit->program;
     if (tensor < 0 || p->tensor[tensor].region != CR_REGION_POOL || p->tensor[tensor].keep) return false;
-    return tensor != p->images && tensor != p->labels && tensor != p->logits && tensor != p->metrics;
+    return tensor != p->images && tensor != p->labels && tensor != p->boxes && tensor != p->logits && tensor != p->metrics;
 }
 
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind) {
@@ -131,7 +131,7 @@ cr_status cr_edit_finish(struct cr_edit *edit) {
         p->op[ops] = p->op[i];
         remap_op(&p->op[ops++], map);
     }
-    int *refs[] = {&p->images, &p->labels, &p->logits, &p->metrics};
+    int *refs[] = {&p->images, &p->labels, &p->boxes, &p->logits, &p->metrics};
     for (size_t i = 0; i < CR_COUNT(refs); i++) remap(refs[i], map);
     p->tensors                      = tensors;
     p->ops                          = ops;

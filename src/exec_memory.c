@@ -1,0 +1,84 @@
+/* exec_memory.c: the device as passes see it, and the memory that the programs of a run share. See exec.h. */
+#include "exec.h"
+
+#include <string.h>
+
+/* ---- the device as a target of passes ---- */
+
+static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
+    int index;
+    return cr_row_find(self, p, op, 0, &index) != NULL;
+}
+
+/* Names the op and the shapes of its operands, for the message of an op that no row takes. */
+static void describe_op(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    int ids[8], n = cr_op_reads(op, ids);
+    cr_text_add(out, "%s of layer %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?");
+    for (int i = 0; i < n; i++) {
+        const struct cr_tensor *t = &p->tensor[ids[i]];
+        cr_text_add(out, "%s%s[%lld,%lld,%lld,%lld]", i ? ", " : ": ", cr_dtype_name(t->dtype), (long long)t->dim[0],
+                    (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
+    }
+}
+
+static cr_status target_select(void *self, const struct cr_program *p, const struct cr_op *op, int *row, size_t *workspace) {
+    struct cr_device       *device = self;
+    const struct cr_kernel *kernel = cr_row_find(device, p, op, 0, row);
+    if (!kernel) {
+        struct cr_text text = {0};
+        describe_op(p, op, &text);
+        cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s", device->backend->name, text.data ? text.data : "an op");
+        cr_text_free(&text);
+        return status;
+    }
+    *workspace = 0;
+    if (!kernel->prepare) return CR_OK;
+    void *prepared = NULL;
+    CR_TRY(kernel->prepare(device, p, op, &prepared, workspace));
+    if (kernel->release) kernel->release(prepared);
+    return CR_OK;
+}
+
+struct cr_target cr_device_target(struct cr_device *device) {
+    return (struct cr_target){.self = device, .alignment = device->caps.alignment, .bytes_per_s = device->caps.bytes_per_s,
+                              .flops_per_s = device->caps.flops_per_s, .accepts = target_accepts, .select = target_select};
+}
+
+/* ---- memory ---- */
+
+static void sum_up(const struct cr_store *store, const struct cr_program *const *programs, int count, size_t bytes[CR_REGIONS]) {
+    memset(bytes, 0, CR_REGIONS * sizeof *bytes);
+    bytes[CR_REGION_STORE] = cr_store_bytes(store);
+    for (int i = 0; i < count; i++)
+        for (int r = CR_REGION_POOL; r < CR_REGIONS; r++) bytes[r] = CR_MAX(bytes[r], programs[i]->region_bytes[r]);
+    for (int r = 0; r < CR_REGIONS; r++) bytes[r] = CR_MAX(bytes[r], (size_t)256);
+}
+
+size_t cr_memory_need(const struct cr_device *device, const struct cr_store *store, const struct cr_program *const *programs,
+                      int count) {
+    size_t bytes[CR_REGIONS], sum = 0;
+    sum_up(store, programs, count, bytes);
+    for (int r = 0; r < CR_REGIONS; r++) sum += bytes[r];
+    return sum + cr_feed_need(device, bytes[CR_REGION_INPUT]);
+}
+
+cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_store *store,
+                         const struct cr_program *const *programs, int count) {
+    struct cr_memory m      = {.device = device};
+    cr_status        status = CR_OK;
+    sum_up(store, programs, count, m.bytes);
+    for (int r = 0; r < CR_REGIONS; r++) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
+    CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], &m.ring));
+    *memory = m;
+    return CR_OK;
+out:
+    cr_memory_close(&m);
+    return status;
+}
+
+void cr_memory_close(struct cr_memory *memory) {
+    cr_feed_close(memory->device, memory->ring);
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (memory->region[r]) memory->device->backend->release(memory->device, memory->region[r]);
+    *memory = (struct cr_memory){0};
+}
