@@ -19,7 +19,7 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
-enum { CR_CUDA_ALIGN = 256, CR_CUDA_STEP_SLOTS = 8, CR_CUDA_BLAS_BYTES = 32 << 20 };
+enum { CR_CUDA_ALIGN = 256, CR_CUDA_STEP_SLOTS = 8, CR_CUDA_BLAS_BYTES = 32 << 20, CR_CUDA_ROWS_MAX = 128 };
 
 struct cudnn_cache; /* of built plans: cudnn_conv.c */
 
@@ -34,6 +34,9 @@ struct cuda_device {
     struct ck_step  *step_slots;   /* page-locked ring of CR_CUDA_STEP_SLOTS */
     cudaEvent_t      step_done[CR_CUDA_STEP_SLOTS];
     int64_t          steps;
+    void            *ring[2];      /* page-locked pieces that put and get pass through */
+    cudaEvent_t      ring_done[2];
+    const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
 };
 
@@ -95,7 +98,10 @@ extern const struct cr_kernel *const cr_cuda_dense_rows[];  /* dense_cublas.c */
 extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* rows_bn.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check, sgd */
-extern const struct cr_kernel *const *const cr_cuda_tables[]; /* all of them; ends with NULL */
+void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
+
+extern const struct cr_backend cr_backend_cuda;
+extern const struct cr_async   cr_cuda_async; /* cuda_async.c */
 
 /* cuda_init.c */
 cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);

@@ -1,5 +1,15 @@
-/* cuda_kernels.c: the GPU's rows. The order of the tables does not matter (each op kind stands in one, or in conv's two). */
+/* cuda_kernels.c: the GPU's rows in one table. Each op kind stands in one of the tables but for convolutions: cuDNN's rows
+ * come before our own. */
 #include "cuda.h"
 
-const struct cr_kernel *const *const cr_cuda_tables[] = {cr_cudnn_conv_rows, cr_cuda_conv_rows, cr_cuda_dense_rows,
-                                                         cr_cuda_bn_rows, cr_cuda_data_rows, cr_cuda_train_rows, NULL};
+void cr_cuda_rows_collect(struct cuda_device *device) {
+    const struct cr_kernel *const *const tables[] = {cr_cudnn_conv_rows, cr_cuda_conv_rows, cr_cuda_dense_rows,
+                                                     cr_cuda_bn_rows,    cr_cuda_data_rows, cr_cuda_train_rows};
+    int count = 0;
+    for (size_t t = 0; t < CR_COUNT(tables); t++)
+        for (const struct cr_kernel *const *row = tables[t]; *row; row++) {
+            CR_ASSERT(count < CR_CUDA_ROWS_MAX);
+            device->rows[count++] = *row;
+        }
+    device->rows[count] = NULL;
+}

@@ -1,0 +1,119 @@
+/* cuda_async.c: what the GPU does beside the host: page-locked memory, copies on lanes, marks (events), recordings (graphs). */
+#include "cuda.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <string.h>
+
+static cr_status host_reserve(struct cr_device *device, size_t bytes, void **out) {
+    (void)device;
+    void *host = NULL;
+    CUDA_TRY(cudaHostAlloc(&host, CR_MAX(bytes, (size_t)1), cudaHostAllocDefault));
+    memset(host, 0, bytes);
+    *out = host;
+    return CR_OK;
+}
+
+static void host_release(struct cr_device *device, void *host) {
+    (void)device;
+    (void)cudaFreeHost(host);
+}
+
+static cr_status copy(struct cr_device *device, enum cr_lane lane, void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind) {
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->lane[lane]));
+    return CR_OK;
+}
+static cr_status put(struct cr_device *device, enum cr_lane lane, void *dst, const void *host, size_t bytes) {
+    return copy(device, lane, dst, host, bytes, cudaMemcpyHostToDevice);
+}
+static cr_status get(struct cr_device *device, enum cr_lane lane, void *host, const void *src, size_t bytes) {
+    return copy(device, lane, host, src, bytes, cudaMemcpyDeviceToHost);
+}
+static cr_status move(struct cr_device *device, enum cr_lane lane, void *dst, const void *src, size_t bytes) {
+    return copy(device, lane, dst, src, bytes, cudaMemcpyDeviceToDevice);
+}
+
+static cr_status mark_open(struct cr_device *device, void **mark) {
+    (void)device;
+    cudaEvent_t event;
+    CUDA_TRY(cudaEventCreate(&event)); /* with time: profile and bench ask for it */
+    *mark = event;
+    return CR_OK;
+}
+static void mark_close(struct cr_device *device, void *mark) {
+    (void)device;
+    if (mark) (void)cudaEventDestroy(mark);
+}
+static cr_status mark_set(struct cr_device *device, enum cr_lane lane, void *mark) {
+    CUDA_TRY(cudaEventRecord(mark, cuda_of(device)->lane[lane]));
+    return CR_OK;
+}
+static cr_status lane_wait(struct cr_device *device, enum cr_lane lane, void *mark) {
+    CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->lane[lane], mark, 0));
+    return CR_OK;
+}
+static cr_status host_wait(struct cr_device *device, void *mark) {
+    (void)device;
+    CUDA_TRY(cudaEventSynchronize(mark));
+    return CR_OK;
+}
+static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
+    (void)device;
+    float ms;
+    CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+    *seconds = (double)ms * 1e-3;
+    return CR_OK;
+}
+
+/* Relaxed: other threads of the program, and cuDNN's loading of kernels, may go on calling CUDA meanwhile. */
+static cr_status record_begin(struct cr_device *device) {
+    CUDA_TRY(cudaStreamBeginCapture(cuda_of(device)->lane[CR_LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
+    return CR_OK;
+}
+
+static cr_status record_end(struct cr_device *device, void **recording) {
+    cudaGraph_t     graph = NULL;
+    cudaGraphExec_t exec  = NULL;
+    CUDA_TRY(cudaStreamEndCapture(cuda_of(device)->lane[CR_LANE_COMPUTE], &graph));
+    cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    CUDA_TRY(error);
+    error = cudaGraphUpload(exec, cuda_of(device)->lane[CR_LANE_COMPUTE]); /* now, not with the first replay */
+    if (error != cudaSuccess) {
+        (void)cudaGraphExecDestroy(exec);
+        CUDA_TRY(error);
+    }
+    *recording = exec;
+    return CR_OK;
+}
+
+static cr_status replay(struct cr_device *device, void *recording) {
+    CUDA_TRY(cudaGraphLaunch(recording, cuda_of(device)->lane[CR_LANE_COMPUTE]));
+    return CR_OK;
+}
+static void recording_close(struct cr_device *device, void *recording) {
+    (void)device;
+    if (recording) (void)cudaGraphExecDestroy(recording);
+}
+
+static void range_push(const char *name) { (void)nvtxRangePushA(name); }
+static void range_pop(void) { (void)nvtxRangePop(); }
+
+const struct cr_async cr_cuda_async = {
+    .host_reserve    = host_reserve,
+    .host_release    = host_release,
+    .put             = put,
+    .get             = get,
+    .move            = move,
+    .mark_open       = mark_open,
+    .mark_close      = mark_close,
+    .mark_set        = mark_set,
+    .lane_wait       = lane_wait,
+    .host_wait       = host_wait,
+    .elapsed         = elapsed,
+    .record_begin    = record_begin,
+    .record_end      = record_end,
+    .replay          = replay,
+    .recording_close = recording_close,
+    .range_push      = range_push,
+    .range_pop       = range_pop,
+};

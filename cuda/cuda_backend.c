@@ -1,0 +1,273 @@
+/* cuda_backend.c: the GPU as a device: opening it, memory, copies that wait, the step block. What runs beside the host is in
+ * cuda_async.c. */
+#include "cuda.h"
+#include "cuda_libs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CC_LEAST = 80, RING_BYTES = 4 << 20 };
+
+/* ---- errors ---- */
+
+cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, int line) {
+    cr_status status = error == cudaErrorMemoryAllocation ? CR_ERR_MEMORY : CR_ERR_DEVICE;
+    (void)cudaGetLastError(); /* a fault that does not spoil the device must not be met again by the next call */
+    return cr_error_set(status, file, line, "GPU: %s (%.*s)", cudaGetErrorString(error), (int)strcspn(what, "("), what);
+}
+
+cr_status cr_cudnn_fail(cudnnStatus_t error, const char *what, const char *file, int line) {
+    char last[400] = "";
+    cudnnGetLastErrorString(last, sizeof last);
+    return cr_error_set(CR_ERR_DEVICE, file, line, "cuDNN %zu: %s (%.*s) %s", cudnnGetVersion(), cudnnGetErrorString(error),
+                        (int)strcspn(what, "("), what, last);
+}
+
+cr_status cr_cublas_fail(cublasStatus_t error, const char *what, const char *file, int line) {
+    return cr_error_set(CR_ERR_DEVICE, file, line, "cuBLAS: %s (%.*s)", cublasGetStatusString(error), (int)strcspn(what, "("), what);
+}
+
+/* ---- available, open ---- */
+
+static const char *count_error_text(cudaError_t error) {
+    switch (error) {
+    case cudaErrorNoDevice: return "no NVIDIA GPU was found on this machine";
+    case cudaErrorInsufficientDriver:
+        return "the NVIDIA driver is missing or older than this build's CUDA (see cresnet --version and nvidia-smi): install a newer one";
+    default: return "the NVIDIA driver does not answer (try nvidia-smi)";
+    }
+}
+
+static bool cuda_available(const char **why) {
+    int         count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    *why              = NULL;
+    if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        *why = count_error_text(error);
+        return false;
+    }
+    *why = cr_cuda_libs_missing();
+    return *why == NULL;
+}
+
+/* Round shares of the data sheet that good kernels reach. */
+static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) {
+    int clock_khz = 0, memory_khz = 0;
+    (void)cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, d->index);
+    (void)cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->index);
+    const double per_cycle = d->cc >= 90 ? 4096 : 2048; /* 16-bit matrix FLOPs a multiprocessor and cycle */
+    d->base.caps.bytes_per_s = 0.875 * 2e3 * memory_khz * prop->memoryBusWidth / 8;
+    d->base.caps.flops_per_s = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
+    if (d->base.caps.bytes_per_s <= 0) d->base.caps.bytes_per_s = 1e12;
+    if (d->base.caps.flops_per_s <= 0) d->base.caps.flops_per_s = 1e14;
+}
+
+static void describe(struct cuda_device *d, const struct cudaDeviceProp *prop) {
+    int runtime = 0, driver = 0;
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)cudaDriverGetVersion(&driver);
+    const size_t dnn = cudnnGetVersion();
+    if (snprintf(d->base.caps.text, sizeof d->base.caps.text,
+                 "%.60s, %.0f GiB, compute capability %d.%d, CUDA %d.%d, driver %d.%d, cuDNN %zu.%zu.%zu", prop->name,
+                 (double)prop->totalGlobalMem / (1 << 30), prop->major, prop->minor, runtime / 1000, runtime % 1000 / 10,
+                 driver / 1000, driver % 1000 / 10, dnn / 10000, dnn % 10000 / 100, dnn % 100) < 0)
+        d->base.caps.text[0] = 0;
+}
+
+static cr_status check_index(int index) {
+    int count = 0;
+    CUDA_TRY(cudaGetDeviceCount(&count));
+    if (index < count) return CR_OK;
+    return CR_FAIL(CR_ERR_DEVICE, "train.gpu = %d: this machine has %d GPU%s, numbered from 0", index, count, count == 1 ? "" : "s");
+}
+
+static cr_status open_lanes(struct cuda_device *d) {
+    for (int l = 0; l < CR_LANES; l++) CUDA_TRY(cudaStreamCreateWithFlags(&d->lane[l], cudaStreamNonBlocking));
+    CUDA_TRY(cudaMalloc((void **)&d->step, sizeof *d->step));
+    CUDA_TRY(cudaHostAlloc((void **)&d->step_slots, CR_CUDA_STEP_SLOTS * sizeof *d->step_slots, cudaHostAllocDefault));
+    for (int i = 0; i < CR_CUDA_STEP_SLOTS; i++) CUDA_TRY(cudaEventCreateWithFlags(&d->step_done[i], cudaEventDisableTiming));
+    for (int i = 0; i < 2; i++) {
+        CUDA_TRY(cudaHostAlloc(&d->ring[i], RING_BYTES, cudaHostAllocDefault));
+        CUDA_TRY(cudaEventCreateWithFlags(&d->ring_done[i], cudaEventDisableTiming));
+    }
+    return CR_OK;
+}
+
+static cr_status open_device(struct cuda_device *d) {
+    struct cudaDeviceProp prop;
+    CR_TRY(check_index(d->index));
+    CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
+    d->cc              = prop.major * 10 + prop.minor;
+    d->multiprocessors = prop.multiProcessorCount;
+    if (d->cc < CC_LEAST)
+        return CR_FAIL(CR_ERR_DEVICE, "%s has compute capability %d.%d; cresnet needs a GPU of 8.0 or later: use --device cpu", prop.name,
+                       prop.major, prop.minor);
+    CUDA_TRY(cudaSetDevice(d->index));
+    CR_TRY(open_lanes(d));
+    d->base.caps.alignment = CR_CUDA_ALIGN;
+    d->base.caps.half      = true;
+    set_rates(d, &prop);
+    describe(d, &prop);
+    return CR_OK;
+}
+
+static void cuda_close(struct cr_device *base) {
+    struct cuda_device *d = cuda_of(base);
+    (void)cudaDeviceSynchronize(); /* errors were told by the call that met them */
+    cr_cudnn_cache_close(d->plans);
+    if (d->cudnn) (void)cudnnDestroy(d->cudnn);
+    if (d->cublas) (void)cublasDestroy(d->cublas);
+    (void)cudaFree(d->blas_workspace);
+    (void)cudaFree(d->step);
+    if (d->step_slots) (void)cudaFreeHost(d->step_slots);
+    for (int i = 0; i < CR_CUDA_STEP_SLOTS; i++)
+        if (d->step_done[i]) (void)cudaEventDestroy(d->step_done[i]);
+    for (int i = 0; i < 2; i++) {
+        if (d->ring[i]) (void)cudaFreeHost(d->ring[i]);
+        if (d->ring_done[i]) (void)cudaEventDestroy(d->ring_done[i]);
+    }
+    for (int l = 0; l < CR_LANES; l++)
+        if (d->lane[l]) (void)cudaStreamDestroy(d->lane[l]);
+    (void)cudaGetLastError();
+    cr_free(d);
+}
+
+static cr_status cuda_open(const struct cr_device_options *options, struct cr_device **out) {
+    struct cuda_device *d;
+    CR_ALLOC(d, 1);
+    d->base.backend = &cr_backend_cuda;
+    d->base.options = *options;
+    d->index        = options->index;
+    cr_cuda_rows_collect(d);
+    d->base.rows     = d->rows;
+    cr_status status = open_device(d);
+    if (status != CR_OK) {
+        cuda_close(&d->base);
+        return cr_error_forward(status, __FILE__, __LINE__);
+    }
+    *out = &d->base;
+    return CR_OK;
+}
+
+cr_status cr_cuda_cudnn(struct cuda_device *d, cudnnHandle_t *out) {
+    if (!d->cudnn) {
+        CUDNN_TRY(cudnnCreate(&d->cudnn));
+        CUDNN_TRY(cudnnSetStream(d->cudnn, d->lane[CR_LANE_COMPUTE]));
+    }
+    *out = d->cudnn;
+    return CR_OK;
+}
+
+cr_status cr_cuda_cublas(struct cuda_device *d, cublasHandle_t *out) {
+    if (!d->cublas) {
+        CUBLAS_TRY(cublasCreate(&d->cublas));
+        CUDA_TRY(cudaMalloc(&d->blas_workspace, CR_CUDA_BLAS_BYTES)); /* its own would be allocated in mid-run */
+        CUBLAS_TRY(cublasSetStream(d->cublas, d->lane[CR_LANE_COMPUTE]));
+        CUBLAS_TRY(cublasSetWorkspace(d->cublas, d->blas_workspace, CR_CUDA_BLAS_BYTES));
+    }
+    *out = d->cublas;
+    return CR_OK;
+}
+
+/* ---- memory ---- */
+
+static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) {
+    struct cuda_device *d      = cuda_of(base);
+    void               *region = NULL;
+    cudaError_t         error  = cudaMalloc(&region, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return CR_FAIL(CR_ERR_MEMORY, "the GPU has no %.0f MiB in one piece left", (double)bytes / (1 << 20));
+    }
+    CUDA_TRY(error);
+    error = cudaMemsetAsync(region, 0, bytes, d->lane[CR_LANE_COMPUTE]);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(d->lane[CR_LANE_COMPUTE]);
+    if (error != cudaSuccess) {
+        (void)cudaFree(region);
+        CUDA_TRY(error);
+    }
+    *out = region;
+    return CR_OK;
+}
+
+static void cuda_release(struct cr_device *device, void *region) {
+    (void)device;
+    (void)cudaFree(region);
+}
+
+static size_t cuda_memory_free(struct cr_device *device) {
+    size_t free_bytes = 0, total = 0;
+    (void)device;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) (void)cudaGetLastError();
+    return free_bytes;
+}
+
+/* ---- copies that wait: through two page-locked pieces, so that one is filled while the other travels ---- */
+
+static cr_status cuda_put(struct cr_device *base, void *dst, const void *host, size_t bytes) {
+    struct cuda_device *d      = cuda_of(base);
+    cudaStream_t        stream = d->lane[CR_LANE_COMPUTE];
+    for (size_t at = 0, turn = 0; at < bytes; at += RING_BYTES, turn++) {
+        const size_t piece = CR_MIN((size_t)RING_BYTES, bytes - at), i = turn % 2;
+        CUDA_TRY(cudaEventSynchronize(d->ring_done[i]));
+        memcpy(d->ring[i], (const char *)host + at, piece);
+        CUDA_TRY(cudaMemcpyAsync((char *)dst + at, d->ring[i], piece, cudaMemcpyHostToDevice, stream));
+        CUDA_TRY(cudaEventRecord(d->ring_done[i], stream));
+    }
+    return CR_OK; /* host memory is free; what follows on the lane sees the new bytes */
+}
+
+static cr_status cuda_get(struct cr_device *base, void *host, const void *src, size_t bytes) {
+    struct cuda_device *d      = cuda_of(base);
+    cudaStream_t        stream = d->lane[CR_LANE_COMPUTE];
+    const size_t        pieces = (bytes + RING_BYTES - 1) / RING_BYTES;
+    for (size_t turn = 0; turn <= pieces; turn++) {
+        if (turn < pieces) {
+            const size_t at = turn * RING_BYTES, piece = CR_MIN((size_t)RING_BYTES, bytes - at);
+            CUDA_TRY(cudaMemcpyAsync(d->ring[turn % 2], (const char *)src + at, piece, cudaMemcpyDeviceToHost, stream));
+            CUDA_TRY(cudaEventRecord(d->ring_done[turn % 2], stream));
+        }
+        if (turn == 0) continue;
+        const size_t at = (turn - 1) * RING_BYTES, piece = CR_MIN((size_t)RING_BYTES, bytes - at);
+        CUDA_TRY(cudaEventSynchronize(d->ring_done[(turn - 1) % 2]));
+        memcpy((char *)host + at, d->ring[(turn - 1) % 2], piece);
+    }
+    return CR_OK;
+}
+
+static cr_status cuda_sync(struct cr_device *base) {
+    struct cuda_device *d = cuda_of(base);
+    for (int l = 0; l < CR_LANES; l++) CUDA_TRY(cudaStreamSynchronize(d->lane[l]));
+    return CR_OK;
+}
+
+/* ---- the step block ---- */
+
+static cr_status cuda_set_step(struct cr_device *base, const struct cr_step_block *step) {
+    struct cuda_device *d    = cuda_of(base);
+    const int           slot = (int)(d->steps++ % CR_CUDA_STEP_SLOTS);
+    CUDA_TRY(cudaEventSynchronize(d->step_done[slot]));
+    d->step_slots[slot] = (struct ck_step){.lr = step->lr, .momentum = step->momentum, .weight_decay = step->weight_decay,
+                                           .clip_norm = step->clip_norm, .step = step->step, .seed = step->seed};
+    CUDA_TRY(cudaMemcpyAsync(d->step, &d->step_slots[slot], sizeof *d->step, cudaMemcpyHostToDevice, d->lane[CR_LANE_COMPUTE]));
+    CUDA_TRY(cudaEventRecord(d->step_done[slot], d->lane[CR_LANE_COMPUTE]));
+    return CR_OK;
+}
+
+const struct cr_backend cr_backend_cuda = {
+    .name        = "cuda",
+    .available   = cuda_available,
+    .open        = cuda_open,
+    .close       = cuda_close,
+    .reserve     = cuda_reserve,
+    .release     = cuda_release,
+    .put         = cuda_put,
+    .get         = cuda_get,
+    .sync        = cuda_sync,
+    .memory_free = cuda_memory_free,
+    .set_step    = cuda_set_step,
+    .async       = &cr_cuda_async,
+    .init_store  = cr_cuda_init_store,
+};
