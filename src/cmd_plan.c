@@ -22,13 +22,14 @@ static cr_status open_model(struct plan *p) {
     const struct cr_config  *c = &p->config;
     struct cr_prepare        train, eval;
     int                      classes;
-    struct cr_device_options device = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic};
+    enum cr_dtype            real;
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
-    CR_TRY(cr_device_open(c->train.device, &device, &p->device));
+    CR_TRY(cr_session_device(c, false, &p->device, &real));
     CR_TRY(cr_model_open(c, classes, train.size, eval.size, &p->model));
     p->has_model = true;
+    cr_model_set_real(&p->model, real);
     return CR_OK;
 }
 

@@ -1,23 +1,30 @@
 /* evaluate.c: a data set through the eval program. See session.h. */
 #include "session.h"
 
+static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores *out) {
+    struct cr_exec_result r;
+    CR_TRY(cr_exec_result(s->eval_exec, run, &r));
+    out->loss_sum += r.loss_sum;
+    out->images += (int64_t)r.valid;
+    out->right1 += (int64_t)r.right1;
+    out->right5 += (int64_t)r.right5;
+    return CR_OK;
+}
+
+/* The result of a batch is asked for when the next one is under way. */
 static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop, struct cr_scores *out) {
     const struct cr_step_block step = {0};
-    for (;;) {
+    for (int64_t pending = 0;;) {
         struct cr_batch batch;
-        float           metrics[4];
         if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
         CR_TRY(cr_loader_next(loader, &batch));
-        if (batch.count == 0) return CR_OK;
+        if (batch.count == 0) return pending ? add_result(s, pending, out) : CR_OK;
         cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
         cr_loader_release(loader, &batch);
         CR_TRY(status);
         CR_TRY(cr_exec_run(s->eval_exec, &step));
-        CR_TRY(cr_exec_get(s->eval_exec, s->eval.metrics, metrics));
-        out->loss_sum += (double)metrics[0];
-        out->images += (int64_t)metrics[1];
-        out->right1 += (int64_t)metrics[2];
-        out->right5 += (int64_t)metrics[3];
+        if (pending) CR_TRY(add_result(s, pending, out));
+        pending = cr_exec_runs(s->eval_exec);
     }
 }
 

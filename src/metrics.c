@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -88,13 +89,16 @@ static void format_progress(const struct cr_report *r, int64_t step, char *buf, 
 }
 
 static void log_interval(struct cr_report *r, int64_t step) {
-    char   json[512], human[512];
+    char   json[512], human[512], norm[32] = "null", scale[80] = "";
     double valid = r->sum.valid > 0 ? r->sum.valid : 1;
+    if (isfinite(r->sum.grad_norm)) snprintf(norm, sizeof norm, "%.6g", r->sum.grad_norm);
+    if (r->sum.loss_scale > 0)
+        snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped\":%" PRId64, r->sum.loss_scale, r->sum.skipped);
     snprintf(json, sizeof json,
-             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_norm\":%.6g,\"images_per_s\":%.1f,\"data_wait\":%.4f",
+             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
              step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.right1 / valid,
-             r->sum.right5 / valid, r->sum.lr, r->sum.grad_norm, r->images_per_s,
-             r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0);
+             r->sum.right5 / valid, r->sum.lr, norm, r->images_per_s,
+             r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
     format_progress(r, step, human, sizeof human);
     cr_report_event(r, "train", json, r->terminal ? NULL : human);
 }
@@ -120,6 +124,8 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
     r->sum.right5 += result->right5;
     r->sum.lr        = result->lr;
     r->sum.grad_norm = result->grad_norm;
+    r->sum.loss_scale = result->loss_scale;
+    r->sum.skipped    = result->skipped;
     r->steps++;
     r->interval_ns += now - r->clock_ns;
     r->wait_ns += result->wait_ns - r->wait_start_ns;

@@ -16,7 +16,9 @@ struct cr_report_options {
 };
 struct cr_step_result { /* sums over the step's micro-batches */
     double  loss_sum, valid, right1, right5;
-    double  lr, grad_norm;
+    double  lr, grad_norm; /* not finite when the update was suppressed */
+    double  loss_scale;    /* fp16: the factor of the loss, else 0 */
+    int64_t skipped;       /* fp16: updates suppressed since the run began */
     int64_t wait_ns; /* loader wait since the run began */
 };
 

@@ -21,6 +21,14 @@ static void top_classes(const float *logits, int classes, struct cr_prediction *
     }
 }
 
+/* The program's type may be narrower than float. */
+static cr_status read_logits(struct cr_session *s, void *raw, float *logits) {
+    const struct cr_tensor *t = &s->eval.tensor[s->eval.logits];
+    CR_TRY(cr_exec_get(s->eval_exec, s->eval.logits, raw));
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) logits[i] = (float)cr_number_load(t->dtype, raw, i);
+    return CR_OK;
+}
+
 static cr_status prepare_picture(const struct cr_session *s, const char *path, uint8_t *dst) {
     struct cr_image image = {0};
     CR_TRY(cr_image_read(path, &image));
@@ -36,17 +44,19 @@ cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int
     cr_status                  status  = CR_OK;
     uint8_t                   *images  = cr_alloc((size_t)batch, bytes);
     float                     *logits  = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
-    if (!images || !logits) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
+    void                      *raw     = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
+    if (!images || !logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
     for (int first = 0; first < count; first += batch) {
         int n = CR_MIN(batch, count - first);
         for (int i = 0; i < n; i++) CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes));
         CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL, NULL));
         CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
-        CR_TRY_OUT(cr_exec_get(s->eval_exec, s->eval.logits, logits));
+        CR_TRY_OUT(read_logits(s, raw, logits));
         for (int i = 0; i < n; i++) top_classes(logits + (size_t)i * (size_t)classes, classes, &out[first + i]);
     }
 out:
     cr_free(images);
     cr_free(logits);
+    cr_free(raw);
     return status;
 }

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- classes ---- */
 
@@ -48,29 +47,19 @@ static cr_status compile_train(struct cr_session *s) {
 
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
-/* The host's memory is touched page by page as it is zeroed: a system that promises more than it has would kill us then,
- * so what cannot fit is refused first. */
-static bool exceeds_host(const struct cr_session *s, const struct cr_program *const *all, int count) {
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page_bytes <= 0 || strcmp(s->device->backend->name, "cpu") != 0) return false;
-    size_t pool = 0;
+/* `lacks`: bytes short of what is needed; 0: unknown. */
+static cr_status say_what_is_needed(const struct cr_session *s, const struct cr_program *const *all, int count, size_t lacks) {
+    size_t pool = 0, store = cr_store_bytes(&s->model.store), need = cr_memory_need(s->device, &s->model.store, all, count);
+    char   missing[64] = "";
     for (int i = 0; i < count; i++) pool = CR_MAX(pool, all[i]->region_bytes[CR_REGION_POOL]);
-    return mib(pool) + mib(cr_store_bytes(&s->model.store)) > (double)pages * (double)page_bytes / (1 << 20);
-}
-
-static cr_status say_what_is_needed(const struct cr_session *s, const struct cr_program *const *all, int count) {
-    size_t pool = 0, input = 0;
-    for (int i = 0; i < count; i++) {
-        pool  = CR_MAX(pool, all[i]->region_bytes[CR_REGION_POOL]);
-        input = CR_MAX(input, all[i]->region_bytes[CR_REGION_INPUT]);
-    }
+    if (lacks) snprintf(missing, sizeof missing, ", %.0f MiB more than there are", mib(lacks));
     return CR_FAIL(CR_ERR_MEMORY,
-                   "out of memory: the network needs %.0f MiB (parameters and state %.0f, activations %.0f, pictures %.0f) "
+                   "out of memory on %s: the network needs %.0f MiB%s (parameters and state %.0f, activations %.0f, pictures %.0f) "
                    "with train.batch = %lld and %d pixels a side: lower train.batch (and train.eval_batch), or "
-                   "data.image_size (and data.eval_crop)",
-                   mib(cr_store_bytes(&s->model.store)) + mib(pool) + mib(input), mib(cr_store_bytes(&s->model.store)),
-                   mib(pool), mib(input), (long long)(s->trains ? s->batch : s->eval_batch),
-                   s->trains ? s->prepare_train.size : s->prepare_eval.size);
+                   "data.image_size (and data.eval_crop)%s",
+                   s->device->backend->name, mib(need), missing, mib(store), mib(pool), mib(need - store - pool),
+                   (long long)(s->trains ? s->batch : s->eval_batch), s->trains ? s->prepare_train.size : s->prepare_eval.size,
+                   s->device->caps.half && s->model.real == CR_F32 ? ", or set train.precision = fp16" : "");
 }
 
 static cr_status bind_programs(struct cr_session *s) {
@@ -78,9 +67,11 @@ static cr_status bind_programs(struct cr_session *s) {
     int                      count = 0;
     for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
     if (s->has_eval) all[count++] = &s->eval;
-    if (exceeds_host(s, all, count)) return say_what_is_needed(s, all, count);
+    /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
+    const size_t need = cr_memory_need(s->device, &s->model.store, all, count), left = s->device->backend->memory_free(s->device);
+    if (left && need > left) return say_what_is_needed(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
-    if (status == CR_ERR_MEMORY) return say_what_is_needed(s, all, count);
+    if (status == CR_ERR_MEMORY) return say_what_is_needed(s, all, count, 0);
     CR_TRY(status);
     for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
     if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
@@ -89,16 +80,23 @@ static cr_status bind_programs(struct cr_session *s) {
 
 /* ---- open ---- */
 
-static cr_status open_device(struct cr_session *s, const struct cr_session_options *o) {
-    const struct cr_config  *c       = s->config;
-    struct cr_device_options options = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic,
-                                        .ref_only = o->ref_only};
-    CR_TRY(cr_device_open(c->train.device, &options, &s->device));
-    bool cpu = strcmp(s->device->backend->name, "cpu") == 0;
-    if (cpu && c->train.precision != CR_PRECISION_AUTO && c->train.precision != CR_PRECISION_FP32)
-        return cr_config_fail(c, "train.precision", "%s needs a GPU; the CPU device computes in fp32 (auto, fp32)",
-                              cr_word_precision(c->train.precision));
-    return CR_OK;
+static enum cr_precision resolve_precision(const struct cr_config *c, const struct cr_device *device) {
+    if (c->train.precision != CR_PRECISION_AUTO) return c->train.precision;
+    return device->caps.half ? CR_PRECISION_FP16 : CR_PRECISION_FP32;
+}
+
+cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_device **device, enum cr_dtype *real) {
+    const struct cr_device_options options = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic,
+                                              .ref_only = ref_only, .tf32 = c->train.precision == CR_PRECISION_TF32,
+                                              .index = (int)c->train.gpu};
+    CR_TRY(cr_device_open(c->train.device, &options, device));
+    enum cr_precision precision = resolve_precision(c, *device);
+    *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;
+    if ((*device)->caps.half || precision == CR_PRECISION_FP32) return CR_OK;
+    cr_device_close(*device);
+    *device = NULL;
+    return cr_config_fail(c, "train.precision", "%s needs a GPU; the CPU device computes in fp32 (auto, fp32)",
+                          cr_word_precision(c->train.precision));
 }
 
 static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
@@ -110,8 +108,10 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
                               (long long)c->model.classes, classes);
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
-    CR_TRY(open_device(s, o));
+    enum cr_dtype real;
+    CR_TRY(cr_session_device(c, o->ref_only, &s->device, &real));
     CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
+    cr_model_set_real(&s->model, real);
     s->batch      = o->batch ? o->batch : c->train.batch;
     s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
     if (o->train) CR_TRY(compile_train(s));
@@ -141,6 +141,26 @@ void cr_session_close(struct cr_session *s) {
     *s = (struct cr_session){0};
 }
 
+/* ---- values ---- */
+
+static char *state_address(struct cr_session *s, int which) {
+    return (char *)s->memory.region[CR_REGION_STORE] + cr_store_plane_offset(&s->model.store, CR_PLANE_STATE) +
+           (size_t)which * sizeof(double);
+}
+
+/* Where a moving scale starts; it finds its place within the first updates (Micikevicius et al. 2018). */
+static const double scale_start = 65536;
+
+cr_status cr_session_fit_loss_scale(struct cr_session *s) {
+    const struct cr_backend *backend = s->device->backend;
+    double                   scale, wanted = s->config->train.loss_scale;
+    CR_TRY(backend->get(s->device, &scale, state_address(s, CR_STATE_LOSS_SCALE), sizeof scale));
+    if (s->model.real != CR_F16) wanted = 1;
+    else if (wanted == 0) wanted = scale > 1 ? scale : scale_start;
+    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &wanted, sizeof wanted);
+}
+
 cr_status cr_session_init(struct cr_session *s) {
-    return s->device->backend->init_store(s->device, &s->model.store, s->config, s->memory.region[CR_REGION_STORE]);
+    CR_TRY(s->device->backend->init_store(s->device, &s->model.store, s->config, s->memory.region[CR_REGION_STORE]));
+    return cr_session_fit_loss_scale(s);
 }

@@ -39,13 +39,18 @@ struct cr_session {
     int64_t                 batch, eval_batch;
 };
 
+/* Opens the device that [train] names; *real gets the type of activations there: [train] precision, or by the device. */
+CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_only, struct cr_device **device,
+                                    enum cr_dtype *real);
 /* Number of classes without opening the data set where possible: model.classes, the kind's own number, the folder's. */
 CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classes);
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
                                   struct cr_session *out);
 void              cr_session_close(struct cr_session *session);
-/* He's rule into the store, on the device. */
+/* He's rule into the store, on the device; the loss scale as [train] loss_scale says. */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
+/* After loading the state of a run that may have had another precision or loss scale. */
+CR_MUST cr_status cr_session_fit_loss_scale(struct cr_session *session);
 /* Loads model.weights (torchvision's names, or the CIFAR nets' `linear.*`) from a file, step folder or run folder.
  * `exact`: the classifier must fit (evaluation); else model.head decides, and one line says when it starts fresh. */
 CR_MUST cr_status cr_session_load_weights(struct cr_session *session, const char *path, bool exact);

@@ -48,49 +48,85 @@ static void handlers_restore(const struct old_handlers *old) {
 
 /* ---- one update ---- */
 
-static cr_status read_norm(struct cr_run *run, struct cr_step_result *out, bool *nonfinite) {
-    struct cr_session *s    = &run->session;
-    int                last = s->trains - 1, norm = cr_tensor_find(&s->train[last], "grad_norm");
-    float              values[2];
-    CR_TRY(cr_exec_get(s->train_exec[last], norm, values));
-    out->grad_norm = sqrt((double)values[0]);
-    *nonfinite     = values[1] != 0;
+/* A run whose result was not asked for yet. On a device that works beside the host there is always one, so that it has the
+ * next batch before it is done with the last; elsewhere there is none. */
+struct pending {
+    struct cr_exec *exec; /* NULL: none */
+    int64_t         run, step;
+    bool            ends_update;
+    double          lr;
+    int64_t         wait_ns;
+};
+
+struct flight {
+    struct pending        pending;
+    struct cr_step_result sum; /* of the update that the pending run belongs to */
+    struct cr_report     *report;
+};
+
+static cr_status judge_update(const struct cr_run *run, const struct pending *p, const struct cr_exec_result *r, double loss_sum) {
+    const struct cr_config *c        = &run->config;
+    const bool              fp16     = run->session.model.real == CR_F16;
+    const bool              expected = fp16 && c->train.loss_scale == 0 && r->loss_scale > 2; /* the scale finds its place */
+    if (isfinite(loss_sum) && (!r->nonfinite || expected)) return CR_OK;
+    return CR_FAIL(CR_ERR_NUMERIC,
+                   "step %" PRId64 ": the %s is not finite (learning rate %g). The update was not applied and nothing was saved since; "
+                   "the last checkpoint in %s is good. Try a smaller optim.lr, a longer schedule.warmup_epochs, %sor train.clip_norm",
+                   p->step + 1, isfinite(loss_sum) ? "gradient" : "loss", p->lr, run->dir,
+                   fp16 ? "another train.loss_scale (0 finds one), train.precision = bf16, " : "");
+}
+
+/* Waits for the pending run; the last one of an update is reported. */
+static cr_status collect(struct cr_run *run, struct flight *f) {
+    struct pending        p = f->pending;
+    struct cr_exec_result r;
+    if (!p.exec) return CR_OK;
+    f->pending.exec = NULL;
+    CR_TRY(cr_exec_result(p.exec, p.run, &r));
+    f->sum.loss_sum += r.loss_sum;
+    f->sum.valid += r.valid;
+    f->sum.right1 += r.right1;
+    f->sum.right5 += r.right5;
+    if (!p.ends_update) return CR_OK;
+    CR_TRY(judge_update(run, &p, &r, f->sum.loss_sum));
+    f->sum.lr        = p.lr;
+    f->sum.grad_norm = r.nonfinite ? (double)NAN : sqrt(r.norm_squared);
+    f->sum.wait_ns   = p.wait_ns;
+    if (run->session.model.real == CR_F16) {
+        f->sum.loss_scale = r.loss_scale;
+        f->sum.skipped    = r.skipped;
+    }
+    cr_report_step(f->report, p.step + 1, &f->sum);
+    f->sum = (struct cr_step_result){0};
     return CR_OK;
 }
 
+static cr_status run_batch(struct cr_run *run, struct cr_exec *exec, const struct cr_step_block *block) {
+    struct cr_batch batch;
+    CR_TRY(cr_loader_next(run->loader, &batch));
+    cr_status status = cr_exec_feed(exec, batch.images, batch.labels, NULL);
+    cr_loader_release(run->loader, &batch);
+    CR_TRY(status);
+    return cr_exec_run(exec, block);
+}
+
 /* An update from `accumulate` batches: the first program assigns gradients, the middle ones add, the last updates. */
-static cr_status train_step(struct cr_run *run, struct cr_step_result *out) {
+static cr_status train_step(struct cr_run *run, struct flight *f) {
     const struct cr_config *c     = &run->config;
     struct cr_session      *s     = &run->session;
-    int                     parts = (int)c->train.accumulate;
-    bool                    nonfinite = false;
+    const int               parts = (int)c->train.accumulate;
     struct cr_step_block    block = {
            .lr = (float)cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch), .momentum = (float)c->optim.momentum,
            .weight_decay = (float)c->optim.weight_decay, .clip_norm = (float)c->train.clip_norm, .step = run->at.step,
            .seed = (uint64_t)c->train.seed};
-    *out = (struct cr_step_result){.lr = (double)block.lr};
     for (int i = 0; i < parts; i++) {
-        int             which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
-        struct cr_batch batch;
-        float           metrics[4];
-        CR_TRY(cr_loader_next(run->loader, &batch));
-        cr_status status = cr_exec_feed(s->train_exec[which], batch.images, batch.labels, NULL);
-        cr_loader_release(run->loader, &batch);
-        CR_TRY(status);
-        CR_TRY(cr_exec_run(s->train_exec[which], &block));
-        CR_TRY(cr_exec_get(s->train_exec[which], s->train[which].metrics, metrics));
-        out->loss_sum += (double)metrics[0];
-        out->valid += (double)metrics[1];
-        out->right1 += (double)metrics[2];
-        out->right5 += (double)metrics[3];
+        struct cr_exec *exec = s->train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1];
+        CR_TRY(run_batch(run, exec, &block));
+        CR_TRY(collect(run, f));
+        f->pending = (struct pending){.exec = exec, .run = cr_exec_runs(exec), .step = run->at.step, .ends_update = i == parts - 1,
+                                      .lr = (double)block.lr, .wait_ns = cr_loader_wait_ns(run->loader)};
+        if (!s->device->backend->async) CR_TRY(collect(run, f));
     }
-    CR_TRY(read_norm(run, out, &nonfinite));
-    out->wait_ns = cr_loader_wait_ns(run->loader);
-    if (nonfinite || !isfinite(out->loss_sum))
-        return CR_FAIL(CR_ERR_NUMERIC,
-                       "step %" PRId64 ": the %s is not finite (learning rate %g). The update was not applied and nothing was saved since; "
-                       "the last checkpoint in %s is good. Try a smaller optim.lr, a longer schedule.warmup_epochs, or train.clip_norm",
-                       run->at.step + 1, isfinite(out->loss_sum) ? "gradient" : "loss", out->lr, run->dir);
     run->at.step++;
     return CR_OK;
 }
@@ -132,9 +168,11 @@ static struct best best_read(const struct cr_run *run) {
 static cr_status save(struct cr_run *run, struct cr_report *report) {
     int64_t start = cr_time_ns();
     CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, run->train));
-    char json[64];
-    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"seconds\":%.3f", run->at.step, (double)(cr_time_ns() - start) * 1e-9);
-    cr_report_event(report, "save", json, NULL);
+    const double seconds = (double)(cr_time_ns() - start) * 1e-9; /* training stands still meanwhile */
+    char         json[64], human[96];
+    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"seconds\":%.3f", run->at.step, seconds);
+    snprintf(human, sizeof human, "saved step %" PRId64 " in %.3f s", run->at.step, seconds);
+    cr_report_event(report, "save", json, human);
     return CR_OK;
 }
 
@@ -167,7 +205,8 @@ static cr_status evaluate(struct cr_run *run, struct cr_report *report, struct b
 
 /* What is due after an update: a checkpoint first, so that an evaluation cut short loses nothing. `stopping`: a signal
  * asked to end here. *saved: this step is on disk, so the run may end here. */
-static cr_status after_step(struct cr_run *run, struct cr_report *report, struct best *best, bool stopping, bool *saved) {
+static cr_status after_step(struct cr_run *run, struct flight *f, struct best *best, bool stopping, bool *saved) {
+    struct cr_report       *report    = f->report;
     const struct cr_config *c         = &run->config;
     int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
     bool                    last      = run->at.step == run->total_steps || stopping;
@@ -177,6 +216,7 @@ static cr_status after_step(struct cr_run *run, struct cr_report *report, struct
     *saved = save_due || eval_due;
     if (!*saved) return CR_OK;
     save_wanted = 0;
+    CR_TRY(collect(run, f)); /* nothing is saved that was not looked at */
     CR_TRY(save(run, report)); /* also before an evaluation, so that `best` has something to point to */
     cr_status status = eval_due ? evaluate(run, report, best) : CR_OK;
     if (status == CR_ERR_INTERRUPTED) status = CR_OK; /* the loop sees stop_signal */
@@ -206,15 +246,14 @@ static cr_status loop(struct cr_run *run, struct cr_report *report) {
     struct best best = best_read(run);
     const struct cr_loader_options shape = {.split = CR_SPLIT_TRAIN, .batch = run->config.train.batch,
                                             .drop_last = run->config.data.drop_last};
+    struct flight flight = {.report = report};
+    bool          stopping = false;
     cr_report_resume_clock(report, 0);
-    bool stopping = false;
     while (run->at.step < run->total_steps && !stopping) {
-        struct cr_step_result result;
-        CR_TRY(train_step(run, &result));
-        cr_report_step(report, run->at.step, &result);
         bool saved;
+        CR_TRY(train_step(run, &flight));
         stopping = stop_signal != 0; /* read once: a signal that comes later must not end a run that did not save */
-        CR_TRY(after_step(run, report, &best, stopping, &saved));
+        CR_TRY(after_step(run, &flight, &best, stopping, &saved));
         stopping |= saved && stop_signal;
         bool goes_on = run->at.step < run->total_steps && !stopping;
         if (goes_on && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &shape));

@@ -190,6 +190,7 @@ static cr_status start_values(struct cr_run *run, bool force) {
         if (*run->config.model.weights) CR_TRY(cr_session_load_weights(&run->session, run->config.model.weights, false));
     } else {
         CR_TRY(cr_state_load(&run->session, run->from, &run->at));
+        CR_TRY(cr_session_fit_loss_scale(&run->session));
         if (run->at.data_fingerprint != fingerprint && !force)
             return CR_FAIL(CR_ERR_CONFIG, "%s was trained on another data set (names, labels or sizes differ from %s): put it back, or add --force",
                            run->from, run->config.data.root);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -103,6 +104,13 @@ static cr_status cpu_sync(struct cr_device *device) {
     return CR_OK;
 }
 
+/* What the machine has, not what is free: caches give way. */
+static size_t cpu_memory_free(struct cr_device *device) {
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    (void)device;
+    return pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes : 0;
+}
+
 /* An f64 store (tests) starts from the same f32 numbers. */
 static cr_status init_widened(const struct cr_store *store, const struct cr_config *config, double *value,
                               double *running) {
@@ -139,5 +147,6 @@ const struct cr_backend cr_backend_cpu = {
     .put        = cpu_copy,
     .get        = cpu_copy,
     .sync       = cpu_sync,
+    .memory_free = cpu_memory_free,
     .init_store = cpu_init_store,
 };
