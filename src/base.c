@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <time.h>
 
 /* ---- status, error trail ---- */
@@ -254,4 +255,26 @@ int64_t cr_time_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Field 22 of /proc/self/stat, in clock ticks since the machine started; the name in field 2 may hold anything but ends with
+ * the last ')'. */
+int64_t cr_process_age_ns(void) {
+    char          text[1024];
+    int64_t       start = 0;
+    FILE         *file  = fopen("/proc/self/stat", "r");
+    const long    ticks = sysconf(_SC_CLK_TCK);
+    struct timespec now;
+    if (!file) return 0;
+    const size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length]     = 0;
+    const char *word = strrchr(text, ')');
+    for (int field = 2; word && field < 22; field++) {
+        word = strchr(word, ' ');
+        if (word) word++;
+    }
+    if (!word || ticks <= 0 || sscanf(word, "%" SCNd64, &start) != 1) return 0;
+    if (clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - start * (1000000000 / ticks);
 }

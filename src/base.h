@@ -132,6 +132,7 @@ enum cr_log_level { CR_LOG_ERROR, CR_LOG_WARN, CR_LOG_INFO };
 void cr_log(enum cr_log_level level, const char *fmt, ...) CR_PRINTF(2, 3);
 void cr_log_quiet(bool quiet); /* drops info lines (for --json and tests) */
 
-int64_t cr_time_ns(void); /* monotonic */
+int64_t cr_time_ns(void);        /* monotonic */
+int64_t cr_process_age_ns(void); /* since the kernel started this process, to 10 ms; 0: unknown */
 
 #endif

@@ -129,9 +129,10 @@ static void print_regions(const struct view *v, struct cr_text *out) {
                 in_units(v, (double)p->region_bytes[CR_REGION_POOL]), v->unit, in_units(v, (double)p->bound_bytes),
                 ratio(p), in_units(v, (double)v->sum));
     cr_text_add(out, "store  %10.2f %s  ", in_units(v, p->store ? (double)cr_store_bytes(p->store) : 0), v->unit);
-    for (int k = 0; k < CR_PLANES && p->store; k++)
-        cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_plane_name((enum cr_plane)k),
-                    in_units(v, (double)cr_store_plane_bytes(p->store, (enum cr_plane)k)));
+    for (int k = 0; k < CR_PLANES && p->store; k++) {
+        const size_t bytes = cr_store_plane_bytes(p->store, (enum cr_plane)k);
+        if (bytes) cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_plane_name((enum cr_plane)k), in_units(v, (double)bytes));
+    }
     cr_text_add(out, "\ninput  %10.2f %s\n", in_units(v, (double)p->region_bytes[CR_REGION_INPUT]), v->unit);
 }
 

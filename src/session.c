@@ -109,7 +109,10 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
     enum cr_dtype real;
+    int64_t       start = cr_time_ns();
     CR_TRY(cr_session_device(c, o->ref_only, &s->device, &real));
+    s->times.device_ns = cr_time_ns() - start;
+    start              = cr_time_ns();
     CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
     cr_model_set_real(&s->model, real);
     s->batch      = o->batch ? o->batch : c->train.batch;
@@ -119,7 +122,10 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
         CR_TRY(compile(s, CR_PROGRAM_EVAL, s->eval_batch, &s->eval));
         s->has_eval = true;
     }
+    s->times.compile_ns = cr_time_ns() - start;
+    start               = cr_time_ns();
     if (o->execute) CR_TRY(bind_programs(s));
+    s->times.memory_ns = cr_time_ns() - start;
     return CR_OK;
 }
 
@@ -161,6 +167,15 @@ cr_status cr_session_fit_loss_scale(struct cr_session *s) {
 }
 
 cr_status cr_session_init(struct cr_session *s) {
+    const int64_t start = cr_time_ns();
     CR_TRY(s->device->backend->init_store(s->device, &s->model.store, s->config, s->memory.region[CR_REGION_STORE]));
-    return cr_session_fit_loss_scale(s);
+    CR_TRY(cr_session_fit_loss_scale(s));
+    s->times.values_ns = cr_time_ns() - start;
+    return CR_OK;
+}
+
+void cr_session_times_text(const struct cr_session *s, char *text, size_t size) {
+    const struct cr_session_times *t = &s->times;
+    snprintf(text, size, "device %.2f s, kernels %.2f s, memory %.2f s, values %.2f s", (double)t->device_ns * 1e-9,
+             (double)t->compile_ns * 1e-9, (double)t->memory_ns * 1e-9, (double)t->values_ns * 1e-9);
 }

@@ -62,6 +62,7 @@ struct flight {
     struct pending        pending;
     struct cr_step_result sum; /* of the update that the pending run belongs to */
     struct cr_report     *report;
+    bool                  started;
 };
 
 static cr_status judge_update(const struct cr_run *run, const struct pending *p, const struct cr_exec_result *r, double loss_sum) {
@@ -74,6 +75,16 @@ static cr_status judge_update(const struct cr_run *run, const struct pending *p,
                    "the last checkpoint in %s is good. Try a smaller optim.lr, a longer schedule.warmup_epochs, %sor train.clip_norm",
                    p->step + 1, isfinite(loss_sum) ? "gradient" : "loss", p->lr, run->dir,
                    fp16 ? "another train.loss_scale (0 finds one), train.precision = bf16, " : "");
+}
+
+/* Once, after the first update: how long everything took that came before. */
+static void say_started(struct cr_run *run, struct flight *f) {
+    char          parts[160];
+    const int64_t age = cr_process_age_ns();
+    if (f->started) return;
+    f->started = true;
+    cr_session_times_text(&run->session, parts, sizeof parts);
+    if (age > 0) cr_log(CR_LOG_INFO, "started; %.2f s from exec to the end of the first step (%s)", (double)age * 1e-9, parts);
 }
 
 /* Waits for the pending run; the last one of an update is reported. */
@@ -97,6 +108,7 @@ static cr_status collect(struct cr_run *run, struct flight *f) {
         f->sum.skipped    = r.skipped;
     }
     cr_report_step(f->report, p.step + 1, &f->sum);
+    say_started(run, f);
     f->sum = (struct cr_step_result){0};
     return CR_OK;
 }
