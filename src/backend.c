@@ -32,6 +32,7 @@ static cr_status choose_auto(const struct cr_backend **out) {
             *out = *b;
             return CR_OK;
         }
+        cr_log(CR_LOG_INFO, "device %s is not used: %s", (*b)->name, why ? why : "not available");
     }
     return CR_FAIL(CR_ERR_DEVICE, "no device of any kind is available");
 }

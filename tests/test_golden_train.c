@@ -1,9 +1,11 @@
 /* test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make.py): ten losses and the
  * weights after them, by the ref rows and by the rows the device would choose, fused and plain, with and without memory
- * reuse, and with freed memory poisoned. */
+ * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session.h"
-#include "test.h"
+#include "test_gpu.h"
+
+#include <stdlib.h>
 
 enum { STEPS = 10, BATCH = 8, SIZE = 16, CLASSES = 10 };
 
@@ -15,7 +17,7 @@ struct golden {
 
 #define COMMON                                                                                                         \
     "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",           \
-        "train.device=cpu", "optim.lr=0.05", "schedule.kind=constant", "optim.weight_decay=0.01"
+        "train.precision=fp32", "optim.lr=0.05", "schedule.kind=constant", "optim.weight_decay=0.01"
 
 static const struct golden goldens[] = {
     {"basic-a",
@@ -50,7 +52,7 @@ static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
 }
 
 struct variant {
-    bool ref_only, fuse, reuse, poison;
+    bool ref_only, fuse, reuse, poison, gpu;
 };
 
 static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64_t step, double *loss) {
@@ -72,6 +74,14 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
     return CR_OK;
 }
 
+static float *read_store(struct cr_session *s, size_t plane, const struct cr_param *q) {
+    const size_t bytes = (size_t)q->elems * sizeof(float);
+    float       *host  = malloc(bytes);
+    char        *from  = (char *)s->memory.region[CR_REGION_STORE] + plane + (size_t)q->offset * sizeof(float);
+    if (!host || s->device->backend->get(s->device, host, from, bytes) != CR_OK) abort();
+    return host;
+}
+
 /* Largest |got - want| over all parameters and running statistics, relative to the largest |want| of the tensor. */
 static double weight_distance(struct cr_session *s, struct cr_session *want) {
     const struct cr_store *store = &s->model.store;
@@ -79,14 +89,15 @@ static double weight_distance(struct cr_session *s, struct cr_session *want) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         size_t plane = cr_store_plane_offset(store, cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE);
-        const float *a = (const float *)((char *)s->memory.region[CR_REGION_STORE] + plane) + q->offset;
-        const float *b = (const float *)((char *)want->memory.region[CR_REGION_STORE] + plane) + q->offset;
+        float       *a = read_store(s, plane, q), *b = read_store(want, plane, q);
         double       largest = 0, gap = 0;
         for (int64_t k = 0; k < q->elems; k++) {
             largest = fmax(largest, fabs((double)b[k]));
             gap     = fmax(gap, fabs((double)a[k] - (double)b[k]));
         }
         worst = fmax(worst, gap / fmax(largest, 1e-3));
+        free(a);
+        free(b);
     }
     return worst;
 }
@@ -103,6 +114,7 @@ static void train(const struct golden *g, struct variant v) {
     overrides[n++] = v.reuse ? "memory.reuse=yes" : "memory.reuse=no";
     snprintf(clip, sizeof clip, "train.clip_norm=%g", strcmp(g->name, "bottleneck") == 0 ? 0.5 : 0.0);
     overrides[n++] = clip;
+    overrides[n++] = v.gpu ? "train.device=cuda" : "train.device=cpu";
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, n));
     const struct cr_session_options o = {.train = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
     REQUIRE_OK(cr_session_open(&c, &o, &s));
@@ -122,7 +134,7 @@ static void train(const struct golden *g, struct variant v) {
     REQUIRE_OK(cr_session_load_weights(&want, path, true));
     double gap = weight_distance(&s, &want);
     CHECK(gap <= 1e-4);
-    printf("    %-10s %s %s %s%s: losses within %.1e, weights within %.1e\n", g->name, v.ref_only ? "ref" : "best",
+    printf("    %-10s %s %s %s%s: losses within %.1e, weights within %.1e\n", g->name, v.gpu ? "GPU" : v.ref_only ? "ref" : "best",
            v.fuse ? "fused" : "plain", v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap);
     cr_session_close(&s);
     cr_session_close(&want);
@@ -139,5 +151,14 @@ static void ref_fused(void) { all_of((struct variant){.ref_only = true, .fuse = 
 static void best_plain(void) { all_of((struct variant){.reuse = true}); }
 static void best_fused(void) { all_of((struct variant){.fuse = true, .reuse = true}); }
 static void best_poisoned(void) { all_of((struct variant){.fuse = true, .reuse = true, .poison = true}); }
+static void gpu_all_of(struct variant v) {
+    NEED_GPU();
+    v.gpu = true;
+    all_of(v);
+}
+static void gpu_plain(void) { gpu_all_of((struct variant){.reuse = false}); }
+static void gpu_fused(void) { gpu_all_of((struct variant){.fuse = true, .reuse = true}); }
+static void gpu_poisoned(void) { gpu_all_of((struct variant){.fuse = true, .reuse = true, .poison = true}); }
 
-TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned))
+TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned),
+      CASE(gpu_plain), CASE(gpu_fused), CASE(gpu_poisoned))
