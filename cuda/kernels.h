@@ -33,9 +33,79 @@ enum { CK_STATE_LOSS_SCALE, CK_STATE_GROWTH, CK_STATE_UPDATES, CK_STATE_BATCHES,
 
 /* ---- init.cu: initial values ------------------------------------------------------------------------------------- */
 
-/* ---- bn.cu, bn_grad.cu: batch normalisation ---------------------------------------------------------------------- */
+/* ---- bn.cu, bn_apply.cu, bn_grad.cu: batch normalisation ------------------------------------------------------------ */
+
+/* x[pixels][channels] -> stats[2][channels]: sums of x and x^2. */
+size_t      ck_bn_stats_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors);
+cudaError_t ck_bn_stats(enum ck_type type, const void *x, float *stats, void *workspace, int64_t pixels, int64_t channels,
+                        int multiprocessors, cudaStream_t stream);
+
+struct ck_bn_finalize {
+    const float *stats, *gamma, *beta, *old_mean, *old_var; /* stats[2][C], the rest [C] */
+    float       *coef, *saved, *new_mean, *new_var;         /* coef and saved [2][C]; new_* may be old_* */
+    int64_t      channels, count;                           /* count: elements that a channel's sums run over */
+    float        eps, momentum;
+};
+cudaError_t ck_bn_finalize(const struct ck_bn_finalize *args, cudaStream_t stream);
+/* coef[2][C] from running statistics. */
+cudaError_t ck_bn_coef(const float *gamma, const float *beta, const float *mean, const float *var, float *coef, int64_t channels,
+                       float eps, cudaStream_t stream);
+
+struct ck_bn_apply {
+    enum ck_type type; /* of x, add, y: [pixels][channels] */
+    const void  *x, *add;          /* add: NULL, none */
+    const float *coef, *add_coef;  /* [2][C]; add_coef NULL: add as it is */
+    void        *y;                /* may be x or add */
+    int64_t      pixels, channels;
+    bool         relu;
+};
+cudaError_t ck_bn_apply(const struct ck_bn_apply *args, int multiprocessors, cudaStream_t stream);
+/* dx = dy * coef[0]; dx may be dy. */
+cudaError_t ck_channel_scale(enum ck_type type, const void *dy, const float *coef, void *dx, int64_t pixels, int64_t channels,
+                             int multiprocessors, cudaStream_t stream);
+
+/* dstats[2][C]: sums of g and g*(x-mean)*rstd; g is dy, or dy where y > 0 when y is given. saved[2][C] = (mean, rstd). */
+size_t      ck_bn_grad_stats_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors);
+cudaError_t ck_bn_grad_stats(enum ck_type type, const void *dy, const void *x, const float *saved, const void *y, float *dstats,
+                             void *workspace, int64_t pixels, int64_t channels, int multiprocessors, cudaStream_t stream);
+
+struct ck_bn_grad_finalize {
+    const float *dstats, *gamma, *saved;
+    float       *dgamma, *dbeta, *coef; /* coef[3][C]; dgamma and dbeta may be NULL */
+    int64_t      channels, count;
+    bool         accumulate;            /* adds to dgamma and dbeta */
+};
+cudaError_t ck_bn_grad_finalize(const struct ck_bn_grad_finalize *args, cudaStream_t stream);
+/* dx = coef[0]*g + coef[1]*x + coef[2], g as above; dx may be dy or x. */
+cudaError_t ck_bn_grad_apply(enum ck_type type, const void *dy, const void *x, const float *coef, const void *y, void *dx,
+                             int64_t pixels, int64_t channels, int multiprocessors, cudaStream_t stream);
 
 /* ---- data.cu, pool.cu: normalize, relu, add, pooling, shortcut, cast, zero ----------------------------------------- */
+
+cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream); /* y may be x */
+cudaError_t ck_relu_grad(enum ck_type type, const void *dy, const void *y, void *dx, int64_t elems, cudaStream_t stream);
+cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream);
+/* f32 to `type`, which has 16 bits. */
+cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream);
+/* images u8 [N,H,W,3]; boxes int32 [N][4] = (dy, dx, flip, 0) or NULL: pixel (h, w) of the result is pixel
+ * (h + dy, dx + w), with flip (h + dy, dx + W-1 - w), of the picture, and black outside it. H*W*3 < 2^31 with boxes. */
+cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H, int64_t W,
+                         const float mean[3], const float std[3], cudaStream_t stream);
+
+/* Pooling and shortcut: the large image is N,H,W,C, the small one N,P,Q,C (shortcut: N,P,Q,K). An image has fewer than 2^31
+ * elements; N is as large as it likes. */
+struct ck_window {
+    int64_t N, H, W, C, P, Q, K;
+    int     window, stride, pad; /* pad: of the pooling window, zero channels in front of the shortcut */
+};
+/* index [N,P,Q,C] may be NULL. */
+cudaError_t ck_maxpool(enum ck_type type, const void *x, void *y, uint8_t *index, const struct ck_window *w, cudaStream_t stream);
+cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
+                            cudaStream_t stream);
+cudaError_t ck_avgpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t pixels, int64_t C, cudaStream_t stream);
+cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels, int64_t C, cudaStream_t stream);
+cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w, cudaStream_t stream);
+cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w, cudaStream_t stream);
 
 /* ---- train.cu: loss, gradient check, sgd --------------------------------------------------------------------------- */
 
