@@ -9,7 +9,7 @@
 
 template <typename T, bool MASK> struct grad_terms {
     using Type = T;
-    enum { INPUTS = MASK ? 3 : 2, BATCH = 4, RESIDENT = sizeof(T) == 4 ? 3 : 2 };
+    enum { INPUTS = MASK ? 3 : 2, BATCH = 4, RESIDENT = 2 };
     const T     *in[INPUTS]; /* dy, x, y */
     const float *saved;
     int64_t      C;

@@ -65,34 +65,38 @@ template <typename Map> __device__ __forceinline__ void point_element(const Map 
     map.out[i] = ck_round<T>(out[0]);
 }
 
-/* `stride` in vectors: a multiple of the channels' period, and at least the number of threads. */
+/* Loads of up to UNROLL vectors from v on; what lies behind the end is left alone. */
+template <typename Map>
+__device__ __forceinline__ void point_load(const Map &map, uint4 (&raw)[Map::UNROLL][Map::INPUTS], int64_t v, int64_t stride,
+                                           int64_t vectors) {
+#pragma unroll
+    for (int u = 0; u < Map::UNROLL; u++)
+        if (v + u * stride < vectors)
+#pragma unroll
+            for (int s = 0; s < Map::INPUTS; s++) raw[u][s] = ck_load(map.in[s], v + u * stride);
+}
+
+/* `stride` in vectors: a multiple of the channels' period, and at least the number of threads. The first loads are under way
+ * while the coefficients come. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT) point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
-    constexpr int N = ck_lanes<typename Map::Type>(), U = Map::UNROLL, INPUTS = Map::INPUTS;
+    constexpr int N = ck_lanes<typename Map::Type>(), U = Map::UNROLL;
     const int64_t vectors = elems / N;
     int64_t       v       = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
     if (v < elems % N) point_element(map, vectors * N + v, C);
     if (v >= vectors) return;
+    uint4 raw[U][Map::INPUTS];
+    point_load(map, raw, v, stride, vectors);
     typename Map::template Coef<N> coef;
     map.template coef<N>(&coef, v * N % C, C);
-    uint4 raw[U][INPUTS];
-    for (; v + (U - 1) * stride < vectors; v += U * stride) {
+    while (true) {
 #pragma unroll
         for (int u = 0; u < U; u++)
-#pragma unroll
-            for (int s = 0; s < INPUTS; s++) raw[u][s] = ck_load(map.in[s], v + u * stride);
-#pragma unroll
-        for (int u = 0; u < U; u++) point_vector<Map, N>(map, coef, raw[u], v + u * stride);
+            if (v + u * stride < vectors) point_vector<Map, N>(map, coef, raw[u], v + u * stride);
+        v += U * stride;
+        if (v >= vectors) return;
+        point_load(map, raw, v, stride, vectors);
     }
-    /* fewer than U are left: again all loads first */
-#pragma unroll
-    for (int u = 0; u < U - 1; u++)
-        if (v + u * stride < vectors)
-#pragma unroll
-            for (int s = 0; s < INPUTS; s++) raw[u][s] = ck_load(map.in[s], v + u * stride);
-#pragma unroll
-    for (int u = 0; u < U - 1; u++)
-        if (v + u * stride < vectors) point_vector<Map, N>(map, coef, raw[u], v + u * stride);
 }
 
 template <typename Map> static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int multiprocessors, cudaStream_t stream) {
