@@ -107,9 +107,51 @@ cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t
 cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w, cudaStream_t stream);
 cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w, cudaStream_t stream);
 
-/* ---- train.cu: loss, gradient check, sgd --------------------------------------------------------------------------- */
+/* ---- loss.cu, optim.cu: loss, gradient check, sgd ------------------------------------------------------------------ */
+
+/* logits[samples][classes]; a label outside [0, classes) counts nowhere. */
+struct ck_loss {
+    enum ck_type   type; /* of logits and dx */
+    const void    *logits;
+    const int32_t *labels;
+    int64_t        samples, classes;
+    float          smoothing;
+};
+/* metrics = before + (sum of losses, valid labels, right, right in top 5), float[4]; metrics may be before. */
+size_t      ck_loss_workspace(int64_t samples);
+cudaError_t ck_loss(const struct ck_loss *args, const float *before, float *metrics, void *workspace, cudaStream_t stream);
+/* dx = loss scale * weight * (softmax - target) / valid labels; dx may be the logits. */
+cudaError_t ck_loss_grad(const struct ck_loss *args, float weight, const double *state, void *dx, cudaStream_t stream);
+
+/* norm = (sum of (grad / loss scale)^2, 1 when a gradient or metrics[0] is not finite, else 0), float[2]. */
+size_t      ck_grad_check_workspace(int64_t elems);
+cudaError_t ck_grad_check(const float *grad, int64_t elems, const float *metrics, const double *state, float *norm, void *workspace,
+                          cudaStream_t stream);
+
+/* How parameters lie in the planes: a byte every CK_SGD_BLOCK elements, 0 where nothing moves, else the flags and, from bit
+ * CK_SGD_LIVE_SHIFT on, the elements of a parameter that stand in the block, less 1; the rest of the block is padding. */
+enum { CK_SGD_BLOCK = 64, CK_SGD_MOVES = 1, CK_SGD_DECAY = 2, CK_SGD_LIVE_SHIFT = 2 };
+struct ck_sgd {
+    float                *value, *momentum;
+    const float          *grad, *norm;
+    double               *state;
+    const uint8_t        *map;   /* [elems / CK_SGD_BLOCK] */
+    const struct ck_step *step;
+    int64_t               elems; /* a multiple of CK_SGD_BLOCK */
+    int                   micro_batches;
+    bool                  nesterov, moving_scale;
+};
+/* The update in place, then the counters of the state. */
+cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 
 /* ---- conv.cu, dense.cu: own convolutions; what cuBLAS leaves to do; sums of gradients -------------------------------- */
+
+/* y[rows][columns] = product + bias[column], rounded once; y may be the product when type is f32. */
+cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *bias, void *y, int64_t rows, int64_t columns,
+                          cudaStream_t stream);
+/* db[column] (+)= sum of dy[rows][column] over the rows. */
+cudaError_t ck_dense_bgrad(enum ck_type type, const void *dy, float *db, int64_t rows, int64_t columns, bool accumulate,
+                           cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,180 @@
+/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero. Shapes
+ * and slots here; kernels in data.cu and pool.cu. Data is f32, f16 or bf16, one type in an op. */
+#include "cuda.h"
+
+/* ---- what the kernels take ---- */
+
+static bool same_data(const struct cr_tensor *a, const struct cr_tensor *b) {
+    return cuda_is_data(a) && b && a->dtype == b->dtype;
+}
+
+/* pool.cu numbers the elements of an image in 32 bits. */
+static bool fits(const struct cr_tensor *t) {
+    int64_t elems = 1;
+    for (int i = 1; i < 4; i++) {
+        if (t->dim[i] > INT32_MAX / elems) return false;
+        elems *= t->dim[i];
+    }
+    return true;
+}
+
+/* For ops whose first input and first output are images of one type, of whatever shape. */
+static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return same_data(cuda_in(p, op, 0), cuda_out(p, op, 0));
+}
+
+/* As plain_accepts; all that is read is of that type. */
+static bool pointwise_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    for (int s = 1; s < cr_op_info(op->kind)->ins; s++)
+        if (!same_data(cuda_in(p, op, s), cuda_in(p, op, 0))) return false;
+    return plain_accepts(device, p, op);
+}
+
+/* As plain_accepts; images are of a size that the kernel can number. */
+static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return plain_accepts(device, p, op) && fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
+}
+
+/* large: N,H,W,C; small: N,P,Q,K. */
+static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large, const struct cr_tensor *small) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    return (struct ck_window){.N = large->dim[0], .H = large->dim[1], .W = large->dim[2], .C = large->dim[3],
+                              .P = small->dim[1], .Q = small->dim[2], .K = small->dim[3],
+                              .window = a->window, .stride = a->stride, .pad = a->pad};
+}
+
+#define IN(op, slot) cuda_in(call->program, call->op, CR_IN_##op##_##slot)
+#define OUT(op, slot) cuda_out(call->program, call->op, CR_OUT_##op##_##slot)
+
+/* ---- input ---- */
+
+static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
+    (void)device;
+    return images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
+}
+
+static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor     *y = OUT(normalize, y);
+    const struct cr_input_attr *a = &call->op->attr.input;
+    CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], NULL, cuda_type(y), call->out[CR_OUT_normalize_y], y->dim[0],
+                          y->dim[1], y->dim[2], a->mean, a->std, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- pointwise ---- */
+
+static cr_status relu_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = OUT(relu, y);
+    CUDA_TRY(ck_relu(cuda_type(y), call->in[CR_IN_relu_x], call->out[CR_OUT_relu_y], cr_tensor_elems(y),
+                     cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(relu_grad, dx);
+    CUDA_TRY(ck_relu_grad(cuda_type(dx), call->in[CR_IN_relu_grad_dy], call->in[CR_IN_relu_grad_y], call->out[CR_OUT_relu_grad_dx],
+                          cr_tensor_elems(dx), cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status add_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = OUT(add, y);
+    CUDA_TRY(ck_add(cuda_type(y), call->in[CR_IN_add_a], call->in[CR_IN_add_b], call->out[CR_OUT_add_y], cr_tensor_elems(y),
+                    cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool cast_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_cast_x), *y = cuda_out(p, op, CR_OUT_cast_y);
+    (void)device;
+    return x->dtype == CR_F32 && (y->dtype == CR_F16 || y->dtype == CR_BF16) && cr_tensor_elems(x) == cr_tensor_elems(y);
+}
+
+static cr_status cast_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = OUT(cast, y);
+    CUDA_TRY(ck_cast(call->in[CR_IN_cast_x], cuda_type(y), call->out[CR_OUT_cast_y], cr_tensor_elems(y),
+                     cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* All bits 0 are 0 in every type. */
+static cr_status zero_launch(struct cr_device *device, const struct cr_call *call) {
+    CUDA_TRY(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- pooling ---- */
+
+static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = IN(maxpool, x);
+    const struct ck_window  w = window_of(call->op, x, OUT(maxpool, y));
+    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->out[CR_OUT_maxpool_y], call->out[CR_OUT_maxpool_index], &w,
+                        cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(maxpool_grad, dx);
+    const struct ck_window  w  = window_of(call->op, dx, IN(maxpool_grad, dy));
+    CUDA_TRY(ck_maxpool_grad(cuda_type(dx), call->in[CR_IN_maxpool_grad_dy], call->in[CR_IN_maxpool_grad_index],
+                             call->out[CR_OUT_maxpool_grad_dx], &w, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = IN(avgpool, x);
+    CUDA_TRY(ck_avgpool(cuda_type(x), call->in[CR_IN_avgpool_x], call->out[CR_OUT_avgpool_y], x->dim[0], x->dim[1] * x->dim[2],
+                        x->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(avgpool_grad, dx);
+    CUDA_TRY(ck_avgpool_grad(cuda_type(dx), call->in[CR_IN_avgpool_grad_dy], call->out[CR_OUT_avgpool_grad_dx], dx->dim[0],
+                             dx->dim[1] * dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- option A shortcut ---- */
+
+static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = IN(pad_shortcut, x);
+    struct ck_window        w = window_of(call->op, x, OUT(pad_shortcut, y));
+    w.pad                     = call->op->attr.conv.pad_c;
+    CUDA_TRY(ck_pad_shortcut(cuda_type(x), call->in[CR_IN_pad_shortcut_x], call->out[CR_OUT_pad_shortcut_y], &w,
+                             cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(pad_shortcut_grad, dx);
+    struct ck_window        w  = window_of(call->op, dx, IN(pad_shortcut_grad, dy));
+    w.pad                      = call->op->attr.conv.pad_c;
+    CUDA_TRY(ck_pad_shortcut_grad(cuda_type(dx), call->in[CR_IN_pad_shortcut_grad_dy], call->out[CR_OUT_pad_shortcut_grad_dx], &w,
+                                  cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+#define DATA_ROW(kind, test, how)                                                                                      \
+    static const struct cr_kernel row_##kind = {.name = "cuda." #kind, .op = CR_OP_##kind, .math = how,               \
+                                                .deterministic = true, .accepts = test, .launch = kind##_launch}
+DATA_ROW(normalize, normalize_accepts, CR_MATH_F32);
+DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
+DATA_ROW(relu_grad, pointwise_accepts, CR_MATH_EXACT);
+DATA_ROW(add, pointwise_accepts, CR_MATH_F32);
+DATA_ROW(cast, cast_accepts, CR_MATH_EXACT);
+DATA_ROW(zero, NULL, CR_MATH_EXACT);
+DATA_ROW(maxpool, window_accepts, CR_MATH_EXACT);
+DATA_ROW(maxpool_grad, window_accepts, CR_MATH_F32);
+DATA_ROW(avgpool, plain_accepts, CR_MATH_F32);
+DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
+DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
+DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
+
+const struct cr_kernel *const cr_cuda_data_rows[] = {
+    &row_normalize,    &row_relu,    &row_relu_grad,    &row_add,          &row_cast,              &row_zero, &row_maxpool,
+    &row_maxpool_grad, &row_avgpool, &row_avgpool_grad, &row_pad_shortcut, &row_pad_shortcut_grad, NULL};
