@@ -44,8 +44,8 @@ static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor
                               .window = a->window, .stride = a->stride, .pad = a->pad};
 }
 
-#define IN(op, slot) cuda_in(call->program, call->op, CR_IN_##op##_##slot)
-#define OUT(op, slot) cuda_out(call->program, call->op, CR_OUT_##op##_##slot)
+#define IN(kind, slot) cuda_in(call->program, call->op, CR_IN_##kind##_##slot)
+#define OUT(kind, slot) cuda_out(call->program, call->op, CR_OUT_##kind##_##slot)
 
 /* ---- input ---- */
 
