@@ -3,7 +3,8 @@
 
 Reads the sources as text and fails on: an include that goes up or sideways, a header without a level, a file of more than
 500 lines, a function of more than 100 lines, exit() outside src/cresnet.c, malloc and friends outside src/base.c, the choice
-"built with CUDA" outside src/backend.c, CUDA headers outside cuda/, oneDNN headers outside the CPU device.
+"built with CUDA" outside src/backend.c, CUDA headers outside cuda/, anything of ours but launchers in a .cu, oneDNN headers
+outside the CPU device.
 
   scripts/check-includes.py               check the tree, print a table, exit 1 on a breach
   scripts/check-includes.py --self-test   plant a breach of each kind and demand that it is found
@@ -69,8 +70,14 @@ def place(path):
 def may_include(path, header):
     """None when allowed, else why not."""
     mine = place(path)
-    if path.startswith("cuda/") and path.endswith((".cu", ".cuh")):
+    if path == "cuda/kernels.h":
+        return "it sees nothing of ours: .cu files include it"
+    if path.endswith((".cu", ".cuh")):
         return None if header == "kernels.h" or header.endswith(".cuh") else "a .cu sees kernels.h and .cuh files only"
+    if header.endswith(".cuh"):
+        return "only .cu and .cuh files see a .cuh"
+    if mine[0] != "cuda" and header not in LEVEL and (ROOT / "cuda" / header).is_file():
+        return "only cuda/ sees cuda/"
     folder = {"cpu": "src/cpu", "cuda": "cuda"}.get(mine[0])
     if folder and (ROOT / folder / header).is_file():  # a device's own headers
         return None
@@ -99,7 +106,7 @@ def strip(text):
 def functions(code):
     """(name, line, lines) of every function body in stripped code."""
     lines = code.split("\n")
-    depth, start, head, found = 0, 0, "", []
+    depth, start, head, found, open_ = 0, 0, "", [], []  # open_: of each brace, whether it only groups declarations
     continued = False
     for number, line in enumerate(lines, 1):
         directive = continued or line.lstrip().startswith("#")
@@ -108,11 +115,18 @@ def functions(code):
             continue
         for char in line:
             if char == "{":
+                open_.append(depth == 0 and bool(re.search(r'(\bextern\s*""|\bnamespace(\s+\w+)?)\s*$', head)))
+                if open_[-1]:
+                    head = ""
+                    continue
                 if depth == 0:
-                    match = re.search(r"(\w+)\s*\([^;=]*\)\s*$", head, re.S)
+                    match = re.search(r"(\w+)\s*\([^;=]*\)\s*$", re.sub(r"__launch_bounds__\s*\([^()]*\)", " ", head), re.S)
                     start, name = (number, match.group(1)) if match else (0, "")
                 depth += 1
             elif char == "}":
+                if open_ and open_.pop():
+                    head = ""
+                    continue
                 depth -= 1
                 if depth == 0:
                     if start:
@@ -150,7 +164,10 @@ def check_file(path, text):
             why = may_include(path, header)
             if why:
                 bad.append(f"{path}:{number}: includes {header}: {why}")
-        elif re.match(r"(cuda|cublas|cudnn|nccl|cusparse|nvtx)", header) and where[0] != "cuda":
+        elif where[0] == "cuda" and path.endswith((".cu", ".cuh")):
+            if not re.match(r"(cuda|cu_|curand|cooperative_groups|cub/|mma|nv/|stdint|stddef|stdbool|math\.h|float\.h|limits\.h|string\.h)", header):
+                bad.append(f"{path}:{number}: includes <{header}>: a .cu sees CUDA's headers and the standard ones without a system")
+        elif re.match(r"(cuda|cublas|cudnn|curand|nccl|cusparse|nvtx|nvrtc|cupti|driver_types)", header) and where[0] != "cuda":
             bad.append(f"{path}:{number}: includes <{header}>: only cuda/ sees CUDA's headers")
         elif "dnnl" in header and where[0] != "cpu" and path != "src/cmd_help.c":
             bad.append(f"{path}:{number}: includes <{header}>: only the CPU device sees oneDNN (cmd_help.c asks its version)")
@@ -196,6 +213,7 @@ def check(files, table):
 
 def self_test():
     long_function = "int f(void) {\n" + "    g();\n" * FUNCTION_LINES + "}\n"
+    long_kernel = long_function.replace("int f(", "template <typename T = float> __global__ void __launch_bounds__(256, 2) f(")
     planted = [
         ("src/graph.h", '#include "backend.h"\n', "level 4 seen from level 1"),
         ("src/passes/fuse.c", '#include "backend.h"\n', "level 4 seen from level 3"),
@@ -211,10 +229,22 @@ def self_test():
         ("src/passes/newcomer.h", "int x;\n", "belongs to no part"),
         ("src/session.c", '#include "newcomer.h"\n', "has no level"),
         ("cuda/bn.cu", '#include "graph.h"\n', "kernels.h and .cuh"),
+        ("cuda/bn.cu", '#include "cuda.h"\n', "kernels.h and .cuh"),
+        ("cuda/bn.cu", "#include <cudnn.h>\n#include <pthread.h>\n", "without a system"),
+        ("cuda/common.cuh", '#include "base.h"\n', "kernels.h and .cuh"),
+        ("cuda/kernels.h", '#include "base.h"\n', "sees nothing of ours"),
+        ("cuda/rows_bn.c", '#include "common.cuh"\n', "only .cu and .cuh"),
+        ("cuda/rows_bn.c", '#include "exec.h"\n', "levels 0, 1 and 4 only"),
+        ("cuda/rows_bn.c", '#include "layers/layer.h"\n', "levels 0, 1 and 4 only"),
+        ("src/exec.c", '#include "kernels.h"\n', "only cuda/ sees cuda/"),
+        ("src/cpu/cpu_bn.c", '#include "cuda.h"\n', "only cuda/ sees cuda/"),
+        ("src/model.c", "#include <curand_philox4x32_x.h>\n", "only cuda/"),
         ("src/model.c", "#include <cuda_runtime.h>\n", "only cuda/"),
         ("src/model.c", "#include <oneapi/dnnl/dnnl.h>\n", "only the CPU device"),
         ("src/model.c", "int x;\n" * (FILE_LINES + 1), "is the most: split"),
         ("src/model.c", long_function, "function f has 102 lines"),
+        ("cuda/bn.cu", 'extern "C" {\n' + long_function + "}\n", "function f has 102 lines"),
+        ("cuda/bn.cu", "namespace {\n" + long_kernel + "}\n", "function f has 102 lines"),
         ("src/model.c", "int f(void) {\n    exit(1);\n}\n", "exit() is main's"),
         ("src/model.c", "int f(void) {\n    return malloc(1);\n}\n", "cr_alloc"),
         ("src/model.c", "#ifdef CR_WITH_CUDA\n#endif\n", "choice of CUDA"),
@@ -227,6 +257,8 @@ def self_test():
         ("src/cpu/dnnl_conv.c", '#include "cpu.h"\n#include "backend.h"\n#include <oneapi/dnnl/dnnl.h>\n'),
         ("src/exec.c", '#include "exec.h"\n#include "backend.h"\n#include "passes.h"\n'),
         ("cuda/bn.cu", '#include "kernels.h"\n#include "warp.cuh"\n#include <cuda_runtime.h>\n'),
+        ("cuda/bn.cu", 'extern "C" {\n' + "int f(void) {\n    g();\n}\n" * 60 + "}\n"),
+        ("cuda/rows_bn.c", '#include "cuda.h"\n#include "rng.h"\n#include "config.h"\n#include <cudnn.h>\n'),
     ]
     failed = 0
     for path, text, want in planted:

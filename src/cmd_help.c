@@ -124,9 +124,10 @@ static void add_compute(struct cr_text *out) {
 #else
     cr_text_add(out, "OpenMP         no\n");
 #endif
-    bool cuda = false;
-    for (const struct cr_backend *const *b = cr_backends(); *b; b++) cuda |= strcmp((*b)->name, "cuda") == 0;
-    cr_text_add(out, "CUDA           %s\n", cuda ? "yes" : "no");
+#ifdef CR_CUDA_TEXT /* what CMake found */
+    cr_text_add(out, "CUDA           " CR_CUDA_TEXT "\n");
+    cr_text_add(out, "NCCL           " CR_NCCL_TEXT "\n");
+#endif
 }
 
 static void add_devices(struct cr_text *out) {
