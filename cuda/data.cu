@@ -1,29 +1,32 @@
-/* data.cu: normalisation of the input, and what looks at one element at a time. All of it is bound by memory: nothing here
- * does more than a few operations an element. */
+/* data.cu: normalisation of the input, what looks at one element at a time, and the parameter-free shortcut. All of it
+ * is bound by memory: nothing here does more than a few operations an element. */
 #include "common.cuh"
 
 namespace {
 
-/* ---- pointwise: a thread takes FLIGHT vectors, a block apart, and has all of them under way before it uses one ------ */
+/* ---- pointwise: a thread takes FLIGHT vectors, a block apart, and has all of them under way before it uses one ------
+ */
 
 enum { THREADS = 256, FLIGHT = 4 };
 
 struct relu_of {
-    static constexpr int reads = 1;
+    static constexpr int                    reads = 1;
     static __device__ __forceinline__ float at(float x, float) { return ck_relu(x); }
 };
 struct relu_grad_of { /* dy, y */
-    static constexpr int reads = 2;
+    static constexpr int                    reads = 2;
     static __device__ __forceinline__ float at(float dy, float y) { return y > 0.0f ? dy : 0.0f; }
 };
 struct add_of {
-    static constexpr int reads = 2;
+    static constexpr int                    reads = 2;
     static __device__ __forceinline__ float at(float a, float b) { return a + b; }
 };
 
-/* Bytes an element: (reads + 1) * size. y may be a or b. What is left behind the last whole vector is the last block's. */
-template <class Op, typename T> __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *y, int64_t elems) {
-    constexpr int lanes = ck_lanes<T>();
+/* Bytes an element: (reads + 1) * size. y may be a or b. What is left behind the last whole vector is the last block's.
+ */
+template <class Op, typename T>
+__global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *y, int64_t elems) {
+    constexpr int lanes   = ck_lanes<T>();
     const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
     uint4         va[FLIGHT] = {}, vb[FLIGHT] = {};
 #pragma unroll
@@ -66,7 +69,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) cast(const floa
         float f[4];
         ck_unpack<float>(v[k], f);
         if (first + k * THREADS < vectors)
-            reinterpret_cast<uint2 *>(y)[first + k * THREADS] = make_uint2(ck_pack_word<T>(f[0], f[1]), ck_pack_word<T>(f[2], f[3]));
+            reinterpret_cast<uint2 *>(y)[first + k * THREADS] =
+                make_uint2(ck_pack_word<T>(f[0], f[1]), ck_pack_word<T>(f[2], f[3]));
     }
     const int64_t rest = vectors * 4 + threadIdx.x;
     if (blockIdx.x == gridDim.x - 1 && rest < elems) y[rest] = ck_round<T>(x[rest]);
@@ -77,7 +81,8 @@ template <typename T> cudaError_t cast_run(const float *x, void *y, int64_t elem
     return cudaGetLastError();
 }
 
-/* ---- normalize: 1 byte read, 2 or 4 written an element ------------------------------------------------------------- */
+/* ---- normalize: 1 byte read, 2 or 4 written an element -------------------------------------------------------------
+ */
 
 /* (v/255 - mean)/std as v*scale + shift: with both rounded to float and one rounding of the sum, the error is at most 2
  * units in the last place of (v/255 + |mean|)/std. */
@@ -110,15 +115,17 @@ template <> struct bytes_of<4> {
 };
 template <> struct bytes_of<8> {
     using word = uint2;
-    static __device__ __forceinline__ float at(word w, int i) { return (float)((i < 4 ? w.x : w.y) >> 8 * (i % 4) & 255u); }
+    static __device__ __forceinline__ float at(word w, int i) {
+        return (float)((i < 4 ? w.x : w.y) >> 8 * (i % 4) & 255u);
+    }
 };
 
 template <typename T>
 __global__ void __launch_bounds__(FLAT_THREADS) normalize_flat(const uint8_t *images, T *y, int64_t elems, affine k) {
-    constexpr int lanes = ck_lanes<T>();
-    using bytes         = bytes_of<lanes>;
+    constexpr int lanes          = ck_lanes<T>();
+    using bytes                  = bytes_of<lanes>;
     const int64_t        vectors = elems / lanes, first = (int64_t)blockIdx.x * (FLAT_THREADS * FLIGHT) + threadIdx.x;
-    const affine         t       = turned(k, (int)(threadIdx.x * lanes % 3));
+    const affine         t         = turned(k, (int)(threadIdx.x * lanes % 3));
     typename bytes::word w[FLIGHT] = {};
 #pragma unroll
     for (int j = 0; j < FLIGHT; j++)
@@ -138,12 +145,12 @@ __global__ void __launch_bounds__(FLAT_THREADS) normalize_flat(const uint8_t *im
     }
 }
 
-/* Pixel (h, w) of a result is pixel (h + dy, dx + w), mirrored: (h + dy, dx + W-1 - w), of the picture, black outside it.
- * Single bytes are read (they come out of L1: neighbours in the warp read neighbouring bytes), LANES results are written at
- * once; LANES divides a row. */
+/* Pixel (h, w) of a result is pixel (h + dy, dx + w), mirrored: (h + dy, dx + W-1 - w), of the picture, black outside
+ * it. Single bytes are read (they come out of L1: neighbours in the warp read neighbouring bytes), LANES results are
+ * written at once; LANES divides a row. */
 template <typename T, int LANES>
-__global__ void __launch_bounds__(THREADS) normalize_boxed(const uint8_t *images, const int4 *boxes, T *y, int64_t N, unsigned H,
-                                                           unsigned W, affine k) {
+__global__ void __launch_bounds__(THREADS)
+    normalize_boxed(const uint8_t *images, const int4 *boxes, T *y, int64_t N, unsigned H, unsigned W, affine k) {
     const unsigned row_vectors = W * 3 / LANES, vectors = H * row_vectors;
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const int4     box   = boxes[n]; /* dy, dx, flip, 0 */
@@ -167,20 +174,22 @@ __global__ void __launch_bounds__(THREADS) normalize_boxed(const uint8_t *images
                 }
             }
             T *to = y + n * H * W * 3;
-            if constexpr (LANES == 1) to[i] = ck_round<T>(f[0]);
-            else ck_store(to, i, ck_pack<T>(f));
+            if constexpr (LANES == 1)
+                to[i] = ck_round<T>(f[0]);
+            else
+                ck_store(to, i, ck_pack<T>(f));
         }
     }
 }
 
 template <typename T>
-cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, int64_t N, int64_t H, int64_t W, affine k,
-                          cudaStream_t stream) {
+cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, int64_t N, int64_t H, int64_t W,
+                          affine k, cudaStream_t stream) {
     constexpr int lanes = ck_lanes<T>();
     const int64_t elems = N * H * W * 3;
     if (!boxes) {
-        normalize_flat<T>
-            <<<ck_blocks(elems / lanes, FLAT_THREADS * FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(images, (T *)y, elems, k);
+        normalize_flat<T><<<ck_blocks(elems / lanes, FLAT_THREADS * FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(
+            images, (T *)y, elems, k);
         return cudaGetLastError();
     }
     const int4    *box  = reinterpret_cast<const int4 *>(boxes);
@@ -192,6 +201,71 @@ cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, 
         normalize_boxed<T, 1><<<dim3(ck_blocks(H * W * 3, THREADS, INT32_MAX), down), THREADS, 0, stream>>>(
             images, box, (T *)y, N, (unsigned)H, (unsigned)W, k);
     return cudaGetLastError();
+}
+
+/* ---- option A shortcut: moves words, whatever their type ------------------------------------------------------------
+ */
+
+/* Counted in words of type U; grid.y runs over images, numbers within an image have 32 bits. */
+struct shortcut_shape {
+    int64_t  N;
+    unsigned H, W, C, P, Q, K, stride, front;
+};
+
+/* y is written once, every stride-th pixel of x read. */
+template <typename U> __global__ void __launch_bounds__(THREADS) shortcut(const U *x, U *y, shortcut_shape g) {
+    const unsigned row = g.Q * g.K, work = g.P * row;
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
+        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
+            const unsigned p = i / row, in_row = i - p * row, q = in_row / g.K,
+                           c = in_row - q * g.K - g.front; /* wraps */
+            U v              = {};
+            if (c < g.C) v = x[((n * g.H + p * g.stride) * g.W + q * g.stride) * g.C + c];
+            y[n * work + i] = v;
+        }
+}
+
+/* dx is written once, and dy read where a pixel of it was taken. */
+template <typename U> __global__ void __launch_bounds__(THREADS) shortcut_grad(const U *dy, U *dx, shortcut_shape g) {
+    const unsigned row = g.W * g.C, work = g.H * row;
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
+        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
+            const unsigned h = i / row, in_row = i - h * row, w = in_row / g.C, c = in_row - w * g.C;
+            const unsigned p = h / g.stride, q = w / g.stride;
+            U              v = {};
+            if (p * g.stride == h && q * g.stride == w) v = dy[((n * g.P + p) * g.Q + q) * g.K + g.front + c];
+            dx[n * work + i] = v;
+        }
+}
+
+template <typename U>
+cudaError_t shortcut_run(const void *from, void *to, const struct ck_window *w, int per_word, bool grad,
+                         cudaStream_t stream) {
+    const shortcut_shape g    = {w->N,
+                                 (unsigned)w->H,
+                                 (unsigned)w->W,
+                                 (unsigned)(w->C / per_word),
+                                 (unsigned)w->P,
+                                 (unsigned)w->Q,
+                                 (unsigned)(w->K / per_word),
+                                 (unsigned)w->stride,
+                                 (unsigned)(w->pad / per_word)};
+    const int64_t        work = grad ? w->H * w->W * g.C : w->P * w->Q * g.K;
+    const dim3           grid(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(w->N, 1, 65535));
+    if (grad)
+        shortcut_grad<U><<<grid, THREADS, 0, stream>>>((const U *)from, (U *)to, g);
+    else
+        shortcut<U><<<grid, THREADS, 0, stream>>>((const U *)from, (U *)to, g);
+    return cudaGetLastError();
+}
+
+cudaError_t shortcut_by_type(enum ck_type type, const void *from, void *to, const struct ck_window *w, bool grad,
+                             cudaStream_t stream) {
+    const int lanes = type == CK_F32 ? 4 : 8;
+    if (w->C % lanes == 0 && w->K % lanes == 0 && w->pad % lanes == 0)
+        return shortcut_run<uint4>(from, to, w, lanes, grad, stream);
+    if (type == CK_F32) return shortcut_run<uint32_t>(from, to, w, 1, grad, stream);
+    return shortcut_run<uint16_t>(from, to, w, 1, grad, stream);
 }
 
 } // namespace
@@ -207,7 +281,8 @@ extern "C" cudaError_t ck_relu_grad(enum ck_type type, const void *dy, const voi
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream) {
+extern "C" cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems,
+                              cudaStream_t stream) {
     CK_BY_TYPE(type, return pointwise_run<add_of, T>(a, b, y, elems, stream));
     return cudaErrorInvalidValue;
 }
@@ -221,8 +296,9 @@ extern "C" cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H,
-                                    int64_t W, const float mean[3], const float std[3], cudaStream_t stream) {
+extern "C" cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N,
+                                    int64_t H, int64_t W, const float mean[3], const float std[3],
+                                    cudaStream_t stream) {
     affine k;
     for (int c = 0; c < 3; c++) {
         k.scale[c] = (float)(1 / (255 * (double)std[c]));
@@ -230,4 +306,14 @@ extern "C" cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes,
     }
     CK_BY_TYPE(type, return normalize_run<T>(images, boxes, y, N, H, W, k, stream));
     return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w,
+                                       cudaStream_t stream) {
+    return shortcut_by_type(type, x, y, w, false, stream);
+}
+
+extern "C" cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w,
+                                            cudaStream_t stream) {
+    return shortcut_by_type(type, dy, dx, w, true, stream);
 }

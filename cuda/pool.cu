@@ -1,7 +1,7 @@
-/* pool.cu: pooling, the parameter-free shortcut, and their gradients. All of it is bound by memory.
+/* pool.cu: pooling and its gradients. All of it is bound by memory.
  *
- * A thread works on 16 bytes of channels of one pixel where C allows, else on one channel. grid.y runs over images, so that
- * numbers within an image have 32 bits; what neighbouring windows share comes out of L1 and L2. */
+ * A thread works on 16 bytes of channels of one pixel where C allows, else on one channel. grid.y runs over images, so
+ * that numbers within an image have 32 bits; what neighbouring windows share comes out of L1 and L2. */
 #include "common.cuh"
 
 namespace {
@@ -17,12 +17,13 @@ struct window {
 
 /* One store of 16 bytes: behind a branch, the compiler takes a plain one apart into four. */
 template <typename T> __device__ __forceinline__ void store_whole(T *at, uint4 vector) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(vector.x), "r"(vector.y), "r"(vector.z), "r"(vector.w)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(vector.x), "r"(vector.y), "r"(vector.z),
+                 "r"(vector.w)
                  : "memory");
 }
 
-/* What a thread loads at once: 16 bytes, or one element. Unpacked only where it is used, so that loads under way cost few
- * registers. */
+/* What a thread loads at once: 16 bytes, or one element. Unpacked only where it is used, so that loads under way cost
+ * few registers. */
 template <typename T, int LANES> struct word_of {
     using word = uint4;
     static __device__ __forceinline__ word load(const T *at) { return ck_load(at, 0); }
@@ -55,14 +56,15 @@ template <int LANES> __device__ __forceinline__ byte_word<LANES> load_bytes(cons
     return *reinterpret_cast<const byte_word<LANES> *>(at);
 }
 
-/* ---- max-pool: 1/stride^2 of (x + index) written for each x read, which windows share ------------------------------- */
+/* ---- max-pool: 1/stride^2 of (x + index) written for each x read, which windows share -------------------------------
+ */
 
-/* The winners of LANES channels and where they stand in the window. Begins with -inf at the first tap inside the image: all
- * that could not win against it gives the same result. A NaN beats everything but an earlier NaN. */
+/* The winners of LANES channels and where they stand in the window. Begins with -inf at the first tap inside the image:
+ * all that could not win against it gives the same result. A NaN beats everything but an earlier NaN. */
 template <typename T, int LANES> struct winners {
     using words = word_of<T, LANES>;
-    float    best[LANES];
-    unsigned at[LANES];
+    float                           best[LANES];
+    unsigned                        at[LANES];
     __device__ __forceinline__ void begin(unsigned first) {
 #pragma unroll
         for (int i = 0; i < LANES; i++) {
@@ -83,12 +85,15 @@ template <typename T, int LANES> struct winners {
     __device__ __forceinline__ void end(T *y, uint8_t *index) const {
         words::store(y, best);
         if (!index) return;
-        if constexpr (LANES == 1) *index = (uint8_t)at[0];
-        else *reinterpret_cast<unsigned *>(index) = at[0] | at[1] << 8 | at[2] << 16 | at[3] << 24;
+        if constexpr (LANES == 1)
+            *index = (uint8_t)at[0];
+        else
+            *reinterpret_cast<unsigned *>(index) = at[0] | at[1] << 8 | at[2] << 16 | at[3] << 24;
     }
 };
 
-/* 16 bits: two channels a word, compared and chosen by masks; half the instructions, without which they would be the limit. */
+/* 16 bits: two channels a word, compared and chosen by masks; half the instructions, without which they would be the
+ * limit. */
 template <typename T> struct pair_of;
 template <> struct pair_of<__half> {
     using pair                       = __half2;
@@ -100,7 +105,7 @@ template <> struct pair_of<__nv_bfloat16> {
 };
 template <typename T> struct winners<T, 8> {
     using pair = typename pair_of<T>::pair;
-    unsigned best[4], at[4];
+    unsigned                        best[4], at[4];
     __device__ __forceinline__ void begin(unsigned first) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -112,29 +117,31 @@ template <typename T> struct winners<T, 8> {
         const unsigned word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) { /* greater or unordered, and the best so far a number */
-            const pair     challenger = reinterpret_cast<const pair &>(word[i]), holder = reinterpret_cast<const pair &>(best[i]);
-            const unsigned wins       = __hgtu2_mask(challenger, holder) & __heq2_mask(holder, holder);
-            best[i] = (word[i] & wins) | (best[i] & ~wins);
-            at[i]   = ((tap | tap << 16) & wins) | (at[i] & ~wins);
+            const pair challenger = reinterpret_cast<const pair &>(word[i]),
+                       holder     = reinterpret_cast<const pair &>(best[i]);
+            const unsigned wins   = __hgtu2_mask(challenger, holder) & __heq2_mask(holder, holder);
+            best[i]               = (word[i] & wins) | (best[i] & ~wins);
+            at[i]                 = ((tap | tap << 16) & wins) | (at[i] & ~wins);
         }
     }
     __device__ __forceinline__ void end(T *y, uint8_t *index) const {
         store_whole(y, make_uint4(best[0], best[1], best[2], best[3]));
         if (index) /* the low byte of each half */
-            *reinterpret_cast<uint2 *>(index) = make_uint2(__byte_perm(at[0], at[1], 0x6420), __byte_perm(at[2], at[3], 0x6420));
+            *reinterpret_cast<uint2 *>(index) =
+                make_uint2(__byte_perm(at[0], at[1], 0x6420), __byte_perm(at[2], at[3], 0x6420));
     }
 };
 
 /* Results of a thread, one below the other: rows of x that two of them share are met again while they are in L1. */
 enum { POOL_ROWS = 4 };
 
-/* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one inside
- * and stands for it, which changes nothing, because a value that is met twice does not win the second time. */
+/* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one
+ * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time. */
 template <typename T, int LANES, int SIZE>
 __device__ __forceinline__ void pool_one(const window &g, const T *x, T *y, uint8_t *index, int p, int q, int c) {
-    using words       = word_of<T, LANES>;
-    const int          size = SIZE ? SIZE : g.size, top = p * g.stride - g.pad, left = q * g.stride - g.pad;
-    const int          r0 = max(0, -top), s0 = max(0, -left), r1 = min(size, g.H - top), s1 = min(size, g.W - left);
+    using words            = word_of<T, LANES>;
+    const int         size = SIZE ? SIZE : g.size, top = p * g.stride - g.pad, left = q * g.stride - g.pad;
+    const int         r0 = max(0, -top), s0 = max(0, -left), r1 = min(size, g.H - top), s1 = min(size, g.W - left);
     winners<T, LANES> w;
     w.begin((unsigned)(r0 * size + s0));
     if constexpr (SIZE != 0) {
@@ -163,24 +170,27 @@ __device__ __forceinline__ void pool_one(const window &g, const T *x, T *y, uint
 
 template <typename T, int LANES, int SIZE>
 __global__ void __launch_bounds__(THREADS, 4) maxpool(const T *x, T *y, uint8_t *index, window g) {
-    const unsigned row = (unsigned)g.Q * g.groups, bands = ((unsigned)g.P + POOL_ROWS - 1) / POOL_ROWS, work = bands * row;
+    const unsigned row = (unsigned)g.Q * g.groups, bands = ((unsigned)g.P + POOL_ROWS - 1) / POOL_ROWS,
+                   work = bands * row;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
         const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
-            const unsigned band = i / row, in_row = i - band * row, q = in_row / g.groups, c = (in_row - q * g.groups) * LANES;
-            const int      p0 = (int)band * POOL_ROWS, p1 = min(p0 + POOL_ROWS, g.P);
+            const unsigned band = i / row, in_row = i - band * row, q = in_row / g.groups,
+                           c = (in_row - q * g.groups) * LANES;
+            const int p0 = (int)band * POOL_ROWS, p1 = min(p0 + POOL_ROWS, g.P);
             for (int p = p0; p < p1; p++)
                 pool_one<T, LANES, SIZE>(g, x + image, y + result, index ? index + result : nullptr, p, (int)q, (int)c);
         }
     }
 }
 
-/* ---- its gradient: gathers, so that no two threads add to one place; dx written, (dy + index)/stride^2 read ---------- */
+/* ---- its gradient: gathers, so that no two threads add to one place; dx written, (dy + index)/stride^2 read
+ * ---------- */
 
 /* Adds dy of a window where its maximum is at `tap`. */
 template <typename T, int LANES>
-__device__ __forceinline__ void gather(const typename word_of<T, LANES>::word &dy, const byte_word<LANES> &index, unsigned tap,
-                                       float (&sum)[LANES]) {
+__device__ __forceinline__ void gather(const typename word_of<T, LANES>::word &dy, const byte_word<LANES> &index,
+                                       unsigned tap, float (&sum)[LANES]) {
     float v[LANES];
     word_of<T, LANES>::open(dy, v);
 #pragma unroll
@@ -190,8 +200,10 @@ __device__ __forceinline__ void gather(const typename word_of<T, LANES>::word &d
 
 /* An index that no window has in any lane. */
 template <int LANES> __device__ __forceinline__ byte_word<LANES> nowhere() {
-    if constexpr (LANES == 8) return make_uint2(~0u, ~0u);
-    else return (byte_word<LANES>)~0u;
+    if constexpr (LANES == 8)
+        return make_uint2(~0u, ~0u);
+    else
+        return (byte_word<LANES>)~0u;
 }
 
 /* Any window: a thread asks all windows that cover its pixel, in their order. */
@@ -203,10 +215,10 @@ __global__ void __launch_bounds__(THREADS, 4) maxpool_grad(const T *dy, const ui
         const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
             const unsigned line = i / row, in_row = i - line * row, column = in_row / g.groups;
-            const int      c = (int)(in_row - column * g.groups) * LANES, h = (int)line + g.pad, w = (int)column + g.pad;
-            const int      p0 = h < g.size ? 0 : (h - g.size) / g.stride + 1, p1 = min(h / g.stride, g.P - 1);
-            const int      q0 = w < g.size ? 0 : (w - g.size) / g.stride + 1, q1 = min(w / g.stride, g.Q - 1);
-            float          sum[LANES] = {};
+            const int c = (int)(in_row - column * g.groups) * LANES, h = (int)line + g.pad, w = (int)column + g.pad;
+            const int p0 = h < g.size ? 0 : (h - g.size) / g.stride + 1, p1 = min(h / g.stride, g.P - 1);
+            const int q0 = w < g.size ? 0 : (w - g.size) / g.stride + 1, q1 = min(w / g.stride, g.Q - 1);
+            float     sum[LANES] = {};
             for (int p = p0; p <= p1; p++)
                 for (int q = q0; q <= q1; q++) {
                     const int at = (p * g.Q + q) * g.C + c;
@@ -219,16 +231,18 @@ __global__ void __launch_bounds__(THREADS, 4) maxpool_grad(const T *dy, const ui
 }
 
 /* Window 3, stride 2: the four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but those at
- * i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window: dy and index are loaded once for four pixels. */
+ * i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window: dy and index are loaded once for four pixels.
+ */
 template <typename T, int LANES>
 __global__ void __launch_bounds__(THREADS) maxpool_grad_3_2(const T *dy, const uint8_t *index, T *dx, window g) {
-    using words        = word_of<T, LANES>;
-    const unsigned row = (((unsigned)(g.W + g.pad) + 1) / 2) * g.groups, work = (((unsigned)(g.H + g.pad) + 1) / 2) * row;
+    using words         = word_of<T, LANES>;
+    const unsigned row  = (((unsigned)(g.W + g.pad) + 1) / 2) * g.groups,
+                   work = (((unsigned)(g.H + g.pad) + 1) / 2) * row;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
         const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
         for (unsigned item = blockIdx.x * THREADS + threadIdx.x; item < work; item += gridDim.x * THREADS) {
-            const unsigned line = item / row, in_row = item - line * row, column = in_row / g.groups;
-            const int      i = (int)line, j = (int)column, c = (int)(in_row - column * g.groups) * LANES;
+            const unsigned       line = item / row, in_row = item - line * row, column = in_row / g.groups;
+            const int            i = (int)line, j = (int)column, c = (int)(in_row - column * g.groups) * LANES;
             typename words::word v[4] = {};
             byte_word<LANES>     winner[4];
 #pragma unroll
@@ -268,29 +282,37 @@ window window_of(const struct ck_window *w, int lanes) {
     g.groups = (unsigned)(w->C / lanes);
     return g;
 }
-dim3 grid_of(int64_t work, int64_t images) { return dim3(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(images, 1, IMAGES_MOST)); }
+dim3 grid_of(int64_t work, int64_t images) {
+    return dim3(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(images, 1, IMAGES_MOST));
+}
 
 template <typename T, int LANES>
 cudaError_t maxpool_run(const void *x, void *y, uint8_t *index, const struct ck_window *w, cudaStream_t stream) {
     const window g    = window_of(w, LANES);
     const dim3   grid = grid_of((w->P + POOL_ROWS - 1) / POOL_ROWS * w->Q * g.groups, w->N);
-    if (g.size == 3) maxpool<T, LANES, 3><<<grid, THREADS, 0, stream>>>((const T *)x, (T *)y, index, g);
-    else maxpool<T, LANES, 0><<<grid, THREADS, 0, stream>>>((const T *)x, (T *)y, index, g);
+    if (g.size == 3)
+        maxpool<T, LANES, 3><<<grid, THREADS, 0, stream>>>((const T *)x, (T *)y, index, g);
+    else
+        maxpool<T, LANES, 0><<<grid, THREADS, 0, stream>>>((const T *)x, (T *)y, index, g);
     return cudaGetLastError();
 }
 
 template <typename T, int LANES>
-cudaError_t maxpool_grad_run(const void *dy, const uint8_t *index, void *dx, const struct ck_window *w, cudaStream_t stream) {
+cudaError_t maxpool_grad_run(const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
+                             cudaStream_t stream) {
     const window g = window_of(w, LANES);
     if (g.size == 3 && g.stride == 2)
-        maxpool_grad_3_2<T, LANES><<<grid_of((w->H + w->pad + 1) / 2 * ((w->W + w->pad + 1) / 2) * g.groups, w->N), THREADS, 0,
-                                     stream>>>((const T *)dy, index, (T *)dx, g);
+        maxpool_grad_3_2<T, LANES>
+            <<<grid_of((w->H + w->pad + 1) / 2 * ((w->W + w->pad + 1) / 2) * g.groups, w->N), THREADS, 0, stream>>>(
+                (const T *)dy, index, (T *)dx, g);
     else
-        maxpool_grad<T, LANES><<<grid_of(w->H * w->W * g.groups, w->N), THREADS, 0, stream>>>((const T *)dy, index, (T *)dx, g);
+        maxpool_grad<T, LANES>
+            <<<grid_of(w->H * w->W * g.groups, w->N), THREADS, 0, stream>>>((const T *)dy, index, (T *)dx, g);
     return cudaGetLastError();
 }
 
-/* ---- average over the image ---------------------------------------------------------------------------------------- */
+/* ---- average over the image ----------------------------------------------------------------------------------------
+ */
 
 /* A block takes `across` neighbouring vectors of channels (a power of two, at most 32) of one image; its other threads
  * share out the pixels. */
@@ -308,8 +330,8 @@ template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgp
     const unsigned    lane = threadIdx.x % g.across, share = threadIdx.x / g.across, shares = THREADS / g.across;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
         for (unsigned block = blockIdx.x; block * g.across < g.groups; block += gridDim.x) {
-            const unsigned group = block * g.across + lane;
-            const T       *from  = x + n * g.pixels * g.C + (int64_t)group * LANES;
+            const unsigned group      = block * g.across + lane;
+            const T       *from       = x + n * g.pixels * g.C + (int64_t)group * LANES;
             double         sum[LANES] = {};
             for (int64_t m = share; group < g.groups && m < g.pixels; m += shares * AVERAGE_FLIGHT) {
                 typename words::word w[AVERAGE_FLIGHT] = {};
@@ -321,7 +343,8 @@ template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgp
                 for (int k = 0; k < AVERAGE_FLIGHT; k++) words::open(w[k], v[k]);
 #pragma unroll
                 for (int i = 0; i < LANES; i++)
-                    sum[i] += (double)(((v[0][i] + v[1][i]) + (v[2][i] + v[3][i])) + ((v[4][i] + v[5][i]) + (v[6][i] + v[7][i])));
+                    sum[i] += (double)(((v[0][i] + v[1][i]) + (v[2][i] + v[3][i])) +
+                                       ((v[4][i] + v[5][i]) + (v[6][i] + v[7][i])));
             }
 #pragma unroll
             for (int i = 0; i < LANES; i++) part[i][threadIdx.x] = sum[i];
@@ -338,8 +361,9 @@ template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgp
 }
 
 /* dx is written once. */
-template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgpool_grad(const T *dy, T *dx, average g) {
-    using words          = word_of<T, LANES>;
+template <typename T, int LANES>
+__global__ void __launch_bounds__(THREADS) avgpool_grad(const T *dy, T *dx, average g) {
+    using words         = word_of<T, LANES>;
     const unsigned lane = threadIdx.x % g.across, share = threadIdx.x / g.across, shares = THREADS / g.across;
     const float    pixels = (float)g.pixels;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
@@ -378,54 +402,6 @@ cudaError_t avgpool_grad_run(const void *dy, void *dx, int64_t N, int64_t pixels
     return cudaGetLastError();
 }
 
-/* ---- option A shortcut: moves words, whatever their type ------------------------------------------------------------ */
-
-/* C, K and pad count words of type U. y is written once, every stride-th pixel of x read. */
-template <typename U> __global__ void __launch_bounds__(THREADS) shortcut(const U *x, U *y, window g, unsigned K) {
-    const unsigned row = (unsigned)g.Q * K, work = (unsigned)g.P * row;
-    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
-        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
-            const unsigned p = i / row, in_row = i - p * row, q = in_row / K;
-            const int      c = (int)(in_row - q * K) - g.pad;
-            U              v = {};
-            if (c >= 0 && c < g.C)
-                v = x[n * g.H * g.W * g.C + ((int64_t)p * g.stride * g.W + (int64_t)q * g.stride) * g.C + c];
-            y[n * work + i] = v;
-        }
-}
-
-/* dx is written once, and dy read where a pixel of it was taken. */
-template <typename U> __global__ void __launch_bounds__(THREADS) shortcut_grad(const U *dy, U *dx, window g, unsigned K) {
-    const unsigned row = (unsigned)g.W * g.C, work = (unsigned)g.H * row, stride = (unsigned)g.stride;
-    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
-        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
-            const unsigned h = i / row, in_row = i - h * row, w = in_row / g.C, c = in_row - w * g.C;
-            const unsigned p = h / stride, q = w / stride;
-            U              v = {};
-            if (p * stride == h && q * stride == w) v = dy[((n * g.P + p) * g.Q + q) * K + g.pad + c];
-            dx[n * work + i] = v;
-        }
-}
-
-template <typename U>
-cudaError_t shortcut_run(const void *from, void *to, const struct ck_window *w, int per_word, bool grad, cudaStream_t stream) {
-    window g = window_of(w, 1);
-    g.C /= per_word;
-    g.pad /= per_word;
-    const unsigned K = (unsigned)(w->K / per_word);
-    if (grad) shortcut_grad<U><<<grid_of(w->H * w->W * g.C, w->N), THREADS, 0, stream>>>((const U *)from, (U *)to, g, K);
-    else shortcut<U><<<grid_of(w->P * w->Q * K, w->N), THREADS, 0, stream>>>((const U *)from, (U *)to, g, K);
-    return cudaGetLastError();
-}
-
-cudaError_t shortcut_by_type(enum ck_type type, const void *from, void *to, const struct ck_window *w, bool grad,
-                             cudaStream_t stream) {
-    const int lanes = type == CK_F32 ? 4 : 8;
-    if (w->C % lanes == 0 && w->K % lanes == 0 && w->pad % lanes == 0) return shortcut_run<uint4>(from, to, w, lanes, grad, stream);
-    if (type == CK_F32) return shortcut_run<uint32_t>(from, to, w, 1, grad, stream);
-    return shortcut_run<uint16_t>(from, to, w, 1, grad, stream);
-}
-
 } // namespace
 
 /* 16 bytes of channels at a time where they divide C. */
@@ -450,18 +426,8 @@ extern "C" cudaError_t ck_avgpool(enum ck_type type, const void *x, void *y, int
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels, int64_t C,
-                                       cudaStream_t stream) {
+extern "C" cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels,
+                                       int64_t C, cudaStream_t stream) {
     BY_LANES(type, C, avgpool_grad_run, dy, dx, N, pixels, C, stream);
     return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w,
-                                       cudaStream_t stream) {
-    return shortcut_by_type(type, x, y, w, false, stream);
-}
-
-extern "C" cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w,
-                                            cudaStream_t stream) {
-    return shortcut_by_type(type, dy, dx, w, true, stream);
 }

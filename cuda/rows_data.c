@@ -1,5 +1,5 @@
-/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero. Shapes
- * and slots here; kernels in data.cu and pool.cu. Data is f32, f16 or bf16, one type in an op. */
+/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero.
+ * Shapes and slots here; kernels in data.cu and pool.cu. Data is f32, f16 or bf16, one type in an op. */
 #include "cuda.h"
 
 /* ---- what the kernels take ---- */
@@ -37,11 +37,19 @@ static bool window_accepts(const struct cr_device *device, const struct cr_progr
 }
 
 /* large: N,H,W,C; small: N,P,Q,K. */
-static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large, const struct cr_tensor *small) {
+static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large,
+                                  const struct cr_tensor *small) {
     const struct cr_conv_attr *a = &op->attr.conv;
-    return (struct ck_window){.N = large->dim[0], .H = large->dim[1], .W = large->dim[2], .C = large->dim[3],
-                              .P = small->dim[1], .Q = small->dim[2], .K = small->dim[3],
-                              .window = a->window, .stride = a->stride, .pad = a->pad};
+    return (struct ck_window){.N      = large->dim[0],
+                              .H      = large->dim[1],
+                              .W      = large->dim[2],
+                              .C      = large->dim[3],
+                              .P      = small->dim[1],
+                              .Q      = small->dim[2],
+                              .K      = small->dim[3],
+                              .window = a->window,
+                              .stride = a->stride,
+                              .pad    = a->pad};
 }
 
 #define IN(kind, slot) cuda_in(call->program, call->op, CR_IN_##kind##_##slot)
@@ -58,8 +66,8 @@ static bool normalize_accepts(const struct cr_device *device, const struct cr_pr
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor     *y = OUT(normalize, y);
     const struct cr_input_attr *a = &call->op->attr.input;
-    CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], NULL, cuda_type(y), call->out[CR_OUT_normalize_y], y->dim[0],
-                          y->dim[1], y->dim[2], a->mean, a->std, cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], NULL, cuda_type(y), call->out[CR_OUT_normalize_y],
+                          y->dim[0], y->dim[1], y->dim[2], a->mean, a->std, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -74,22 +82,23 @@ static cr_status relu_launch(struct cr_device *device, const struct cr_call *cal
 
 static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = OUT(relu_grad, dx);
-    CUDA_TRY(ck_relu_grad(cuda_type(dx), call->in[CR_IN_relu_grad_dy], call->in[CR_IN_relu_grad_y], call->out[CR_OUT_relu_grad_dx],
-                          cr_tensor_elems(dx), cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_relu_grad(cuda_type(dx), call->in[CR_IN_relu_grad_dy], call->in[CR_IN_relu_grad_y],
+                          call->out[CR_OUT_relu_grad_dx], cr_tensor_elems(dx), cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 static cr_status add_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = OUT(add, y);
-    CUDA_TRY(ck_add(cuda_type(y), call->in[CR_IN_add_a], call->in[CR_IN_add_b], call->out[CR_OUT_add_y], cr_tensor_elems(y),
-                    cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_add(cuda_type(y), call->in[CR_IN_add_a], call->in[CR_IN_add_b], call->out[CR_OUT_add_y],
+                    cr_tensor_elems(y), cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 static bool cast_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_cast_x), *y = cuda_out(p, op, CR_OUT_cast_y);
     (void)device;
-    return x->dtype == CR_F32 && (y->dtype == CR_F16 || y->dtype == CR_BF16) && cr_tensor_elems(x) == cr_tensor_elems(y);
+    return x->dtype == CR_F32 && (y->dtype == CR_F16 || y->dtype == CR_BF16) &&
+           cr_tensor_elems(x) == cr_tensor_elems(y);
 }
 
 static cr_status cast_launch(struct cr_device *device, const struct cr_call *call) {
@@ -110,8 +119,8 @@ static cr_status zero_launch(struct cr_device *device, const struct cr_call *cal
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(maxpool, x);
     const struct ck_window  w = window_of(call->op, x, OUT(maxpool, y));
-    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->out[CR_OUT_maxpool_y], call->out[CR_OUT_maxpool_index], &w,
-                        cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->out[CR_OUT_maxpool_y],
+                        call->out[CR_OUT_maxpool_index], &w, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -125,15 +134,15 @@ static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_c
 
 static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(avgpool, x);
-    CUDA_TRY(ck_avgpool(cuda_type(x), call->in[CR_IN_avgpool_x], call->out[CR_OUT_avgpool_y], x->dim[0], x->dim[1] * x->dim[2],
-                        x->dim[3], cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_avgpool(cuda_type(x), call->in[CR_IN_avgpool_x], call->out[CR_OUT_avgpool_y], x->dim[0],
+                        x->dim[1] * x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = OUT(avgpool_grad, dx);
-    CUDA_TRY(ck_avgpool_grad(cuda_type(dx), call->in[CR_IN_avgpool_grad_dy], call->out[CR_OUT_avgpool_grad_dx], dx->dim[0],
-                             dx->dim[1] * dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_avgpool_grad(cuda_type(dx), call->in[CR_IN_avgpool_grad_dy], call->out[CR_OUT_avgpool_grad_dx],
+                             dx->dim[0], dx->dim[1] * dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -152,16 +161,20 @@ static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct
     const struct cr_tensor *dx = OUT(pad_shortcut_grad, dx);
     struct ck_window        w  = window_of(call->op, dx, IN(pad_shortcut_grad, dy));
     w.pad                      = call->op->attr.conv.pad_c;
-    CUDA_TRY(ck_pad_shortcut_grad(cuda_type(dx), call->in[CR_IN_pad_shortcut_grad_dy], call->out[CR_OUT_pad_shortcut_grad_dx], &w,
-                                  cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_pad_shortcut_grad(cuda_type(dx), call->in[CR_IN_pad_shortcut_grad_dy],
+                                  call->out[CR_OUT_pad_shortcut_grad_dx], &w, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 /* ---- the rows ---- */
 
 #define DATA_ROW(kind, test, how)                                                                                      \
-    static const struct cr_kernel row_##kind = {.name = "cuda." #kind, .op = CR_OP_##kind, .math = how,               \
-                                                .deterministic = true, .accepts = test, .launch = kind##_launch}
+    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = how,                                                  \
+                                                .deterministic = true,                                                 \
+                                                .accepts       = test,                                                 \
+                                                .launch        = kind##_launch}
 DATA_ROW(normalize, normalize_accepts, CR_MATH_F32);
 DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
 DATA_ROW(relu_grad, pointwise_accepts, CR_MATH_EXACT);
@@ -175,6 +188,16 @@ DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
 DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
 DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
 
-const struct cr_kernel *const cr_cuda_data_rows[] = {
-    &row_normalize,    &row_relu,    &row_relu_grad,    &row_add,          &row_cast,              &row_zero, &row_maxpool,
-    &row_maxpool_grad, &row_avgpool, &row_avgpool_grad, &row_pad_shortcut, &row_pad_shortcut_grad, NULL};
+const struct cr_kernel *const cr_cuda_data_rows[] = {&row_normalize,
+                                                     &row_relu,
+                                                     &row_relu_grad,
+                                                     &row_add,
+                                                     &row_cast,
+                                                     &row_zero,
+                                                     &row_maxpool,
+                                                     &row_maxpool_grad,
+                                                     &row_avgpool,
+                                                     &row_avgpool_grad,
+                                                     &row_pad_shortcut,
+                                                     &row_pad_shortcut_grad,
+                                                     NULL};
