@@ -151,7 +151,7 @@ endif()
 # cuda_sources_for(90a FILE...): these files are compiled for one architecture more.
 function(cuda_sources_for arch)
   foreach(source ${ARGN})
-    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS "--generate-code=arch=compute_${arch},code=[sm_${arch}]")
   endforeach()
 endfunction()
 

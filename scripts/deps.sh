@@ -60,10 +60,12 @@ cuda_fetch() {
     local start=$SECONDS
     rm -rf $cuda_venv
     need_packages python3 python3-venv || return 1
-    python3 -m venv $cuda_venv || return 1
     # shellcheck disable=SC2086
-    timeout 1200 $cuda_venv/bin/pip install -q --disable-pip-version-check --no-cache-dir --no-deps --retries 2 --timeout 30 \
-        $cuda_wheels || return 1
+    if ! { python3 -m venv $cuda_venv && timeout 1200 $cuda_venv/bin/pip install --disable-pip-version-check --no-cache-dir \
+        --no-deps --retries 2 --timeout 30 $cuda_wheels; } >build/cuda-fetch.log 2>&1; then
+        tail -1 build/cuda-fetch.log
+        return 1
+    fi
     printf '%s' "$cuda_wheels" >$cuda_venv/complete
     echo "fetched in $((SECONDS - start)) s"
 }
