@@ -146,6 +146,9 @@ cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 
 /* ---- conv.cu, dense.cu: own convolutions; what cuBLAS leaves to do; sums of gradients -------------------------------- */
 
+/* y[i] = x[i], or y[i] + x[i] with `add`. */
+cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
+
 /* y[rows][columns] = product + bias[column], rounded once; y may be the product when type is f32. */
 cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *bias, void *y, int64_t rows, int64_t columns,
                           cudaStream_t stream);
