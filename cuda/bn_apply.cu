@@ -97,7 +97,8 @@ template <typename T> struct scale_map {
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-template <typename T, bool RELU> static cudaError_t apply_launch(const struct ck_bn_apply *a, int multiprocessors, cudaStream_t stream) {
+template <typename T, bool RELU>
+static cudaError_t apply_launch(const struct ck_bn_apply *a, int multiprocessors, cudaStream_t stream) {
     const T *x = (const T *)a->x, *add = (const T *)a->add;
     T       *y = (T *)a->y;
     if (!add) {

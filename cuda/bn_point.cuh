@@ -4,15 +4,14 @@
  * grid's stride is a multiple of that period: a thread meets the same N channels in each of its vectors and reads their
  * coefficients once, whatever C is. The last elems % N elements go one by one to the first threads.
  *
- * Limiter: memory, (inputs + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes under way; four
- * blocks of 256 a multiprocessor (three where registers do not allow more) are 48 KiB and up, above what latency asks for
- * at 4 TB/s. */
+ * Limiter: memory, (INPUTS + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes under way; the
+ * RESIDENT blocks of a multiprocessor together 64 KiB and more, twice what latency asks for at 4 TB/s. */
 #ifndef CK_BN_POINT_CUH
 #define CK_BN_POINT_CUH
 
 #include "common.cuh"
 
-enum { POINT_THREADS = 256, POINT_BLOCKS = 8 /* a multiprocessor, over the whole launch */ };
+enum { POINT_THREADS = 256, POINT_WAVES = 2 /* of resident blocks: slow multiprocessors get less to do */ };
 
 /* What a map is: struct Map with
  *   Type, INPUTS, UNROLL, RESIDENT      the element, how many tensors it reads, vectors at a time, blocks a multiprocessor
@@ -79,7 +78,8 @@ __device__ __forceinline__ void point_load(const Map &map, uint4 (&raw)[Map::UNR
 /* `stride` in vectors: a multiple of the channels' period, and at least the number of threads. The first loads are under way
  * while the coefficients come. */
 template <typename Map>
-__global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT) point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
+__global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
+    point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
     constexpr int N = ck_lanes<typename Map::Type>(), U = Map::UNROLL;
     const int64_t vectors = elems / N;
     int64_t       v       = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
@@ -99,14 +99,16 @@ __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT) point_kernel(Map
     }
 }
 
-template <typename Map> static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int multiprocessors, cudaStream_t stream) {
+template <typename Map>
+static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int multiprocessors, cudaStream_t stream) {
     constexpr int64_t N = ck_lanes<typename Map::Type>();
     const int64_t     vectors = pixels * C / N, period = C / ck_gcd(C, N), step = period / ck_gcd(period, POINT_THREADS);
-    const int64_t     wanted  = ck_blocks(vectors, (int64_t)POINT_THREADS * Map::UNROLL, (int64_t)multiprocessors * POINT_BLOCKS);
+    const int64_t     most    = (int64_t)multiprocessors * Map::RESIDENT * POINT_WAVES;
+    const int64_t     wanted  = ck_blocks(vectors, (int64_t)POINT_THREADS * Map::UNROLL, most);
     const int64_t     strided = (wanted + step - 1) / step * step; /* blocks whose threads are a multiple of the period */
-    /* A stride beyond the tensor needs no thread behind its end. */
-    point_kernel<Map><<<ck_blocks(vectors, POINT_THREADS, strided), POINT_THREADS, 0, stream>>>(map, pixels * C, C,
-                                                                                                strided * POINT_THREADS);
+    const int64_t     stride  = strided * POINT_THREADS;
+    const unsigned    blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* none behind the end */
+    point_kernel<Map><<<blocks, POINT_THREADS, 0, stream>>>(map, pixels * C, C, stride);
     return cudaGetLastError();
 }
 

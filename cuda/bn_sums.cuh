@@ -19,6 +19,8 @@ enum {
     SUMS_WIDTH   = 32, /* vectors: a warp reads 512 bytes of a row */
     SUMS_RUN     = 16, /* rows in float */
     SUMS_LEAST   = 8,  /* rows that a thread should have before another span pays */
+    SUMS_WAVES   = 2,  /* blocks that follow one another, so that slow multiprocessors get less to do, */
+    SUMS_MANY    = 32, /* when a thread still has so many rows */
     SUMS_FOLDERS = 32  /* warps of a block of stage two */
 };
 
@@ -37,10 +39,11 @@ static inline struct sums_shape sums_shape_of(int lanes, int64_t pixels, int64_t
     s.tail        = pixels % s.merged;
     s.row_vectors = s.merged * C / lanes;
     const int64_t columns = (s.row_vectors + SUMS_WIDTH - 1) / SUMS_WIDTH;
-    s.columns   = (int)columns;
-    s.width     = (int)((s.row_vectors + columns - 1) / columns);
-    s.depth     = SUMS_THREADS / s.width;
-    const int64_t most = resident_blocks / columns > 1 ? resident_blocks / columns : 1;
+    s.columns = (int)columns;
+    s.width   = (int)((s.row_vectors + columns - 1) / columns);
+    s.depth   = SUMS_THREADS / s.width;
+    const int64_t wave  = resident_blocks / columns > 1 ? resident_blocks / columns : 1;
+    const int64_t most  = s.rows >= wave * SUMS_WAVES * s.depth * SUMS_MANY ? wave * SUMS_WAVES : wave;
     const int64_t spans = ck_blocks(s.rows, (int64_t)s.depth * SUMS_LEAST, most);
     s.span_rows = (s.rows + spans - 1) / spans;
     s.span_rows = (s.span_rows + s.depth - 1) / s.depth * s.depth;
@@ -53,7 +56,8 @@ static inline size_t sums_workspace(const struct sums_shape *s) {
 }
 
 /* What is summed: struct Terms with
- *   Type, INPUTS, BATCH, RESIDENT       the element, tensors read, rows loaded at a time (divides SUMS_RUN), blocks a multiprocessor
+ *   Type, INPUTS, BATCH, RESIDENT       the element, tensors read, rows loaded at a time (divides SUMS_RUN), and blocks a
+ *                                       multiprocessor
  *   const Type *in[INPUTS];
  *   float centre(c)                     a number of channel c that `add` gets
  *   add(const float in[INPUTS], float centre, float *a, float *b)      one element onto both sums
@@ -116,7 +120,8 @@ __device__ __forceinline__ void sums_column(const Terms &terms, int64_t v, int64
 /* Adds the block's threads, row by row, and writes 2 * width * N doubles. part[k][thread]: the pad keeps the reads of
  * neighbouring lanes, which differ in k, in different banks. Where fewer outputs than threads are wanted, several threads
  * share an output, and a second round adds their shares. */
-template <int N> __device__ __forceinline__ void sums_block(const double (&sum)[2 * N], const struct sums_shape &shape, double *partial) {
+template <int N>
+__device__ __forceinline__ void sums_block(const double (&sum)[2 * N], const struct sums_shape &shape, double *partial) {
     __shared__ double part[2 * N][SUMS_THREADS + 1];
     __shared__ double share[SUMS_THREADS];
     const int         t = (int)threadIdx.x, W = shape.width, depth = shape.depth, outputs = 2 * N * W;
@@ -143,7 +148,8 @@ template <int N> __device__ __forceinline__ void sums_block(const double (&sum)[
 }
 
 template <typename Terms>
-__global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT) sums_kernel(Terms terms, struct sums_shape shape, double *partial) {
+__global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
+    sums_kernel(Terms terms, struct sums_shape shape, double *partial) {
     constexpr int N   = ck_lanes<typename Terms::Type>();
     const int     row = (int)threadIdx.x / shape.width, across = (int)threadIdx.x % shape.width;
     const int64_t column = (int64_t)blockIdx.x * shape.width + across;
@@ -166,7 +172,8 @@ __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT) sums_kernel(Ter
 
 /* A block gives 32 outputs, one a lane; its warps share the spans. */
 template <typename Terms>
-__global__ void __launch_bounds__(SUMS_FOLDERS *CK_WARP) sums_fold(Terms terms, struct sums_shape shape, const double *partial, float *out) {
+__global__ void __launch_bounds__(SUMS_FOLDERS *CK_WARP)
+    sums_fold(Terms terms, struct sums_shape shape, const double *partial, float *out) {
     __shared__ double part[SUMS_FOLDERS][CK_WARP + 1];
     const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     const int64_t     C = shape.C, wide = shape.merged * C;
@@ -206,7 +213,8 @@ static cudaError_t sums_launch(const Terms &terms, int64_t pixels, int64_t C, fl
         const cudaError_t error = cudaGetLastError();
         if (error != cudaSuccess) return error;
     }
-    sums_fold<Terms><<<ck_blocks(2 * C, CK_WARP, INT64_MAX), SUMS_FOLDERS * CK_WARP, 0, stream>>>(terms, s, (const double *)workspace, out);
+    const unsigned blocks = ck_blocks(2 * C, CK_WARP, INT64_MAX);
+    sums_fold<Terms><<<blocks, SUMS_FOLDERS * CK_WARP, 0, stream>>>(terms, s, (const double *)workspace, out);
     return cudaGetLastError();
 }
 
