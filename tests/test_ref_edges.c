@@ -201,7 +201,7 @@ static void bad_gradients_change_nothing(void) {
     CHECK_NEAR(ref_at(&u.run, u.value, 40), 0.25, 0); /* 1 - 0.5*(1 + 0.5*1) */
     CHECK_INT(ref_at(&u.run, u.state, CR_STATE_NONFINITE), 0);
     CHECK_INT(ref_at(&u.run, u.state, CR_STATE_UPDATES), 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* 1: no scaling, never moves */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* does not move unless asked to */
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
     CHECK_NEAR(ref_at(&u.run, u.value, 90), 1, 0); /* beyond the parameter: the plane's padding */
     ref_close(&u.run);
@@ -212,6 +212,9 @@ static void loss_scale_moves(void) {
     REQUIRE_OK(open_update(&u));
     ref_set(&u.run, u.state, CR_STATE_LOSS_SCALE, 8);
     update_once(&u, NAN, 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* one that was set stays */
+    u.run.p.op[1].attr.sgd.moving_scale = true;
+    update_once(&u, NAN, 1);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
     for (int i = 0; i < 1999; i++) update_once(&u, 1, 1);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
@@ -219,7 +222,7 @@ static void loss_scale_moves(void) {
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
     for (int i = 0; i < 9; i++) update_once(&u, NAN, 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* 1 would mean: off */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* the least */
     ref_close(&u.run);
 }
 

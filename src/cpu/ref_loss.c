@@ -17,13 +17,22 @@ static int64_t label_of(const struct batch *b, int64_t n) {
     return label >= 0 && label < b->logits.C ? label : -1;
 }
 
-/* log(sum of exp), shifted by the largest logit so that nothing overflows. NaN or +inf logits give NaN. */
-static double log_sum_exp(const struct batch *b, int64_t n) {
-    const int64_t K   = b->logits.C;
-    double        max = ref_get(&b->logits, n * K), sum = 0;
-    for (int64_t k = 1; k < K; k++) max = fmax(max, ref_get(&b->logits, n * K + k));
-    for (int64_t k = 0; k < K; k++) sum += exp(ref_get(&b->logits, n * K + k) - max);
-    return max + log(sum);
+/* The largest logit of a sample and the sum of exp(logit - largest), in which nothing overflows. NaN or +inf logits give
+ * NaN. The two are kept apart: added up, log(sum) would be lost beside a huge logit. */
+struct soft {
+    double max, sum;
+};
+
+static struct soft soft_of(const struct batch *b, int64_t n) {
+    const int64_t K = b->logits.C;
+    struct soft   s = {.max = ref_get(&b->logits, n * K)};
+    for (int64_t k = 1; k < K; k++) s.max = fmax(s.max, ref_get(&b->logits, n * K + k));
+    for (int64_t k = 0; k < K; k++) s.sum += exp(ref_get(&b->logits, n * K + k) - s.max);
+    return s;
+}
+
+static double log_share(const struct batch *b, const struct soft *s, int64_t i) {
+    return ref_get(&b->logits, i) - s->max - log(s->sum);
 }
 
 static double target_of(const struct batch *b, int64_t label, int64_t k) {
@@ -32,10 +41,10 @@ static double target_of(const struct batch *b, int64_t label, int64_t k) {
 
 static double sample_loss(const struct batch *b, int64_t n, int64_t label) {
     const int64_t K   = b->logits.C;
-    const double  lse = log_sum_exp(b, n);
-    double        own = lse - ref_get(&b->logits, n * K + label), all = 0;
+    const struct soft s = soft_of(b, n);
+    double        own = -log_share(b, &s, n * K + label), all = 0;
     if (b->smoothing == 0) return own; /* 0 * inf would be NaN where a far-off class has probability 0 */
-    for (int64_t k = 0; k < K; k++) all += lse - ref_get(&b->logits, n * K + k);
+    for (int64_t k = 0; k < K; k++) all -= log_share(b, &s, n * K + k);
     return (1 - b->smoothing) * own + b->smoothing / (double)K * all;
 }
 
@@ -74,10 +83,10 @@ cr_status cr_ref_loss(struct cr_device *device, const struct cr_call *call) {
 static void grad_sample(const struct batch *b, const struct ref *dx, int64_t n, double factor) {
     const int64_t K     = b->logits.C;
     const int64_t label = label_of(b, n);
-    const double  lse   = label < 0 ? 0 : log_sum_exp(b, n); /* before dx, which may stand in the logits' place */
+    const struct soft s = label < 0 ? (struct soft){0} : soft_of(b, n); /* before dx, which may stand in the logits' place */
     for (int64_t k = 0; k < K; k++) {
         int64_t i = n * K + k;
-        ref_put(dx, i, label < 0 ? 0 : factor * (exp(ref_get(&b->logits, i) - lse) - target_of(b, label, k)));
+        ref_put(dx, i, label < 0 ? 0 : factor * (exp(ref_get(&b->logits, i) - s.max) / s.sum - target_of(b, label, k)));
     }
 }
 
