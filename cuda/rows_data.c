@@ -60,14 +60,16 @@ static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
     (void)device;
+    if (op->in[CR_IN_normalize_boxes] >= 0 && !fits(images)) return false;
     return images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
 }
 
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor     *y = OUT(normalize, y);
     const struct cr_input_attr *a = &call->op->attr.input;
-    CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], NULL, cuda_type(y), call->out[CR_OUT_normalize_y],
-                          y->dim[0], y->dim[1], y->dim[2], a->mean, a->std, cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], call->in[CR_IN_normalize_boxes], cuda_type(y),
+                          call->out[CR_OUT_normalize_y], y->dim[0], y->dim[1], y->dim[2], a->mean, a->std,
+                          cr_cuda_stream(device, call)));
     return CR_OK;
 }
 

@@ -1,6 +1,7 @@
 /* augment.c: from a decoded picture to the square that the network sees. The geometry and its rounding are
  * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip); the draws are
- * ours: a function of (seed, epoch, sample). See data.h. */
+ * ours: a function of (seed, epoch, sample). What moves whole pixels (a shift over a black border, a flip) is only
+ * drawn here: the device does it while it normalises. See data.h. */
 #include "data_impl.h"
 
 #include <math.h>
@@ -52,8 +53,8 @@ static void center(int have, int size, int *cut, int *margin) {
 }
 
 /* Short side to `short_side` pixels, then the centre square of prep->size, black where the picture is smaller. */
-static cr_status place_center(int size, int short_side, const struct cr_image *image, bool flip,
-                              struct cr_buffer *tables, uint8_t *out) {
+static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_buffer *tables,
+                              uint8_t *out) {
     int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
     int              long_side = (int)(short_side * longer / shorter);
     struct cr_resize job       = {
@@ -64,7 +65,6 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
               .w          = image->width,
               .h          = image->height,
               .dst_stride = (size_t)size * 3,
-              .flip       = flip,
     };
     job.full_w = image->width <= image->height ? short_side : long_side;
     job.full_h = image->width <= image->height ? long_side : short_side;
@@ -74,62 +74,30 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     job.part_w = CR_MIN(job.full_w, size);
     job.part_h = CR_MIN(job.full_h, size);
     if (job.part_w < size || job.part_h < size) memset(out, 0, (size_t)size * size * 3);
-    if (flip) margin_x = size - margin_x - job.part_w;
     job.dst = out + ((size_t)margin_y * size + margin_x) * 3;
     return cr_resize_run(&job, tables);
 }
 
-static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_image *image, bool flip,
-                               struct cr_buffer *tables, uint8_t *out) {
-    int  size   = prep->size;
-    bool fitted = image->width == size && image->height == size && !prep->eval_resize;
-    if (fitted && !flip) {
+static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_image *image, struct cr_buffer *tables,
+                               uint8_t *out) {
+    int size = prep->size;
+    if (image->width == size && image->height == size && !prep->eval_resize) {
         memcpy(out, image->rgb, (size_t)size * size * 3);
         return CR_OK;
     }
-    return place_center(size, prep->eval_resize ? prep->eval_resize : size, image, flip, tables, out);
+    return place_center(size, prep->eval_resize ? prep->eval_resize : size, image, tables, out);
 }
 
 /* ---- random crops ---- */
 
-/* The square at (left, top) of the picture, which may reach over its border by the padding. */
-static void crop_padded(const uint8_t *rgb, int size, int left, int top, bool flip, uint8_t *out) {
-    int from = CR_MAX(left, 0), to = CR_MIN(left + size, size); /* columns that exist */
-    for (int y = 0; y < size; y++, out += (size_t)size * 3) {
-        int row = top + y;
-        if (row < 0 || row >= size || from >= to) {
-            memset(out, 0, (size_t)size * 3);
-            continue;
-        }
-        const uint8_t *src = rgb + ((size_t)row * size + from) * 3;
-        int            n = to - from, before = from - left, after = size - before - n;
-        if (!flip) {
-            memset(out, 0, (size_t)before * 3);
-            memcpy(out + (size_t)before * 3, src, (size_t)n * 3);
-            memset(out + (size_t)(before + n) * 3, 0, (size_t)after * 3);
-            continue;
-        }
-        memset(out, 0, (size_t)after * 3);
-        memset(out + (size_t)(after + n) * 3, 0, (size_t)before * 3);
-        uint8_t *dst = out + (size_t)(after + n - 1) * 3;
-        for (int x = 0; x < n; x++, src += 3, dst -= 3) dst[0] = src[0], dst[1] = src[1], dst[2] = src[2];
-    }
-}
-
+/* A square of the picture's own size, which may reach over its border by the padding. */
 static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_image *image, struct cr_rng *rng,
-                             struct cr_scratch *scratch, uint8_t *out) {
-    int            size = prep->size;
-    const uint8_t *rgb  = image->rgb;
-    int            top  = (int)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
-    int            left = (int)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
-    bool           flip = cr_rng_real(rng) < prep->hflip;
-    if (image->width != size || image->height != size) {
-        CR_TRY(cr_buffer_reserve(&scratch->stage, (size_t)size * size * 3));
-        CR_TRY(place_center(size, size, image, false, &scratch->tables, scratch->stage.bytes));
-        rgb = scratch->stage.bytes;
-    }
-    crop_padded(rgb, size, left, top, flip, out);
-    return CR_OK;
+                             struct cr_buffer *tables, uint8_t *out, int32_t box[4]) {
+    struct cr_prepare whole = *prep;
+    whole.eval_resize       = 0;
+    box[0]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
+    box[1]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
+    return prepare_plain(&whole, image, tables, out);
 }
 
 /* A box of random area and aspect within the picture; after ten that do not fit, the largest centred one of an allowed
@@ -178,7 +146,6 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
         .part_h     = prep->size,
         .dst        = out,
         .dst_stride = (size_t)prep->size * 3,
-        .flip       = cr_rng_real(rng) < prep->hflip,
     };
     return cr_resize_run(&job, tables);
 }
@@ -186,27 +153,33 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
 /* ---- one sample ---- */
 
 cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
-                                int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out) {
-    struct cr_rng rng = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
+                                int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
+                                int32_t box[4]) {
+    struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
+    cr_status     status = CR_OK;
+    memset(box, 0, 4 * sizeof *box);
     switch (prep->crop) {
-    case CR_CROP_PAD: return prepare_pad(prep, image, &rng, scratch, out);
-    case CR_CROP_RANDOM_RESIZED: return prepare_random_resized(prep, image, &rng, &scratch->tables, out);
+    case CR_CROP_PAD: status = prepare_pad(prep, image, &rng, &scratch->tables, out, box); break;
+    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, image, &rng, &scratch->tables, out); break;
     case CR_CROP_AUTO:
-    case CR_CROP_NONE: break;
+    case CR_CROP_NONE:
+        CR_ASSERT(prep->crop == CR_CROP_NONE);
+        status = prepare_plain(prep, image, &scratch->tables, out);
+        break;
     }
-    CR_ASSERT(prep->crop == CR_CROP_NONE);
-    return prepare_plain(prep, image, cr_rng_real(&rng) < prep->hflip, &scratch->tables, out);
+    box[2] = cr_rng_real(&rng) < prep->hflip; /* drawn last */
+    return status;
 }
 
 cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_image *image, struct cr_scratch *scratch,
                                uint8_t *out) {
-    return prepare_plain(prep, image, false, &scratch->tables, out);
+    return prepare_plain(prep, image, &scratch->tables, out);
 }
 
 cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
-                           int64_t sample, uint8_t *out) {
+                           int64_t sample, uint8_t *out, int32_t box[4]) {
     struct cr_scratch scratch = {0};
-    cr_status         status  = cr_prepare_train_with(prep, image, seed, epoch, sample, &scratch, out);
+    cr_status         status  = cr_prepare_train_with(prep, image, seed, epoch, sample, &scratch, out, box);
     cr_scratch_free(&scratch);
     return status;
 }

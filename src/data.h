@@ -1,7 +1,8 @@
 /* data.h: batches of pictures. A dataset knows its samples, a loader turns them into batches with worker threads.
  *
  * Laws
- *   - A batch is uint8 NHWC, three channels, RGB; normalisation is an op of the program.
+ *   - A batch is uint8 NHWC, three channels, RGB; normalisation is an op of the program, which also shifts and mirrors
+ *     training pictures as their boxes say.
  *   - Every random choice (order, crop, flip) is a function of (seed, epoch, sample): worker count, prefetch depth and
  *     where a run was resumed do not change a byte.
  *   - A training batch is always full. An evaluation batch is padded with black pictures of label -1, which no metric
@@ -48,9 +49,11 @@ struct cr_prepare {           /* resolved from [data]; see cr_prepare_from_confi
 };
 /* Sizes and crop for this config and split, with all `auto`s and zeros resolved. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
-/* Training picture: crop and flip drawn from (seed, epoch, sample). out is [size][size][3]. */
+/* Training picture, drawn from (seed, epoch, sample): out [size][size][3] and what is still to be done to it, box =
+ * (dy, dx, flip, 0): the network sees pixel (y + dy, x + dx) at (y, x), with flip (y + dy, size-1-x + dx), black outside
+ * the picture. */
 CR_MUST cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
-                                   int64_t epoch, int64_t sample, uint8_t *out);
+                                   int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]);
 /* Evaluation picture: short side to eval_resize, centre crop (torchvision's rounding). */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
 
@@ -98,6 +101,7 @@ struct cr_loader_options {
 struct cr_batch {
     const uint8_t *images; /* [batch][size][size][3] */
     const int32_t *labels; /* [batch]; -1 = padding or a corrupt picture in evaluation */
+    const int32_t *boxes;  /* [batch][4] as cr_prepare_train's; NULL in evaluation */
     int64_t        count;  /* samples of the data set in this batch, corrupt ones included; padding follows them */
     int64_t        epoch, index;
     int            slot; /* private */

@@ -20,7 +20,7 @@ struct cr_buffer {
     size_t   capacity;
 };
 struct cr_scratch {
-    struct cr_buffer file, pixels, stage, tables;
+    struct cr_buffer file, pixels, tables;
 };
 /* Makes room for `count` bytes; what was there is lost. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count);
@@ -55,7 +55,8 @@ CR_MUST cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *t
 
 /* cr_prepare_train and cr_prepare_eval with the caller's scratch. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
-                                        int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out);
+                                        int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
+                                        int32_t box[4]);
 CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_image *image,
                                        struct cr_scratch *scratch, uint8_t *out);
 

@@ -23,7 +23,6 @@ cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count) {
 void cr_scratch_free(struct cr_scratch *scratch) {
     cr_free(scratch->file.bytes);
     cr_free(scratch->pixels.bytes);
-    cr_free(scratch->stage.bytes);
     cr_free(scratch->tables.bytes);
     *scratch = (struct cr_scratch){0};
 }

@@ -4,7 +4,7 @@
  * open the next slot when it is free, claim its samples a few at a time, and the last one to finish makes it ready. The
  * consumer takes ready batches in order and gives slots back.
  *
- * All shared fields are guarded by `mutex`, except a claimed sample's pixels and label, which belong to the worker
+ * All shared fields are guarded by `mutex`, except a claimed sample's pixels, label and box, which belong to the worker
  * until it reports them done. `stop` is also read without it, to leave in mid-claim. */
 #include "data_impl.h"
 
@@ -19,6 +19,7 @@ enum { CLAIM_MAX = 16, UNREADABLE_MAX = 100, ERROR_BYTES = 1024, NAME_BYTES = 42
 struct slot {
     uint8_t  *images;
     int32_t  *labels;
+    int32_t  *boxes;   /* [batch][4]; NULL in evaluation */
     int64_t  *samples; /* [batch]; -1: padding */
     int64_t   seq;     /* -1: free */
     int64_t   epoch, index;
@@ -141,12 +142,12 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
 
 /* One sample of the data set into its place; what comes back as FORMAT or IO is a picture that cannot be read. */
 static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t epoch, int64_t sample,
-                             uint8_t *image, int32_t *label) {
+                             uint8_t *image, int32_t *label, int32_t *box) {
     const struct cr_loader_options *o = &loader->options;
     struct cr_image                 view;
     CR_TRY(loader->dataset->ops->view(loader->dataset, sample, scratch, &view, label));
     if (o->split == CR_SPLIT_TRAIN)
-        return cr_prepare_train_with(&o->prepare, &view, o->seed, epoch, sample, scratch, image);
+        return cr_prepare_train_with(&o->prepare, &view, o->seed, epoch, sample, scratch, image, box);
     return cr_prepare_eval_with(&o->prepare, &view, scratch, image);
 }
 
@@ -163,13 +164,14 @@ static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *
 static cr_status fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
     size_t   bytes  = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
     uint8_t *image  = slot->images + (size_t)at * bytes;
+    int32_t *box    = slot->boxes ? slot->boxes + 4 * at : NULL;
     int64_t  sample = slot->samples[at], most = CR_MIN(loader->count, UNREADABLE_MAX);
     if (sample < 0) {
         fill_black(loader, image, &slot->labels[at]);
         return CR_OK;
     }
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, slot->epoch, sample, image, &slot->labels[at]);
+        cr_status status = load_sample(loader, scratch, slot->epoch, sample, image, &slot->labels[at], box);
         if (status == CR_OK || !is_corrupt(status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to go on without such pictures)", cr_error_message());
@@ -284,6 +286,7 @@ static cr_status make_slots(struct cr_loader *loader) {
         slot->images      = cr_alloc(batch, picture);
         if (!slot->images) return CR_NO_MEMORY(batch * picture);
         CR_ALLOC(slot->labels, batch);
+        if (o->split == CR_SPLIT_TRAIN) CR_ALLOC(slot->boxes, 4 * batch);
         CR_ALLOC(slot->samples, batch);
     }
     return CR_OK;
@@ -367,6 +370,7 @@ void cr_loader_close(struct cr_loader *loader) {
     for (int i = 0; loader->slots && i < loader->n_slots; i++) {
         cr_free(loader->slots[i].images);
         cr_free(loader->slots[i].labels);
+        cr_free(loader->slots[i].boxes);
         cr_free(loader->slots[i].samples);
     }
     cr_free(loader->slots);
@@ -406,6 +410,7 @@ static cr_status take_batch(struct cr_loader *loader, struct cr_batch *batch) {
     int64_t start = slot->index * loader->options.batch;
     batch->images = slot->images;
     batch->labels = slot->labels;
+    batch->boxes  = slot->boxes;
     batch->epoch  = slot->epoch;
     batch->index  = slot->index;
     batch->slot   = (int)(slot - loader->slots);

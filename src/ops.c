@@ -37,6 +37,10 @@ static int64_t window_out(int64_t in, int64_t window, int stride, int pad) {
 static void infer_normalize(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_normalize_images);
     CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3);
+    if (r->op->in[CR_IN_normalize_boxes] != CR_NONE) {
+        const struct cr_tensor *boxes = input(r, CR_IN_normalize_boxes);
+        CR_ASSERT(boxes->dtype == CR_I32 && boxes->dim[0] == x->dim[0] && cr_tensor_elems(boxes) == 4 * x->dim[0]);
+    }
     set(r, r->p->real, x->dim[0], x->dim[1], x->dim[2], 3);
 }
 

@@ -19,7 +19,8 @@ enum checkops_flag {
     CHECKOPS_SMOOTH     = 1 << 7,
     CHECKOPS_SCALED     = 1 << 8, /* loss scale 1024 */
     CHECKOPS_NESTEROV   = 1 << 9,
-    CHECKOPS_CLIP       = 1 << 10
+    CHECKOPS_CLIP       = 1 << 10,
+    CHECKOPS_BOXES      = 1 << 11 /* the optional boxes of normalize */
 };
 
 struct checkops_case {

@@ -12,9 +12,9 @@ static const char *const family_names[FAMILIES] = {"normal", "half zero", "large
 
 /* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
  * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU, L labels, M metrics, T state,
- * I pool index, Q norm */
+ * I pool index, Q norm, B boxes of pictures */
 static const char *const meaning[CR_OP_COUNT] = {
-    [CR_OP_normalize] = "u",      [CR_OP_conv] = "xx",             [CR_OP_bn_stats] = "x",
+    [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xx",             [CR_OP_bn_stats] = "x",
     [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
     [CR_OP_relu] = "x",           [CR_OP_add] = "xx",              [CR_OP_maxpool] = "x",
     [CR_OP_avgpool] = "x",        [CR_OP_pad_shortcut] = "x",      [CR_OP_dense] = "xxb",
@@ -214,6 +214,18 @@ static void draw_index(struct drawing *d, const struct cr_tensor *t, void *data)
     }
 }
 
+/* Shifts by a few pixels, by as much as the picture, and beyond it. */
+static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const struct checkops_case *c = &d->unit->c;
+    for (int64_t n = 0; n < t->dim[0]; n++) {
+        const int64_t most[2] = {cr_rng_below(&d->rng, 4) ? 4 : c->H + 1, cr_rng_below(&d->rng, 4) ? 4 : c->W + 1};
+        for (int i = 0; i < 2; i++)
+            cr_number_store(t->dtype, data, 4 * n + i, (double)cr_rng_below(&d->rng, 2 * (uint64_t)most[i] + 1) - (double)most[i]);
+        cr_number_store(t->dtype, data, 4 * n + 2, (double)cr_rng_below(&d->rng, 2));
+        cr_number_store(t->dtype, data, 4 * n + 3, 0);
+    }
+}
+
 static void draw_list(const struct cr_tensor *t, void *data, const double *values) {
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, data, i, values[i]);
 }
@@ -246,6 +258,7 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     case 'h': draw_saved(d, t, data); return;
     case 'L': draw_labels(d, t, data); return;
     case 'I': draw_index(d, t, data); return;
+    case 'B': draw_boxes(d, t, data); return;
     case 'M': draw_list(t, data, metrics); return;
     case 'T': draw_list(t, data, state); return;
     case 'Q': draw_list(t, data, norm); return;

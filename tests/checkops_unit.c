@@ -184,6 +184,7 @@ static void build_other(struct build *b) {
     case CR_OP_normalize:
         b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
         in(b, CR_IN_normalize_images, CR_U8, c->N, c->H, c->W, 3);
+        if (c->flags & CHECKOPS_BOXES) in(b, CR_IN_normalize_boxes, CR_I32, c->N, 1, 1, 4);
         break;
     case CR_OP_avgpool_grad:
         in(b, CR_IN_avgpool_grad_dy, b->real, c->N, 1, 1, c->C);

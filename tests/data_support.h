@@ -45,6 +45,17 @@ static inline struct cr_image make_picture(int w, int h) {
     return image;
 }
 
+/* What the network sees of a training picture: written from ops.def's words, not from the rows of normalize. */
+static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4], uint8_t *out) {
+    for (int y = 0; y < size; y++)
+        for (int x = 0; x < size; x++)
+            for (int c = 0; c < 3; c++) {
+                int  from_y = y + box[0], from_x = box[1] + (box[2] ? size - 1 - x : x);
+                bool inside = from_y >= 0 && from_y < size && from_x >= 0 && from_x < size;
+                out[(y * size + x) * 3 + c] = inside ? rgb[(from_y * size + from_x) * 3 + c] : 0;
+            }
+}
+
 /* Reads a whole small file; cr_free. */
 static inline uint8_t *read_bytes(const char *path, size_t *count) {
     FILE *file = fopen(path, "rb");

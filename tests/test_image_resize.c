@@ -84,6 +84,53 @@ static void evaluation_is_that_of_torchvision(void) {
     CHECK_INT(seen, 17);
 }
 
+/* A training picture as the network sees it. */
+static cr_status train_picture(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
+                               int64_t epoch, int64_t sample, uint8_t *out) {
+    int32_t  box[4];
+    uint8_t *whole = cr_alloc((size_t)prep->size * prep->size, 3);
+    if (!whole) return CR_NO_MEMORY(1);
+    cr_status status = cr_prepare_train(prep, image, seed, epoch, sample, whole, box);
+    if (status == CR_OK) {
+        const int most = prep->crop == CR_CROP_PAD ? prep->pad : 0;
+        CHECK(abs(box[0]) <= most && abs(box[1]) <= most && (box[2] == 0 || box[2] == 1) && box[3] == 0);
+        apply_box(whole, prep->size, box, out);
+    }
+    cr_free(whole);
+    return status;
+}
+
+/* Sums of 64 training pictures, taken when shifts and flips were still done here on the host: to the byte. */
+static void boxed_pictures_are_those_of_the_host(void) {
+    static const struct {
+        struct cr_prepare prep;
+        int               width, height;
+        uint64_t          sum;
+    } cases[] = {
+        {{.size = 12, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, 12, 12, UINT64_C(0xc976a4f6f6fbe780)},
+        {{.size = 16, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5}, 20, 13, UINT64_C(0x55871f1fb34eb4b6)},
+        {{.size = 8, .crop = CR_CROP_PAD, .pad = 20, .hflip = 0.5}, 8, 8, UINT64_C(0x9e7e4a7a6c660cf2)},
+        {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 12, 12, UINT64_C(0x7ad2553ebf8ecfcb)},
+        {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 30, 17, UINT64_C(0xdfe70efc56dfe273)},
+        {{.size = 12, .crop = CR_CROP_NONE, .eval_resize = 9, .hflip = 0.5}, 12, 20, UINT64_C(0xfd029d10bb821ea1)},
+        {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5},
+         45, 37, UINT64_C(0x850adca8963ea981)},
+        {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {1, 1}, .ratio = {1, 1}, .hflip = 0.5},
+         24, 24, UINT64_C(0x91794372c7b3fd01)},
+    };
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        struct cr_image image = make_picture(cases[k].width, cases[k].height);
+        uint8_t         out[24 * 24 * 3];
+        uint64_t        sum = CR_HASH_START;
+        for (int s = 0; s < 64; s++) {
+            REQUIRE_OK(train_picture(&cases[k].prep, &image, 21, s % 3, s, out));
+            sum = cr_hash_bytes(sum, out, (size_t)cases[k].prep.size * cases[k].prep.size * 3);
+        }
+        if (sum != cases[k].sum) TEST_FAIL_("case %d: another sum", (int)k);
+        cr_image_free(&image);
+    }
+}
+
 /* A pad crop is one of the (2 pad + 1)^2 places, mirrored or not, and all of them come up about equally often. */
 static void pad_crops_are_uniform(void) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
@@ -100,7 +147,7 @@ static void pad_crops_are_uniform(void) {
                     want[k][(y * SIZE + x) * 3 + c] = inside ? image.rgb[(from_y * SIZE + from_x) * 3 + c] : 0;
             }
     for (int s = 0; s < DRAWS; s++) {
-        REQUIRE_OK(cr_prepare_train(&prep, &image, 5, s % 7, s, out));
+        REQUIRE_OK(train_picture(&prep, &image, 5, s % 7, s, out));
         int k = 0;
         while (k < PLACES * PLACES * 2 && memcmp(out, want[k], sizeof out)) k++;
         REQUIRE(k < PLACES * PLACES * 2);
@@ -118,7 +165,7 @@ static void flips_follow_their_probability(void) {
         int flipped = 0;
         prep.hflip  = tenths / 10.0;
         for (int s = 0; s < 4000; s++) {
-            REQUIRE_OK(cr_prepare_train(&prep, &image, 1, 0, s, out));
+            REQUIRE_OK(train_picture(&prep, &image, 1, 0, s, out));
             flipped += memcmp(out, image.rgb, sizeof out) != 0;
         }
         CHECK_NEAR(flipped, 400.0 * tenths, tenths % 10 ? 200 : 0);
@@ -166,8 +213,8 @@ static void random_resized_crops_are_functions_of_their_keys(void) {
     struct cr_prepare prep  = {
          .size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.2, 0.5}, .ratio = {0.75, 4.0 / 3}};
     uint8_t a[24 * 24 * 3], b[24 * 24 * 3];
-    REQUIRE_OK(cr_prepare_train(&prep, &image, 11, 2, 33, a));
-    REQUIRE_OK(cr_prepare_train(&prep, &image, 11, 2, 33, b));
+    REQUIRE_OK(train_picture(&prep, &image, 11, 2, 33, a));
+    REQUIRE_OK(train_picture(&prep, &image, 11, 2, 33, b));
     CHECK(!memcmp(a, b, sizeof a));
     int           box[4];
     struct cr_rng rng = cr_rng_make(11, CR_RNG_AUGMENT, 33, 2);
@@ -180,7 +227,7 @@ static void random_resized_crops_are_functions_of_their_keys(void) {
     CHECK(!memcmp(a, b, sizeof a));
     const int64_t others[3][3] = {{12, 2, 33}, {11, 3, 33}, {11, 2, 34}};
     for (int i = 0; i < 3; i++) {
-        REQUIRE_OK(cr_prepare_train(&prep, &image, (uint64_t)others[i][0], others[i][1], others[i][2], b));
+        REQUIRE_OK(train_picture(&prep, &image, (uint64_t)others[i][0], others[i][1], others[i][2], b));
         CHECK(memcmp(a, b, sizeof a));
     }
     cr_image_free(&cut);
@@ -229,7 +276,7 @@ static void any_picture_fits_any_crop(void) {
                 uint8_t *out = cr_alloc(17 * 17, 3);
                 for (int s = 0; s < 4; s++) {
                     prep.eval_resize = s % 2 ? 20 : 0;
-                    CHECK_STATUS(cr_prepare_train(&prep, &image, 1, 0, s, out), CR_OK);
+                    CHECK_STATUS(train_picture(&prep, &image, 1, 0, s, out), CR_OK);
                 }
                 cr_image_free(&image);
                 cr_free(out);
@@ -237,6 +284,6 @@ static void any_picture_fits_any_crop(void) {
 }
 
 TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(evaluation_is_that_of_torchvision),
-      CASE(pad_crops_are_uniform), CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
+      CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform), CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
       CASE(odd_pictures_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
       CASE(sizes_follow_from_the_config), CASE(any_picture_fits_any_crop))

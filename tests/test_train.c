@@ -334,7 +334,7 @@ static void the_step_loop_allocates_nothing(void) {
             struct cr_batch batch;
             float           metrics[4];
             REQUIRE_OK(cr_loader_next(loader, &batch));
-            REQUIRE_OK(cr_exec_feed(s.train_exec[0], batch.images, batch.labels, NULL));
+            REQUIRE_OK(cr_exec_feed(s.train_exec[0], batch.images, batch.labels, batch.boxes));
             cr_loader_release(loader, &batch);
             REQUIRE_OK(cr_exec_run(s.train_exec[0], &block));
             REQUIRE_OK(cr_exec_get(s.train_exec[0], s.train[0].metrics, metrics));

@@ -61,21 +61,47 @@ static bool normalize_accepts(const struct cr_device *device, const struct cr_pr
     return p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
 }
 
+struct normalize {
+    float          table[3][256];
+    const uint8_t *images;
+    const int32_t *boxes; /* NULL: none */
+    int64_t        H, W;
+};
+
+/* Columns [from, to) of a row that are black. */
+static void black_pixels(const struct normalize *v, float *y, int64_t from, int64_t to) {
+    for (int64_t w = from; w < to; w++)
+        for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][0];
+}
+
+static void normalize_row(const struct normalize *v, float *y, int64_t row) {
+    static const int32_t none[4] = {0};
+    const int64_t        n = row / v->H, W = v->W;
+    const int32_t       *box  = v->boxes ? v->boxes + 4 * n : none;
+    const int64_t        h = row % v->H + box[0], dx = box[1];
+    const bool           flip = box[2] != 0;
+    const int64_t        step = flip ? -1 : 1, at = (n * v->H + h) * W + dx + (flip ? W - 1 : 0); /* w shows at + step*w */
+    int64_t              from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0); /* inside the picture */
+    if (h < 0 || h >= v->H || from >= to) from = to = W;
+    black_pixels(v, y, 0, from);
+    for (int64_t w = from; w < to; w++)
+        for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][v->images[3 * (at + step * w) + c]];
+    black_pixels(v, y, to, W);
+}
+
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_input_attr *a = &call->op->attr.input;
-    const uint8_t              *x = call->in[CR_IN_normalize_images];
-    float                      *y = call->out[CR_OUT_normalize_y], table[3][256];
-    int64_t                     pixels = cr_tensor_elems(output(call)) / 3;
-    int                         parts  = cr_cpu_threads(device);
+    const struct cr_tensor     *t = output(call);
+    struct normalize            v = {.images = call->in[CR_IN_normalize_images],
+                                     .boxes  = call->in[CR_IN_normalize_boxes],
+                                     .H      = t->dim[1],
+                                     .W      = t->dim[2]};
+    float                      *y = call->out[CR_OUT_normalize_y];
+    const int64_t               rows = t->dim[0] * v.H;
     for (int c = 0; c < 3; c++)
-        for (int v = 0; v < 256; v++) table[c][v] = (float)((v / 255.0 - (double)a->mean[c]) / (double)a->std[c]);
-    CR_PARALLEL_FOR(parts)
-    for (int t = 0; t < parts; t++) {
-        int64_t begin, end;
-        cr_run_of(pixels, t, parts, &begin, &end);
-        for (int64_t i = begin; i < end; i++)
-            for (int c = 0; c < 3; c++) y[3 * i + c] = table[c][x[3 * i + c]];
-    }
+        for (int i = 0; i < 256; i++) v.table[c][i] = (float)((i / 255.0 - (double)a->mean[c]) / (double)a->std[c]);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t row = 0; row < rows; row++) normalize_row(&v, y + row * v.W * 3, row);
     return CR_OK;
 }
 

@@ -1,12 +1,27 @@
 /* ref_pointwise.c: ops that look at one element at a time. */
 #include "ref.h"
 
+/* Channel c of what stands at (h, w) when picture n is shifted and mirrored as its box says; black outside. */
+static double boxed_pixel(const struct ref *images, const struct ref *boxes, int64_t n, int64_t h, int64_t w,
+                          int64_t c) {
+    if (boxes->data) {
+        h += (int64_t)ref_get(boxes, 4 * n);
+        if (ref_get(boxes, 4 * n + 2) != 0) w = images->W - 1 - w;
+        w += (int64_t)ref_get(boxes, 4 * n + 1);
+    }
+    if (h < 0 || h >= images->H || w < 0 || w >= images->W) return 0;
+    return ref_get(images, ((n * images->H + h) * images->W + w) * 3 + c);
+}
+
 cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call) {
     const struct cr_input_attr *a      = &call->op->attr.input;
-    struct ref                  images = REF_IN(normalize, images), y = REF_OUT(normalize, y);
+    struct ref                  images = REF_IN(normalize, images), boxes = REF_IN(normalize, boxes);
+    struct ref                  y      = REF_OUT(normalize, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++)
-        ref_put(&y, i, (ref_get(&images, i) / 255 - (double)a->mean[i % 3]) / (double)a->std[i % 3]);
+    for (int64_t i = 0; i < y.elems; i++) {
+        const int64_t c = i % 3, w = i / 3 % y.W, h = i / 3 / y.W % y.H, n = i / 3 / y.W / y.H;
+        ref_put(&y, i, (boxed_pixel(&images, &boxes, n, h, w, c) / 255 - (double)a->mean[c]) / (double)a->std[c]);
+    }
     return CR_OK;
 }
 

@@ -22,7 +22,7 @@ struct cr_net {
 
 /* cast.c: makes the 16-bit copy of all parameters, which the layers of a 16-bit program read their weights from */
 void cr_layer_cast(struct cr_net *net);
-/* input.c: the batch. Returns the normalised images [N,H,W,3]; sets program->images and ->labels. */
+/* input.c: the batch. Returns the normalised images [N,H,W,3]; sets program->images, ->labels and, in training, ->boxes. */
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: window x window filter, square stride, no bias. "path.weight" */
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad);
