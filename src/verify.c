@@ -156,6 +156,7 @@ void cr_verify_truth_free(struct cr_verify_truth *truth) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         cr_free(truth->want[s]);
         cr_free(truth->scale[s]);
+        cr_free(truth->before[s]);
     }
     *truth = (struct cr_verify_truth){0};
 }
@@ -166,6 +167,10 @@ static cr_status truth_alloc(const struct twin *t, struct cr_verify_truth *truth
         truth->elems[s] = cr_tensor_elems(&t->tensor[t->op.out[s]]);
         CR_ALLOC(truth->want[s], (size_t)truth->elems[s]);
         CR_ALLOC(truth->scale[s], (size_t)truth->elems[s]);
+        if (!t->io->before[s]) continue;
+        CR_ALLOC(truth->before[s], (size_t)truth->elems[s]);
+        const enum cr_dtype dtype = t->original->tensor[t->op.out[s]].dtype;
+        for (int64_t i = 0; i < truth->elems[s]; i++) truth->before[s][i] = cr_number_load(dtype, t->io->before[s], i);
     }
     return CR_OK;
 }
@@ -192,15 +197,28 @@ static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verif
     return CR_OK;
 }
 
+/* The reference computes in double; what is right for a row that only rounds is the rounded number. */
+static void round_wants(const struct twin *t, struct cr_verify_truth *truth) {
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        uint64_t element = 0;
+        for (int64_t i = 0; i < truth->elems[s]; i++) {
+            const enum cr_dtype dtype = t->original->tensor[t->op.out[s]].dtype;
+            cr_number_store(dtype, &element, 0, truth->want[s][i]);
+            truth->want[s][i] = cr_number_load(dtype, &element, 0);
+        }
+    }
+}
+
 static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_truth *truth) {
     const struct cr_verify_rule *rule = cr_verify_rule(t->op.kind);
     CR_TRY(truth_alloc(t, truth));
     CR_TRY(truth_want(t, truth));
     truth->exact = rule->exact;
+    if (rule->rounds) round_wants(t, truth);
     if (rule->exact) return CR_OK;
     if (rule->magnitude) CR_TRY(truth_scale_by_magnitudes(t, rule, truth));
     twin_load(t, NULL, 'k');
-    struct cr_verify_values v = {.program = &t->program, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)};
+    struct cr_verify_values v = {.program = &t->program, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)->sum};
     v.want = (const double *const *)truth->want;
     for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
     if (rule->closed) rule->closed(&v, truth->scale);
@@ -211,7 +229,7 @@ static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_
         for (int64_t i = 0; i < truth->elems[s]; i++)
             if (!isfinite(truth->scale[s][i])) truth->scale[s][i] = 0;
         truth->terms[s] = cr_verify_terms(&t->program, &t->op, s);
-        truth->tiny[s]  = cr_verify_tiny(&v, math, s);
+        truth->tiny[s]  = cr_verify_tiny(&v, s);
     }
     truth->peak = cr_verify_peak(&t->program, &t->op);
     return CR_OK;
@@ -232,6 +250,13 @@ out:
     return status;
 }
 
+bool cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math) {
+    if (!truth->op) return false;
+    if (cr_verify_rule(truth->op->kind)->by_unit && cr_verify_unit(math)->sum != cr_verify_unit(truth->math)->sum) return false;
+    truth->math = math;
+    return true;
+}
+
 /* ---- the judgement ----------------------------------------------------------------------------------------------- */
 
 struct judged {
@@ -239,18 +264,35 @@ struct judged {
     bool   nonfinite;    /* one side is finite and the other is not */
 };
 
+/* Does x become infinite when it is rounded? From half a step behind the largest number on. */
+static bool overflows_to(enum cr_dtype dtype, double x) {
+    const double top = cr_verify_largest(dtype);
+    return x >= top + cr_verify_half_ulp(dtype, top);
+}
+
+/* What a number is off by before it is rounded to the output's type. *overflows: it may have become infinite on the way. */
+static double error_of(const struct cr_verify_truth *truth, enum cr_dtype dtype, int s, int64_t i, bool *overflows) {
+    const struct cr_verify_unit *u    = cr_verify_unit(truth->math);
+    const double                 want = truth->want[s][i], A = truth->scale[s][i], n = truth->terms[s];
+    double error = (CR_VERIFY_C * u->sum * sqrt(n) + u->operand) * A + u->drift * n * fabs(want);
+    /* What did not move, and counts, have A = 0 and may not move by underflow either. */
+    if (truth->math != CR_MATH_F64 && (A > 0 || !is_real(dtype))) error += truth->tiny[s];
+    *overflows = A * truth->peak >= (truth->math == CR_MATH_F64 ? DBL_MAX : FLT_MAX);
+    if (u->result == CR_F64 || u->result == dtype || A == 0) return error;
+    const double sum = fabs(want - (truth->before[s] ? truth->before[s][i] : 0)) + error;
+    *overflows       = *overflows || overflows_to(u->result, sum);
+    return error + cr_verify_half_ulp(u->result, sum);
+}
+
 static struct judged judge(const struct cr_verify_truth *truth, enum cr_dtype dtype, int s, int64_t i, double got) {
-    const double  want = truth->want[s][i], A = truth->scale[s][i];
+    const double  want = truth->want[s][i];
     struct judged j    = {0};
-    if (got == want || (isnan(got) && isnan(want)) || A == CR_VERIFY_UNUSED) return j;
+    if (got == want || (isnan(got) && isnan(want)) || truth->scale[s][i] == CR_VERIFY_UNUSED) return j;
     if (!truth->exact) {
-        j.bound = CR_VERIFY_C * cr_verify_unit(truth->math) * sqrt(truth->terms[s]) * A;
-        /* What did not move, and counts, have A = 0 and may not move by underflow either. */
-        if (A > 0 || !is_real(dtype)) j.bound += truth->tiny[s];
-        j.bound += cr_verify_half_ulp(dtype, fabs(want) + j.bound);
-        const double limit     = truth->math == CR_MATH_F64 ? DBL_MAX : FLT_MAX;
-        const bool   overflows = A * truth->peak >= limit || fabs(want) + j.bound > cr_verify_largest(dtype);
-        if (isfinite(want) && !isfinite(got) && overflows) return j;
+        bool         overflows;
+        const double error = error_of(truth, dtype, s, i, &overflows), top = fabs(want) + error;
+        j.bound            = error + cr_verify_half_ulp(dtype, top);
+        if (isfinite(want) && !isfinite(got) && (overflows || overflows_to(dtype, top))) return j;
     }
     j.nonfinite = isfinite(got) != isfinite(want);
     if (!isfinite(got) || !isfinite(want)) j.ratio = INFINITY;

@@ -1,18 +1,21 @@
 /* verify.h: is a kernel row right? Runs one op by the `ref.` row in double on the same inputs as the row under test, and
  * compares with a bound that is computed, not found by hand.
  *
- * The bound of an output element is  CR_VERIFY_C * u * sqrt(n) * A + tiny + round  where
- *   u      is the unit roundoff of the row's math,
- *   n      the length of the longest reduction that leads to the element, plus the roundings around it,
+ * The bound of an output element y is
+ *     (CR_VERIFY_C * sum * sqrt(n) + operand) * A + drift * n * |y| + tiny + result + round
+ * where sum, operand, drift and result follow from the row's math (struct cr_verify_unit) and
+ *   n      is the length of the longest reduction that leads to the element, plus the roundings around it,
  *   A      the same expression over absolute values, in double: the reference row run again on magnitudes, or a closed form
  *          where the expression is not a sum (see the table in verify_bound.c),
- *   tiny   what gradual underflow may lose,
+ *   tiny   what gradual underflow, or its absence, may lose,
  *   round  half a unit in the last place of the output's type.
- * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is 0).
+ * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is 0),
+ * and so are those that do nothing but round.
  *
  * Laws
  *   - NaN and infinity must stand where the reference has them. Exceptions: an element whose A is beyond the largest number
- *     of the row's math may overflow; grad_check's norm is not compared when its flag is up (it is not used then).
+ *     that the row sums in may overflow, and so may one that cannot be told from a number beyond the largest of a type that
+ *     it is rounded to; grad_check's norm is not compared when its flag is up (it is not used then).
  *   - Nothing here knows which backend is judged: outputs come as host memory in the tensors' types. */
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H
@@ -45,18 +48,21 @@ struct cr_verify_truth {
     const struct cr_program *program;
     const struct cr_op      *op;
     enum cr_math             math;
-    int64_t                  elems[CR_OP_OUT_MAX]; /* 0: slot absent */
-    double                  *want[CR_OP_OUT_MAX];  /* [elems] */
-    double                  *scale[CR_OP_OUT_MAX]; /* [elems]: A */
-    double                   terms[CR_OP_OUT_MAX]; /* n */
+    int64_t                  elems[CR_OP_OUT_MAX];  /* 0: slot absent */
+    double                  *want[CR_OP_OUT_MAX];   /* [elems] */
+    double                  *scale[CR_OP_OUT_MAX];  /* [elems]: A */
+    double                  *before[CR_OP_OUT_MAX]; /* [elems] of outputs that the op adds to; else NULL */
+    double                   terms[CR_OP_OUT_MAX];  /* n */
     double                   tiny[CR_OP_OUT_MAX];
-    double                   peak;                 /* intermediate values may be this many times A */
+    double                   peak;                  /* intermediate values may be this many times A */
     bool                     exact;
 };
 /* `cpu`: any open CPU device. `math`: of the row to be judged. The program must outlive the truth. */
 CR_MUST cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
                                        enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
                                        struct cr_verify_truth *out);
+/* Makes a truth that was made for another math good for this one. false: it must be made anew. */
+bool              cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math);
 void              cr_verify_truth_free(struct cr_verify_truth *truth);
 /* Judges outputs `got[slot]` (host, in the tensors' types). */
 void cr_verify_compare(const struct cr_verify_truth *truth, const void *const got[], struct cr_verify_result *out);
@@ -78,19 +84,28 @@ const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_ki
 
 /* ---- between verify.c and verify_bound.c ------------------------------------------------------------------------- */
 
+/* What a math may cost. Why each number is what it is stands in verify_bound.c. */
+struct cr_verify_unit {
+    double        sum;     /* unit roundoff of the type that sums run in */
+    double        drift;   /* what each term loses, of a sum whose roundings all go the same way */
+    double        operand; /* operands are rounded before they are multiplied: both together, relative */
+    enum cr_dtype result;  /* the type that a sum may be rounded to on its way to a wider one; CR_F64: none */
+};
 /* One op in double: buffers by slot, real ones as f64, integers as they are. */
 struct cr_verify_values {
     const struct cr_program    *program; /* the f64 twin */
     const struct cr_op         *op;
     const struct cr_step_block *step;
     const void                 *in[CR_OP_IN_MAX];
-    const double               *before[CR_OP_OUT_MAX];
     const double *const        *want;
     double                      u;
 };
 /* How A is found for an op kind. */
 struct cr_verify_rule {
-    bool exact; /* moves and integers: no bound */
+    bool exact;    /* moves and integers: no bound */
+    bool rounds;   /* exact, and what is right is the reference's value rounded to the output's type */
+    bool products; /* sums of products, as matrix units and libraries compute them */
+    bool by_unit;  /* A depends on the math */
     /* Inputs of the run on magnitudes, a letter a slot: 'k' kept, 'a' absolute, 'n' minus absolute, 's' (mean, rstd) as
      * (-|mean|, |rstd|). NULL: `closed` fills A. `before` is the letter of accumulated outputs. A is |output|. */
     const char *magnitude;
@@ -104,10 +119,10 @@ struct cr_verify_rule {
 };
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that there is one */
 double                       cr_verify_terms(const struct cr_program *program, const struct cr_op *op, int out_slot); /* n */
-double                       cr_verify_unit(enum cr_math math);                                                       /* u */
+const struct cr_verify_unit *cr_verify_unit(enum cr_math math);
 double                       cr_verify_peak(const struct cr_program *program, const struct cr_op *op);
-double cr_verify_tiny(const struct cr_verify_values *v, enum cr_math math, int out_slot);
-double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of x to dtype; 0 for integers */
+double cr_verify_tiny(const struct cr_verify_values *v, int out_slot); /* of any math but F64, which loses nothing */
+double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of a number up to x to dtype; 0 for integers */
 double cr_verify_largest(enum cr_dtype dtype);            /* largest finite number */
 
 #endif

@@ -134,10 +134,10 @@ static void correct_sgd(const struct cr_verify_values *v, double *const scale[])
 /* ---- the table ---- */
 
 static const struct cr_verify_rule rules[CR_OP_COUNT] = {
-    [CR_OP_normalize]         = {.magnitude = "k", .extra = 5, .adjust = adjust_normalize},
-    [CR_OP_conv]              = {.magnitude = "aa", .extra = 1},
+    [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5, .adjust = adjust_normalize},
+    [CR_OP_conv]              = {.magnitude = "aa", .extra = 1, .products = true},
     [CR_OP_bn_stats]          = {.magnitude = "a", .extra = 2},
-    [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4},
+    [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4, .by_unit = true},
     [CR_OP_bn_coef]           = {.magnitude = "aank", .extra = 6},
     [CR_OP_bn_apply]          = {.magnitude = "aakaa", .extra = 6},
     [CR_OP_relu]              = {.exact = true},
@@ -145,11 +145,11 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_maxpool]           = {.exact = true},
     [CR_OP_avgpool]           = {.magnitude = "a", .extra = 3},
     [CR_OP_pad_shortcut]      = {.exact = true},
-    [CR_OP_dense]             = {.magnitude = "aaa", .extra = 2},
+    [CR_OP_dense]             = {.magnitude = "aaa", .extra = 2, .products = true},
     [CR_OP_loss]              = {.closed = closed_loss, .extra = 4},
     [CR_OP_loss_grad]         = {.closed = closed_loss_grad, .extra = 6},
-    [CR_OP_dense_dgrad]       = {.magnitude = "aa", .extra = 1},
-    [CR_OP_dense_wgrad]       = {.magnitude = "aa", .before = 'a', .extra = 1},
+    [CR_OP_dense_dgrad]       = {.magnitude = "aa", .extra = 1, .products = true},
+    [CR_OP_dense_wgrad]       = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true},
     [CR_OP_dense_bgrad]       = {.magnitude = "a", .before = 'a', .extra = 1},
     [CR_OP_avgpool_grad]      = {.magnitude = "a", .extra = 3},
     [CR_OP_maxpool_grad]      = {.magnitude = "ak"},
@@ -160,10 +160,11 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_bn_grad_finalize]  = {.magnitude = "nas", .before = 'n', .extra = 9},
     [CR_OP_bn_grad_apply]     = {.magnitude = "aaak", .extra = 5},
     [CR_OP_channel_scale]     = {.magnitude = "aa", .extra = 1},
-    [CR_OP_conv_dgrad]        = {.magnitude = "aa", .extra = 1},
-    [CR_OP_conv_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1},
+    [CR_OP_conv_dgrad]        = {.magnitude = "aa", .extra = 1, .products = true},
+    [CR_OP_conv_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true},
     [CR_OP_grad_check]        = {.closed = closed_grad_check, .extra = 4},
     [CR_OP_sgd]               = {.magnitude = "aaakk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
+    [CR_OP_cast]              = {.exact = true, .rounds = true},
     [CR_OP_zero]              = {.exact = true},
 };
 
@@ -220,16 +221,35 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     }
 }
 
-double cr_verify_unit(enum cr_math math) {
+/* Where the numbers come from.
+ *
+ * F32, F64: each operation rounds to nearest, and roundings are independent: sqrt(n) of them count.
+ *
+ * Matrix units (TF32, F16, BF16) multiply exactly and add in f32, but not as IEEE says: a group of products is lined up with
+ * the largest of them and of the sum so far, what falls off behind a bit or two more than f32 has is cut off, and the new sum
+ * is cut off again instead of being rounded (measured by Fasi et al. 2021 on three generations). So
+ *   sum    is four times f32's: cutting costs up to a whole last place, where rounding costs half, and of every term;
+ *   drift  because cutting always makes numbers smaller. Where all terms have the sign of the sum so do the losses: per term
+ *          half of a place one bit behind the last, against a sum that is on the way half of what it becomes: 2^-26. Where
+ *          signs alternate so do the losses, which is why it is the result that counts here and not A.
+ * TF32 besides has 10 bits behind the first in its operands. They may be cut off there: less than 2^-10 of each factor.
+ * F16 and BF16: the operands are 16-bit tensors, nothing is lost. A sum whose tensor is f32 (a weight gradient) may be rounded
+ * to 16 bits on the way: libraries have kernels that only write the type they read. That costs half a unit in the last place,
+ * and overflows where the 16-bit type does. */
+const struct cr_verify_unit *cr_verify_unit(enum cr_math math) {
+    static const struct cr_verify_unit f64 = {.sum = 0x1p-53, .result = CR_F64}, f32 = {.sum = 0x1p-24, .result = CR_F64},
+                                       tf32 = {.sum = 0x1p-22, .drift = 0x1p-26, .operand = 2 * 0x1p-10, .result = CR_F64},
+                                       f16  = {.sum = 0x1p-22, .drift = 0x1p-26, .result = CR_F16},
+                                       bf16 = {.sum = 0x1p-22, .drift = 0x1p-26, .result = CR_BF16};
     switch (math) {
-    case CR_MATH_F64: return 0x1p-53;
-    case CR_MATH_TF32:
-    case CR_MATH_F16: return 0x1p-11;
-    case CR_MATH_BF16: return 0x1p-8; /* 8 significant bits */
+    case CR_MATH_F64: return &f64;
+    case CR_MATH_TF32: return &tf32;
+    case CR_MATH_F16: return &f16;
+    case CR_MATH_BF16: return &bf16;
     case CR_MATH_EXACT:
     case CR_MATH_F32: break;
     }
-    return 0x1p-24;
+    return &f32;
 }
 
 /* A mean may be taken as sum, then division. */
@@ -237,11 +257,25 @@ double cr_verify_peak(const struct cr_program *p, const struct cr_op *op) {
     return op->kind == CR_OP_avgpool ? reduction(p, op) : 1;
 }
 
-/* Each product may lose half the smallest denormal; the factors behind it enlarge that. Rows on tensor cores may flush. */
-double cr_verify_tiny(const struct cr_verify_values *v, enum cr_math math, int out_slot) {
-    const double n    = cr_verify_terms(v->program, v->op, out_slot);
-    double       unit = math == CR_MATH_F32 || math == CR_MATH_EXACT ? 0x1p-149 : 0x1p-126;
-    if (math == CR_MATH_F64) return 0;
+/* The largest of all operands, at least 1. */
+static double largest_operand(const struct cr_verify_values *v) {
+    double top = 1;
+    for (int s = 0; s < CR_OP_IN_MAX; s++) {
+        if (!v->in[s] || v->program->tensor[v->op->in[s]].dtype != CR_F64) continue;
+        const double *x = v->in[s];
+        const int64_t n = elems(v->program, v->op->in[s]);
+        for (int64_t i = 0; i < n; i++)
+            if (fabs(x[i]) > top && isfinite(x[i])) top = fabs(x[i]);
+    }
+    return top;
+}
+
+/* Each product may lose half the smallest denormal; the factors behind it enlarge that. In sums of products an operand below
+ * the smallest normal f32 may be taken for 0: libraries promise nothing there. All other rows are ours, and keep denormals.
+ * Operands of f16 are normal numbers to f32; where their sums are rounded to f16 the half step is in `result` and `round`. */
+double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
+    const double n = cr_verify_terms(v->program, v->op, out_slot), unit = 0x1p-149;
+    if (cr_verify_rule(v->op->kind)->products) return n * FLT_MIN * largest_operand(v);
     switch (v->op->kind) {
     case CR_OP_loss_grad: return loss_grad_factor(v) * n * FLT_MIN; /* exp may flush */
     case CR_OP_bn_grad_stats: {
@@ -259,13 +293,19 @@ double cr_verify_tiny(const struct cr_verify_values *v, enum cr_math math, int o
     }
 }
 
+static double half_step(double x, int bits, double least) {
+    int exponent;
+    (void)frexp(x, &exponent); /* 2^(exponent-1) <= x < 2^exponent */
+    return x > 0 ? largest(ldexp(0.5, exponent - bits), least) : least;
+}
+
 double cr_verify_half_ulp(enum cr_dtype dtype, double x) {
-    x = fabs(x);
+    if (!isfinite(x)) return 0;
     switch (dtype) {
-    case CR_F32: return x * 0x1p-24 + 0x1p-150;
-    case CR_F64: return x * 0x1p-53;
-    case CR_F16: return x * 0x1p-11 + 0x1p-25;
-    case CR_BF16: return x * 0x1p-8 + 0x1p-134;
+    case CR_F32: return half_step(x, 24, 0x1p-150);
+    case CR_F64: return half_step(x, 53, 0);
+    case CR_F16: return half_step(x, 11, 0x1p-25);
+    case CR_BF16: return half_step(x, 8, 0x1p-134);
     default: return 0;
     }
 }

@@ -1,8 +1,11 @@
-/* test_verify.c: the judge itself: bounds against closed forms, a whole program with and without a wrong row, memory that
- * runs out. That wrong rows are caught op by op is shown in checkops_selftest.c. */
+/* test_verify.c: the judge itself: bounds against closed forms, what 16-bit tensors may cost, a whole program with and
+ * without a wrong row, memory that runs out. That wrong rows are caught op by op is shown in checkops_selftest.c. */
 #include "layers/layer.h"
 #include "test.h"
 #include "verify.h"
+
+#include <float.h>
+#include <math.h>
 
 /* ---- one op ---- */
 
@@ -47,29 +50,210 @@ static struct cr_device *open_cpu(bool ref_only) {
     return device;
 }
 
-/* The bound is C * u * sqrt(terms) * sum|x w| and the rounding of the result; just inside is right, just outside is not. */
+/* Half the distance between neighbours around x, of numbers with so many significant bits. */
+static double half_step(double x, int bits) { return exp2(floor(log2(fabs(x))) - bits); }
+
+static double allowed(const struct dot *d, enum cr_math math) {
+    const double n = cr_verify_terms(&d->p, &d->p.op[0], 0), want = fabs(d->want), cut = 4 * 0x1p-22 * sqrt(n) * d->magnitude;
+    switch (math) {
+    case CR_MATH_F32: return 4 * 0x1p-24 * sqrt(n) * d->magnitude;
+    case CR_MATH_TF32: return cut + 0x1p-26 * n * want + 0x1p-9 * d->magnitude;
+    case CR_MATH_F16: return cut + 0x1p-26 * n * want + half_step(want, 11);
+    case CR_MATH_BF16: return cut + 0x1p-26 * n * want + half_step(want, 8);
+    default: return 0;
+    }
+}
+
+/* Just inside the bound of its math a result is right, just outside it is not. */
 static void bound_of_a_dot_product(void) {
-    static const struct {
-        enum cr_math math;
-        double       u;
-    } maths[] = {{CR_MATH_F32, 0x1p-24}, {CR_MATH_TF32, 0x1p-11}, {CR_MATH_F16, 0x1p-11}, {CR_MATH_BF16, 0x1p-8}};
+    static const enum cr_math maths[] = {CR_MATH_F32, CR_MATH_TF32, CR_MATH_F16, CR_MATH_BF16};
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
+    CHECK_NEAR(cr_verify_terms(&d.p, &d.p.op[0], 0), 66, 2);
     for (size_t i = 0; i < CR_COUNT(maths); i++) {
-        const double n     = cr_verify_terms(&d.p, &d.p.op[0], 0);
-        const double bound = CR_VERIFY_C * maths[i].u * sqrt(n) * d.magnitude;
-        CHECK(n >= 64 && n <= 68);
-        struct cr_verify_result inside  = dot_judge(&d, cpu, maths[i].math, d.want + 0.95 * bound);
-        struct cr_verify_result outside = dot_judge(&d, cpu, maths[i].math, d.want - 1.1 * bound);
-        CHECK(inside.ok && inside.worst > 0.8 && inside.worst <= 1);
-        CHECK(!outside.ok && outside.worst > 1);
-        CHECK_NEAR(outside.want, d.want, 1e-12);
-        CHECK_NEAR(outside.bound, bound, 0.1 * bound);
+        const double bound = allowed(&d, maths[i]);
+        for (int sign = -1; sign <= 1; sign += 2) {
+            struct cr_verify_result inside  = dot_judge(&d, cpu, maths[i], d.want + sign * 0.97 * bound);
+            struct cr_verify_result outside = dot_judge(&d, cpu, maths[i], d.want - sign * 1.03 * bound);
+            CHECK(inside.ok && inside.worst > 0.9 && inside.worst <= 1);
+            CHECK(!outside.ok && outside.worst > 1);
+            CHECK_NEAR(outside.want, d.want, 1e-12);
+            CHECK_NEAR(outside.bound, bound, 0.02 * bound);
+        }
     }
     CHECK(!dot_judge(&d, cpu, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
     CHECK(dot_judge(&d, cpu, CR_MATH_F64, d.want).ok);
     cr_program_free(&d.p);
+    cr_device_close(cpu);
+}
+
+/* Units that multiply f16 lose nothing of their operands: what rounding to tf32 may cost is too much for them. */
+static void only_tf32_may_round_operands(void) {
+    struct cr_device *cpu = open_cpu(true);
+    struct dot        d;
+    dot_open(&d);
+    d.x[63] += 0.123f; /* so that the sum is no number of 16 bits */
+    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms of one sign: A is the result */
+    d.want = d.magnitude = 0;
+    for (int i = 0; i < 64; i++) d.want += fabs((double)d.x[i]);
+    d.magnitude = d.want;
+    const double cut = d.want * (1 - 0.9 * 0x1p-9);
+    CHECK(dot_judge(&d, cpu, CR_MATH_TF32, cut).ok);
+    CHECK(!dot_judge(&d, cpu, CR_MATH_F16, cut).ok);
+    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, cut).ok);
+    CHECK(dot_judge(&d, cpu, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    cr_program_free(&d.p);
+    cr_device_close(cpu);
+}
+
+/* An operand too small for a normal float may be taken for 0 in a product, whatever the math. */
+static void denormals_may_be_flushed_in_products(void) {
+    struct cr_device *cpu = open_cpu(true);
+    struct dot        d;
+    dot_open(&d);
+    for (int i = 0; i < 64; i++) {
+        d.x[i] = 0;
+        d.w[i] = 1e4f;
+    }
+    d.x[9] = 0x1p-127f;
+    CHECK(dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, 0).ok);
+    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
+    d.x[9] = 0x1p-90f; /* far from small: to lose it is wrong */
+    CHECK(!dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
+    cr_program_free(&d.p);
+    cr_device_close(cpu);
+}
+
+/* ---- 16-bit tensors ---- */
+
+struct single { /* an op with outputs and inputs of one element */
+    struct cr_store      store;
+    struct cr_program    p;
+    struct cr_verify_io  io;
+    unsigned char        in[CR_OP_IN_MAX][8], before[8], got[8];
+};
+
+static int single_tensor(struct single *s, const char *name, enum cr_dtype dtype) {
+    return cr_tensor_add(&s->p, name, dtype, CR_REGION_POOL, 1, 1, 1, 1);
+}
+
+static bool single_right(struct single *s, struct cr_device *cpu, enum cr_math math, double got) {
+    const struct cr_op        *op   = &s->p.op[0];
+    const struct cr_step_block step = {0};
+    const void *const          outs[CR_OP_OUT_MAX] = {s->got};
+    struct cr_verify_result    r    = {0};
+    cr_number_store(s->p.tensor[op->out[0]].dtype, s->got, 0, got);
+    if (cr_verify_op(cpu, &s->p, op, math, &step, &s->io, outs, &r) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return r.ok;
+}
+
+/* dw = before + x * dy in an f32 tensor, x and dy of 16 bits. */
+static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double dy, double before) {
+    *s              = (struct single){0};
+    struct cr_op op = cr_op_make(CR_OP_dense_wgrad, CR_NONE);
+    cr_program_init(&s->p, "wgrad", &s->store);
+    op.attr.dense.accumulate        = true;
+    op.in[CR_IN_dense_wgrad_x]      = single_tensor(s, "x", dtype);
+    op.in[CR_IN_dense_wgrad_dy]     = single_tensor(s, "dy", dtype);
+    op.out[CR_OUT_dense_wgrad_dw]   = single_tensor(s, "dw", CR_F32);
+    cr_emit(&s->p, &op, "y");
+    cr_number_store(dtype, s->in[CR_IN_dense_wgrad_x], 0, x);
+    cr_number_store(dtype, s->in[CR_IN_dense_wgrad_dy], 0, dy);
+    cr_number_store(CR_F32, s->before, 0, before);
+    for (int i = 0; i < 2; i++) s->io.in[i] = s->in[i];
+    s->io.before[0] = s->before;
+}
+
+/* The sum may be rounded to 16 bits on its way to the f32 tensor; what was there before may not. */
+static void a_sum_may_pass_through_16_bits(void) {
+    struct cr_device *cpu = open_cpu(true);
+    struct single     s;
+    wgrad_open(&s, CR_F16, 1 + 0x1p-10, 1 + 0x1p-10, 10); /* the product is 1 + 2^-9 + 2^-20 */
+    CHECK(single_right(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-20));
+    CHECK(single_right(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-11));
+    CHECK(!single_right(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-9));
+    CHECK(!single_right(&s, cpu, CR_MATH_F32, 11 + 0x1p-9 + 0x1p-9));
+    CHECK(!single_right(&s, cpu, CR_MATH_F16, 11.03125));
+    cr_program_free(&s.p);
+    wgrad_open(&s, CR_F16, 300, 300, 0); /* 90000 is too large for f16 */
+    CHECK(single_right(&s, cpu, CR_MATH_F16, 90000) && single_right(&s, cpu, CR_MATH_F16, INFINITY));
+    CHECK(!single_right(&s, cpu, CR_MATH_F32, INFINITY));
+    cr_program_free(&s.p);
+    wgrad_open(&s, CR_F16, 255, 255, 0); /* 65025 is not */
+    CHECK(!single_right(&s, cpu, CR_MATH_F16, INFINITY));
+    cr_program_free(&s.p);
+    wgrad_open(&s, CR_BF16, 300, 300, 0);
+    CHECK(!single_right(&s, cpu, CR_MATH_BF16, INFINITY));
+    CHECK(single_right(&s, cpu, CR_MATH_BF16, 90000 + 200) && !single_right(&s, cpu, CR_MATH_BF16, 90000 + 400));
+    cr_program_free(&s.p);
+    wgrad_open(&s, CR_F16, 0x1p-14, 0x1p-12, 0); /* below half of f16's smallest step: lost on the way, or not */
+    CHECK(single_right(&s, cpu, CR_MATH_F16, 0) && single_right(&s, cpu, CR_MATH_F16, 0x1p-26));
+    CHECK(!single_right(&s, cpu, CR_MATH_F32, 0));
+    cr_program_free(&s.p);
+    cr_device_close(cpu);
+}
+
+static void unary_open(struct single *s, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x, double second) {
+    *s              = (struct single){0};
+    struct cr_op op = cr_op_make(kind, CR_NONE);
+    cr_program_init(&s->p, "single", &s->store);
+    op.in[0] = single_tensor(s, "x", from);
+    if (kind == CR_OP_add) op.in[1] = single_tensor(s, "second", from);
+    op.out[0] = single_tensor(s, "y", to);
+    cr_emit(&s->p, &op, "y");
+    cr_number_store(from, s->in[0], 0, x);
+    cr_number_store(from, s->in[1], 0, second);
+    for (int i = 0; i < 2; i++)
+        if (op.in[i] >= 0) s->io.in[i] = s->in[i];
+}
+
+static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x, double second,
+                        double got) {
+    struct single s;
+    unary_open(&s, kind, from, to, x, second);
+    const bool right = single_right(&s, cpu, CR_MATH_F32, got);
+    cr_program_free(&s.p);
+    return right;
+}
+
+/* A cast has one right answer: the nearest, of two equally near ones the even. */
+static void a_cast_is_exact(void) {
+    static const struct {
+        enum cr_dtype to;
+        double        x, right, wrong;
+    } casts[] = {
+        {CR_F16, 1 + 0x1p-11, 1, 1 + 0x1p-10},         {CR_F16, 1 + 0x3p-11, 1 + 0x1p-9, 1 + 0x1p-10},
+        {CR_F16, -1.9999, -2, -(2 - 0x1p-10)},         {CR_F16, 65519, 65504, INFINITY},
+        {CR_F16, 65520, INFINITY, 65504},              {CR_F16, -1e9, -INFINITY, INFINITY},
+        {CR_F16, 0x1.8p-25, 0x1p-24, 0},               {CR_F16, 0x1p-25, 0, 0x1p-24},
+        {CR_BF16, 1 + 0x1p-8, 1, 1 + 0x1p-7},          {CR_BF16, 1 + 0x3p-8, 1 + 0x1p-6, 1 + 0x1p-7},
+        {CR_BF16, 0x1p-133 * 1.5, 0x1p-132, 0x1p-133}, {CR_BF16, FLT_MAX, INFINITY, 0x1.fep127},
+        {CR_F16, NAN, NAN, 1},                         {CR_BF16, INFINITY, INFINITY, NAN},
+    };
+    struct cr_device *cpu = open_cpu(true);
+    for (size_t i = 0; i < CR_COUNT(casts); i++) {
+        CHECK(unary_right(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].right));
+        CHECK(!unary_right(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].wrong));
+    }
+    cr_device_close(cpu);
+}
+
+/* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the right number are wrong. */
+static void f32_math_rounds_once_to_16_bits(void) {
+    struct cr_device *cpu = open_cpu(true);
+    CHECK(unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
+    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* cut off */
+    CHECK(unary_right(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3 + 0x1p-6));
+    CHECK(!unary_right(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3));
+    CHECK(unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, INFINITY));
+    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, 65504));
+    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65472, 16, INFINITY));
+    CHECK(!unary_right(cpu, CR_OP_relu, CR_F16, CR_F16, 1 + 0x1p-10, 0, 1));
     cr_device_close(cpu);
 }
 
@@ -141,6 +325,7 @@ struct run {
     struct cr_memory       memory;
     struct cr_exec        *exec;
     struct cr_device      *device, *cpu;
+    enum cr_dtype          real;
     struct cr_kernel       wrong;
     const struct cr_kernel *rows[300];
 };
@@ -155,6 +340,8 @@ static void emit_net(struct run *r) {
     struct cr_stage stage = {.path = "layer1", .block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 8, .depth = 2, .stride = 2};
     cr_program_free(&r->p);
     cr_program_init(&r->p, "step", &r->store);
+    r->p.real = r->store.half = r->real;
+    if (r->real != CR_F32) cr_layer_cast(&net);
     int x = cr_layer_input(&net, BATCH, SIZE);
     x     = cr_layer_conv(&net, "conv1", x, 8, 3, 1, 1);
     x     = cr_layer_relu(&net, "relu", cr_layer_batchnorm(&net, "bn1", x, false));
@@ -162,6 +349,25 @@ static void emit_net(struct run *r) {
     x     = cr_layer_dense(&net, "fc", cr_layer_avgpool(&net, "avgpool", x), CLASSES);
     int loss = cr_layer_loss(&net, x, 0.1f);
     if (cr_pass_grad(&r->p, loss, false, 1.0f, 0.1f) != CR_OK) r->p.failed = true;
+}
+
+static float value_of(const struct cr_param *q, int k, int i) {
+    return cr_store_is_running(q->role) ? 1.0f : (float)((i * 37 + k) % 19 - 9) * 0.1f;
+}
+
+/* In 16-bit programs filters are slices of the half plane, which the cast makes from the value plane. */
+static cr_status feed_plane(struct run *r) {
+    const int plane = cr_tensor_store(&r->p, CR_PLANE_VALUE, CR_NONE);
+    float    *value;
+    CR_ALLOC(value, (size_t)r->store.value_elems);
+    for (int k = 0; k < r->store.params; k++) {
+        const struct cr_param *q = &r->store.param[k];
+        if (cr_store_is_running(q->role)) continue;
+        for (int i = 0; i < (int)q->elems; i++) value[q->offset + i] = value_of(q, k, i);
+    }
+    cr_status status = cr_exec_put(r->exec, plane, value);
+    cr_free(value);
+    return status;
 }
 
 static cr_status feed(struct run *r) {
@@ -172,19 +378,20 @@ static cr_status feed(struct run *r) {
         float value[8 * 9 * 8]; /* the largest filter */
         const struct cr_param *q = &r->store.param[k];
         CR_ASSERT(q->elems <= (int64_t)CR_COUNT(value));
-        for (int i = 0; i < (int)q->elems; i++) value[i] = cr_store_is_running(q->role) ? 1.0f : (float)((i * 37 + k) % 19 - 9) * 0.1f;
-        int t = cr_tensor_find(&r->p, q->name);
+        for (int i = 0; i < (int)q->elems; i++) value[i] = value_of(q, k, i);
+        int t = r->real == CR_F32 ? cr_tensor_find(&r->p, q->name) : CR_NONE;
         if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, value));
     }
-    const double state[CR_STATE_COUNT] = {1};
+    if (r->real != CR_F32) CR_TRY(feed_plane(r));
+    const double state[CR_STATE_COUNT] = {r->real == CR_F32 ? 1 : 64};
     int          t = cr_tensor_find(&r->p, "plane.state");
     if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, state));
     return cr_exec_feed(r->exec, images, labels, NULL);
 }
 
-static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fuse) {
+static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fuse, enum cr_dtype real) {
     const struct cr_compile_options options = {.fuse = fuse, .reuse = true};
-    *r         = (struct run){.store = {.has_momentum = true}};
+    *r         = (struct run){.store = {.has_momentum = true}, .real = real};
     r->cpu     = open_cpu(true);
     r->device  = open_cpu(false);
     if (wrong) { /* stands before all others */
@@ -213,20 +420,22 @@ static void run_close(struct run *r) {
     cr_device_close(r->cpu);
 }
 
-static void whole_program(bool fuse) {
+static void whole_program(bool fuse, enum cr_dtype real) {
     const struct cr_step_block step = {.lr = 0.1f, .momentum = 0.9f};
     struct run                 r;
     int                        checked = 0;
     double                     worst   = 0;
-    cr_status                  status  = run_open(&r, NULL, fuse);
+    cr_status                  status  = run_open(&r, NULL, fuse, real);
     if (status == CR_OK) status = cr_verify_program(r.cpu, r.device, r.exec, &r.p, &step, &checked, &worst);
     if (status != CR_OK) TEST_FAIL_("%s", cr_error_message());
     CHECK_INT(checked, r.p.ops);
     CHECK(checked > 40 && worst > 0 && worst <= 1);
     run_close(&r);
 }
-static void whole_program_plain(void) { whole_program(false); }
-static void whole_program_fused(void) { whole_program(true); }
+static void whole_program_plain(void) { whole_program(false, CR_F32); }
+static void whole_program_fused(void) { whole_program(true, CR_F32); }
+static void whole_program_f16(void) { whole_program(false, CR_F16); }
+static void whole_program_bf16_fused(void) { whole_program(true, CR_BF16); }
 
 static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call) {
     for (const struct cr_kernel *const *row = device->rows + 1; *row; row++)
@@ -241,7 +450,7 @@ static void first_wrong_op_is_named(void) {
     struct run                 r;
     int                        checked = 0;
     double                     worst   = 0;
-    cr_status                  status  = run_open(&r, &wrong, false);
+    cr_status                  status  = run_open(&r, &wrong, false, CR_F32);
     if (status != CR_OK) TEST_FAIL_("%s", cr_error_message());
     else CHECK_STATUS(cr_verify_program(r.cpu, r.device, r.exec, &r.p, &step, &checked, &worst), CR_ERR_NUMERIC);
     CHECK_HAS(cr_error_message(), "bad.avgpool");
@@ -251,5 +460,7 @@ static void first_wrong_op_is_named(void) {
     run_close(&r);
 }
 
-TESTS(CASE(bound_of_a_dot_product), CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_kind_has_a_rule),
-      CASE(whole_program_plain), CASE(whole_program_fused), CASE(first_wrong_op_is_named))
+TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),
+      CASE(a_sum_may_pass_through_16_bits), CASE(a_cast_is_exact), CASE(f32_math_rounds_once_to_16_bits),
+      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_kind_has_a_rule), CASE(whole_program_plain),
+      CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused), CASE(first_wrong_op_is_named))
