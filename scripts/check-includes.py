@@ -23,7 +23,7 @@ HEADERS = {
     2: {"layers": "layers/layer.h", "optim": "optim/optim.h"},
     3: {"passes": "passes.h passes/rewrite.h passes/lanes.h plan_print.h", "model": "model.h"},
     4: {"backend": "backend.h", "comm": "comm.h"},
-    5: {"exec": "exec.h", "data": "data.h data_impl.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h"},
+    5: {"exec": "exec.h profile.h", "data": "data.h data_impl.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h"},
     6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h"},
     7: {"commands": "cli.h cmd.h"},
 }

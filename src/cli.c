@@ -14,7 +14,7 @@ enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
     ON_CONFIG  = ON_ALL & ~ON(HELP),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
-    ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH), /* commands with training programs */
+    ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE), /* commands with training programs */
 };
 
 struct option {
@@ -40,9 +40,10 @@ static const struct option options[CR_OPT_COUNT] = {
     [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
     [CR_OPT_CSV]   = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset"},
     [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (cpu)"},
-    [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH), "timed steps (20)"},
-    [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(DATA),
-                            "one JSON line (predict: one a picture) on standard output"},
+    [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH) | ON(PROFILE), "timed steps (20)"},
+    [CR_OPT_ORDER]       = {"order", 0, "ORDER", NULL, ON(PROFILE), "time: slowest op first (default), or program: as they run"},
+    [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA),
+                            "one JSON line (predict: one a picture; profile: one an op) on standard output"},
     [CR_OPT_DEVICE]      = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
     [CR_OPT_WEIGHTS]     = {"weights", 0, "FILE", "model.weights", ON_CONFIG & ~ON(DATA),
                             "safetensors file or checkpoint folder to load"},

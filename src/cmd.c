@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "checkpoint.h"
+#include "rng.h"
 #include "session.h"
 
 #include <errno.h>
@@ -123,4 +124,33 @@ cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     cr_error_clear();
     *classes = ASSUMED;
     return CR_OK;
+}
+
+/* ---- running on no data ---- */
+
+cr_status cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes, uint64_t seed) {
+    const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
+    struct cr_rng           rng    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
+    cr_status               status = CR_OK;
+    uint8_t                *pixel  = cr_alloc(images->bytes, 1);
+    int32_t                *label  = cr_alloc(labels->bytes, 1);
+    if (!pixel || !label) {
+        status = CR_NO_MEMORY(images->bytes + labels->bytes);
+        goto out;
+    }
+    for (size_t i = 0; i < images->bytes; i++) pixel[i] = (uint8_t)cr_rng_u32(&rng);
+    for (int64_t i = 0; i < labels->dim[0]; i++) label[i] = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
+    CR_TRY_OUT(cr_exec_feed(exec, pixel, label, NULL));
+out:
+    cr_free(pixel);
+    cr_free(label);
+    return status;
+}
+
+struct cr_step_block cr_cmd_step_block(const struct cr_config *c) {
+    return (struct cr_step_block){.lr           = (float)c->optim.lr,
+                                  .momentum     = (float)c->optim.momentum,
+                                  .weight_decay = (float)c->optim.weight_decay,
+                                  .clip_norm    = (float)c->train.clip_norm,
+                                  .seed         = (uint64_t)c->train.seed};
 }

@@ -8,12 +8,14 @@
 
 #include "cli.h"
 #include "config.h"
+#include "exec.h"
 
 cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken);
@@ -40,6 +42,11 @@ CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *ou
 /* Number of classes for commands that look at the network only: a data set that is not there is no reason to stop, 1000 are
  * assumed then and a line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
+
+/* For commands that run programs on no data: random pictures and labels into a bound program, and the step block of a first
+ * step at the full learning rate. */
+CR_MUST cr_status    cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes, uint64_t seed);
+struct cr_step_block cr_cmd_step_block(const struct cr_config *config);
 
 /* Help and version, for cresnet.c. */
 void cr_help_overview(struct cr_text *out);

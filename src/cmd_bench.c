@@ -1,5 +1,5 @@
-/* cmd_bench.c: cresnet bench: how long a training step takes, whole or op by op, on random pictures. Reading and
- * augmenting pictures is not part of it; copying a batch to the device is. */
+/* cmd_bench.c: cresnet bench: how long a training step takes on random pictures. Reading and augmenting pictures is not part
+ * of it; copying a batch to the device is. `bench ops` is cresnet profile. */
 #include "cmd.h"
 #include "rng.h"
 #include "session.h"
@@ -50,11 +50,7 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(cr_session_open(c, &options, &b->session));
     CR_TRY(cr_session_init(&b->session));
     CR_TRY(make_batch(b));
-    b->step = (struct cr_step_block){.lr           = (float)c->optim.lr,
-                                     .momentum     = (float)c->optim.momentum,
-                                     .weight_decay = (float)c->optim.weight_decay,
-                                     .clip_norm    = (float)c->train.clip_norm,
-                                     .seed         = (uint64_t)c->train.seed};
+    b->step = cr_cmd_step_block(c);
     cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld steps after %d to warm up", b->session.device->caps.text,
            cr_word_arch(c->model.arch), (long long)b->session.batch, b->session.prepare_train.size, (long long)b->steps,
            WARMUP);
@@ -122,93 +118,6 @@ out:
     return status;
 }
 
-/* ---- op by op ---- */
-
-struct op_time {
-    int    op;
-    double ms, bytes, flops;
-};
-
-static int compare_slowest_first(const void *a, const void *b) {
-    const struct op_time *x = a, *y = b;
-    if (x->ms != y->ms) return x->ms < y->ms ? 1 : -1;
-    return x->op - y->op;
-}
-
-static cr_status time_once(struct bench *b, int ops, int64_t *times, int64_t repeat, int64_t repeats) {
-    struct cr_session *s    = &b->session;
-    struct cr_exec    *exec = s->train_exec[s->trains - 1]; /* the one with the update */
-    CR_TRY(cr_exec_feed(exec, b->images, b->labels, NULL));
-    for (int i = 0; i < ops; i++) {
-        int64_t start = cr_time_ns();
-        CR_TRY(cr_exec_run_range(exec, &b->step, i, i));
-        CR_TRY(s->device->backend->sync(s->device));
-        times[(int64_t)i * repeats + repeat] = cr_time_ns() - start;
-    }
-    b->step.step++;
-    return CR_OK;
-}
-
-static void print_ops(const struct bench *b, const struct op_time *op, int ops, double whole_ms, bool json,
-                      struct cr_text *out) {
-    const struct cr_session *s    = &b->session;
-    const struct cr_program *p    = &s->train[s->trains - 1];
-    struct cr_exec          *exec = s->train_exec[s->trains - 1];
-    double                   sum  = 0;
-    for (int i = 0; i < ops; i++) sum += op[i].ms;
-    if (!json)
-        cr_text_add(out, "%10s %7s %9s %9s  %-28s %-18s %s\n", "ms", "share", "GB/s", "GFLOP/s", "row", "op", "layer");
-    for (int i = 0; i < ops; i++) {
-        const struct cr_op *o     = &p->op[op[i].op];
-        const char         *layer = o->layer >= 0 ? p->layer[o->layer] : "-";
-        double              s_op = op[i].ms * 1e-3, gbs = s_op > 0 ? op[i].bytes / s_op * 1e-9 : 0,
-               gflops = s_op > 0 ? op[i].flops / s_op * 1e-9 : 0;
-        if (json)
-            cr_text_add(out,
-                        "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"ms\": %.5f, \"bytes\": "
-                        "%.0f, \"flops\": %.0f}\n",
-                        op[i].op, cr_op_info(o->kind)->name, layer, cr_exec_row_name(exec, op[i].op), op[i].ms,
-                        op[i].bytes, op[i].flops);
-        else
-            cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.2f  %-28s %-18s %s\n", op[i].ms, 100 * op[i].ms / sum, gbs,
-                        gflops, cr_exec_row_name(exec, op[i].op), cr_op_info(o->kind)->name, layer);
-    }
-    if (!json) cr_text_add(out, "sum of %d ops: %.3f ms; the program run whole: %.3f ms\n", ops, sum, whole_ms);
-}
-
-static cr_status bench_ops(struct bench *b, bool json, struct cr_text *out) {
-    struct cr_session *s     = &b->session;
-    struct cr_program *p     = &s->train[s->trains - 1];
-    int64_t           *times = NULL, *whole = NULL;
-    struct op_time    *op     = NULL;
-    cr_status          status = CR_OK;
-    times                     = cr_alloc((size_t)p->ops * (size_t)b->steps, sizeof *times);
-    whole                     = cr_alloc((size_t)b->steps, sizeof *whole);
-    op                        = cr_alloc((size_t)p->ops, sizeof *op);
-    if (!times || !whole || !op)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %lld steps of %d ops", (long long)b->steps, p->ops);
-    for (int i = 0; i < WARMUP; i++) CR_TRY_OUT(run_step(b));
-    for (int64_t r = 0; r < b->steps; r++) { /* both ways in turn, so that a slow moment of the machine meets both */
-        CR_TRY_OUT(time_once(b, p->ops, times, r, b->steps));
-        CR_TRY_OUT(cr_exec_feed(s->train_exec[s->trains - 1], b->images, b->labels, NULL));
-        int64_t start = cr_time_ns();
-        CR_TRY_OUT(cr_exec_run(s->train_exec[s->trains - 1], &b->step));
-        CR_TRY_OUT(s->device->backend->sync(s->device));
-        whole[r] = cr_time_ns() - start;
-    }
-    for (int i = 0; i < p->ops; i++) {
-        op[i] = (struct op_time){.op = i, .ms = median_ms(times + (int64_t)i * b->steps, b->steps)};
-        cr_op_cost(p, &p->op[i], &op[i].bytes, &op[i].flops);
-    }
-    qsort(op, (size_t)p->ops, sizeof *op, compare_slowest_first);
-    print_ops(b, op, p->ops, median_ms(whole, b->steps), json, out);
-out:
-    cr_free(times);
-    cr_free(whole);
-    cr_free(op);
-    return status;
-}
-
 /* ---- the command ---- */
 
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
@@ -218,7 +127,6 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     bool                     json    = cr_args_has(args, CR_OPT_JSON);
     int                      what    = -1;
     cr_status                status;
-    (void)signal_taken;
     for (int i = 0; args->operands && i < 2; i++)
         if (strcmp(args->operand[0], words[i]) == 0) what = i;
     if (what < 0)
@@ -227,12 +135,10 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     struct cr_args rest = *args; /* the configuration is the second operand here */
     rest.operand++;
     rest.operands--;
+    if (what == 1) return cr_cmd_profile(&rest, signal_taken);
     CR_TRY(cr_cmd_config(&rest, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
-    if (what == 0)
-        CR_TRY_OUT(bench_step(&b, json, &text));
-    else
-        CR_TRY_OUT(bench_ops(&b, json, &text));
+    CR_TRY_OUT(bench_step(&b, json, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);

@@ -1,6 +1,5 @@
 /* cmd_check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in double. */
 #include "cmd.h"
-#include "rng.h"
 #include "session.h"
 #include "verify.h"
 
@@ -14,39 +13,14 @@ struct checked {
     double worst;
 };
 
-/* Random pictures and labels into a bound program. */
-static cr_status feed_random(struct cr_exec *exec, const struct cr_program *program, const struct cr_model *model,
-                             uint64_t seed) {
-    const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
-    struct cr_rng           rng    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
-    cr_status               status = CR_OK;
-    uint8_t                *pixel  = cr_alloc(images->bytes, 1);
-    int32_t                *label  = cr_alloc(labels->bytes, 1);
-    if (!pixel || !label) {
-        status = CR_NO_MEMORY(images->bytes + labels->bytes);
-        goto out;
-    }
-    for (size_t i = 0; i < images->bytes; i++) pixel[i] = (uint8_t)cr_rng_u32(&rng);
-    for (int64_t i = 0; i < labels->dim[0]; i++) label[i] = (int32_t)cr_rng_below(&rng, (uint64_t)model->classes);
-    CR_TRY_OUT(cr_exec_feed(exec, pixel, label, NULL));
-out:
-    cr_free(pixel);
-    cr_free(label);
-    return status;
-}
-
 static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec,
                            const struct cr_program *program, struct checked *sum) {
     const struct cr_config *c     = s->config;
-    struct cr_step_block    step  = {.lr           = (float)c->optim.lr,
-                                     .momentum     = (float)c->optim.momentum,
-                                     .weight_decay = (float)c->optim.weight_decay,
-                                     .clip_norm    = (float)c->train.clip_norm,
-                                     .step         = 1,
-                                     .seed         = (uint64_t)c->train.seed};
+    struct cr_step_block    step  = cr_cmd_step_block(c);
     int                     ops   = 0;
     double                  worst = 0;
-    CR_TRY(feed_random(exec, program, &s->model, (uint64_t)c->train.seed));
+    step.step                     = 1;
+    CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)c->train.seed));
     cr_log(CR_LOG_INFO, "%s: program %s, %d ops, batch %lld", s->device->caps.text, program->name, program->ops,
            (long long)program->tensor[program->images].dim[0]);
     CR_TRY(cr_verify_program(cpu, s->device, exec, program, &step, &ops, &worst));

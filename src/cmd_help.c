@@ -51,7 +51,12 @@ static const char about_check[] =
 
 static const char about_bench[] =
     "bench step: the whole training step on random pictures, median and images/s.\n"
-    "bench ops:  each op of it: time, share, GB/s, GFLOP/s and the kernel that ran it, slowest first.\n";
+    "bench ops:  cresnet profile.\n";
+
+static const char about_profile[] =
+    "Runs some training steps on random pictures and times every op of the step on the device: time, share,\n"
+    "bytes touched, FLOPs, rates, share of the device's roof, the kernel (row) that ran it; then the same summed\n"
+    "by kind, and the sum of the ops beside the step run whole.\n";
 
 static const char about_data[] =
     "data CONFIG:     how many pictures and classes the configured data set has.\n"
@@ -70,6 +75,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
                         cr_cmd_plan},
     [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
     [CR_CMD_BENCH]   = {"bench", "time the training step", "step|ops CONFIG|RUN " KEYS, about_bench, cr_cmd_bench},
+    [CR_CMD_PROFILE] = {"profile", "time every op of the training step", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
     [CR_CMD_DATA]    = {"data", "describe a data set, draw the shapes set", "CONFIG|RUN " KEYS " | shapes DIR", about_data,
                         cr_cmd_data},
     [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys]", about_help, cr_cmd_help},

@@ -31,6 +31,7 @@ struct cr_exec {
     void                    *ready[CR_EXEC_RESULTS];
     void                    *begun;              /* mark on the compute lane: other lanes start after it */
     int                      last_of[CR_LANES];  /* last op of each lane; CR_NONE: the lane is not used */
+    void *const             *before, *const *after; /* marks around every op, while cr_exec_run_marked runs; else NULL */
 };
 
 static struct cr_device      *device_of(const struct cr_exec *exec) { return exec->memory->device; }
@@ -227,7 +228,9 @@ static cr_status launch_op(struct cr_exec *exec, const struct cr_step_block *ste
     struct bound_op       *bound  = &exec->op[i];
     bound->call.step              = step;
     if (async) async->range_push(bound->title);
-    cr_status status = bound->kernel->launch(device, &bound->call);
+    cr_status status = exec->before ? async->mark_set(device, exec->program->op[i].lane, exec->before[i]) : CR_OK;
+    if (status == CR_OK) status = bound->kernel->launch(device, &bound->call);
+    if (status == CR_OK && exec->after) status = async->mark_set(device, exec->program->op[i].lane, exec->after[i]);
     if (status == CR_OK && bound->done) status = async->mark_set(device, exec->program->op[i].lane, bound->done);
     if (status == CR_OK && exec->sync_each) status = device->backend->sync(device);
     if (async) async->range_pop();
@@ -258,6 +261,15 @@ static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step
 cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
     CR_TRY(set_step(exec, step));
     return launch_range(exec, step, first, last);
+}
+
+cr_status cr_exec_run_marked(struct cr_exec *exec, const struct cr_step_block *step, void *const *before, void *const *after) {
+    CR_ASSERT(async_of(exec));
+    exec->before     = before;
+    exec->after      = after;
+    cr_status status = cr_exec_run_range(exec, step, 0, exec->program->ops - 1);
+    exec->before = exec->after = NULL;
+    return status;
 }
 
 /* ---- running whole ---- */

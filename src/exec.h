@@ -42,6 +42,10 @@ CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, cons
 CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step);
 /* Runs ops [first, last] only, never from the recording; for verify and profile. */
 CR_MUST cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last);
+/* All ops, never from the recording, with before[i] set in front of op i on its lane and after[i] behind it. For profile, on
+ * devices with async. Nothing is fetched: cr_exec_result knows nothing of this run. */
+CR_MUST cr_status cr_exec_run_marked(struct cr_exec *exec, const struct cr_step_block *step, void *const *before,
+                                     void *const *after);
 
 /* What a run left for the host: sums over the batch, and for programs that update, how that went. */
 struct cr_exec_result {

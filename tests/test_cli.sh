@@ -83,7 +83,7 @@ run help; expect "help" 0 "predict"
 run -h; expect "-h" 0 "Exit codes"
 run --version; expect "--version" 0 "cresnet        " "libpng" "device cpu" "oneDNN" "OpenMP" "iniparser" "compiler"
 run train --version; expect "train --version" 0 "libpng"
-for command in train eval predict plan check bench data; do
+for command in train eval predict plan check bench profile data; do
     run $command --help; expect "$command --help" 0 "usage: cresnet $command" "--help"
     is "$command --help: stderr stays empty" "$err" ""
     run help $command; expect "help $command" 0 "usage: cresnet $command"
@@ -174,6 +174,10 @@ holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
 run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
 run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
+run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "run whole"
+run profile tiny.ini --steps 2 --order program --json; holds "profile --json" json_lines
+is "profile --order program: numbered as they run" "$(printf '%s\n' "$out" | sed -n 's/^{"op": \([0-9]*\),.*/\1/p' | head -3 | tr '\n' ' ')" "0 1 2 "
+run profile tiny.ini --order size; expect "--order" 2 "must be one of time, program"
 
 # ---- train, resume to the bit ----
 run train tiny.ini train.output=A train.steps=20; expect "train" 0 "step 20"
