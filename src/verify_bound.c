@@ -91,7 +91,7 @@ static void closed_loss_grad(const struct cr_verify_values *v, double *const sca
         }
         for (int64_t j = 0; j < K; j++) {
             const double p = exp(l[j] - top) / sum, target = smooth / (double)K + (j == label[n] ? 1 - smooth : 0);
-            A[j] = label[n] < 0 || label[n] >= K ? 0 : factor * (target + (p > 0 ? p * (1 + top - l[j] + drift / sum) : 0));
+            A[j] = label[n] < 0 || label[n] >= K ? 0 : factor * (target + (p > 0 ? p * (1 + (top - l[j]) + drift / sum) : 0));
         }
     }
 }
