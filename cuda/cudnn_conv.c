@@ -25,7 +25,8 @@ static struct operands operands_of(const struct cr_program *p, const struct cr_o
                                   cuda_in(p, op, CR_IN_conv_wgrad_dy)}};
     default:
         CR_ASSERT(op->kind == CR_OP_conv);
-        return (struct operands){{cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y)}};
+        return (struct operands){
+            {cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y)}};
     }
 }
 
@@ -40,7 +41,8 @@ static enum cr_dtype dtype_of(enum cr_math math) {
 /* The gradient of a filter is f32 in programs of every type. */
 static bool types_fit(const struct operands *o, const struct cr_op *op, enum cr_math math) {
     const enum cr_dtype real = dtype_of(math), filter = op->kind == CR_OP_conv_wgrad ? CR_F32 : real;
-    return o->tensor[CR_CUDNN_X]->dtype == real && o->tensor[CR_CUDNN_W]->dtype == filter && o->tensor[CR_CUDNN_Y]->dtype == real;
+    return o->tensor[CR_CUDNN_X]->dtype == real && o->tensor[CR_CUDNN_W]->dtype == filter &&
+           o->tensor[CR_CUDNN_Y]->dtype == real;
 }
 
 /* All that a plan depends on; whole numbers of one size, so that keys can be compared byte by byte. */
@@ -51,8 +53,8 @@ struct conv_key {
 static struct conv_key key_of(const struct operands *o, const struct cr_op *op, enum cr_math math) {
     const struct cr_conv_attr *a    = &op->attr.conv;
     const bool                 half = dtype_of(math) != CR_F32;
-    struct conv_key            k    = {.kind = kind_of(op), .stride = a->stride, .pad = a->pad, .full = math == CR_MATH_F32};
-    k.type       = math == CR_MATH_F16 ? CUDNN_DATA_HALF : math == CR_MATH_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    struct conv_key k = {.kind = kind_of(op), .stride = a->stride, .pad = a->pad, .full = math == CR_MATH_F32};
+    k.type = math == CR_MATH_F16 ? CUDNN_DATA_HALF : math == CR_MATH_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     k.accumulate = op->kind == CR_OP_conv_wgrad && a->accumulate && !half; /* of 16-bit dw, the conversion adds */
     for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(k.dim[i], o->tensor[i]->dim, sizeof k.dim[i]);
     return k;
@@ -68,7 +70,7 @@ static size_t bytes_of(const struct conv_key *k, int operand) {
 /* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
 static struct cudnn_rules rules_of(const struct conv_key *k) {
     struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
-    r.refused_notes      = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
+    r.refused_notes = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
                       1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
                       1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |
                       1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13;
@@ -77,15 +79,18 @@ static struct cudnn_rules rules_of(const struct conv_key *k) {
     return r;
 }
 
-static cr_status find_plans(struct cudnn_place place, const struct conv_key *k, int max, struct cudnn_conv_plans *out) {
+static cr_status find_plans(struct cudnn_place place, const struct conv_key *k, int wanted,
+                            struct cudnn_conv_plans *out) {
     const struct cudnn_window window = {.stride = k->stride, .pad = k->pad};
     const struct cudnn_rules  rules  = rules_of(k);
     cr_cudnn_graph_init(&out->graph, place);
-    for (int i = 0; i < CR_CUDNN_OPERANDS; i++) (void)cr_cudnn_tensor(&out->graph, (cudnnDataType_t)k->type, k->dim[i], false);
-    cr_cudnn_conv(&out->graph, (enum cudnn_conv_kind)k->kind, &window, CR_CUDNN_X, CR_CUDNN_W, CR_CUDNN_Y, k->accumulate);
+    for (int i = 0; i < CR_CUDNN_OPERANDS; i++)
+        (void)cr_cudnn_tensor(&out->graph, (cudnnDataType_t)k->type, k->dim[i], false);
+    cr_cudnn_conv(&out->graph, (enum cudnn_conv_kind)k->kind, &window, CR_CUDNN_X, CR_CUDNN_W, CR_CUDNN_Y,
+                  k->accumulate);
     if (k->kind == CR_CUDNN_WGRAD && k->type != CUDNN_DATA_FLOAT)
         out->half_bytes = (bytes_of(k, CR_CUDNN_W) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
-    return cr_cudnn_graph_plans(&out->graph, &rules, out->plan, max, &out->plans);
+    return cr_cudnn_graph_plans(&out->graph, &rules, out->plan, CR_MIN(wanted, (int)CR_CUDNN_CANDIDATES), &out->plans);
 }
 
 static void close_plans(struct cudnn_conv_plans *plans) {
@@ -98,6 +103,7 @@ static void close_plans(struct cudnn_conv_plans *plans) {
 struct cache_entry {
     struct cache_entry     *next;
     struct conv_key         key;
+    int                     wanted;
     struct cudnn_conv_plans plans;
 };
 struct cudnn_cache {
@@ -114,19 +120,21 @@ void cr_cudnn_cache_close(struct cudnn_cache *cache) {
     cr_free(cache);
 }
 
-cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
-                              struct cudnn_conv_plans **out) {
+cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cr_program *p, const struct cr_op *op,
+                              enum cr_math math, int wanted, struct cudnn_conv_plans **out) {
     const struct operands o     = operands_of(p, op);
     const struct conv_key key   = key_of(&o, op, math);
     struct cudnn_place    place = {0};
     struct cache_entry   *e;
     CR_TRY(cr_cuda_cudnn(device, &place.handle));
     if (!device->plans) CR_ALLOC(device->plans, 1);
-    for (e = device->plans->first; e && memcmp(&e->key, &key, sizeof key) != 0; e = e->next) {}
-    if (!e) {
+    for (e = device->plans->first; e; e = e->next)
+        if (e->wanted >= wanted && memcmp(&e->key, &key, sizeof key) == 0) break;
+    if (!e) { /* an entry with too few stays: ops may be prepared with it */
         CR_ALLOC(e, 1);
         e->key           = key;
-        cr_status status = find_plans(place, &key, CR_CUDNN_CANDIDATES, &e->plans);
+        e->wanted        = wanted;
+        cr_status status = find_plans(place, &key, wanted, &e->plans);
         if (status != CR_OK) {
             close_plans(&e->plans);
             cr_free(e);
@@ -139,17 +147,22 @@ cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cr_progra
     return CR_OK;
 }
 
-cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math, bool *supported) {
+cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+                           struct cudnn_support *out) {
     const struct operands   o     = operands_of(p, op);
     struct cudnn_conv_plans plans = {0};
     struct cudnn_place      place;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
-    *supported = false;
+    *out = (struct cudnn_support){0};
     if (!types_fit(&o, op, math)) return CR_OK;
     const struct conv_key key = key_of(&o, op, math);
     CR_TRY(cr_cudnn_place_described(cc, &place));
     cr_status status = find_plans(place, &key, 1, &plans);
-    *supported       = plans.plans > 0;
+    if (plans.plans)
+        *out = (struct cudnn_support){.supported       = true,
+                                      .engine          = plans.plan[0].engine,
+                                      .notes           = plans.plan[0].notes,
+                                      .workspace_bytes = plans.half_bytes + plans.plan[0].workspace_bytes};
     close_plans(&plans);
     cr_cudnn_place_close(&place);
     return status;
@@ -158,11 +171,12 @@ cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_o
 /* ---- accepts, prepare ---- */
 
 /* What breaks is told by prepare, which meets it again. */
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                    enum cr_math math) {
     const struct operands    o = operands_of(p, op);
     struct cudnn_conv_plans *plans;
     if (!types_fit(&o, op, math)) return false;
-    if (cr_cudnn_conv_plans(cuda_of(device), p, op, math, &plans) == CR_OK) return plans->plans > 0;
+    if (cr_cudnn_conv_plans(cuda_of(device), p, op, math, 1, &plans) == CR_OK) return plans->plans > 0;
     cr_error_clear();
     return true;
 }
@@ -171,12 +185,14 @@ static cr_status explained(cr_status status, const struct cr_program *p, const s
     const struct operands      o = operands_of(p, op);
     const struct cr_tensor    *x = o.tensor[CR_CUDNN_X], *w = o.tensor[CR_CUDNN_W], *y = o.tensor[CR_CUDNN_Y];
     const struct cr_conv_attr *a = &op->attr.conv;
-    return CR_FAIL(status, "%s; asked for: %s of layer %s, NHWC, x %s[%lld,%lld,%lld,%lld], w %s[%lld,%lld,%lld,%lld], "
-                   "y %s[%lld,%lld,%lld,%lld], stride %d, pad %d", cr_error_message(), cr_op_info(op->kind)->name,
-                   op->layer >= 0 ? p->layer[op->layer] : "?", cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1],
-                   (long long)x->dim[2], (long long)x->dim[3], cr_dtype_name(w->dtype), (long long)w->dim[0], (long long)w->dim[1],
-                   (long long)w->dim[2], (long long)w->dim[3], cr_dtype_name(y->dtype), (long long)y->dim[0], (long long)y->dim[1],
-                   (long long)y->dim[2], (long long)y->dim[3], a->stride, a->pad);
+    return CR_FAIL(status,
+                   "%s; asked for: %s of layer %s, NHWC, x %s[%lld,%lld,%lld,%lld], w %s[%lld,%lld,%lld,%lld], "
+                   "y %s[%lld,%lld,%lld,%lld], stride %d, pad %d",
+                   cr_error_message(), cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?",
+                   cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
+                   (long long)x->dim[3], cr_dtype_name(w->dtype), (long long)w->dim[0], (long long)w->dim[1],
+                   (long long)w->dim[2], (long long)w->dim[3], cr_dtype_name(y->dtype), (long long)y->dim[0],
+                   (long long)y->dim[1], (long long)y->dim[2], (long long)y->dim[3], a->stride, a->pad);
 }
 
 /* One prepared op. The pack holds addresses: it is made at the first launch, and again when they are others. */
@@ -187,11 +203,11 @@ struct conv_state {
     void                          *operand[CR_CUDNN_OPERANDS], *workspace;
 };
 
-static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
-                         void **prepared, size_t *workspace_bytes) {
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_math math, void **prepared, size_t *workspace_bytes) {
     struct cudnn_conv_plans *plans;
     struct conv_state       *s;
-    cr_status                status = cr_cudnn_conv_plans(cuda_of(device), p, op, math, &plans);
+    cr_status                status = cr_cudnn_conv_plans(cuda_of(device), p, op, math, 1, &plans);
     if (status != CR_OK) return explained(status, p, op);
     CR_ASSERT(plans->chosen < plans->plans);
     CR_ALLOC(s, 1);
@@ -256,7 +272,8 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     CR_TRY(bind(s, operand, s->plan->workspace_bytes ? (char *)call->workspace + half : NULL));
     CUDNN_TRY(cudnnBackendExecute(handle, s->plan->plan, s->pack));
     if (!half) return CR_OK;
-    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_conv_wgrad_x), *dw = cuda_out(call->program, call->op, CR_OUT_conv_wgrad_dw);
+    const struct cr_tensor *x  = cuda_in(call->program, call->op, CR_IN_conv_wgrad_x);
+    const struct cr_tensor *dw = cuda_out(call->program, call->op, CR_OUT_conv_wgrad_dw);
     CUDA_TRY(ck_convert_add(cuda_type(x), call->workspace, call->out[CR_OUT_conv_wgrad_dw], cr_tensor_elems(dw),
                             call->op->attr.conv.accumulate, cr_cuda_stream(device, call)));
     return CR_OK;
@@ -283,13 +300,19 @@ BY_MATH(f16, F16)
 BY_MATH(bf16, BF16)
 
 #define ROW(kind, type, MATH)                                                                                          \
-    static const struct cr_kernel kind##_##type = {.name = "cudnn." #kind "." #type, .op = CR_OP_##kind, .math = CR_MATH_##MATH, \
-                                                   .deterministic = true, .accepts = accepts_##type,                   \
-                                                   .prepare = prepare_##type, .launch = launch, .release = release};
+    static const struct cr_kernel kind##_##type = {.name          = "cudnn." #kind "." #type,                          \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_##MATH,                                    \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = accepts_##type,                                    \
+                                                   .prepare       = prepare_##type,                                    \
+                                                   .launch        = launch,                                            \
+                                                   .release       = release};
 #define ROWS(kind) ROW(kind, tf32, TF32) ROW(kind, f32, F32) ROW(kind, f16, F16) ROW(kind, bf16, BF16)
 ROWS(conv)
 ROWS(conv_dgrad)
 ROWS(conv_wgrad)
 
 #define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
-const struct cr_kernel *const cr_cudnn_conv_rows[] = {BEST_FIRST(conv), BEST_FIRST(conv_dgrad), BEST_FIRST(conv_wgrad), NULL};
+const struct cr_kernel *const cr_cudnn_conv_rows[] = {BEST_FIRST(conv), BEST_FIRST(conv_dgrad), BEST_FIRST(conv_wgrad),
+                                                      NULL};

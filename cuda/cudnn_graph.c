@@ -23,8 +23,8 @@ static bool worked(struct cudnn_graph *g, cudnnStatus_t status) {
 }
 
 /* For what may be refused without harm to the graph. */
-static bool put(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *values) {
+static bool put(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t count, const void *values) {
     return worked(g, cudnnBackendSetAttribute(d, name, type, count, values));
 }
 
@@ -34,8 +34,8 @@ static bool put_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cu
 }
 
 /* *count gets how many there are. */
-static bool get(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t room, int64_t *count, void *values) {
+static bool get(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values) {
     return worked(g, cudnnBackendGetAttribute(d, name, type, room, count, values));
 }
 
@@ -51,8 +51,8 @@ static cudnnBackendDescriptor_t make(struct cudnn_graph *g, cudnnBackendDescript
     return g->made[g->mades++] = d;
 }
 
-static void set(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *values) {
+static void set(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t count, const void *values) {
     if (g->refused == CUDNN_STATUS_SUCCESS) keep(g, cudnnBackendSetAttribute(d, name, type, count, values));
 }
 
@@ -66,7 +66,8 @@ static void set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cu
     set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnDataType_t type) {
+static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                     cudnnDataType_t type) {
     set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
@@ -92,15 +93,16 @@ static const struct device_facts known[] = {
 };
 
 static int describe(const struct device_facts *f, char *json, size_t size) {
-    return snprintf(json, size,
-                    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
-                    "\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
-                    "\"maxSharedMemoryPerBlockOptin\":%ld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
-                    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,"
-                    "\"isTccDriver\":0,\"supportCoopLaunch\":1,\"totalGlobalMem\":%ld,\"smClockRateKHz\":%d,"
-                    "\"memClockRateKHz\":%d,\"l2CacheSize\":%ld,\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
-                    "\"deviceName\":\"%s\"}",
-                    f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
+    return snprintf(
+        json, size,
+        "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+        "\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+        "\"maxSharedMemoryPerBlockOptin\":%ld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+        "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,"
+        "\"isTccDriver\":0,\"supportCoopLaunch\":1,\"totalGlobalMem\":%ld,\"smClockRateKHz\":%d,"
+        "\"memClockRateKHz\":%d,\"l2CacheSize\":%ld,\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
+        "\"deviceName\":\"%s\"}",
+        f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
 }
 
 cr_status cr_cudnn_place_described(int cc, struct cudnn_place *out) {
@@ -113,7 +115,8 @@ cr_status cr_cudnn_place_described(int cc, struct cudnn_place *out) {
     cudnnBackendDescriptor_t d      = NULL;
     CR_ASSERT(length > 0 && (size_t)length < sizeof json);
     CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d));
-    cudnnStatus_t status = cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length + 1, json);
+    cudnnStatus_t status =
+        cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length + 1, json);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
     if (status != CUDNN_STATUS_SUCCESS) destroy(d);
     CUDNN_TRY(status);
@@ -140,7 +143,8 @@ void cr_cudnn_graph_close(struct cudnn_graph *g) {
 int cr_cudnn_tensor(struct cudnn_graph *g, cudnnDataType_t type, const int64_t dim[4], bool is_virtual) {
     /* cuDNN counts dimensions N,C,H,W whatever the layout; the layout is in the strides. */
     const int64_t N = dim[0], H = dim[1], W = dim[2], C = dim[3];
-    const int64_t dims[4] = {N, C, H, W}, strides[4] = {H * W * C, 1, W * C, C}, alignment = ALIGNMENT, id = g->tensors + 1;
+    const int64_t dims[4] = {N, C, H, W}, strides[4] = {H * W * C, 1, W * C, C}, alignment = ALIGNMENT,
+                  id           = g->tensors + 1;
     cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     set_ints(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &id);
     set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
@@ -161,7 +165,7 @@ static void add_op(struct cudnn_graph *g, cudnnBackendDescriptor_t d) {
 }
 
 static cudnnBackendDescriptor_t describe_window(struct cudnn_graph *g, const struct cudnn_window *w) {
-    const int64_t                axes = 2, pad[2] = {w->pad, w->pad}, stride[2] = {w->stride, w->stride}, dilation[2] = {1, 1};
+    const int64_t axes = 2, pad[2] = {w->pad, w->pad}, stride[2] = {w->stride, w->stride}, dilation[2] = {1, 1};
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     cudnnBackendDescriptor_t     d    = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     set_ints(g, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &axes);
@@ -175,8 +179,8 @@ static cudnnBackendDescriptor_t describe_window(struct cudnn_graph *g, const str
     return d;
 }
 
-void cr_cudnn_conv(struct cudnn_graph *g, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x, int w, int y,
-                   bool accumulate) {
+void cr_cudnn_conv(struct cudnn_graph *g, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x, int w,
+                   int y, bool accumulate) {
     static const struct {
         cudnnBackendDescriptorType_t type;
         cudnnBackendAttributeName_t  window, x, w, y, alpha, beta;
@@ -185,17 +189,17 @@ void cr_cudnn_conv(struct cudnn_graph *g, enum cudnn_conv_kind kind, const struc
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
     };
     const float              alpha = 1, beta = accumulate ? 1 : 0;
-    cudnnBackendDescriptor_t d     = make(g, names[kind].type);
+    cudnnBackendDescriptor_t d = make(g, names[kind].type);
     set_descriptor(g, d, names[kind].window, describe_window(g, window));
     set_descriptor(g, d, names[kind].x, g->tensor[x]);
     set_descriptor(g, d, names[kind].w, g->tensor[w]);
@@ -227,7 +231,8 @@ static unsigned notes_of(struct cudnn_graph *g, cudnnBackendDescriptor_t engine,
     return bits;
 }
 
-static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules, struct cudnn_plan *p) {
+static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules,
+                        struct cudnn_plan *p) {
     const unsigned           compiles = 1u << CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
     cudnnBackendDescriptor_t engine   = NULL;
     int64_t                  count    = 0;
@@ -244,7 +249,8 @@ static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, 
 }
 
 /* A plan of the configuration; false: cuDNN cannot, or it needs too much memory. */
-static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules, struct cudnn_plan *p) {
+static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules,
+                  struct cudnn_plan *p) {
     int64_t count = 0, bytes = 0;
     if (!worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan))) return false;
     const bool placed = g->place.handle
@@ -262,17 +268,19 @@ static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const 
 }
 
 /* What the heuristic offers, best first; the configurations belong to the caller. */
-static int ask(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode, cudnnBackendDescriptor_t *config,
-               int max) {
+static int ask(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+               cudnnBackendDescriptor_t *config, int max) {
     cudnnBackendDescriptor_t d     = NULL;
     int64_t                  count = 0;
     int                      made  = 0;
-    bool ok = worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &d)) &&
+    bool                     ok    = worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &d)) &&
               put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph) &&
               put(g, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) &&
               (!g->place.described || put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->place.described)) &&
               worked(g, cudnnBackendFinalize(d));
-    while (ok && made < max && worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[made]))) made++;
+    while (ok && made < max &&
+           worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[made])))
+        made++;
     ok = ok && get(g, d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, config);
     const int offered = ok ? (int)CR_MIN(count, (int64_t)made) : 0;
     while (made > offered) destroy(config[--made]);
@@ -281,7 +289,8 @@ static int ask(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBacke
 }
 
 /* Mode B is not asked: since cuDNN 9 it answers as mode A does. */
-cr_status cr_cudnn_graph_plans(struct cudnn_graph *g, const struct cudnn_rules *rules, struct cudnn_plan *plans, int max, int *count) {
+cr_status cr_cudnn_graph_plans(struct cudnn_graph *g, const struct cudnn_rules *rules, struct cudnn_plan *plans,
+                               int max, int *count) {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     cudnnBackendDescriptor_t            config[CONFIGS_MAX], graph = close_graph(g);
     *count = 0;
@@ -289,7 +298,8 @@ cr_status cr_cudnn_graph_plans(struct cudnn_graph *g, const struct cudnn_rules *
         const int offered = ask(g, graph, modes[m], config, CONFIGS_MAX);
         for (int i = 0; i < offered; i++) {
             struct cudnn_plan p = {0};
-            if (*count < max && keeps_rules(g, config[i], rules, &p) && build(g, config[i], rules, &p)) plans[(*count)++] = p;
+            if (*count < max && keeps_rules(g, config[i], rules, &p) && build(g, config[i], rules, &p))
+                plans[(*count)++] = p;
             destroy(config[i]);
         }
     }
@@ -304,14 +314,17 @@ void cr_cudnn_plan_close(struct cudnn_plan *p) {
 
 /* ---- running ---- */
 
-cr_status cr_cudnn_pack_open(const struct cudnn_graph *g, void *const *pointers, void *workspace, cudnnBackendDescriptor_t *out) {
+cr_status cr_cudnn_pack_open(const struct cudnn_graph *g, void *const *pointers, void *workspace,
+                             cudnnBackendDescriptor_t *out) {
     cudnnBackendDescriptor_t d = NULL;
     int64_t                  id[CR_CUDNN_TENSORS];
     for (int i = 0; i < g->tensors; i++) id[i] = i + 1;
     CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d));
-    cudnnStatus_t status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, g->tensors, id);
+    cudnnStatus_t status =
+        cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, g->tensors, id);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, g->tensors, pointers);
+        status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, g->tensors,
+                                          pointers);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
@@ -321,4 +334,6 @@ cr_status cr_cudnn_pack_open(const struct cudnn_graph *g, void *const *pointers,
     return CR_OK;
 }
 
-void cr_cudnn_pack_close(cudnnBackendDescriptor_t pack) { destroy(pack); }
+void cr_cudnn_pack_close(cudnnBackendDescriptor_t pack) {
+    destroy(pack);
+}

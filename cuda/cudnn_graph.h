@@ -1,5 +1,5 @@
-/* cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors, describe operations on them, ask for
- * plans, run one. The vocabulary grows with what rows use: a new operation is one function here.
+/* cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors, describe operations on them,
+ * ask for plans, run one. The vocabulary grows with what rows use: a new operation is one function here.
  *
  *     struct cudnn_graph g;
  *     cr_cudnn_graph_init(&g, place);
@@ -9,13 +9,13 @@
  *
  * Laws
  *   - Tensors are images N,H,W,C or filters K,R,S,C, fully packed, 16-byte aligned. A virtual tensor is an intermediate
- *     that is never in memory. A tensor's number is its index in the array of pointers that a run is given; virtual ones
- *     are numbered too, and their pointers are not looked at.
- *   - What cuDNN refuses is no error: it is remembered while the graph is built, and then there are no plans. What breaks
- *     (a library that is not there, no memory) is an error.
+ *     that is never in memory. A tensor's number is its index in the array of pointers that a run is given; virtual
+ * ones are numbered too, and their pointers are not looked at.
+ *   - What cuDNN refuses is no error: it is remembered while the graph is built, and then there are no plans. What
+ * breaks (a library that is not there, no memory) is an error.
  *   - A graph owns its descriptors and its plans own theirs; a graph outlives its plans.
- *   - Plans come in the order of cuDNN's heuristics: best first, as far as it knows. Engines that compile their kernel when a
- *     plan is made (0.3 to 2 s each) are left out.
+ *   - Plans come in the order of cuDNN's heuristics: best first, as far as it knows. Engines that compile their kernel
+ * when a plan is made (0.3 to 2 s each) are left out.
  *   - Building needs no GPU: cr_cudnn_place_described stands for a device that is not there; such plans cannot be run.
  * Knows nothing of programs, ops and rows. */
 #ifndef CR_CUDNN_GRAPH_H
@@ -53,9 +53,10 @@ enum cudnn_conv_kind { CR_CUDNN_FORWARD, CR_CUDNN_DGRAD, CR_CUDNN_WGRAD };
 struct cudnn_window {
     int64_t stride, pad; /* square; dilation is 1 */
 };
-/* x, w, y: numbers of the tensors, or of their gradients; the kind says which one is computed, or added to. Sums are f32. */
-void cr_cudnn_conv(struct cudnn_graph *graph, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x, int w, int y,
-                   bool accumulate);
+/* x, w, y: numbers of the tensors, or of their gradients; the kind says which one is computed, or added to. Sums are
+ * f32. */
+void cr_cudnn_conv(struct cudnn_graph *graph, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x,
+                   int w, int y, bool accumulate);
 
 struct cudnn_rules {
     unsigned refused_notes;   /* bits 1 << CUDNN_NUMERICAL_NOTE_*: an engine that has one is not taken */
@@ -68,9 +69,9 @@ struct cudnn_plan {
     unsigned                 notes;  /* numerical notes of the engine, as bits */
 };
 /* Up to `max` plans that keep the rules; *count = 0: cuDNN has none. */
-CR_MUST cr_status cr_cudnn_graph_plans(struct cudnn_graph *graph, const struct cudnn_rules *rules, struct cudnn_plan *plans, int max,
-                                       int *count);
-void cr_cudnn_plan_close(struct cudnn_plan *plan);
+CR_MUST cr_status cr_cudnn_graph_plans(struct cudnn_graph *graph, const struct cudnn_rules *rules,
+                                       struct cudnn_plan *plans, int max, int *count);
+void              cr_cudnn_plan_close(struct cudnn_plan *plan);
 
 /* A variant pack: the plan's operands by tensor number, and its workspace. Making one allocates host memory only. */
 CR_MUST cr_status cr_cudnn_pack_open(const struct cudnn_graph *graph, void *const *pointers, void *workspace,
