@@ -31,14 +31,26 @@ struct checkops_case {
     enum cr_dtype   real;
     bool            big; /* few draws; timed by --bench */
 };
+enum checkops_extent {
+    CHECKOPS_WIDE, /* f32; a few small cases in f64, f16 and bf16 */
+    CHECKOPS_HALF, /* for a device with rows for 16-bit programs: all in f16 and bf16 too, and the layers of ResNet-50 */
+    CHECKOPS_FULL_SIZE /* for --bench on such a device: ResNet-50, batch 256, f16: sizes that fill it */
+};
 struct checkops_list {
+    enum checkops_extent  extent;
     struct checkops_case *item;
     int                   count, capacity;
     bool                  failed;
 };
 /* All cases, by op kind. Ends the list's life with checkops_list_free. */
-CR_MUST cr_status checkops_list_make(struct checkops_list *list);
+CR_MUST cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list);
 void              checkops_list_free(struct checkops_list *list);
+/* An op of a 16-bit program whose tensors are f32 there has no cases of its own in 16 bits. */
+bool              checkops_has_half(enum cr_op_kind kind);
+/* ---- between checkops_cases.c and checkops_layers.c ---- */
+void checkops_list_add(struct checkops_list *list, const struct checkops_case *c);
+void checkops_list_layers(struct checkops_list *list, enum cr_op_kind kind); /* convolutions of ResNet-50, batch 2 */
+void checkops_list_full_size(struct checkops_list *list);
 
 /* A case as a program of one op. */
 struct checkops_unit {
@@ -51,8 +63,9 @@ struct checkops_unit {
 CR_MUST cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit);
 void              checkops_unit_free(struct checkops_unit *unit);
 void              checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size);
-/* A store of a few parameters with odd sizes: decayed, not decayed and frozen ones, padding between them. */
-void checkops_store_make(enum cr_dtype real, struct cr_store *store);
+/* A store of a few parameters with odd sizes: decayed, not decayed and frozen ones, padding between them; and one of
+ * `thousands` * 1000 elements. */
+void checkops_store_make(enum cr_dtype real, int64_t thousands, struct cr_store *store);
 
 /* ---- inputs ---- */
 
@@ -60,6 +73,7 @@ enum checkops_family { FAMILY_NORMAL, FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMIL
 struct checkops_draw {
     enum checkops_family family;
     int                  target; /* the input slot that a HUGE, DENORMAL or NONFINITE draw is about; CR_NONE */
+    bool                 tiled;  /* the first million numbers again and again: for --bench */
 };
 enum { CHECKOPS_DRAWS_MAX = 32 };
 int  checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]);
@@ -80,12 +94,24 @@ struct checkops_verdict {
     double worst;
     char   why[400]; /* what went wrong first */
 };
-/* Runs a row on a unit as described above. A status other than CR_OK is the harness's own trouble. */
-CR_MUST cr_status checkops_row(struct cr_device *device, const struct cr_kernel *row, const struct checkops_unit *unit,
+/* Memory that all runs on a device share: a region of its own, and the host's pictures of it. A zeroed one with a device is
+ * empty; it grows when it must. */
+struct checkops_arena {
+    struct cr_device *device;
+    char             *region; /* device memory */
+    size_t            bytes;
+    unsigned char    *before, *after[2]; /* what goes there before a run; what came back from the first and from a later one */
+    size_t            before_bytes, after_bytes;
+};
+void checkops_arena_close(struct checkops_arena *arena);
+
+/* Runs a row on a unit as described above. A status other than CR_OK is the harness's own trouble. `truth` is for the row's
+ * math. */
+CR_MUST cr_status checkops_row(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
                                const struct checkops_inputs *inputs, const struct cr_verify_truth *truth,
                                struct checkops_verdict *verdict);
-/* Seconds of one launch, the best of several. */
-CR_MUST cr_status checkops_time(struct cr_device *device, const struct cr_kernel *row, const struct checkops_unit *unit,
+/* Seconds of one launch: the best of several, or of several rows of launches on a device that works beside the host. */
+CR_MUST cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
                                 const struct checkops_inputs *inputs, double *seconds);
 
 /* What a walk over a device found; one entry a row, in the order of device->rows. */
@@ -94,16 +120,25 @@ struct checkops_tally {
     double worst;
     char   why[700]; /* of the first failure */
 };
+enum { CHECKOPS_ROWS_MAX = 512 };
 struct checkops_walk {
-    struct cr_device     *device, *cpu; /* under test; for the reference */
-    const char           *filter;       /* only rows whose name contains it; NULL: all */
-    bool                  bench, quiet;
-    struct checkops_tally tally[512];
+    const char           *name; /* of the device, for reports */
+    struct cr_device     *device;
+    struct cr_device     *cpu, *wide_cpu; /* for the reference: one thread, and all there are for big cases */
+    const char           *filter;         /* only rows whose name contains it; NULL: all */
+    bool                  bench;
+    bool                  only_tf32;      /* only ops that have a row of math TF32, in f32 */
+    struct checkops_arena arena;
+    struct checkops_tally tally[CHECKOPS_ROWS_MAX];
+    bool                  skip[CHECKOPS_ROWS_MAX]; /* rows */
+    const struct cr_kernel *row[CHECKOPS_ROWS_MAX]; /* a device has the same rows however it is opened */
     int                   rows, cases, only_ref;
+    int64_t               reference_ns, device_ns; /* where the time went */
 };
+/* Adds to what an earlier walk over another opening of the same device found. Ends with checkops_arena_close(&arena). */
 CR_MUST cr_status checkops_walk(struct checkops_walk *walk, const struct checkops_list *list);
 
 /* Runs deliberately wrong rows through the walk; returns how many were not caught. *tried gets their number. */
-int checkops_selftest(struct cr_device *cpu, const struct checkops_list *list, int *tried);
+int checkops_selftest(struct cr_device *cpu, int *tried);
 
 #endif

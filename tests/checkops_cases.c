@@ -1,5 +1,5 @@
-/* checkops_cases.c: the shapes, a table per group of ops, and the program of one op for each. Small, odd, prime, one more
- * and one less than a vector, and the layers of the shipped configs (batch 1 or 2, ImageNet's at reduced size). */
+/* checkops_cases.c: the shapes, a table per group of ops. Small, odd, prime, one more and one less than a vector, and the
+ * layers of the shipped configs (batch 1 or 2, ImageNet's at reduced size; at full size in checkops_layers.c). */
 #include "checkops.h"
 
 #include <stdio.h>
@@ -69,7 +69,7 @@ static const struct conv losses[] = { /* N, K classes */
 
 /* ---- the list ---- */
 
-static void list_add(struct checkops_list *list, const struct checkops_case *c) {
+void checkops_list_add(struct checkops_list *list, const struct checkops_case *c) {
     if (list->failed) return;
     if (list->count == list->capacity) {
         int   wanted = CR_MAX(256, list->capacity * 2);
@@ -89,11 +89,31 @@ void checkops_list_free(struct checkops_list *list) {
     *list = (struct checkops_list){0};
 }
 
-/* An f32 case and, while the shape is small and comes early, its f64 twin: rows must take it right or refuse it. */
+bool checkops_has_half(enum cr_op_kind kind) {
+    switch (kind) {
+    case CR_OP_bn_finalize:
+    case CR_OP_bn_coef:
+    case CR_OP_bn_grad_finalize:
+    case CR_OP_grad_check:
+    case CR_OP_sgd: return false;
+    default: return true;
+    }
+}
+
+/* An f32 case and, while the shape is small and comes early, its f64 twin: rows must take it right or refuse it. In 16 bits
+ * all of them where a device has rows for that; else one of each kind, for the reference that judges such devices. */
 static void list_add_types(struct checkops_list *list, struct checkops_case c, size_t place) {
-    list_add(list, &c);
-    c.real = CR_F64;
-    if (!c.big && place >= 2 && place <= 4) list_add(list, &c);
+    if (c.kind != CR_OP_cast) {
+        checkops_list_add(list, &c);
+        c.real = CR_F64;
+        if (!c.big && place >= 2 && place <= 4) checkops_list_add(list, &c);
+        if (!checkops_has_half(c.kind)) return;
+        if (list->extent == CHECKOPS_WIDE && (c.big || place != 2)) return;
+    }
+    c.real = CR_F16;
+    checkops_list_add(list, &c);
+    c.real = CR_BF16;
+    checkops_list_add(list, &c);
 }
 
 static void list_variants(struct checkops_list *list, enum cr_op_kind kind, const struct conv *table, size_t count,
@@ -122,7 +142,7 @@ static void list_images(struct checkops_list *list, enum cr_op_kind kind, const 
 static void list_pointwise(struct checkops_list *list) {
     static const enum cr_op_kind plain[] = {CR_OP_bn_stats,     CR_OP_bn_finalize,  CR_OP_bn_coef,
                                             CR_OP_relu,      CR_OP_add,          CR_OP_avgpool,      CR_OP_avgpool_grad,
-                                            CR_OP_relu_grad, CR_OP_channel_scale, CR_OP_zero};
+                                            CR_OP_relu_grad, CR_OP_channel_scale, CR_OP_zero, CR_OP_cast};
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_bn_apply,
@@ -133,12 +153,16 @@ static void list_pointwise(struct checkops_list *list) {
     list_images(list, CR_OP_bn_grad_apply, FLAGS(0, CHECKOPS_MASK));
 }
 
-cr_status checkops_list_make(struct checkops_list *list) {
-    *list = (struct checkops_list){0};
+static void list_convs(struct checkops_list *list, enum cr_op_kind kind, const unsigned *flags, size_t variants) {
+    list_variants(list, kind, TABLE(convs), flags, variants);
+    if (list->extent == CHECKOPS_HALF) checkops_list_layers(list, kind);
+}
+
+static void list_all(struct checkops_list *list) {
     list_pointwise(list);
-    list_variants(list, CR_OP_conv, TABLE(convs), FLAGS(0));
-    list_variants(list, CR_OP_conv_dgrad, TABLE(convs), FLAGS(0));
-    list_variants(list, CR_OP_conv_wgrad, TABLE(convs), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_convs(list, CR_OP_conv, FLAGS(0));
+    list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
+    list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX));
     list_variants(list, CR_OP_maxpool_grad, TABLE(pools), FLAGS(0));
     list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0));
@@ -153,6 +177,12 @@ cr_status checkops_list_make(struct checkops_list *list) {
     list_variants(list, CR_OP_grad_check, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
     list_variants(list, CR_OP_sgd, TABLE(planes),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP, CHECKOPS_NESTEROV | CHECKOPS_CLIP | CHECKOPS_SCALED));
+}
+
+cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list) {
+    *list = (struct checkops_list){.extent = extent};
+    if (extent == CHECKOPS_FULL_SIZE) checkops_list_full_size(list);
+    else list_all(list);
     if (!list->failed) return CR_OK;
     checkops_list_free(list);
     return CR_NO_MEMORY(sizeof *list->item);

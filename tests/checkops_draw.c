@@ -24,6 +24,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_bn_grad_stats] = "xxhy", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxky",
     [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xx",       [CR_OP_conv_wgrad] = "xx",
     [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQT",           [CR_OP_zero] = "",
+    [CR_OP_cast] = "x",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -40,17 +41,17 @@ static bool is_target(char c, enum checkops_family family) {
 
 int checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]) {
     int n      = 0;
-    draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
+    draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE, false};
     if (unit->c.big) {
         static const enum checkops_family turns[] = {FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMILY_EQUAL};
-        draws[n++] = (struct checkops_draw){turns[index % 3], CR_NONE};
+        draws[n++] = (struct checkops_draw){turns[index % 3], CR_NONE, false};
         return n;
     }
-    for (int f = FAMILY_HALF_ZERO; f <= FAMILY_EQUAL; f++) draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
+    for (int f = FAMILY_HALF_ZERO; f <= FAMILY_EQUAL; f++) draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE, false};
     for (int f = FAMILY_HUGE; f < FAMILIES; f++)
         for (int s = 0; s < cr_op_info(unit->op->kind)->ins; s++)
             if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f))
-                draws[n++] = (struct checkops_draw){(enum checkops_family)f, s};
+                draws[n++] = (struct checkops_draw){(enum checkops_family)f, s, false};
     CR_ASSERT(n <= CHECKOPS_DRAWS_MAX);
     return n;
 }
@@ -72,11 +73,25 @@ struct drawing {
 static double normal(struct drawing *d) { return (double)cr_rng_normal(&d->rng); }
 static double between(struct drawing *d, double low, double high) { return low + (high - low) * cr_rng_real(&d->rng); }
 
+static bool is_half(enum cr_dtype dtype) { return dtype == CR_F16 || dtype == CR_BF16; }
+static bool is_dot_product(const struct checkops_unit *unit) { return cr_verify_rule(unit->op->kind)->products; }
+
+/* 16-bit results may become infinite, and must where they are too large: of sums in f32 some do and some do not. */
+static double huge_half(const struct checkops_unit *unit, double top, double n) {
+    if (unit->op->kind == CR_OP_cast) return unit->c.real == CR_F16 ? 4 * top : (double)FLT_MAX;
+    if (unit->c.real == CR_F16) return is_dot_product(unit) ? top / (2 * sqrt(CR_MAX(n, 1))) : top;
+    return n > 8 ? top / (64 * n) : top / 4; /* bf16 reaches as far as the f32 that it is summed in */
+}
+
 /* How large may an operand be so that sums over it stay finite? Moves take the largest number itself. */
 static double huge_limit(const struct checkops_unit *unit) {
     const struct cr_op *op  = unit->op;
     const double        top = cr_verify_largest(unit->c.real), n = cr_verify_terms(&unit->program, op, 0);
-    if (cr_verify_rule(op->kind)->exact) return top;
+    if (cr_verify_rule(op->kind)->exact && op->kind != CR_OP_cast) return top;
+    if (is_half(unit->c.real)) {
+        const double squares = sqrt((double)FLT_MAX / (8 * n));
+        return op->kind == CR_OP_bn_stats && squares < top ? squares : huge_half(unit, top, n);
+    }
     switch (op->kind) {
     case CR_OP_add: return top / 8;
     case CR_OP_bn_stats:
@@ -86,31 +101,35 @@ static double huge_limit(const struct checkops_unit *unit) {
     }
 }
 
-/* Long dot products: good kernels run them through one register, term after term. */
-static bool is_dot_product(enum cr_op_kind kind) {
-    switch (kind) {
-    case CR_OP_conv:
-    case CR_OP_conv_dgrad:
-    case CR_OP_conv_wgrad:
-    case CR_OP_dense:
-    case CR_OP_dense_dgrad:
-    case CR_OP_dense_wgrad: return true;
-    default: return false;
-    }
-}
-
 /* Terms that are equal, or nearly so beside their sum, all round the same way, which a bound that grows with sqrt(n)
  * excludes. Sums over pixels must not drift even so (they decide statistics): they get a number of many bits, and a spread
  * of 1e-5 of the mean. Dot products get a number of few bits, whose sums are exact, so that a lost or doubled term shows,
- * and a spread that makes the roundings of their terms independent. */
-static double equal_number(enum cr_op_kind kind) { return is_dot_product(kind) ? 0.75 : 0.7; }
-static double large_mean_spread(enum cr_op_kind kind) { return is_dot_product(kind) ? 300 : 0.01; }
+ * and a spread that makes the roundings of their terms independent.
+ * 16-bit numbers have no room for a small spread around a large mean: theirs is a few steps of the type, around a mean that
+ * is large beside it; the terms of their dot products stay so small that sums of thousands fit f16. */
+static double equal_number(const struct checkops_unit *unit) { return is_dot_product(unit) ? 0.75 : 0.7; }
+static double large_mean(const struct checkops_unit *unit) {
+    if (is_half(unit->c.real)) return is_dot_product(unit) ? 1 : unit->c.real == CR_F16 ? 16 : 4;
+    return 1000;
+}
+static double large_mean_spread(const struct checkops_unit *unit) {
+    if (is_half(unit->c.real)) return is_dot_product(unit) ? 0.3 : unit->c.real == CR_F16 ? 0.05 : 0.1;
+    return is_dot_product(unit) ? 300 : 0.01;
+}
+
+/* Half way between two numbers of 16 bits: what is rounded there shows whether ties go to even. */
+static double tie(struct drawing *d) {
+    const int steps = d->unit->c.real == CR_F16 ? 1024 : 128;
+    return ((double)cr_rng_below(&d->rng, (uint64_t)steps) + 0.5) / steps + 1;
+}
 
 static double number(struct drawing *d, enum checkops_family family) {
     switch (family) {
     case FAMILY_HALF_ZERO: return cr_rng_below(&d->rng, 2) ? normal(d) : cr_rng_below(&d->rng, 4) ? 0.0 : -0.0;
-    case FAMILY_LARGE_MEAN: return 1000 + large_mean_spread(d->unit->op->kind) * normal(d);
-    case FAMILY_EQUAL: return equal_number(d->unit->op->kind);
+    case FAMILY_LARGE_MEAN:
+        if (d->unit->op->kind == CR_OP_cast) return tie(d);
+        return large_mean(d->unit) + large_mean_spread(d->unit) * normal(d);
+    case FAMILY_EQUAL: return equal_number(d->unit);
     case FAMILY_HUGE: {
         const double sign = cr_rng_below(&d->rng, 2) ? 1 : -1;
         return sign * d->limit * (cr_rng_below(&d->rng, 4) ? between(d, 0.25, 1) : 1);
@@ -134,26 +153,34 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
 
 /* ---- operands ---- */
 
+/* How many of n elements are drawn; `repeat` fills the rest with them. */
+static int64_t drawn(const struct drawing *d, int64_t n) { return d->draw.tiled ? CR_MIN(n, (int64_t)1 << 20) : n; }
+static void    repeat(enum cr_dtype dtype, void *data, int64_t first, int64_t n) {
+    const size_t size = cr_dtype_bytes(dtype);
+    for (int64_t i = first; i < n; i += first) memcpy((char *)data + (size_t)i * size, data, (size_t)CR_MIN(first, n - i) * size);
+}
+
 static void draw_data(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
     const enum checkops_family family = family_of(d, s);
-    const int64_t              n      = cr_tensor_elems(t);
-    for (int64_t i = 0; i < n; i++) cr_number_store(t->dtype, data, i, number(d, family));
+    const int64_t              n = cr_tensor_elems(t), first = drawn(d, n);
+    for (int64_t i = 0; i < first; i++) cr_number_store(t->dtype, data, i, number(d, family));
+    repeat(t->dtype, data, first, n);
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, n);
 }
 
 /* Sums over M numbers of the family; a few of them are drawn and stand for the rest. */
 static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
     const enum checkops_family family = family_of(d, s);
-    const int64_t              C = t->dim[3], M = d->unit->op->attr.bn.count, drawn = CR_MIN(M, 64);
+    const int64_t              C = t->dim[3], M = d->unit->op->attr.bn.count, few = CR_MIN(M, 64);
     for (int64_t c = 0; c < C; c++) {
         double sum = 0, squares = 0;
-        for (int64_t m = 0; m < drawn; m++) {
+        for (int64_t m = 0; m < few; m++) {
             const double x = number(d, family);
             sum += x;
             squares += x * x;
         }
-        cr_number_store(t->dtype, data, c, sum * (double)M / (double)drawn);
-        cr_number_store(t->dtype, data, C + c, squares * (double)M / (double)drawn);
+        cr_number_store(t->dtype, data, c, sum * (double)M / (double)few);
+        cr_number_store(t->dtype, data, C + c, squares * (double)M / (double)few);
     }
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
 }
@@ -165,7 +192,9 @@ static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void
     for (int k = 0; k < planes->params; k++) {
         const struct cr_param *q = &planes->param[k];
         if (cr_store_is_running(q->role)) continue;
-        for (int64_t i = 0; i < q->elems; i++) cr_number_store(t->dtype, data, q->offset + i, number(d, family));
+        const int64_t first = drawn(d, q->elems);
+        for (int64_t i = 0; i < first; i++) cr_number_store(t->dtype, data, q->offset + i, number(d, family));
+        repeat(t->dtype, (char *)data + (size_t)q->offset * cr_dtype_bytes(t->dtype), first, q->elems);
         if (family == FAMILY_NONFINITE && !q->frozen) {
             cr_number_store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems), k % 2 ? NAN : INFINITY);
             return; /* the rest of the plane stays 0 */
@@ -175,14 +204,16 @@ static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void
 
 /* (mean, rstd) as the family's numbers would have given them. */
 static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data) {
-    const int64_t C = t->dim[3];
+    const int64_t C     = t->dim[3];
+    uint64_t      equal = 0; /* one element */
+    cr_number_store(d->unit->c.real, &equal, 0, equal_number(d->unit));
     for (int64_t c = 0; c < C; c++) {
         double mean = 0.1 * normal(d), rstd = between(d, 0.5, 1.5);
         if (d->draw.family == FAMILY_LARGE_MEAN) {
-            mean += 999.9;
-            rstd = between(d, 80, 110);
+            mean += large_mean(d->unit) - 0.1;
+            rstd = between(d, 0.8, 1.1) / large_mean_spread(d->unit);
         } else if (d->draw.family == FAMILY_EQUAL) {
-            mean = (double)0.7f;
+            mean = cr_number_load(d->unit->c.real, &equal, 0);
             rstd = 316.2;
         }
         cr_number_store(t->dtype, data, c, mean);
@@ -231,8 +262,8 @@ static void draw_list(const struct cr_tensor *t, void *data, const double *value
 }
 
 static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_tensor *t, void *data) {
-    const int64_t n = cr_tensor_elems(t);
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t n = cr_tensor_elems(t), first = drawn(d, n);
+    for (int64_t i = 0; i < first; i++) {
         double x = normal(d);
         switch (meaning_of) {
         case 'g': x = cr_rng_below(&d->rng, 8) ? 1 + 0.5 * x : 0; break;
@@ -243,6 +274,7 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
         }
         cr_number_store(t->dtype, data, i, x);
     }
+    repeat(t->dtype, data, first, n);
 }
 
 static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void *data) {

@@ -158,6 +158,92 @@ static cr_status rounds_inputs(struct cr_device *device, const struct cr_call *c
     return status;
 }
 
+/* ---- 16 bits, matrix units ---- */
+
+static bool is_half(enum cr_dtype dtype) { return dtype == CR_F16 || dtype == CR_BF16; }
+static bool only_half(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op) {
+    (void)device;
+    return is_half(program->tensor[op->out[0]].dtype);
+}
+static bool not_half(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op) {
+    (void)device;
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] >= 0 && is_half(program->tensor[op->in[s]].dtype)) return false;
+    return !is_half(program->tensor[op->out[0]].dtype);
+}
+
+/* 10 bits behind the first, the rest cut off: what tf32 may do, and f32 may not. */
+static cr_status cuts_to_tf32(struct cr_device *device, const struct cr_call *call) {
+    struct cr_call narrow  = *call;
+    uint32_t      *copy[2] = {NULL, NULL};
+    cr_status      status  = CR_OK;
+    if (!is_f32(call)) return reference(device, call);
+    for (int s = 0; s < 2; s++) {
+        const size_t bytes = call->program->tensor[call->op->in[s]].bytes;
+        copy[s]            = cr_alloc(bytes, 1);
+        if (!copy[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a copy");
+        memcpy(copy[s], call->in[s], bytes);
+        for (size_t i = 0; i < bytes / 4; i++) copy[s][i] &= ~0x1fffu;
+        narrow.in[s] = copy[s];
+    }
+    CR_TRY_OUT(reference(device, &narrow));
+out:
+    for (int s = 0; s < 2; s++) cr_free(copy[s]);
+    return status;
+}
+
+/* Sums that run in the type of the data. */
+static cr_status sums_in_16_bits(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_x]], *y = out_tensor(call, 0);
+    (void)device;
+    for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
+        uint64_t sum = 0; /* one number of y's type */
+        for (int64_t c = 0; c < x->dim[3]; c++) {
+            const double product = cr_number_load(x->dtype, call->in[CR_IN_dense_x], i / y->dim[3] * x->dim[3] + c) *
+                                   cr_number_load(x->dtype, call->in[CR_IN_dense_w], i % y->dim[3] * x->dim[3] + c);
+            cr_number_store(y->dtype, &sum, 0, cr_number_load(y->dtype, &sum, 0) + product);
+        }
+        cr_number_store(y->dtype, call->out[0], i,
+                        cr_number_load(y->dtype, &sum, 0) + (double)((const float *)call->in[CR_IN_dense_b])[i % y->dim[3]]);
+    }
+    return CR_OK;
+}
+
+/* The last step towards 16 bits cuts off instead of rounding. */
+static cr_status cuts_the_result(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = out_tensor(call, 0);
+    (void)device;
+    for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
+        const double sum = cr_number_load(y->dtype, call->in[0], i) + cr_number_load(y->dtype, call->in[1], i);
+        uint64_t     near = 0; /* one number of y's type */
+        cr_number_store(y->dtype, &near, 0, sum);
+        if (isfinite(sum) && fabs(cr_number_load(y->dtype, &near, 0)) > fabs(sum)) near--;
+        memcpy((uint16_t *)call->out[0] + i, &near, sizeof(uint16_t));
+    }
+    return CR_OK;
+}
+
+/* Too large a number becomes the largest instead of infinity. */
+static cr_status saturates(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = out_tensor(call, 0);
+    CR_TRY(reference(device, call));
+    for (int64_t i = 0; i < cr_tensor_elems(y); i++)
+        if (y->dtype == CR_F16 && (((uint16_t *)call->out[0])[i] & 0x7fff) == 0x7c00) ((uint16_t *)call->out[0])[i]--;
+    return CR_OK;
+}
+
+/* Of two equally near numbers the larger, where the even one is right. */
+static cr_status rounds_ties_up(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = out_tensor(call, 0);
+    if (y->dtype != CR_BF16) return reference(device, call);
+    for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
+        uint32_t bits;
+        memcpy(&bits, (const float *)call->in[0] + i, sizeof bits);
+        ((uint16_t *)call->out[0])[i] = (uint16_t)((bits + 0x8000u) >> 16);
+    }
+    return CR_OK;
+}
+
 static bool never(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op) {
     (void)device, (void)program, (void)op;
     return false;
@@ -207,7 +293,10 @@ static cr_status honest_floats(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-#define BAD(text, kind, function) {{.name = "bad." text, .op = CR_OP_##kind, .math = CR_MATH_F32, .deterministic = true, .launch = function}, true}
+#define BAD(text, kind, function) {{.name = "bad." text, .op = CR_OP_##kind, .math = CR_MATH_F32, .deterministic = true, .accepts = not_half, \
+                                    .launch = function}, true}
+#define BAD_HALF(text, kind, how, function) {{.name = "bad." text, .op = CR_OP_##kind, .math = CR_MATH_##how, .deterministic = true, \
+                                              .accepts = only_half, .launch = function}, true}
 static const struct {
     struct cr_kernel row;
     bool             wrong;
@@ -229,50 +318,64 @@ static const struct {
     BAD("other_variance", bn_finalize, other_variance),
     BAD("blind_to_type", relu, blind_to_type),
     {{.name = "bad.changes_its_mind", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true,
-      .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, true},
+      .accepts = not_half, .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, true},
     {{.name = "bad.scratch_too_small", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
-      .prepare = scratch_prepare, .launch = scratch_too_small, .release = nothing}, true},
+      .accepts = not_half, .prepare = scratch_prepare, .launch = scratch_too_small, .release = nothing}, true},
     {{.name = "bad.scratch_taken_for_zero", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
-      .prepare = scratch_prepare, .launch = scratch_taken_for_zero, .release = nothing}, true},
+      .accepts = not_half, .prepare = scratch_prepare, .launch = scratch_taken_for_zero, .release = nothing}, true},
     {{.name = "bad.out_of_reach", .op = CR_OP_relu, .math = CR_MATH_F32, .deterministic = true, .accepts = never,
       .launch = reference}, true},
-    {{.name = "good.floats", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true, .launch = honest_floats}, false},
+    BAD_HALF("sums_in_16_bits", dense, F16, sums_in_16_bits),
+    BAD_HALF("cuts_the_result", add, F32, cuts_the_result),
+    BAD_HALF("saturates", channel_scale, F32, saturates),
+    BAD_HALF("rounds_ties_up", cast, EXACT, rounds_ties_up),
+    BAD("cuts_to_tf32_in_f32", conv, cuts_to_tf32),
+    {{.name = "bad.rounds_to_bf16", .op = CR_OP_conv_dgrad, .math = CR_MATH_TF32, .deterministic = true, .accepts = not_half,
+      .launch = rounds_inputs}, true},
+    {{.name = "good.cuts_to_tf32", .op = CR_OP_conv, .math = CR_MATH_TF32, .deterministic = true, .accepts = not_half,
+      .launch = cuts_to_tf32}, false},
+    {{.name = "good.floats", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true, .accepts = not_half,
+      .launch = honest_floats}, false},
     {{.name = "good.not_deterministic", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = false,
-      .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, false},
+      .accepts = not_half, .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, false},
 };
 
 static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *list, const struct cr_kernel *row,
                           struct checkops_walk *walk) {
+    cr_status                      status;
     const struct cr_kernel *const  table[] = {row, NULL};
     const struct cr_device_options options = {.threads = 1, .ref_only = true};
     struct cr_device              *device;
     CR_TRY(cpu->backend->open(&options, &device));
     reference_rows  = cpu->rows;
     device->rows    = table;
-    *walk           = (struct checkops_walk){.device = device, .cpu = cpu};
+    *walk           = (struct checkops_walk){.device = device, .cpu = cpu, .wide_cpu = cpu};
     struct checkops_list small = {.item = list->item}; /* the run of small cases of the row's kind */
     while (small.item < list->item + list->count && small.item->kind != row->op) small.item++;
     while (small.item + small.count < list->item + list->count && small.item[small.count].kind == row->op &&
            !small.item[small.count].big)
         small.count++;
-    cr_status status = checkops_walk(walk, &small);
+    status = checkops_walk(walk, &small);
+    checkops_arena_close(&walk->arena);
     cr_device_close(device);
     return status;
 }
 
-int checkops_selftest(struct cr_device *cpu, const struct checkops_list *list, int *tried) {
+int checkops_selftest(struct cr_device *cpu, int *tried) {
+    struct checkops_list  list   = {0};
     struct checkops_walk *walk   = cr_alloc(1, sizeof *walk);
-    int                   missed = 0;
+    const bool            ready  = checkops_list_make(CHECKOPS_HALF, &list) == CR_OK && walk;
+    int                   missed = !ready;
     *tried = (int)CR_COUNT(wrong_rows);
-    for (size_t i = 0; walk && i < CR_COUNT(wrong_rows); i++) {
+    for (size_t i = 0; ready && i < CR_COUNT(wrong_rows); i++) {
         const struct checkops_tally *t  = &walk->tally[0];
-        const cr_status              st = walk_row(cpu, list, &wrong_rows[i].row, walk);
+        const cr_status              st = walk_row(cpu, &list, &wrong_rows[i].row, walk);
         const bool blamed = t->failures > 0 || t->runs == 0, right = st == CR_OK && blamed == wrong_rows[i].wrong;
         missed += !right;
         printf("%-4s selftest %-28s %s: %.300s\n", right ? "ok" : "FAIL", wrong_rows[i].row.name, blamed ? "blamed" : "passed",
                st != CR_OK ? cr_error_message() : t->runs == 0 ? "no case reaches it" : t->why);
     }
-    if (!walk) missed++;
+    checkops_list_free(&list);
     cr_free(walk);
     return missed;
 }

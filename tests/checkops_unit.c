@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void checkops_store_make(enum cr_dtype real, struct cr_store *store) {
+void checkops_store_make(enum cr_dtype real, int64_t thousands, struct cr_store *store) {
     *store              = (struct cr_store){.real = real, .has_momentum = true};
     const int64_t w[4]  = {5, 3, 3, 7}, big[4] = {70, 1, 1, 67}, c[4] = {1, 1, 1, 13}, one[4] = {1, 1, 1, 1};
     cr_store_add(store, "stem.weight", CR_ROLE_CONV, w, CR_NONE);
@@ -16,6 +16,8 @@ void checkops_store_make(enum cr_dtype real, struct cr_store *store) {
     cr_store_add(store, "fc.weight", CR_ROLE_DENSE_WEIGHT, big, CR_NONE);
     cr_store_add(store, "fc.bias", CR_ROLE_DENSE_BIAS, one, CR_NONE);
     if (!store->failed) store->param[frozen].frozen = true;
+    const int64_t filters[4] = {thousands, 1, 1, 1000};
+    if (thousands) cr_store_add(store, "large.weight", CR_ROLE_CONV, filters, CR_NONE);
 }
 
 /* ---- building ---- */
@@ -23,7 +25,7 @@ void checkops_store_make(enum cr_dtype real, struct cr_store *store) {
 struct build {
     struct cr_program         *p;
     const struct checkops_case *c;
-    enum cr_dtype              real, wide;
+    enum cr_dtype              real, wide; /* of data; of what is f32 in a 16-bit program: sums, vectors, gradients of parameters */
     struct cr_op               op;
 };
 
@@ -63,7 +65,7 @@ static void build_conv(struct build *b) {
     default:
         in_image(b, CR_IN_conv_wgrad_x);
         in(b, CR_IN_conv_wgrad_dy, b->real, c->N, P, Q, c->K);
-        out(b, CR_OUT_conv_wgrad_dw, b->real, c->K, c->window, c->window, c->C);
+        out(b, CR_OUT_conv_wgrad_dw, b->wide, c->K, c->window, c->window, c->C);
     }
 }
 
@@ -108,7 +110,7 @@ static void build_dense(struct build *b) {
     case CR_OP_dense_wgrad:
         in(b, CR_IN_dense_wgrad_x, b->real, c->N, 1, 1, c->C);
         in(b, CR_IN_dense_wgrad_dy, b->real, c->N, 1, 1, c->K);
-        out(b, CR_OUT_dense_wgrad_dw, b->real, c->K, 1, 1, c->C);
+        out(b, CR_OUT_dense_wgrad_dw, b->wide, c->K, 1, 1, c->C);
         break;
     default:
         in(b, CR_IN_dense_bgrad_dy, b->real, c->N, 1, 1, c->K);
@@ -191,6 +193,10 @@ static void build_other(struct build *b) {
         out_image(b, CR_OUT_avgpool_grad_dx);
         break;
     case CR_OP_zero: out_image(b, CR_OUT_zero_y); break;
+    case CR_OP_cast:
+        in(b, CR_IN_cast_x, CR_F32, c->N, c->H, c->W, c->C);
+        out_image(b, CR_OUT_cast_y);
+        break;
     default: /* relu, add, avgpool, relu_grad: images only */
         for (int s = 0; s < cr_op_info(c->kind)->ins; s++) in_image(b, s);
     }
@@ -249,7 +255,8 @@ cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit
     *unit = (struct checkops_unit){.c = *c};
     unit->step = (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f, .step = 7, .seed = 1,
                                         .clip_norm = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
-    checkops_store_make(c->real, &unit->store);
+    checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, c->kind == CR_OP_sgd || c->kind == CR_OP_grad_check ? c->K : 0,
+                        &unit->store);
     cr_program_init(&unit->program, "checkops", &unit->store);
     unit->program.real = c->real;
     struct build b = {.p = &unit->program, .c = &unit->c, .real = c->real, .wide = c->real == CR_F64 ? CR_F64 : CR_F32,

@@ -5,19 +5,25 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool wanted(const struct checkops_walk *w, const struct cr_kernel *row, const struct checkops_unit *unit) {
-    if (row->op != unit->op->kind || (w->filter && !strstr(row->name, w->filter))) return false;
+static bool wanted(const struct checkops_walk *w, int i, const struct checkops_unit *unit) {
+    const struct cr_kernel *row = w->row[i];
+    if (row->op != unit->op->kind || w->skip[i] || (w->filter && !strstr(row->name, w->filter))) return false;
     return !row->accepts || row->accepts(w->device, &unit->program, unit->op);
+}
+
+static bool has_tf32(const struct checkops_walk *w, enum cr_op_kind kind) {
+    for (int i = 0; i < w->rows; i++)
+        if (w->row[i]->op == kind && w->row[i]->math == CR_MATH_TF32) return true;
+    return false;
 }
 
 static int count_wanted(const struct checkops_walk *w, const struct checkops_unit *unit, bool *fast) {
     int n = 0;
     *fast = false;
     for (int i = 0; i < w->rows; i++) {
-        const struct cr_kernel *row = w->device->rows[i];
-        if (!wanted(w, row, unit)) continue;
+        if (!wanted(w, i, unit)) continue;
         n++;
-        *fast = *fast || strncmp(row->name, "ref.", 4) != 0;
+        *fast = *fast || strncmp(w->row[i]->name, "ref.", 4) != 0;
     }
     return n;
 }
@@ -44,36 +50,54 @@ static void bench_line(const struct checkops_walk *w, const struct cr_kernel *ro
            bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roof / seconds, shape);
 }
 
-/* All rows on one draw; rows with the same math share a truth. */
-static cr_status walk_draw(struct checkops_walk *w, const struct checkops_unit *unit, const struct checkops_draw *draw) {
-    struct checkops_inputs inputs = {0};
-    struct cr_verify_truth truth  = {0};
-    struct cr_verify_io    io     = {0};
-    cr_status              status;
-    CR_TRY_OUT(checkops_inputs_make(unit, draw, &inputs));
-    for (int s = 0; s < CR_OP_IN_MAX; s++) io.in[s] = inputs.in[s];
-    for (int s = 0; s < CR_OP_OUT_MAX; s++) io.before[s] = inputs.before[s];
-    for (int i = 0; i < w->rows; i++) {
-        const struct cr_kernel *row = w->device->rows[i];
-        struct checkops_verdict verdict;
-        double                  seconds;
-        if (!wanted(w, row, unit)) continue;
-        if (w->bench) {
-            CR_TRY_OUT(checkops_time(w->device, row, unit, &inputs, &seconds));
-            bench_line(w, row, unit, seconds);
-            w->tally[i].runs++;
-            continue;
-        }
-        if (!truth.op || truth.math != row->math) {
-            cr_verify_truth_free(&truth);
-            CR_TRY_OUT(cr_verify_truth_make(w->cpu, &unit->program, unit->op, row->math, &unit->step, &io, &truth));
-        }
-        CR_TRY_OUT(checkops_row(w->device, row, unit, &inputs, &truth, &verdict));
-        tally_add(w, i, unit, draw, &verdict);
+struct sight { /* a draw and what the reference says about it */
+    const struct checkops_unit *unit;
+    const struct checkops_draw *draw;
+    struct checkops_inputs      inputs;
+    struct cr_verify_truth      truth;
+};
+
+static cr_status sight_truth(struct checkops_walk *w, struct sight *s, enum cr_math math) {
+    struct cr_verify_io io    = {0};
+    const int64_t       start = cr_time_ns();
+    if (cr_verify_truth_serves(&s->truth, math)) return CR_OK;
+    for (int i = 0; i < CR_OP_IN_MAX; i++) io.in[i] = s->inputs.in[i];
+    for (int i = 0; i < CR_OP_OUT_MAX; i++) io.before[i] = s->inputs.before[i];
+    cr_verify_truth_free(&s->truth);
+    CR_TRY(cr_verify_truth_make(s->unit->c.big ? w->wide_cpu : w->cpu, &s->unit->program, s->unit->op, math, &s->unit->step, &io,
+                                &s->truth));
+    w->reference_ns += cr_time_ns() - start;
+    return CR_OK;
+}
+
+static cr_status walk_row(struct checkops_walk *w, struct sight *s, int i) {
+    const struct cr_kernel *row = w->row[i];
+    struct checkops_verdict verdict;
+    double                  seconds;
+    if (w->bench) {
+        CR_TRY(checkops_time(&w->arena, row, s->unit, &s->inputs, &seconds));
+        bench_line(w, row, s->unit, seconds);
+        w->tally[i].runs++;
+        return CR_OK;
     }
+    CR_TRY(sight_truth(w, s, row->math));
+    const int64_t start = cr_time_ns();
+    CR_TRY(checkops_row(&w->arena, row, s->unit, &s->inputs, &s->truth, &verdict));
+    w->device_ns += cr_time_ns() - start;
+    tally_add(w, i, s->unit, s->draw, &verdict);
+    return CR_OK;
+}
+
+/* All rows on one draw; they share a truth. */
+static cr_status walk_draw(struct checkops_walk *w, const struct checkops_unit *unit, const struct checkops_draw *draw) {
+    struct sight s = {.unit = unit, .draw = draw};
+    cr_status    status;
+    CR_TRY_OUT(checkops_inputs_make(unit, draw, &s.inputs));
+    for (int i = 0; i < w->rows; i++)
+        if (wanted(w, i, unit)) CR_TRY_OUT(walk_row(w, &s, i));
 out:
-    cr_verify_truth_free(&truth);
-    checkops_inputs_free(&inputs);
+    cr_verify_truth_free(&s.truth);
+    checkops_inputs_free(&s.inputs);
     return status;
 }
 
@@ -85,7 +109,7 @@ static cr_status walk_case(struct checkops_walk *w, const struct checkops_case *
     CR_TRY(checkops_unit_make(c, &unit));
     if (count_wanted(w, &unit, &fast)) {
         const int n = w->bench ? 1 : checkops_draws(&unit, index, draws);
-        if (w->bench) draws[0] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
+        if (w->bench) draws[0] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE, true};
         w->cases++;
         w->only_ref += !fast;
         for (int i = 0; i < n && status == CR_OK; i++) status = walk_draw(w, &unit, &draws[i]);
@@ -95,8 +119,16 @@ static cr_status walk_case(struct checkops_walk *w, const struct checkops_case *
 }
 
 cr_status checkops_walk(struct checkops_walk *w, const struct checkops_list *list) {
-    for (w->rows = 0; w->device->rows[w->rows]; w->rows++) CR_ASSERT(w->rows < (int)CR_COUNT(w->tally));
-    for (int i = 0; i < list->count; i++)
-        if (!w->bench || list->item[i].big) CR_TRY(walk_case(w, &list->item[i], i));
+    w->arena.device = w->device;
+    for (w->rows = 0; w->device->rows[w->rows]; w->rows++) {
+        CR_ASSERT(w->rows < CHECKOPS_ROWS_MAX);
+        w->row[w->rows] = w->device->rows[w->rows];
+    }
+    for (int i = 0; i < list->count; i++) {
+        const struct checkops_case *c = &list->item[i];
+        if (w->bench && !c->big) continue;
+        if (w->only_tf32 && (c->real != CR_F32 || !has_tf32(w, c->kind))) continue;
+        CR_TRY(walk_case(w, c, i));
+    }
     return CR_OK;
 }

@@ -1,5 +1,5 @@
 /* test_checkops.c: every row of every device, judged; and the judge, judged.
- *   test_checkops [--bench] [PART]   only rows whose name contains PART; --bench times instead of judging */
+ *   test_checkops [--bench] [--device cpu|cuda] [PART]   only rows whose name contains PART; --bench times instead of judging */
 #include "checkops.h"
 
 #include <math.h>
@@ -17,13 +17,13 @@ static void count(struct totals *totals, bool ok) {
 }
 
 static void report_row(const struct checkops_walk *w, int i, struct totals *totals) {
-    const struct cr_kernel      *row = w->device->rows[i];
+    const struct cr_kernel      *row = w->row[i];
     const struct checkops_tally *t   = &w->tally[i];
     if (w->filter && !strstr(row->name, w->filter)) return;
     const bool ok = t->runs > 0 && t->failures == 0;
     count(totals, ok);
-    if (t->runs == 0) printf("FAIL %s %-24s no case reaches this row\n", w->device->backend->name, row->name);
-    else printf("%-4s %s %-24s %5d runs, worst %.3f of the bound\n", ok ? "ok" : "FAIL", w->device->backend->name, row->name, t->runs, t->worst);
+    if (t->runs == 0) printf("FAIL %s %-24s no case reaches this row\n", w->name, row->name);
+    else printf("%-4s %s %-24s %5d runs, worst %.3f of the bound\n", ok ? "ok" : "FAIL", w->name, row->name, t->runs, t->worst);
     if (t->failures) printf("     %d runs failed, the first: %s\n", t->failures, t->why);
 }
 
@@ -44,74 +44,122 @@ static int threads_under_test(void) {
     return (int)CR_MIN(CR_MAX(cores, 2), 4);
 }
 
-static cr_status check_backend(const struct cr_backend *backend, struct cr_device *cpu, const struct checkops_list *list,
-                               bool bench, const char *filter, struct totals *totals) {
-    const struct cr_device_options options = {.threads = threads_under_test()};
-    struct cr_device              *device  = NULL;
-    struct checkops_walk          *walk;
-    cr_status                      status;
-    const int64_t                  start = cr_time_ns();
-    CR_ALLOC(walk, 1);
-    CR_TRY_OUT(backend->open(&options, &device));
-    *walk = (struct checkops_walk){.device = device, .cpu = cpu, .filter = filter, .bench = bench};
-    printf("%s\n", device->caps.text);
-    CR_TRY_OUT(checkops_walk(walk, list));
-    if (bench) totals->passed++;
-    else {
-        const int before = totals->passed + totals->failed;
-        for (int i = 0; i < walk->rows; i++) report_row(walk, i, totals);
-        if (totals->passed + totals->failed == before) printf("no row of %s has a name with \"%s\"\n", backend->name, filter);
-        printf("%s: %d cases, %d of them taken by the reference only, %.1f s\n", backend->name, walk->cases, walk->only_ref,
-               (double)(cr_time_ns() - start) * 1e-9);
+struct asked {
+    bool        bench;
+    const char *filter, *device; /* NULL: all */
+};
+struct references {
+    struct cr_device *one, *wide;
+};
+
+/* A device is walked over as it is opened for deterministic training; then the ops that tf32 is about, with tf32 allowed;
+ * then, for rows that nothing has reached so far, with both left free. */
+enum pass { PASS_ALL, PASS_TF32, PASS_UNREACHED, PASSES };
+
+static bool pass_is_needed(struct checkops_walk *w, enum pass pass) {
+    bool needed = pass == PASS_ALL;
+    for (int i = 0; i < w->rows && pass == PASS_TF32; i++) needed = needed || w->row[i]->math == CR_MATH_TF32;
+    for (int i = 0; i < w->rows && pass == PASS_UNREACHED; i++) {
+        w->skip[i] = w->tally[i].runs > 0;
+        needed     = needed || !w->skip[i];
     }
-    if (backend == &cr_backend_cpu) report_kinds(walk, list, totals);
-out:
+    return needed && !(w->bench && pass != PASS_ALL);
+}
+
+static cr_status walk_pass(const struct cr_backend *backend, enum pass pass, struct checkops_walk *w, const struct checkops_list *list) {
+    const struct cr_device_options options = {.threads = threads_under_test(), .deterministic = pass != PASS_UNREACHED,
+                                              .tf32 = pass != PASS_ALL};
+    checkops_arena_close(&w->arena);
+    cr_device_close(w->device);
+    w->device    = NULL;
+    w->only_tf32 = pass == PASS_TF32;
+    CR_TRY(backend->open(&options, &w->device));
+    if (pass == PASS_ALL) printf("%s\n", w->device->caps.text);
+    return checkops_walk(w, list);
+}
+
+static void report_walk(const struct checkops_walk *w, int64_t start, struct totals *totals) {
+    const char *name   = w->name;
+    const int   before = totals->passed + totals->failed;
+    for (int i = 0; i < w->rows; i++) report_row(w, i, totals);
+    if (totals->passed + totals->failed == before) printf("no row of %s has a name with \"%s\"\n", name, w->filter);
+    printf("%s: %d cases, %d of them taken by the reference only, %.1f s (the reference %.1f s, rows and copies %.1f s)\n", name,
+           w->cases, w->only_ref, (double)(cr_time_ns() - start) * 1e-9, (double)w->reference_ns * 1e-9, (double)w->device_ns * 1e-9);
+}
+
+/* Which cases a device is worth is known once it is open. */
+static cr_status choose_list(const struct cr_backend *backend, const struct asked *asked, struct checkops_list *list) {
+    const struct cr_device_options options = {.threads = threads_under_test()};
+    struct cr_device              *device;
+    CR_TRY(backend->open(&options, &device));
+    const bool half = device->caps.half;
     cr_device_close(device);
+    return checkops_list_make(!half ? CHECKOPS_WIDE : asked->bench ? CHECKOPS_FULL_SIZE : CHECKOPS_HALF, list);
+}
+
+static cr_status check_backend(const struct cr_backend *backend, const struct references *references, const struct asked *asked,
+                               struct totals *totals) {
+    struct checkops_list  list = {0};
+    struct checkops_walk *walk;
+    cr_status             status;
+    const int64_t         start = cr_time_ns();
+    CR_ALLOC(walk, 1);
+    *walk = (struct checkops_walk){.name = backend->name, .cpu = references->one, .wide_cpu = references->wide, .filter = asked->filter, .bench = asked->bench};
+    CR_TRY_OUT(choose_list(backend, asked, &list));
+    for (enum pass pass = PASS_ALL; pass < PASSES; pass++)
+        if (pass_is_needed(walk, pass)) CR_TRY_OUT(walk_pass(backend, pass, walk, &list));
+    if (asked->bench) totals->passed++;
+    if (backend == &cr_backend_cpu) report_kinds(walk, &list, totals);
+out:
+    if (walk->rows && !asked->bench) report_walk(walk, start, totals); /* after a fault: what was found before it */
+    checkops_arena_close(&walk->arena);
+    cr_device_close(walk->device);
     cr_free(walk);
+    checkops_list_free(&list);
     return status;
 }
 
-static void self_test(struct cr_device *cpu, const struct checkops_list *list, struct totals *totals) {
+static void self_test(struct cr_device *cpu, struct totals *totals) {
     int       tried;
-    const int missed = checkops_selftest(cpu, list, &tried);
+    const int missed = checkops_selftest(cpu, &tried);
     totals->failed += missed;
     totals->passed += tried - missed;
 }
 
-static cr_status check_all(bool bench, const char *filter, struct totals *totals) {
-    /* One thread: the reference gives the same bits with any number, and oneDNN follows the device opened last. */
-    const struct cr_device_options options = {.threads = 1, .ref_only = true};
-    struct checkops_list           list    = {0};
-    struct cr_device              *cpu     = NULL;
+static cr_status check_all(const struct asked *asked, struct totals *totals) {
+    /* The reference gives the same bits with any number of threads; oneDNN follows the device opened last. */
+    const struct cr_device_options all = {.ref_only = true}, one = {.threads = 1, .ref_only = true};
+    struct references              references = {0};
     cr_status                      status;
-    CR_TRY_OUT(checkops_list_make(&list));
-    CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
-    if (!bench && !filter) self_test(cpu, &list, totals);
+    CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &all, &references.wide));
+    CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &one, &references.one));
+    if (!asked->bench && !asked->filter && !asked->device) self_test(references.one, totals);
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
         const char *why = NULL;
+        if (asked->device && strcmp(asked->device, (*b)->name) != 0) continue;
         if ((*b)->available(&why)) {
-            CR_TRY_OUT(check_backend(*b, cpu, &list, bench, filter, totals));
+            CR_TRY_OUT(check_backend(*b, &references, asked, totals));
             continue;
         }
         printf("skip %s: %s\n", (*b)->name, why ? why : "not available");
         totals->skipped++;
     }
 out:
-    cr_device_close(cpu);
-    checkops_list_free(&list);
+    cr_device_close(references.one);
+    cr_device_close(references.wide);
     return status;
 }
 
 int main(int argc, char **argv) {
     struct totals totals = {0};
-    bool          bench  = false;
-    const char   *filter = NULL;
+    struct asked  asked  = {0};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--bench") == 0) bench = true;
-        else filter = argv[i];
+        if (strcmp(argv[i], "--bench") == 0) asked.bench = true;
+        else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) asked.device = argv[++i];
+        else asked.filter = argv[i];
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (check_all(bench, filter, &totals) != CR_OK) {
+    if (check_all(&asked, &totals) != CR_OK) {
         printf("FAIL %s [%s]\n", cr_error_message(), cr_error_trail());
         totals.failed++;
     }
@@ -120,5 +168,6 @@ int main(int argc, char **argv) {
         totals.failed++;
     }
     printf("%d passed, %d failed, %d skipped\n", totals.passed, totals.failed, totals.skipped);
+    if (!totals.passed && !totals.failed && totals.skipped) return 77;
     return totals.failed || !totals.passed;
 }
