@@ -40,7 +40,8 @@ need_packages() {
 # The CUDA toolkit and cuDNN as pip wheels, in the versions that cresnet is made with: compiler and headers, the runtime, and
 # the libraries that the program opens when it uses a GPU.
 cuda_wheels="nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-runtime==13.0.*
-nvidia-cuda-cccl==13.0.* nvidia-nvtx==13.0.* nvidia-curand==10.4.0.* nvidia-cublas==13.1.0.* nvidia-cudnn-cu13==9.19.*"
+nvidia-cuda-cccl==13.0.* nvidia-cuda-nvrtc==13.0.* nvidia-nvtx==13.0.* nvidia-curand==10.4.0.* nvidia-cublas==13.1.0.*
+nvidia-cudnn-cu13==9.19.*"
 cuda_venv=build/cuda-venv
 
 # Does CMake find all that the GPU device needs? The reason why not goes to cuda_why.
