@@ -15,7 +15,9 @@
  * Laws
  *   - NaN and infinity must stand where the reference has them. Exceptions: an element whose A is beyond the largest number
  *     that the row sums in may overflow, and so may one that cannot be told from a number beyond the largest of a type that
- *     it is rounded to; grad_check's norm is not compared when its flag is up (it is not used then).
+ *     it is rounded to; grad_check's norm is not compared when its flag is up (it is not used then); where an operand of a
+ *     convolution is not finite, NaN may stand anywhere (matrix units multiply the zeros of the padding with it), but what
+ *     the reference has as not finite must not look finite.
  *   - Nothing here knows which backend is judged: outputs come as host memory in the tensors' types. */
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H
@@ -56,6 +58,7 @@ struct cr_verify_truth {
     double                   tiny[CR_OP_OUT_MAX];
     double                   peak;                  /* intermediate values may be this many times A */
     bool                     exact;
+    bool                     spreads;               /* a convolution of numbers that are not all finite */
 };
 /* `cpu`: any open CPU device. `math`: of the row to be judged. The program must outlive the truth. */
 CR_MUST cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
@@ -105,6 +108,7 @@ struct cr_verify_rule {
     bool exact;    /* moves and integers: no bound */
     bool rounds;   /* exact, and what is right is the reference's value rounded to the output's type */
     bool products; /* sums of products, as matrix units and libraries compute them */
+    bool pads;     /* ... over a padded image */
     bool by_unit;  /* A depends on the math */
     /* Inputs of the run on magnitudes, a letter a slot: 'k' kept, 'a' absolute, 'n' minus absolute, 's' (mean, rstd) as
      * (-|mean|, |rstd|). NULL: `closed` fills A. `before` is the letter of accumulated outputs. A is |output|. */

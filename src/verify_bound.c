@@ -135,7 +135,7 @@ static void correct_sgd(const struct cr_verify_values *v, double *const scale[])
 
 static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5, .adjust = adjust_normalize},
-    [CR_OP_conv]              = {.magnitude = "aa", .extra = 1, .products = true},
+    [CR_OP_conv]              = {.magnitude = "aa", .extra = 1, .products = true, .pads = true},
     [CR_OP_bn_stats]          = {.magnitude = "a", .extra = 2},
     [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4, .by_unit = true},
     [CR_OP_bn_coef]           = {.magnitude = "aank", .extra = 6},
@@ -160,8 +160,8 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_bn_grad_finalize]  = {.magnitude = "nas", .before = 'n', .extra = 9},
     [CR_OP_bn_grad_apply]     = {.magnitude = "aaak", .extra = 5},
     [CR_OP_channel_scale]     = {.magnitude = "aa", .extra = 1},
-    [CR_OP_conv_dgrad]        = {.magnitude = "aa", .extra = 1, .products = true},
-    [CR_OP_conv_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true},
+    [CR_OP_conv_dgrad]        = {.magnitude = "aa", .extra = 1, .products = true, .pads = true},
+    [CR_OP_conv_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true, .pads = true},
     [CR_OP_grad_check]        = {.closed = closed_grad_check, .extra = 4},
     [CR_OP_sgd]               = {.magnitude = "aaakk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
     [CR_OP_cast]              = {.exact = true, .rounds = true},
