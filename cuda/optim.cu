@@ -44,10 +44,13 @@ static __global__ void __launch_bounds__(THREADS) check_kernel(const float *grad
     unsigned      bad     = 0;
     for (int64_t first = (int64_t)blockIdx.x * THREADS * CHECK_VECTORS + threadIdx.x; first < vectors; first += step) {
         uint4 v[CHECK_VECTORS];
+        if (first + (CHECK_VECTORS - 1) * THREADS < vectors) {
 #pragma unroll
-        for (int u = 0; u < CHECK_VECTORS; u++) {
-            const int64_t i = first + u * THREADS;
-            v[u]            = i < vectors ? ck_load(grad, i) : make_uint4(0, 0, 0, 0);
+            for (int u = 0; u < CHECK_VECTORS; u++) v[u] = ck_load(grad, first + u * THREADS);
+        } else {
+#pragma unroll
+            for (int u = 0; u < CHECK_VECTORS; u++)
+                v[u] = first + u * THREADS < vectors ? ck_load(grad, first + u * THREADS) : make_uint4(0, 0, 0, 0);
         }
         check_vectors(v, inverse, &squares, &bad);
     }
@@ -103,10 +106,12 @@ struct sgd_numbers {
 };
 
 /* As torch's clip_grad_norm_, which adds 1e-6 to the norm. */
-static __device__ struct sgd_numbers sgd_numbers_of(const struct ck_step *step, const float *norm, const double *state) {
-    double clip = 1;
-    if (step->clip_norm > 0.0f) clip = fmin(1.0, (double)step->clip_norm / (sqrt((double)norm[0]) + 1e-6));
-    return {step->lr, step->momentum, step->weight_decay, (float)(clip / state[CK_STATE_LOSS_SCALE])};
+static __device__ struct sgd_numbers sgd_numbers_of(const struct ck_sgd *a) {
+    const struct ck_step step = *a->step; /* all loads before the first branch: they wait for memory together */
+    const double         norm = (double)a->norm[0], scale = a->state[CK_STATE_LOSS_SCALE];
+    double               clip = 1;
+    if (step.clip_norm > 0.0f) clip = fmin(1.0, (double)step.clip_norm / (sqrt(norm) + 1e-6));
+    return {step.lr, step.momentum, step.weight_decay, (float)(clip / scale)};
 }
 
 /* Elements of vector i, from its first on, that the update moves: 0 to 4. */
@@ -137,9 +142,10 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
 /* A block takes runs of SGD_VECTORS*THREADS vectors. Where nothing moves it neither reads nor writes. */
 template <bool NESTEROV> static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
     __shared__ struct sgd_numbers shared;
-    if (a.norm[1] != 0.0f) return; /* the same in every thread; NaN too */
-    if (threadIdx.x == 0) shared = sgd_numbers_of(a.step, a.norm, a.state);
+    const float                   suppressed = a.norm[1];
+    if (threadIdx.x == 0) shared = sgd_numbers_of(&a);
     __syncthreads();
+    if (suppressed != 0.0f) return; /* NaN too */
     const struct sgd_numbers n       = shared;
     const int64_t            vectors = a.elems / LANES, step = (int64_t)gridDim.x * THREADS * SGD_VECTORS;
     for (int64_t first = (int64_t)blockIdx.x * THREADS * SGD_VECTORS + threadIdx.x; first < vectors; first += step) {
