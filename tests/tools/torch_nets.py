@@ -1,0 +1,153 @@
+"""What torch_parity.py and torch_grads.py share: the networks as PyTorch has them, batches in a file that steps_tool reads,
+and steps_tool itself. Needs torch, torchvision, numpy."""
+import glob
+import json
+import lzma
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import numpy as np
+import st
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+# ---- networks ----
+
+class CifarBlock(nn.Module):
+    """Two 3x3 convolutions; a shape change takes every second pixel and pads channels evenly with zeros (option A)."""
+
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(after)
+        self.stride, self.fresh = stride, after - before
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.stride != 1 or self.fresh:
+            x = F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, self.fresh // 2, self.fresh // 2))
+        return F.relu(x + y)
+
+
+class CifarResNet(nn.Module):
+    def __init__(self, depth, classes):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        before = 16
+        for stage, width in enumerate((16, 32, 64)):
+            blocks = []
+            for i in range((depth - 2) // 6):
+                blocks.append(CifarBlock(before, width, 2 if stage and not i else 1))
+                before = width
+            setattr(self, "layer%d" % (stage + 1), nn.Sequential(*blocks))
+        self.fc = nn.Linear(64, classes)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+def build(said, weights):
+    """The network that steps_tool said it ran, with the weights it saved."""
+    depth = int(said["arch"][len("resnet"):])
+    if depth in (18, 34, 50, 101, 152):
+        model = getattr(torchvision.models, said["arch"])(num_classes=said["classes"])
+    else:
+        model = CifarResNet(depth, said["classes"])
+    for m in model.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.eps, m.momentum = said["bn_eps"], said["bn_momentum"]
+    model.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in st.load(weights)[0].items()}, strict=True)
+    return model.train()
+
+
+def normalised(images, said, device):
+    """u8 [N,H,W,3] -> f32 [N,3,H,W]"""
+    mean = torch.tensor(said["mean"], dtype=torch.float32, device=device)
+    std = torch.tensor(said["std"], dtype=torch.float32, device=device)
+    x = torch.from_numpy(images).to(device).to(torch.float32) / 255
+    return ((x - mean) / std).permute(0, 3, 1, 2).contiguous()
+
+
+def exact_fp32():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    if hasattr(torch, "set_float32_matmul_precision"):
+        torch.set_float32_matmul_precision("highest")
+
+
+# ---- batches: real pictures where there are some ----
+
+def cifar_pictures(folder, count):
+    for name in ("data_batch_1.bin", "data_batch_1.bin.xz", "test_batch.bin", "test_batch.bin.xz"):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            with (lzma.open if path.endswith(".xz") else open)(path, "rb") as f:
+                raw = np.frombuffer(f.read(count * 3073), dtype=np.uint8).reshape(-1, 3073)
+            return np.ascontiguousarray(raw[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), raw[:, 0].astype("<i4"), name
+    raise FileNotFoundError("%s has no CIFAR-10 batch" % folder)
+
+
+def folder_pictures(folder, count, size):
+    from PIL import Image
+    if os.path.isdir(os.path.join(folder, "train")):
+        folder = os.path.join(folder, "train")
+    classes = sorted(d for d in os.listdir(folder) if os.path.isdir(os.path.join(folder, d)))
+    files = [(path, i) for i, c in enumerate(classes) for path in sorted(glob.glob(os.path.join(folder, c, "*")))]
+    np.random.RandomState(1).shuffle(files)
+    images = [np.asarray(Image.open(path).convert("RGB").resize((size, size))) for path, _ in files[:count]]
+    return np.stack(images), np.array([int(label) for _, label in files[:count]], dtype="<i4"), "%d photos" % len(images)
+
+
+def drawn_pictures(count, size, classes, seed):
+    """A pattern of few waves a class under noise: something to learn, and no flat places."""
+    r = np.random.RandomState(seed)
+    y, x = np.mgrid[0:size, 0:size] * (2 * np.pi / size)
+    patterns = []
+    for _ in range(classes):
+        a, b, c = r.randint(1, 5, 3), r.randint(1, 5, 3), r.rand(3) * 6
+        patterns.append(np.stack([np.sin(a[k] * x + b[k] * y + c[k]) for k in range(3)], -1))
+    labels = r.randint(0, classes, count).astype("<i4")
+    noise = r.normal(0, 40, (count, size, size, 3))
+    images = np.stack([patterns[l] for l in labels]) * 50 + 127 + noise
+    return np.clip(np.rint(images), 0, 255).astype(np.uint8), labels, "drawn patterns"
+
+
+def random_pictures(count, size, classes, seed):
+    r = np.random.RandomState(seed)
+    return r.randint(0, 256, (count, size, size, 3)).astype(np.uint8), r.randint(0, classes, count).astype("<i4"), "random pictures"
+
+
+def save_batches(path, images, labels, batch):
+    k = len(images) // batch
+    images, labels = images[:k * batch].reshape((k, batch) + images.shape[1:]), labels[:k * batch].reshape(k, batch)
+    st.save(path, {"images": images, "labels": labels})
+    return images, labels
+
+
+# ---- the program under test ----
+
+def steps_tool(tool, config, values, options):
+    command = [tool, config] + values + options
+    print("$ " + " ".join(command), flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    sys.stderr.write(done.stderr.decode())
+    if done.returncode:
+        raise RuntimeError("steps_tool failed with %d: %s" % (done.returncode, done.stderr.decode().strip()[-400:]))
+    return json.loads(done.stdout)
+
+
+def about(device):
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    return "PyTorch %s, cuDNN %s, %s" % (torch.__version__, torch.backends.cudnn.version() if device == "cuda" else "-", name)
