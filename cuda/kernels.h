@@ -33,6 +33,24 @@ enum { CK_STATE_LOSS_SCALE, CK_STATE_GROWTH, CK_STATE_UPDATES, CK_STATE_BATCHES,
 
 /* ---- init.cu: initial values ------------------------------------------------------------------------------------- */
 
+/* How the elements of a parameter are drawn: all `scale`; scale * normal (0, 1); scale * uniform in (-1, 1). */
+enum ck_draw { CK_DRAW_CONSTANT, CK_DRAW_NORMAL, CK_DRAW_UNIFORM };
+enum { CK_INIT_TILE = 4096 }; /* elements that a block draws */
+struct ck_init_param {
+    int64_t      at;         /* where it begins, elements from the start of `planes`: K,RS,C */
+    int64_t      elems;      /* K*RS*C, at least 1 */
+    int64_t      first_tile; /* tiles of the parameters before it in the table */
+    uint32_t     RS, C;
+    uint32_t     number;     /* of the parameter, in the counter */
+    enum ck_draw draw;
+    float        scale;
+};
+static inline int64_t ck_init_tiles(int64_t elems) { return (elems + CK_INIT_TILE - 1) / CK_INIT_TILE; }
+/* Element e (in OIHW order) of a parameter comes of Philox's counter (e/4, number, purpose) with the seed as key, as in
+ * rng.c. table[params] is device memory; tiles: those of all. Sets state[CK_STATE_LOSS_SCALE] to 1. */
+cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *planes, uint64_t seed, uint32_t purpose,
+                    double *state, cudaStream_t stream);
+
 /* ---- bn.cu, bn_apply.cu, bn_grad.cu: batch normalisation ------------------------------------------------------------ */
 
 /* x[pixels][channels] -> stats[2][channels]: sums of x and x^2. */
