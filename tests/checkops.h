@@ -29,7 +29,7 @@ struct checkops_case {
     int             window, stride, pad; /* pad: pad_c of pad_shortcut */
     unsigned        flags;
     enum cr_dtype   real;
-    bool            big; /* few draws; timed by --bench */
+    bool            big; /* few draws, long operands repeat themselves; timed by --bench */
 };
 enum checkops_extent {
     CHECKOPS_WIDE, /* f32; a few small cases in f64, f16 and bf16 */
@@ -73,7 +73,6 @@ enum checkops_family { FAMILY_NORMAL, FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMIL
 struct checkops_draw {
     enum checkops_family family;
     int                  target; /* the input slot that a HUGE, DENORMAL or NONFINITE draw is about; CR_NONE */
-    bool                 tiled;  /* the first million numbers again and again: for --bench */
 };
 enum { CHECKOPS_DRAWS_MAX = 32 };
 int  checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]);

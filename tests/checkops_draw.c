@@ -41,17 +41,17 @@ static bool is_target(char c, enum checkops_family family) {
 
 int checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]) {
     int n      = 0;
-    draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE, false};
+    draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
     if (unit->c.big) {
         static const enum checkops_family turns[] = {FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMILY_EQUAL};
-        draws[n++] = (struct checkops_draw){turns[index % 3], CR_NONE, false};
+        draws[n++] = (struct checkops_draw){turns[index % 3], CR_NONE};
         return n;
     }
-    for (int f = FAMILY_HALF_ZERO; f <= FAMILY_EQUAL; f++) draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE, false};
+    for (int f = FAMILY_HALF_ZERO; f <= FAMILY_EQUAL; f++) draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
     for (int f = FAMILY_HUGE; f < FAMILIES; f++)
         for (int s = 0; s < cr_op_info(unit->op->kind)->ins; s++)
             if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f))
-                draws[n++] = (struct checkops_draw){(enum checkops_family)f, s, false};
+                draws[n++] = (struct checkops_draw){(enum checkops_family)f, s};
     CR_ASSERT(n <= CHECKOPS_DRAWS_MAX);
     return n;
 }
@@ -153,8 +153,9 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
 
 /* ---- operands ---- */
 
-/* How many of n elements are drawn; `repeat` fills the rest with them. */
-static int64_t drawn(const struct drawing *d, int64_t n) { return d->draw.tiled ? CR_MIN(n, (int64_t)1 << 20) : n; }
+/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no two rows of pixels, filters
+ * or channels look alike. */
+static int64_t drawn(const struct drawing *d, int64_t n) { return d->unit->c.big ? CR_MIN(n, (int64_t)200003) : n; }
 static void    repeat(enum cr_dtype dtype, void *data, int64_t first, int64_t n) {
     const size_t size = cr_dtype_bytes(dtype);
     for (int64_t i = first; i < n; i += first) memcpy((char *)data + (size_t)i * size, data, (size_t)CR_MIN(first, n - i) * size);
