@@ -167,6 +167,20 @@ cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 /* y[i] = x[i], or y[i] + x[i] with `add`. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
 
+/* x N,H,W,C; w K,R,S,C; y N,P,Q,K; and their gradients: of `type`, but dw f32. R*S*C and R*S*K below 2^31, sides of images
+ * below 2^20. */
+struct ck_conv {
+    enum ck_type type;
+    int          R, S, stride, pad;
+    int64_t      N, H, W, C, K, P, Q;
+};
+cudaError_t ck_conv_forward(const struct ck_conv *conv, const void *x, const void *w, void *y, cudaStream_t stream);
+cudaError_t ck_conv_dgrad(const struct ck_conv *conv, const void *dy, const void *w, void *dx, cudaStream_t stream);
+size_t      ck_conv_wgrad_workspace(const struct ck_conv *conv, int multiprocessors);
+/* dw (+)= ... */
+cudaError_t ck_conv_wgrad(const struct ck_conv *conv, const void *x, const void *dy, float *dw, bool accumulate, void *workspace,
+                          int multiprocessors, cudaStream_t stream);
+
 /* y[rows][columns] = product + bias[column], rounded once; y may be the product when type is f32. */
 cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *bias, void *y, int64_t rows, int64_t columns,
                           cudaStream_t stream);
