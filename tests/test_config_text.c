@@ -190,6 +190,7 @@ static void ships_configs(void) {
         int64_t           classes, batch;
     } shipped[] = {{"demo", CR_ARCH_RESNET20, CR_DATA_SHAPES, 0, 0},
                    {"cifar10-resnet20", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar10-resnet20-he", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
                    {"cifar10-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
                    {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# gpu-check.sh [PART ...]: builds on a machine with a GPU and shows there what cresnet promises: one table at the end, a line a
+# result, PASS, FAIL, INFO (a number without a bar) or SKIP. A part that fails or takes too long is told and the rest goes on. Exit
+# code 0: nothing failed. Parts, in the order of no arguments (each has its own limit, and all share LIMIT_S):
+#   build ops tests check resume eval init startup speed profile parity grads imagenette sanitize cifar
+#
+#   OUT               folder for results (build/gpu-check): table.txt, logs.txt, and files of single parts; few and small
+#   LIMIT_S           seconds for the whole call (560)
+#   BUILD             build folder (build/gpu); what is there is used again
+#   CRESNET_DEPS      headers and libraries of iniparser and so on, as scripts/gpu/pack-deps.sh makes (.gpu/deps)
+#   CRESNET_CIFAR     folders, in a row, that together hold CIFAR-10's binary files, .bin or .bin.xz (.gpu/cifar*)
+#   CRESNET_WEIGHTS   folder of resnet20-cifar10.safetensors and resnet32- (.gpu/weights)
+#   CRESNET_PICTURES  folder with train/ and val/ of photos in class folders (.gpu/imagenette)
+#   CRESNET_PEER      PyTorch program to measure beside (.gpu/torch_resnet.py): PEER train 50 256 224 fp16,bf16
+#   CRESNET_RUN       cifar: cifar-run.tar.gz of an earlier call, to go on with (.gpu/cifar-run.tar.gz)
+#   CUDA_ARCHS        what the GPU code is built for (90-real: one chip builds faster than all)
+#   DEVICE=cpu        tries the scripts themselves where there is no GPU: small sizes, proves nothing
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
+export OUT=${OUT:-$root/build/gpu-check} BUILD=${BUILD:-build/gpu} DEVICE=${DEVICE:-cuda}
+export CRESNET_DEPS=${CRESNET_DEPS:-.gpu/deps} CRESNET_CIFAR=${CRESNET_CIFAR:-$(echo .gpu/cifar*/)} CRESNET_WEIGHTS=${CRESNET_WEIGHTS:-.gpu/weights}
+export CRESNET_PICTURES=${CRESNET_PICTURES:-.gpu/imagenette} CRESNET_PEER=${CRESNET_PEER:-.gpu/torch_resnet.py}
+export CRESNET_RUN=${CRESNET_RUN:-.gpu/cifar-run.tar.gz} CUDA_ARCHS=${CUDA_ARCHS:-90-real}
+export GOMP_SPINCOUNT=10000 PYTHONUNBUFFERED=1
+export WORK=${WORK:-$root/build/gpu-work} # logs and rows of this call, data sets and runs that a later one may use
+limit_s=${LIMIT_S:-560}
+
+# One part, in a shell of its own so that `timeout` can end it.
+if [ "${1:-}" = --part ]; then
+    . scripts/gpu/parts.sh
+    "part_$2"
+    exit $?
+fi
+
+# name: most seconds it may take
+declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=90 [startup]=60 [speed]=200
+    [profile]=90 [parity]=200 [grads]=240 [imagenette]=90 [sanitize]=300 [cifar]=530)
+all="build ops tests check resume eval init startup speed profile parity grads imagenette sanitize cifar"
+
+[ $# -gt 0 ] || set -- $all
+for part in "$@"; do
+    [ -n "${part_limit[$part]:-}" ] || { echo "gpu-check.sh: there is no part $part; parts: $all" >&2; exit 2; }
+done
+[ "$1" = build ] || [ -x "$BUILD/cresnet" ] || set -- build "$@"
+
+mkdir -p "$OUT" "$WORK"
+rm -f "$WORK"/*.log "$WORK"/*.rows
+
+# After every part, so that a call that is cut short has told what it found.
+write_results() {
+    cat "$WORK"/*.rows >"$OUT/table.txt" 2>/dev/null
+    for log in "$WORK"/*.log; do
+        echo "==== $(basename "$log" .log)"
+        head -c 300000 "$log"
+        [ "$(stat -c %s "$log")" -le 300000 ] || { echo; echo "[...]"; tail -c 700000 "$log"; }
+    done >"$OUT/logs.txt" 2>/dev/null
+}
+
+number=10
+for part in "$@"; do
+    export ROWS="$WORK/$number-$part.rows" log="$WORK/$number-$part.log"
+    number=$((number + 1))
+    left=$((limit_s - SECONDS - 5))
+    now=$((part_limit[$part] < left ? part_limit[$part] : left))
+    start=$SECONDS
+    if [ $now -lt 10 ]; then
+        printf '%-4s %-10s %-34s %s\n' SKIP "$part" "-" "no time left in this call" >>"$ROWS"
+        write_results
+        continue
+    fi
+    PART=$part PART_LIMIT=$now timeout -k 5 $now bash "$0" --part "$part" >"$log" 2>&1 </dev/null
+    code=$?
+    [ $code -ne 124 ] && [ $code -ne 137 ] || printf '%-4s %-10s %-34s %s\n' FAIL "$part" "-" "ended after $now s" >>"$ROWS"
+    if [ ! -s "$ROWS" ]; then
+        printf '%-4s %-10s %-34s %s\n' FAIL "$part" "-" "exit code $code: $(tail -n 1 "$log" | cut -c 1-160)" >>"$ROWS"
+    fi
+    echo "-- $part: $((SECONDS - start)) s"
+    if grep -q '^FAIL' "$ROWS"; then
+        grep -nE 'error|FAIL|Error|warning:' "$log" | cut -c 1-220 | head -12
+        tail -n 4 "$log" | cut -c 1-220
+    fi
+    write_results
+    [ "$part" != build ] || [ -x "$BUILD/cresnet" ] || break
+done
+
+echo
+cat "$OUT/table.txt"
+echo "$(grep -c '^PASS' "$OUT/table.txt") passed, $(grep -c '^FAIL' "$OUT/table.txt") failed, $(grep -c '^SKIP' "$OUT/table.txt") skipped in $SECONDS s"
+! grep -q '^FAIL' "$OUT/table.txt"

@@ -1,0 +1,325 @@
+# parts.sh: the parts of gpu-check.sh, which sources it. A part writes what it does to standard output (its log) and results with
+# `row`; helpers first.
+
+bin=$BUILD/cresnet
+tool=$BUILD/tests/steps_tool
+gpu() { [ "$DEVICE" = cuda ]; }
+precisions() { if gpu; then echo "fp32 tf32 fp16 bf16"; else echo fp32; fi; }
+device_option() { echo "train.device=$DEVICE"; }
+
+# row PASS|FAIL|INFO|SKIP WHAT NUMBERS
+row() {
+    printf '%-4s %-10s %-34s %s\n' "$1" "$PART" "$2" "$3" | tee -a "$ROWS"
+}
+# verdict CODE WHAT NUMBERS
+verdict() { if [ "$1" -eq 0 ]; then row PASS "$2" "$3"; else row FAIL "$2" "$3"; fi; }
+# The value of a key in JSON lines on standard input.
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-+0-9.eE]*\).*/\1/p" | tail -n 1; }
+# holds "X <= Y": arithmetic with real numbers
+holds() { awk "BEGIN { exit !($1) }" </dev/null; }
+ask() { awk "BEGIN { printf \"$1\", $2 }" </dev/null; }
+is_number() { [[ ${1:-} =~ ^[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ ]]; }
+
+# Python that has torch; on the GPU machine the plain one.
+python_with_torch() {
+    local p
+    for p in "${PYTHON:-}" python3 /usr/bin/python3; do
+        [ -n "$p" ] && "$p" -c 'import torch' 2>/dev/null && { echo "$p"; return; }
+    done
+    return 1
+}
+
+# ---- build ----
+
+part_build() {
+    local options="-DCMAKE_BUILD_TYPE=Release -DCRESNET_WITH_ONEDNN=AUTO" build_log=$WORK/build-output.txt start=$SECONDS warnings code version
+    [ ! -d "$CRESNET_DEPS" ] || options="$options -DCMAKE_PREFIX_PATH=$root/$CRESNET_DEPS/usr"
+    if gpu; then options="$options -DCRESNET_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$CUDA_ARCHS"; else options="$options -DCRESNET_WITH_CUDA=OFF"; fi
+    # cuDNN may be there as a wheel only, beside PyTorch.
+    [ -n "${VIRTUAL_ENV:-}" ] || export VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)
+    nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader 2>/dev/null
+    # shellcheck disable=SC2086
+    cmake -G Ninja -S "$root" -B "$BUILD" $options || { row FAIL configure "see logs.txt"; return 1; }
+    cmake --build "$BUILD" -- -k 0 >"$build_log" 2>&1
+    code=$?
+    cat "$build_log"
+    warnings=$(grep -cE 'warning[ :#]' "$build_log")
+    version=$("$bin" --version 2>&1 | sed -n 's/^CUDA  *//p')
+    [ "$warnings" -eq 0 ] || code=1
+    verdict $code "Release, as if warnings were errors" "$warnings warnings, $((SECONDS - start)) s, CUDA $version"
+    "$bin" --version
+    row INFO device "$("$bin" --version 2>/dev/null | sed -n "s/^device $DEVICE  *//p")"
+}
+
+# ---- kernels and programs against the reference ----
+
+part_ops() {
+    local filter=cu good bad # rows are cuda.*, cudnn.*, cublas.*
+    gpu || filter=cpu.cast
+    timeout $((PART_LIMIT - 5)) "$BUILD/tests/test_checkops" $filter | tee "$WORK/ops.txt"
+    good=$(grep -c '^ok' "$WORK/ops.txt") bad=$(grep -c '^FAIL' "$WORK/ops.txt")
+    grep -A2 '^FAIL' "$WORK/ops.txt" | cut -c 1-200 | head -40
+    if [ "$good" -gt 0 ] && [ "$bad" -eq 0 ] && tail -n 1 "$WORK/ops.txt" | grep -q 'passed, 0 failed'; then bad=0; else bad=1; fi
+    verdict $bad "checkops, every row" "$(tail -n 1 "$WORK/ops.txt"); fails: $(grep '^FAIL' "$WORK/ops.txt" | awk '{ print $3 }' | head -12 | tr '\n' ' ')"
+}
+
+part_tests() {
+    local name code sums
+    for name in $(cd "$BUILD/tests" && ls -d test_cuda_* test_cudnn_* test_golden_train 2>/dev/null | grep -v '\.'); do
+        timeout 150 "$BUILD/tests/$name" >"$WORK/test.txt" 2>&1
+        code=$?
+        cat "$WORK/test.txt"
+        sums=$(grep -E '^[0-9]+ passed' "$WORK/test.txt" | tail -n 1)
+        grep -E '^FAIL|^    .*: ' "$WORK/test.txt" | head -4 | sed "s/^/$name: /"
+        verdict $code "$name" "${sums:-exit code $code}"
+    done
+}
+
+check_one() { # CONFIG PRECISION
+    local config=$1 precision=$2 out=$WORK/check-$1-$2.txt code worst
+    timeout $((PART_LIMIT - 5)) "$bin" check "configs/$config.ini" --devices "$DEVICE" "train.precision=$precision" --json -q >"$out" 2>&1
+    code=$?
+    worst=$(field worst <"$out")
+    [ $code -eq 0 ] || worst="exit $code"
+    echo "$config $precision $code ${worst:-?}" >>"$WORK/check-results.txt"
+}
+
+part_check() {
+    local config precision numbers code c w running=0
+    rm -f "$WORK"/check-*.txt
+    for config in $(cd configs && ls ./*.ini | sed 's/.*\///; s/\.ini//'); do
+        for precision in $(precisions); do
+            check_one "$config" "$precision" &
+            running=$((running + 1))
+            [ $running -lt "${CHECK_JOBS:-5}" ] || { wait -n; running=$((running - 1)); }
+        done
+    done
+    wait
+    for config in $(cd configs && ls ./*.ini | sed 's/.*\///; s/\.ini//'); do
+        numbers="" code=0
+        for precision in $(precisions); do
+            read -r c w < <(awk -v c="$config" -v p="$precision" '$1 == c && $2 == p { print $3, $4 }' "$WORK/check-results.txt")
+            numbers="$numbers $precision ${w:-no result}"
+            [ "${c:-1}" = 0 ] || { code=1; echo "== $config $precision"; tail -n 3 "$WORK/check-$config-$precision.txt" | cut -c 1-400; }
+        done
+        verdict $code "cresnet check $config" "worst, of its bound:$numbers"
+    done
+}
+
+# ---- resume to the bit ----
+
+resume_one() { # NAME CONFIG VALUES...
+    local name=$1 config=$2 d=$WORK/resume-$1 code=0
+    shift 2
+    rm -rf "$d"
+    mkdir -p "$d"
+    set -- "$config" "$(device_option)" data.kind=synthetic data.val_images=256 train.eval_every=0 train.deterministic=yes train.log_every=10 "$@"
+    "$bin" train "$@" --steps 20 -o "$d/whole" && "$bin" train "$@" --steps 10 -o "$d/parts" &&
+        "$bin" train "$@" --steps 20 -o "$d/parts" --resume auto || code=1
+    [ $code -ne 0 ] || cmp "$d/whole/last/model.safetensors" "$d/parts/last/model.safetensors" || code=1
+    [ $code -ne 0 ] || cmp "$d/whole/last/state.safetensors" "$d/parts/last/state.safetensors" || code=1
+    verdict $code "resume $name" "20 steps and 10 + 10, weights and state compared by cmp"
+    rm -rf "$d"
+}
+
+part_resume() {
+    local p
+    for p in $(precisions); do
+        resume_one "resnet20-$p" configs/cifar10-resnet20.ini train.precision="$p" data.train_images=1280 -b 64
+    done
+    ! gpu || resume_one resnet50-fp16 configs/resnet50.ini train.precision=fp16 data.image_size=96 data.eval_crop=96 data.train_images=1280 -b 64
+}
+
+# ---- published weights ----
+
+# CIFAR-10's files, found in the folders and unpacked into $WORK/cifar10; 0: at least the file asked for is there.
+find_cifar() {
+    local d f name
+    mkdir -p "$WORK/cifar10"
+    for d in $CRESNET_CIFAR; do
+        for f in "$d"/*.bin "$d"/*.bin.xz; do
+            [ -f "$f" ] || continue
+            name=$(basename "${f%.xz}")
+            [ -s "$WORK/cifar10/$name" ] && continue
+            case $f in
+                *.xz) { xz -dc "$f" || python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$f"; } \
+                    >"$WORK/cifar10/$name.part" 2>/dev/null && mv "$WORK/cifar10/$name.part" "$WORK/cifar10/$name" ;;
+                *) cp "$f" "$WORK/cifar10/$name" ;;
+            esac
+        done
+    done
+    [ -s "$WORK/cifar10/$1" ]
+}
+
+part_eval() {
+    local net want right p off
+    find_cifar test_batch.bin || { row SKIP "published weights" "no test_batch.bin in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+    [ -f "$CRESNET_WEIGHTS/resnet20-cifar10.safetensors" ] || { row SKIP "published weights" "none in $CRESNET_WEIGHTS"; return; }
+    for net in 20 32; do
+        want=$([ $net = 20 ] && echo 9173 || echo 9263)
+        for p in $(precisions); do
+            right=$("$bin" eval configs/cifar10-resnet20.ini "model.arch=resnet$net" --weights "$CRESNET_WEIGHTS/resnet$net-cifar10.safetensors" \
+                data.root="$WORK/cifar10" train.precision="$p" "$(device_option)" -b 500 --json -q | tee /dev/stderr | field right)
+            [ "$p" = fp32 ] && off=0 || off=5
+            holds "${right:-0} - $want <= $off && $want - ${right:-0} <= $off"
+            verdict $? "resnet$net weights, $p" "${right:-none} right, want $want within $off"
+        done
+    done
+}
+
+# ---- time ----
+
+part_init() {
+    local net more
+    "$bin" bench --help | grep -q init || { row SKIP "bench init" "this build has none"; return; }
+    timeout $((PART_LIMIT - 5)) "$bin" bench init "$(device_option)" | tee "$WORK/init.txt"
+    more=${PIPESTATUS[0]}
+    cp "$WORK/init.txt" "$OUT/init.txt"
+    verdict "$more" "bench init" "$(grep -c . "$WORK/init.txt") lines in init.txt; $(grep -m 1 -i 'resnet152\|resnet-152' "$WORK/init.txt" | cut -c 1-120)"
+}
+
+step_of() { # PRECISION STEPS MORE...
+    local p=$1 steps=$2
+    shift 2
+    set -- "$(device_option)" data.kind=synthetic "train.precision=$p" --steps "$steps" --json -q "$@"
+    if gpu; then "$bin" bench step configs/resnet50.ini -b 256 "$@"; else "$bin" bench step configs/cifar10-resnet20.ini -b 16 "$@"; fi
+}
+
+part_startup() {
+    local i out s
+    for i in first second third; do
+        out=$(step_of "$(gpu && echo fp16 || echo fp32)" 10 | tee /dev/stderr)
+        s=$(echo "$out" | field exec_to_first_step_s)
+        is_number "$s" && holds "$s <= 3"
+        verdict $? "exec to first step, $i" "${s:-none} s, bar 3; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
+    done
+}
+
+part_speed() {
+    local p i ours best peer python theirs
+    declare -A fastest
+    for i in 1 2; do
+        for p in $(gpu && echo fp16 bf16 || echo fp32); do
+            ours=$(step_of "$p" 60 | tee /dev/stderr | field images_per_s)
+            is_number "$ours" || continue
+            fastest[$p]=$(ask %.1f "(${fastest[$p]:-0} > $ours) ? ${fastest[$p]:-0} : $ours")
+        done
+        [ $i = 1 ] && gpu && [ -f "$CRESNET_PEER" ] && python=$(python_with_torch) &&
+            timeout 120 "$python" "$CRESNET_PEER" train 50 256 224 fp16,bf16 | tee "$WORK/peer.txt"
+    done
+    for p in $(gpu && echo fp16 bf16 || echo fp32); do
+        best=${fastest[$p]:-0}
+        theirs=$(awk -v p="$p" '$5 == p { print $6 }' "$WORK/peer.txt" 2>/dev/null)
+        peer=$(is_number "$theirs" && echo "$theirs" || echo 4702)
+        gpu || { row INFO "ResNet-20, batch 16, $p" "$best img/s"; continue; }
+        holds "$best >= $peer && $best >= 4702"
+        verdict $? "ResNet-50, batch 256, $p" "$best img/s; PyTorch eager here ${theirs:-not measured}; ratio $(ask %.3f "$best / $peer"); bar 4702"
+    done
+    for p in tf32 fp32; do
+        gpu && row INFO "ResNet-50, batch 256, $p" "$(step_of $p 20 | tee /dev/stderr | field images_per_s) img/s"
+    done
+}
+
+part_profile() {
+    local p config="configs/resnet50.ini -b 256"
+    gpu || config="configs/cifar10-resnet20.ini -b 16"
+    for p in $(gpu && echo fp16 bf16 || echo fp32); do
+        # shellcheck disable=SC2086
+        "$bin" profile $config data.kind=synthetic "$(device_option)" "train.precision=$p" --steps 20 -q >"$OUT/profile-$p.txt"
+        code=$?
+        sed -n '/kind$/,$p' "$OUT/profile-$p.txt"
+        verdict $code "profile, $p" "$(grep '^sum of' "$OUT/profile-$p.txt")"
+    done
+}
+
+# ---- beside PyTorch ----
+
+part_parity() {
+    local python net code
+    python=$(python_with_torch) || { row SKIP parity "no python3 with torch"; return; }
+    find_cifar data_batch_1.bin || find_cifar test_batch.bin
+    for net in resnet20 resnet18; do
+        set -- --tool "$tool" --net $net --device "$DEVICE" --out "$OUT/parity-$net.json"
+        [ $net = resnet20 ] && ls "$WORK"/cifar10/*.bin >/dev/null 2>&1 && set -- "$@" --cifar "$WORK/cifar10"
+        [ $net = resnet18 ] && [ -d "$CRESNET_PICTURES" ] && set -- "$@" --pictures "$CRESNET_PICTURES"
+        gpu || set -- "$@" --steps 6 --batch 16 --batches 3 --variants 2
+        gpu || [ $net = resnet20 ] || set -- "$@" --size 64
+        timeout $((PART_LIMIT / 2)) "$python" tests/tools/torch_parity.py "$@" | tee "$WORK/parity.txt"
+        code=${PIPESTATUS[0]}
+        verdict "$code" "$net, first 5 losses" "$(sed -n 's/^first 5 losses, //p' "$WORK/parity.txt" | tail -n 1)"
+        verdict "$code" "$net, 50 steps" "$(sed -n 's/^all [0-9]* steps: //p' "$WORK/parity.txt")"
+    done
+}
+
+part_grads() {
+    local python code part who
+    python=$(python_with_torch) || { row SKIP grads "no python3 with torch"; return; }
+    set -- --tool "$tool" --device "$DEVICE" --out "$OUT/grads.json"
+    if gpu; then set -- "$@" --also bf16; else set -- "$@" --config configs/cifar10-resnet20.ini --set model.classes=10 --size 32 --batch 8 --batches 2; fi
+    "$python" tests/tools/torch_grads.py "$@" | tee "$WORK/grads.txt"
+    code=${PIPESTATUS[0]}
+    for part in cosine norm; do
+        for who in ours PyTorch; do
+            row INFO "$part, $who" "$(sed -n "/^half/,\$p" "$WORK/grads.txt" | grep -m 1 "^$part *$who" | sed 's/  */ /g; s/^[a-z]* [A-Za-z, _]*//')"
+        done
+    done
+    row INFO "the same gradient in fp32" "$(sed -n 's/^the same gradient in fp32: //p' "$WORK/grads.txt"); $(sed -n 's/^ours fp32 plain . PyTorch fp32  *//p' "$WORK/grads.txt")"
+    verdict "$code" "ResNet-50 gradients, fp16" "$(sed -n 's/^half: every/every/p' "$WORK/grads.txt")"
+}
+
+# ---- training on pictures ----
+
+part_imagenette() {
+    local d=$WORK/imagenette code=0 config="configs/resnet18.ini model.classes=10 -b 64 optim.lr=0.05"
+    [ -d "$CRESNET_PICTURES/train" ] || { row SKIP "ResNet-18 on photos" "no $CRESNET_PICTURES/train"; return; }
+    gpu || config="configs/resnet18.ini model.classes=10 -b 16 data.image_size=64 data.eval_crop=64 --steps 12"
+    rm -rf "$d"
+    # shellcheck disable=SC2086
+    "$bin" train $config data.root="$CRESNET_PICTURES" "$(device_option)" data.workers="$(nproc)" --epochs 4 train.log_every=5 -o "$d" || code=1
+    cat "$d/log.jsonl"
+    verdict $code "ResNet-18 on photos, data wait" "$(python3 - "$d/log.jsonl" <<'PY'
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+t, e = [l for l in lines if l["event"] == "train"], [l for l in lines if l["event"] == "eval"]
+print("share %s; img/s %s; loss %.3f to %.3f; top-1 %.3f" % (" ".join("%.2f" % l["data_wait"] for l in t), " ".join("%.0f" % l["images_per_s"] for l in t),
+      t[0]["loss"], t[-1]["loss"], e[-1]["top1"]))
+PY
+)"
+}
+
+part_cifar() {
+    local run=$WORK/cifar-run code more=""
+    find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
+        { row SKIP "CIFAR-10, He's recipe" "CIFAR-10 is not whole in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+    [ -d "$run" ] || [ ! -f "$CRESNET_RUN" ] || { mkdir -p "$run" && tar -xzf "$CRESNET_RUN" -C "$run"; }
+    gpu || more="--steps 3"
+    # The first interrupt finishes the step, saves and ends: this part can be called again and again.
+    # shellcheck disable=SC2086
+    timeout -s INT $((PART_LIMIT - 15)) "$bin" train configs/cifar10-resnet20-he.ini data.root="$WORK/cifar10" "$(device_option)" data.workers=12 \
+        train.keep=1 train.log_every=390 --resume auto -o "$run" ${CIFAR_VALUES:-} $more
+    code=$?
+    tar -czf "$OUT/cifar-run.tar.gz" -C "$run" .
+    tail -n 5 "$run/log.jsonl"
+    python3 - "$run/log.jsonl" >"$WORK/cifar.txt" <<'PY'
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+t, e = [l for l in lines if l["event"] == "train"], [l for l in lines if l["event"] == "eval"]
+done = any(l["event"] == "done" for l in lines)
+print("done" if done else "not done", "step %d, %.0f img/s, data wait %.2f, last %.2f %% of %d at step %d" % (t[-1]["step"], t[-1]["images_per_s"],
+      t[-1]["data_wait"], 100 * e[-1]["top1"] if e else 0, e[-1]["images"] if e else 0, e[-1]["step"] if e else 0))
+PY
+    if ! grep -q '^done' "$WORK/cifar.txt"; then
+        row INFO "CIFAR-10, He's recipe" "$(cat "$WORK/cifar.txt") (exit $code); go on with this part, or elsewhere with cifar-run.tar.gz"
+    else
+        holds "$(sed -n 's/.*last \([0-9.]*\) %.*/\1/p' "$WORK/cifar.txt") >= 91.2"
+        verdict $? "CIFAR-10, He's recipe" "$(cat "$WORK/cifar.txt"); bar 91.2"
+    fi
+}
+
+# ---- sanitizers ----
+
+part_sanitize() {
+    gpu || { row SKIP sanitizers "no GPU"; return; }
+    CRESNET_BIN=$bin scripts/sanitize-gpu.sh | tee "$WORK/sanitize.txt"
+    grep -E '^(PASS|FAIL)' "$WORK/sanitize.txt" | while read -r result tool_name what numbers; do row "$result" "$tool_name, $what" "$numbers"; done
+}
