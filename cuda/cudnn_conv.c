@@ -67,9 +67,14 @@ static size_t bytes_of(const struct conv_key *k, int operand) {
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
+/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf), which
+ * would hide an overflow; found by checkops on an H200. */
+enum { ENGINE_THAT_LOSES_MINUS_INFINITY = 47 };
+
 /* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
 static struct cudnn_rules rules_of(const struct conv_key *k) {
-    struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
+    struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20, .refused_engine = -1};
+    if (k->kind == CR_CUDNN_FORWARD && k->type == CUDNN_DATA_HALF) r.refused_engine = ENGINE_THAT_LOSES_MINUS_INFINITY;
     r.refused_notes = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
                       1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
                       1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |

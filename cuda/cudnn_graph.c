@@ -241,7 +241,7 @@ static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, 
               get(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &p->engine);
     if (ok) {
         p->notes = notes_of(g, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE);
-        ok       = !(p->notes & rules->refused_notes) &&
+        ok       = p->engine != rules->refused_engine && !(p->notes & rules->refused_notes) &&
              !(notes_of(g, engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE) & compiles);
     }
     destroy(engine);

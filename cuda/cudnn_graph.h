@@ -61,6 +61,7 @@ void cr_cudnn_conv(struct cudnn_graph *graph, enum cudnn_conv_kind kind, const s
 struct cudnn_rules {
     unsigned refused_notes;   /* bits 1 << CUDNN_NUMERICAL_NOTE_*: an engine that has one is not taken */
     size_t   workspace_bytes; /* at most */
+    int64_t  refused_engine;  /* -1: none */
 };
 struct cudnn_plan {
     cudnnBackendDescriptor_t plan;
