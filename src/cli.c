@@ -39,7 +39,7 @@ static const struct option options[CR_OPT_COUNT] = {
                             "print the program after a pass: grad, fuse, select, order, plan"},
     [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
     [CR_OPT_CSV]   = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset"},
-    [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (cpu)"},
+    [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (all that are there)"},
     [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH) | ON(PROFILE), "timed steps (20)"},
     [CR_OPT_ORDER]       = {"order", 0, "ORDER", NULL, ON(PROFILE), "time: slowest op first (default), or program: as they run"},
     [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA),

@@ -116,7 +116,12 @@ static void twin_load_one(struct twin *t, int id, const void *from, void *to, ch
         return;
     }
     double *dst = to;
-    for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, cr_number_load(tensor->dtype, from, i), i < n / 2);
+    if (tensor->dtype == CR_F32)
+        for (int64_t i = 0; i < n; i++) dst[i] = (double)((const float *)from)[i];
+    else
+        for (int64_t i = 0; i < n; i++) dst[i] = cr_number_load(tensor->dtype, from, i);
+    if (letter == 'k') return;
+    for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, dst[i], i < n / 2);
 }
 
 /* Fills the buffers from the original inputs. letters NULL: as they are. */
@@ -281,32 +286,59 @@ static bool overflows_to(enum cr_dtype dtype, double x) {
     return x >= top + cr_verify_half_ulp(dtype, top);
 }
 
-/* What a number is off by before it is rounded to the output's type. *overflows: it may have become infinite on the way. */
-static double error_of(const struct cr_verify_truth *truth, enum cr_dtype dtype, int s, int64_t i, bool *overflows) {
-    const struct cr_verify_unit *u    = cr_verify_unit(truth->math);
-    const double                 want = truth->want[s][i], A = truth->scale[s][i], n = truth->terms[s];
-    double error = (CR_VERIFY_C * u->sum * sqrt(n) + u->operand) * A + u->drift * n * fabs(want);
-    /* What did not move, and counts, have A = 0 and may not move by underflow either. */
-    if (truth->math != CR_MATH_F64 && (A > 0 || !is_real(dtype))) error += truth->tiny[s];
-    /* From double to 16 bits by way of f32, which rounds twice (cr_number_store). */
-    if (truth->math == CR_MATH_F64 && (dtype == CR_F16 || dtype == CR_BF16)) error += cr_verify_half_ulp(CR_F32, fabs(want));
-    *overflows = A * truth->peak >= (truth->math == CR_MATH_F64 ? DBL_MAX : FLT_MAX);
-    if (u->result == CR_F64 || u->result == dtype || A == 0) return error;
-    const double sum = fabs(want - (truth->before[s] ? truth->before[s][i] : 0)) + error;
-    *overflows       = *overflows || overflows_to(u->result, sum);
-    return error + cr_verify_half_ulp(u->result, sum);
+/* What all elements of an output have in common. */
+struct judging {
+    const struct cr_verify_truth *truth;
+    int                           slot;
+    enum cr_dtype                 dtype, result; /* of the tensor; what a sum may pass through: a type of 16 bits, or F64 */
+    double                        by_scale, by_want, tiny, limit;
+    bool                          rounds_twice;
+};
+
+static struct judging judging_of(const struct cr_verify_truth *truth, int slot) {
+    const struct cr_verify_unit *u      = cr_verify_unit(truth->math);
+    const enum cr_dtype          dtype  = truth->program->tensor[truth->op->out[slot]].dtype;
+    const bool                   is_f64 = truth->math == CR_MATH_F64;
+    const double                 n      = truth->terms[slot];
+    return (struct judging){
+        .truth    = truth,
+        .slot     = slot,
+        .dtype    = dtype,
+        .result   = u->result == dtype ? CR_F64 : u->result,
+        .by_scale = CR_VERIFY_C * u->sum * sqrt(n) + u->operand,
+        .by_want  = u->drift * n,
+        .tiny     = is_f64 ? 0 : truth->tiny[slot],
+        .limit    = is_f64 ? DBL_MAX : (double)FLT_MAX,
+        /* from double to 16 bits by way of f32: cr_number_store */
+        .rounds_twice = is_f64 && (dtype == CR_F16 || dtype == CR_BF16),
+    };
 }
 
-static struct judged judge(const struct cr_verify_truth *truth, enum cr_dtype dtype, int s, int64_t i, double got) {
-    const double  want = truth->want[s][i];
+/* What a number is off by before it is rounded to the output's type. *overflows: it may have become infinite on the way. */
+static double error_of(const struct judging *g, int64_t i, bool *overflows) {
+    const double want = g->truth->want[g->slot][i], A = g->truth->scale[g->slot][i];
+    double       error = g->by_scale * A + g->by_want * fabs(want);
+    /* What did not move, and counts, have A = 0 and may not move by underflow either. */
+    if (A > 0 || !is_real(g->dtype)) error += g->tiny;
+    if (g->rounds_twice) error += cr_verify_half_ulp(CR_F32, fabs(want));
+    *overflows = A * g->truth->peak >= g->limit;
+    if (g->result == CR_F64 || A == 0) return error;
+    const double *before = g->truth->before[g->slot];
+    const double  sum    = fabs(want - (before ? before[i] : 0)) + error;
+    *overflows           = *overflows || overflows_to(g->result, sum);
+    return error + cr_verify_half_ulp(g->result, sum);
+}
+
+static struct judged judge(const struct judging *g, int64_t i, double got) {
+    const double  want = g->truth->want[g->slot][i];
     struct judged j    = {0};
-    if (got == want || (isnan(got) && isnan(want)) || truth->scale[s][i] == CR_VERIFY_UNUSED) return j;
-    if (isnan(got) && truth->spreads) return j;
-    if (!truth->exact) {
+    if (got == want || (isnan(got) && isnan(want)) || g->truth->scale[g->slot][i] == CR_VERIFY_UNUSED) return j;
+    if (isnan(got) && g->truth->spreads) return j;
+    if (!g->truth->exact) {
         bool         overflows;
-        const double error = error_of(truth, dtype, s, i, &overflows), top = fabs(want) + error;
-        j.bound            = error + cr_verify_half_ulp(dtype, top);
-        if (isfinite(want) && !isfinite(got) && (overflows || overflows_to(dtype, top))) return j;
+        const double error = error_of(g, i, &overflows), top = fabs(want) + error;
+        j.bound            = error + cr_verify_half_ulp(g->dtype, top);
+        if (isfinite(want) && !isfinite(got) && (overflows || overflows_to(g->dtype, top))) return j;
     }
     j.nonfinite = isfinite(got) != isfinite(want);
     if (!isfinite(got) || !isfinite(want)) j.ratio = INFINITY;
@@ -318,10 +350,10 @@ void cr_verify_compare(const struct cr_verify_truth *truth, const void *const go
     struct cr_verify_result r = {.ok = true};
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (!truth->elems[s]) continue;
-        const enum cr_dtype dtype = truth->program->tensor[truth->op->out[s]].dtype;
+        const struct judging g = judging_of(truth, s);
         for (int64_t i = 0; i < truth->elems[s]; i++) {
-            const double        x = cr_number_load(dtype, got[s], i);
-            const struct judged j = judge(truth, dtype, s, i, x);
+            const double        x = cr_number_load(g.dtype, got[s], i);
+            const struct judged j = judge(&g, i, x);
             r.nonfinite += j.nonfinite;
             if (!(j.ratio > r.worst)) continue;
             r.ok    = j.ratio <= 1 && r.ok;

@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 static double largest(double a, double b) { return a > b ? a : b; }
 
@@ -293,10 +294,13 @@ double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     }
 }
 
+/* The power of two below x, times 2^-bits: by its bits, since every element of every output is asked for. */
 static double half_step(double x, int bits, double least) {
-    int exponent;
-    (void)frexp(x, &exponent); /* 2^(exponent-1) <= x < 2^exponent */
-    return x > 0 ? largest(ldexp(0.5, exponent - bits), least) : least;
+    uint64_t word;
+    memcpy(&word, &x, sizeof word);
+    word &= (uint64_t)0x7ff << 52;
+    memcpy(&x, &word, sizeof x);
+    return largest(x * (1.0 / (double)((uint64_t)1 << bits)), least);
 }
 
 double cr_verify_half_ulp(enum cr_dtype dtype, double x) {
