@@ -25,7 +25,7 @@ HEADERS = {
     4: {"backend": "backend.h", "comm": "comm.h"},
     5: {"exec": "exec.h profile.h", "data": "data.h data_impl.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h"},
     6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h"},
-    7: {"commands": "cli.h cmd.h"},
+    7: {"commands": "cli.h cmd.h cmd_bench_init.h"},
 }
 # Sources in src/ without a header of their own name belong to a part by the start of their name.
 PARTS = {

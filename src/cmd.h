@@ -20,6 +20,11 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken);
 
+/* cresnet bench init; its operands are configurations. */
+cr_status cr_bench_init(const struct cr_args *args);
+/* Of nanoseconds; sorts them. */
+double    cr_cmd_median_ms(int64_t *times, int64_t count);
+
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written; CR_ERR_INTERRUPTED when the
  * reader has closed its end (main ends quietly, as SIGPIPE would have). */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);

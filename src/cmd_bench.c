@@ -23,8 +23,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Milliseconds; sorts the times. */
-static double median_ms(int64_t *times, int64_t count) {
+double cr_cmd_median_ms(int64_t *times, int64_t count) {
     qsort(times, (size_t)count, sizeof *times, compare_times);
     return (double)(times[(count - 1) / 2] + times[count / 2]) * 0.5e-6;
 }
@@ -98,7 +97,7 @@ static cr_status bench_step(struct bench *b, bool json, struct cr_text *out) {
         if (i == 0) age = cr_process_age_ns();
     }
     for (int64_t i = 0; i < windows; i++) CR_TRY_OUT(run_window(b, window, &times[i]));
-    double ms   = median_ms(times, windows);
+    double ms   = cr_cmd_median_ms(times, windows);
     double fast = (double)times[0] * 1e-6, slow = (double)times[windows - 1] * 1e-6;
     double images = (double)b->session.batch * (double)b->config.train.accumulate;
     cr_session_times_text(&b->session, parts, sizeof parts);
@@ -121,20 +120,21 @@ out:
 /* ---- the command ---- */
 
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
-    static const char *const words[] = {"step", "ops"};
+    static const char *const words[] = {"step", "ops", "init"};
     struct bench             b       = {0};
     struct cr_text           text    = {0};
     bool                     json    = cr_args_has(args, CR_OPT_JSON);
     int                      what    = -1;
     cr_status                status;
-    for (int i = 0; args->operands && i < 2; i++)
+    for (int i = 0; args->operands && i < (int)CR_COUNT(words); i++)
         if (strcmp(args->operand[0], words[i]) == 0) what = i;
     if (what < 0)
-        return cr_args_fail(args, "what is to be timed? cresnet bench step CONFIG, or cresnet bench ops CONFIG");
-    CR_TRY(cr_args_most(args, 2));
+        return cr_args_fail(args, "what is to be timed? cresnet bench step CONFIG, bench ops CONFIG, or bench init");
     struct cr_args rest = *args; /* the configuration is the second operand here */
     rest.operand++;
     rest.operands--;
+    if (what == 2) return cr_bench_init(&rest);
+    CR_TRY(cr_args_most(args, 2));
     if (what == 1) return cr_cmd_profile(&rest, signal_taken);
     CR_TRY(cr_cmd_config(&rest, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
