@@ -130,6 +130,7 @@ static cr_status check_all(const struct asked *asked, struct totals *totals) {
     /* The reference gives the same bits with any number of threads; oneDNN follows the device opened last. */
     const struct cr_device_options all = {.ref_only = true}, one = {.threads = 1, .ref_only = true};
     struct references              references = {0};
+    bool                           found      = false;
     cr_status                      status;
     CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &all, &references.wide));
     CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &one, &references.one));
@@ -137,11 +138,16 @@ static cr_status check_all(const struct asked *asked, struct totals *totals) {
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
         const char *why = NULL;
         if (asked->device && strcmp(asked->device, (*b)->name) != 0) continue;
+        found = true;
         if ((*b)->available(&why)) {
             CR_TRY_OUT(check_backend(*b, &references, asked, totals));
             continue;
         }
         printf("skip %s: %s\n", (*b)->name, why ? why : "not available");
+        totals->skipped++;
+    }
+    if (!found) {
+        printf("skip %s: not in this build\n", asked->device);
         totals->skipped++;
     }
 out:
