@@ -4,11 +4,12 @@
 # code 0: nothing failed. Parts, in the order of no arguments (each has its own limit, and all share LIMIT_S):
 #   build ops tests check resume eval init startup speed profile parity grads imagenette sanitize cifar
 #
-#   OUT               folder for results (build/gpu-check): table.txt, logs.txt, and files of single parts; few and small
+#   OUT               folder for results (build/gpu-check): table.txt, logs.txt, files.tar.gz (profiles, all losses and distances),
+#                     cifar-run.tar.gz
 #   LIMIT_S           seconds for the whole call (560)
 #   BUILD             build folder (build/gpu); what is there is used again
 #   CRESNET_DEPS      headers and libraries of iniparser and so on, as scripts/gpu/pack-deps.sh makes (.gpu/deps)
-#   CRESNET_CIFAR     folders, in a row, that together hold CIFAR-10's binary files, .bin or .bin.xz (.gpu/cifar*)
+#   CRESNET_CIFAR     folders, in a row, that together hold CIFAR-10's binary files, .bin or .bin.xz (.gpu/c*)
 #   CRESNET_WEIGHTS   folder of resnet20-cifar10.safetensors and resnet32- (.gpu/weights)
 #   CRESNET_PICTURES  folder with train/ and val/ of photos in class folders (.gpu/imagenette)
 #   CRESNET_PEER      PyTorch program to measure beside (.gpu/torch_resnet.py): PEER train 50 256 224 fp16,bf16
@@ -19,11 +20,12 @@ set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
 export OUT=${OUT:-$root/build/gpu-check} BUILD=${BUILD:-build/gpu} DEVICE=${DEVICE:-cuda}
-export CRESNET_DEPS=${CRESNET_DEPS:-.gpu/deps} CRESNET_CIFAR=${CRESNET_CIFAR:-$(echo .gpu/cifar*/)} CRESNET_WEIGHTS=${CRESNET_WEIGHTS:-.gpu/weights}
+export CRESNET_DEPS=${CRESNET_DEPS:-.gpu/deps} CRESNET_CIFAR=${CRESNET_CIFAR:-$(echo .gpu/c[0-9a-z]*/)} CRESNET_WEIGHTS=${CRESNET_WEIGHTS:-.gpu/weights}
 export CRESNET_PICTURES=${CRESNET_PICTURES:-.gpu/imagenette} CRESNET_PEER=${CRESNET_PEER:-.gpu/torch_resnet.py}
 export CRESNET_RUN=${CRESNET_RUN:-.gpu/cifar-run.tar.gz} CUDA_ARCHS=${CUDA_ARCHS:-90-real}
 export GOMP_SPINCOUNT=10000 PYTHONUNBUFFERED=1
 export WORK=${WORK:-$root/build/gpu-work} # logs and rows of this call, data sets and runs that a later one may use
+export FILES=$WORK/files
 limit_s=${LIMIT_S:-560}
 
 # One part, in a shell of its own so that `timeout` can end it.
@@ -34,7 +36,7 @@ if [ "${1:-}" = --part ]; then
 fi
 
 # name: most seconds it may take
-declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=90 [startup]=60 [speed]=200
+declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=200
     [profile]=90 [parity]=200 [grads]=240 [imagenette]=90 [sanitize]=300 [cifar]=530)
 all="build ops tests check resume eval init startup speed profile parity grads imagenette sanitize cifar"
 
@@ -44,8 +46,9 @@ for part in "$@"; do
 done
 [ "$1" = build ] || [ -x "$BUILD/cresnet" ] || set -- build "$@"
 
-mkdir -p "$OUT" "$WORK"
-rm -f "$WORK"/*.log "$WORK"/*.rows
+mkdir -p "$OUT" "$FILES"
+rm -f "$WORK"/*.log "$WORK"/*.rows "$FILES"/*
+(. scripts/gpu/parts.sh && find_cifar "") # what this call brings, the next may need
 
 # After every part, so that a call that is cut short has told what it found.
 write_results() {
@@ -55,6 +58,7 @@ write_results() {
         head -c 300000 "$log"
         [ "$(stat -c %s "$log")" -le 300000 ] || { echo; echo "[...]"; tail -c 700000 "$log"; }
     done >"$OUT/logs.txt" 2>/dev/null
+    [ -z "$(ls "$FILES")" ] || tar -czf "$OUT/files.tar.gz" -C "$FILES" .
 }
 
 number=10
@@ -69,7 +73,7 @@ for part in "$@"; do
         write_results
         continue
     fi
-    PART=$part PART_LIMIT=$now timeout -k 5 $now bash "$0" --part "$part" >"$log" 2>&1 </dev/null
+    PART=$part PART_LIMIT=$now timeout -k 5 $now bash "$0" --part "$part" >>"$log" 2>&1 </dev/null
     code=$?
     [ $code -ne 124 ] && [ $code -ne 137 ] || printf '%-4s %-10s %-34s %s\n' FAIL "$part" "-" "ended after $now s" >>"$ROWS"
     if [ ! -s "$ROWS" ]; then
