@@ -161,7 +161,10 @@ static cr_status site_open(struct site *site) {
         buffer_add(site, &site->out[s], info->out_name[s], p->tensor[op->out[s]].bytes);
         site->result[s] = &site->out[s];
     }
-    if (site->row->prepare) CR_TRY(site->row->prepare(site->device, p, op, &site->prepared, &work));
+    if (site->row->prepare && site->row->prepare(site->device, p, op, &site->prepared, &work) != CR_OK) {
+        blame(site, "accepted, but prepare: %s", cr_error_message());
+        return CR_OK;
+    }
     if (work) buffer_add(site, &site->work, "workspace", work);
     CR_TRY(place_buffers(site));
     image_make(site);
@@ -298,7 +301,7 @@ cr_status checkops_row(struct checkops_arena *arena, const struct cr_kernel *row
     *verdict = (struct checkops_verdict){.ok = true};
     CR_TRY_OUT(site_open(&site));
     CR_TRY_OUT(arena_fit_after(arena));
-    CR_TRY_OUT(run_all(&site, truth));
+    if (verdict->ok) CR_TRY_OUT(run_all(&site, truth));
 out:
     site_close(&site);
     return status;
@@ -358,6 +361,7 @@ cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *ro
     struct site site = {.arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = &verdict};
     cr_status   status;
     CR_TRY_OUT(site_open(&site));
+    if (!verdict.ok) CR_FAIL_OUT(CR_ERR_DEVICE, "%s %s", row->name, verdict.why);
     CR_TRY_OUT(send(&site));
     const struct cr_call call = call_of(&site);
     if (site.device->backend->async) CR_TRY_OUT(time_on_device(&site, &call, seconds));

@@ -108,6 +108,12 @@ static cr_status scratch_taken_for_zero(struct cr_device *device, const struct c
 }
 static void nothing(void *prepared) { (void)prepared; }
 
+static cr_status prepare_refuses(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                                 void **prepared, size_t *workspace_bytes) {
+    (void)device, (void)program, (void)op, (void)prepared, (void)workspace_bytes;
+    return CR_FAIL(CR_ERR_DEVICE, "no plan for this shape");
+}
+
 static cr_status swallows_nan(struct cr_device *device, const struct cr_call *call) {
     CR_TRY(reference(device, call));
     for (int64_t i = 0; i < cr_tensor_elems(out_tensor(call, 0)); i++)
@@ -323,6 +329,8 @@ static const struct {
       .accepts = not_half, .prepare = scratch_prepare, .launch = scratch_too_small, .release = nothing}, true},
     {{.name = "bad.scratch_taken_for_zero", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
       .accepts = not_half, .prepare = scratch_prepare, .launch = scratch_taken_for_zero, .release = nothing}, true},
+    {{.name = "bad.accepts_too_much", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
+      .prepare = prepare_refuses, .launch = reference, .release = nothing}, true},
     {{.name = "bad.out_of_reach", .op = CR_OP_relu, .math = CR_MATH_F32, .deterministic = true, .accepts = never,
       .launch = reference}, true},
     BAD_HALF("sums_in_16_bits", dense, F16, sums_in_16_bits),
