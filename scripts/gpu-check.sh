@@ -37,7 +37,7 @@ fi
 
 # name: most seconds it may take
 declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=200
-    [profile]=90 [parity]=200 [grads]=240 [imagenette]=90 [sanitize]=300 [cifar]=530)
+    [profile]=90 [parity]=300 [grads]=420 [imagenette]=90 [sanitize]=300 [cifar]=530)
 all="build ops tests check resume eval init startup speed profile parity grads imagenette sanitize cifar"
 
 [ $# -gt 0 ] || set -- $all

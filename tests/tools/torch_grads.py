@@ -53,22 +53,25 @@ def our_grads(prefix, count, device):
     return [{n: torch.from_numpy(np.array(v)).to(device) for n, v in f.items()} for f in files]
 
 
-def parts(a, b):
-    """(1 - cosine, |norm ratio - 1|) of vectors"""
-    a, b = a.reshape(-1).double(), b.reshape(-1).double()
-    na, nb = float(a.norm()), float(b.norm())
-    if na == 0 or nb == 0 or not (np.isfinite(na) and np.isfinite(nb)):
-        return np.array([0.0, 0.0] if na == 0 and nb == 0 else [np.inf, np.inf])
-    d = a / na - b / nb # 1 - cos = |a/na - b/nb|^2 / 2, which does not cancel
-    return np.array([0.5 * float(d.dot(d)), abs(na / nb - 1)])
+def parts(got, want, names):
+    """[tensor][1 - cosine, |norm ratio - 1|] of one batch, and everything as one vector in the last row. Asks the device once."""
+    squares = [[v[n].double().square().sum() for n in names] for v in (got, want)]
+    norms = [torch.stack(s + [torch.stack(s).sum()]).sqrt() for s in squares]
+    def apart(n, i): # 1 - cos = |a/|a| - b/|b||^2 / 2, which does not cancel; the norms are those of the i-th row
+        return (got[n].double() / norms[0][i] - want[n].double() / norms[1][i]).square().sum()
+
+    whole = torch.stack([apart(n, -1) for n in names]).sum()
+    cosine = torch.stack([apart(n, i) for i, n in enumerate(names)] + [whole]) / 2
+    out = torch.stack([cosine, (norms[0] / norms[1] - 1).abs()], 1).cpu().numpy()
+    zero = ((norms[0] == 0) & (norms[1] == 0)).cpu().numpy()
+    out[zero] = 0
+    return np.where(np.isfinite(out), out, np.inf)
 
 
 def distances(got, want, names):
     """{name: [1 - cosine, norm]}, root mean square over batches; "all": everything as one vector"""
-    out = {n: np.sqrt(np.mean([parts(g[n], w[n]) ** 2 for g, w in zip(got, want)], 0)) for n in names}
-    flat = [parts(*(torch.cat([v[n].reshape(-1) for n in names]) for v in pair)) for pair in zip(got, want)]
-    out["all"] = np.sqrt(np.mean(np.square(flat), 0))
-    return out
+    mean = np.sqrt(np.mean([parts(g, w, names) ** 2 for g, w in zip(got, want)], 0))
+    return dict(zip(names + ["all"], mean))
 
 
 def ratios(ours, theirs, names, k):

@@ -83,8 +83,6 @@ def normalised(images, said, device):
 def exact_fp32():
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if hasattr(torch, "set_float32_matmul_precision"):
-        torch.set_float32_matmul_precision("highest")
 
 
 # ---- batches: real pictures where there are some ----
