@@ -4,8 +4,8 @@
  * cuRAND's, the same as rng.c's, and so are the formulas in float. Where an element stands in memory (K,R,S,C) matters on the
  * way out alone, so the values do not depend on the layout, the launch or the number of GPUs.
  *
- * log, sin and cos are worked out in double and rounded once (off by at most 0.51 units in the last place of float). The C
- * library rounds a few arguments the other way; CUDA's own, off by 1 and 2 units, would use up the 4 that are allowed.
+ * log, sin and cos are worked out in double and rounded once, by rng.c's polynomials: C libraries and CUDA round some
+ * arguments differently, and then initial values would depend on the machine.
  *
  * Roofline: 4 bytes written an element, none read. Some 60 instructions an element (15 of Philox; 15 in double, which A100 and
  * H100 do at half rate) take about twice as long as the writing: the limiter is issue slots. */

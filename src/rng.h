@@ -24,7 +24,7 @@ float         cr_rng_normal(struct cr_rng *rng);                /* Box-Muller, t
 
 /* Initial weights: normal (0, 1) and uniform (-1, 1) of element `element` (index in OIHW order) of parameter number
  * `parameter`. Element e uses counter (e/4, parameter) and of its four words the pair (e%4)/2. The GPU draws the same
- * words and, by the same formula in float, the same values within 4 ulp. */
+ * words and, by the same formulas, the same values: within 4 ulp is the promise, equal to the bit what is seen. */
 float cr_init_normal(uint64_t seed, uint32_t parameter, uint64_t element);
 float cr_init_uniform(uint64_t seed, uint32_t parameter, uint64_t element);
 
