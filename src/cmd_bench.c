@@ -76,27 +76,52 @@ static cr_status run_step(struct bench *b) {
     return CR_OK;
 }
 
-/* A device that works beside the host is asked after every WINDOW steps, as a run is: each step's batch is copied while the
- * step before is under way. */
-static cr_status run_window(struct bench *b, int64_t steps, int64_t *taken) {
+static cr_status run_and_wait(struct bench *b, int64_t *taken) {
     const int64_t start = cr_time_ns();
-    for (int64_t i = 0; i < steps; i++) CR_TRY(run_step(b));
+    CR_TRY(run_step(b));
     CR_TRY(b->session.device->backend->sync(b->session.device));
-    *taken = (cr_time_ns() - start) / steps;
+    *taken = cr_time_ns() - start;
     return CR_OK;
 }
 
+/* Beside the host: as in a run, each step's batch is copied while the step before is under way, and nobody waits in between.
+ * Marks on the device stand a window of steps apart. */
+static cr_status time_windows(struct bench *b, int64_t window, int64_t windows, int64_t *times) {
+    struct cr_device      *device = b->session.device;
+    const struct cr_async *async  = device->backend->async;
+    cr_status              status = CR_OK;
+    void                 **mark;
+    CR_ALLOC(mark, (size_t)windows + 1);
+    for (int64_t i = 0; i <= windows; i++) CR_TRY_OUT(async->mark_open(device, &mark[i]));
+    for (int64_t i = 0; i <= windows; i++) { /* the first window fills the pipeline */
+        for (int64_t k = 0; k < window; k++) CR_TRY_OUT(run_step(b));
+        CR_TRY_OUT(async->mark_set(device, CR_LANE_COMPUTE, mark[i]));
+    }
+    CR_TRY_OUT(async->host_wait(device, mark[windows]));
+    for (int64_t i = 0; i < windows; i++) {
+        double seconds;
+        CR_TRY_OUT(async->elapsed(device, mark[i], mark[i + 1], &seconds));
+        times[i] = (int64_t)(seconds * 1e9 / (double)window);
+    }
+out:
+    for (int64_t i = 0; i <= windows; i++) async->mark_close(device, mark[i]);
+    cr_free(mark);
+    return status;
+}
+
 static cr_status bench_step(struct bench *b, bool json, struct cr_text *out) {
-    const int64_t window = b->session.device->backend->async ? CR_MIN((int64_t)WINDOW, b->steps) : 1, windows = b->steps / window;
+    const bool    async  = b->session.device->backend->async != NULL;
+    const int64_t window = async ? CR_MIN((int64_t)WINDOW, b->steps) : 1, windows = b->steps / window;
     int64_t      *times, first = 0, age = 0, other;
     char          parts[160];
     cr_status     status = CR_OK;
     CR_ALLOC(times, (size_t)windows);
     for (int64_t i = 0; i < WARMUP; i++) {
-        CR_TRY_OUT(run_window(b, 1, i ? &other : &first));
+        CR_TRY_OUT(run_and_wait(b, i ? &other : &first));
         if (i == 0) age = cr_process_age_ns();
     }
-    for (int64_t i = 0; i < windows; i++) CR_TRY_OUT(run_window(b, window, &times[i]));
+    if (async) CR_TRY_OUT(time_windows(b, window, windows, times));
+    for (int64_t i = 0; i < windows && !async; i++) CR_TRY_OUT(run_and_wait(b, &times[i]));
     double ms   = cr_cmd_median_ms(times, windows);
     double fast = (double)times[0] * 1e-6, slow = (double)times[windows - 1] * 1e-6;
     double images = (double)b->session.batch * (double)b->config.train.accumulate;
