@@ -1,5 +1,5 @@
-/* test_cudnn_support.c: has every convolution of the shipped configs a kernel on compute capability 8.0 and 9.0, in
- * every precision? cuDNN is asked about a GPU that is only described, so no GPU is needed, only the libraries. */
+/* test_cudnn_support.c: has every op of the shipped configs a kernel on compute capability 8.0 and 9.0, in every precision,
+ * plain and fused? cuDNN is asked about a GPU that is only described, so no GPU is needed, only the libraries. */
 #include "cuda.h"
 #include "cuda_libs.h"
 #include "cudnn_conv.h"
@@ -49,7 +49,8 @@ static bool is_new(const struct cr_program *p, const struct cr_op *op) {
 /* ---- one op, one program, one config ---- */
 
 struct tally {
-    int    cudnn, own, none;
+    int    cudnn, own, none; /* shapes of convolutions */
+    int    others;           /* ops that are none */
     size_t workspace; /* largest that cuDNN asks for */
 };
 
@@ -86,6 +87,21 @@ static void ask(int cc, const struct precision *precision, const struct cr_progr
                    (long long)w->dim[1], (long long)w->dim[2], (long long)w->dim[3]);
 }
 
+/* All other ops: rows decide by shapes and types alone. */
+static void ask_others(int cc, const struct precision *precision, const struct cr_program *p, struct tally *t) {
+    struct cuda_device device = {.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
+    int                index;
+    cr_cuda_rows_collect(&device);
+    device.base.rows = device.rows;
+    for (int i = 0; i < p->ops; i++) {
+        if (is_conv(p->op[i].kind)) continue;
+        t->others++;
+        if (!cr_row_find(&device.base, p, &p->op[i], 0, &index))
+            TEST_FAIL_("cc %d, %s, %s: no kernel for %s of layer %s", cc, precision->name, p->name, cr_op_info(p->op[i].kind)->name,
+                       p->op[i].layer >= 0 ? p->layer[p->op[i].layer] : "?");
+    }
+}
+
 static void ask_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
                         enum cr_program_kind kind, struct tally *t) {
     const int64_t     batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
@@ -98,6 +114,12 @@ static void ask_program(int cc, const struct precision *precision, const struct 
         if (is_new(&program, &program.op[i])) ask(cc, precision, &program, &program.op[i], t);
     }
     CHECK(convs > 0);
+    const struct cr_target anything = {.alignment = CR_CUDA_ALIGN};
+    const int              plain    = program.ops;
+    ask_others(cc, precision, &program, t);
+    REQUIRE_OK(cr_pass_fuse(&program, &anything));
+    CHECK(program.ops < plain);
+    ask_others(cc, precision, &program, t);
     cr_program_free(&program);
 }
 
@@ -118,7 +140,7 @@ static void ask_config(int cc, const struct precision *precision, const char *pa
 
 /* ---- cases ---- */
 
-static void every_convolution_of_the_shipped_configs_has_a_kernel(void) {
+static void every_op_of_the_shipped_configs_has_a_kernel(void) {
     NEED_LIBRARIES();
     char path[600];
     int  configs = 0;
@@ -140,9 +162,9 @@ static void every_convolution_of_the_shipped_configs_has_a_kernel(void) {
         closedir(dir);
         CHECK(configs >= 5);
         CHECK_INT(t.cudnn + t.own + t.none, seens);
-        printf("    cc %d.%d %s: %d shapes of %d configs: %d by cuDNN, %d by own rows, %d by none; workspace up to %zu "
-               "MiB; %.1f s\n",
-               cc / 10, cc % 10, precision->name, seens, configs, t.cudnn, t.own, t.none, t.workspace >> 20,
+        printf("    cc %d.%d %s: %d configs: %d convolution shapes, %d by cuDNN, %d by own rows, %d by none, workspace up to %zu MiB; "
+               "%d other ops; %.1f s\n",
+               cc / 10, cc % 10, precision->name, configs, seens, t.cudnn, t.own, t.none, t.workspace >> 20, t.others,
                (double)(cr_time_ns() - start) * 1e-9);
     }
 }
@@ -176,4 +198,4 @@ static void what_cannot_be_is_refused(void) {
     CHECK(!is_supported(CR_F16, CR_MATH_F16, 9)); /* cuDNN's answer, not ours */
 }
 
-TESTS(CASE(every_convolution_of_the_shipped_configs_has_a_kernel), CASE(what_cannot_be_is_refused))
+TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(what_cannot_be_is_refused))
