@@ -59,6 +59,8 @@ static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) 
     (void)cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->index);
     const double per_cycle = d->cc >= 90 ? 4096 : 2048; /* 16-bit matrix FLOPs a multiprocessor and cycle */
     d->base.caps.bytes_per_s = 0.875 * 2e3 * memory_khz * prop->memoryBusWidth / 8;
+    d->base.caps.tf32_share  = 0.5;
+    d->base.caps.f32_share   = 1.0 / 16; /* without matrix units, on 8.0 and 9.0 */
     d->base.caps.flops_per_s = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
     if (d->base.caps.bytes_per_s <= 0) d->base.caps.bytes_per_s = 1e12;
     if (d->base.caps.flops_per_s <= 0) d->base.caps.flops_per_s = 1e14;

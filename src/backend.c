@@ -63,6 +63,12 @@ void cr_device_close(struct cr_device *device) {
     if (device) device->backend->close(device);
 }
 
+double cr_device_flops(const struct cr_device *device, enum cr_math math) {
+    const struct cr_device_caps *caps  = &device->caps;
+    const double                 share = math == CR_MATH_TF32 ? caps->tf32_share : math == CR_MATH_F32 ? caps->f32_share : 0;
+    return share > 0 ? share * caps->flops_per_s : caps->flops_per_s;
+}
+
 const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program,
                                     const struct cr_op *op, int from, int *index) {
     const struct cr_kernel *const *rows = device->rows;

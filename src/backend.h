@@ -63,6 +63,7 @@ struct cr_device_options {
 struct cr_device_caps { /* for the roofline cost and the plan */
     size_t alignment;   /* of tensors, bytes */
     double bytes_per_s, flops_per_s;
+    double f32_share, tf32_share; /* of flops_per_s, for rows of that math; 0: all of it */
     bool   half;        /* has rows for 16-bit programs */
     char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
 };
@@ -131,6 +132,9 @@ const struct cr_backend *const *cr_backends(void);
 /* Opens the device that [train] device names (auto: the first available; `chosen` text is printed by the caller). */
 CR_MUST cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out);
 void              cr_device_close(struct cr_device *device); /* NULL is fine */
+
+/* FLOP/s that a row of this math can reach. */
+double cr_device_flops(const struct cr_device *device, enum cr_math math);
 
 /* First row from index `from` on that accepts the op (and is deterministic when the device must be); NULL: none.
  * *index gets its place in device->rows. */

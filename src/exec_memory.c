@@ -27,7 +27,8 @@ static cr_status target_select(void *self, const struct cr_program *p, const str
     if (!kernel) {
         struct cr_text text = {0};
         describe_op(p, op, &text);
-        cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s", device->backend->name, text.data ? text.data : "an op");
+        cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s (images N,H,W,C, filters K,R,S,C) on %s", device->backend->name,
+                                   text.data ? text.data : "an op", device->caps.text);
         cr_text_free(&text);
         return status;
     }

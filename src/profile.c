@@ -107,7 +107,8 @@ static void take_over(const struct timing *t, struct cr_profile *out) {
         struct cr_op_profile *o = &out->op[i];
         *o = (struct cr_op_profile){.op = i, .seconds = median(seconds_of(t, i, 0), t->passes)};
         cr_op_cost(out->program, &out->program->op[i], &o->bytes, &o->flops);
-        o->roof_s = CR_MAX(o->bytes / caps->bytes_per_s, o->flops / caps->flops_per_s);
+        const struct cr_kernel *row = t->device->rows[out->program->op[i].row];
+        o->roof_s = CR_MAX(o->bytes / caps->bytes_per_s, o->flops / cr_device_flops(t->device, row->math));
         out->sum_s += o->seconds;
     }
     out->whole_s = median(seconds_of(t, t->ops, 0), t->passes);
@@ -196,9 +197,10 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     }
     add_kinds(p, out);
     cr_text_add(out,
-                "\nroof: the longer of bytes at %.1f GB/s and FLOPs at %.3f TFLOP/s, what this device is taken to reach\n"
+                "\nroof: the longer of bytes at %.1f GB/s and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), what this device is taken to reach\n"
                 "sum of %d ops: %.3f ms; at the roof %.3f ms; the program run whole: %.3f ms (medians of %d passes)\n",
-                caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, p->program->ops, p->sum_s * 1e3, roof_of_all(p) * 1e3,
+                caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, cr_device_flops(p->device, CR_MATH_TF32) * 1e-12,
+                cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, roof_of_all(p) * 1e3,
                 p->whole_s * 1e3, p->passes);
 }
 

@@ -48,7 +48,7 @@ static void bench_line(const struct checkops_walk *w, const struct cr_kernel *ro
     char   shape[200];
     cr_op_cost(&unit->program, unit->op, &bytes, &flops);
     checkops_unit_text(unit, shape, sizeof shape);
-    const double roof = CR_MAX(bytes / w->device->caps.bytes_per_s, flops / w->device->caps.flops_per_s);
+    const double roof = CR_MAX(bytes / w->device->caps.bytes_per_s, flops / cr_device_flops(w->device, row->math));
     printf("     %-22s %9.1f us %7.2f GB/s %8.2f GFLOP/s %5.1f %% of the roof  %s\n", row->name, seconds * 1e6,
            bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roof / seconds, shape);
 }
