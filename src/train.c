@@ -247,7 +247,8 @@ static void introduce(const struct cr_run *run) {
         cr_log(CR_LOG_INFO, "%s", line);
     cr_text_free(&text);
     double pool = (double)s->memory.bytes[CR_REGION_POOL] / (1 << 20), store = (double)s->memory.bytes[CR_REGION_STORE] / (1 << 20);
-    cr_log(CR_LOG_INFO, "device  %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text, store, pool);
+    const char *precision = s->model.real == CR_F16 ? "fp16" : s->model.real == CR_BF16 ? "bf16" : s->device->options.tf32 ? "tf32" : "fp32";
+    cr_log(CR_LOG_INFO, "device  %s; %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text, precision, store, pool);
     cr_log(CR_LOG_INFO, "run     batch %" PRId64 " x %" PRId64 ", %" PRId64 " epochs of %" PRId64 " steps, to step %" PRId64 ", output %s",
            run->config.train.batch, run->config.train.accumulate, run->config.train.epochs, run->at.steps_per_epoch,
            run->total_steps, run->dir);
