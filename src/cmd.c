@@ -134,16 +134,22 @@ cr_status cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *prog
     cr_status               status = CR_OK;
     uint8_t                *pixel  = cr_alloc(images->bytes, 1);
     int32_t                *label  = cr_alloc(labels->bytes, 1);
-    if (!pixel || !label) {
+    int32_t                *box    = cr_alloc((size_t)labels->dim[0], 4 * sizeof *box); /* dy, dx, flip, 0 */
+    if (!pixel || !label || !box) {
         status = CR_NO_MEMORY(images->bytes + labels->bytes);
         goto out;
     }
     for (size_t i = 0; i < images->bytes; i++) pixel[i] = (uint8_t)cr_rng_u32(&rng);
     for (int64_t i = 0; i < labels->dim[0]; i++) label[i] = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
-    CR_TRY_OUT(cr_exec_feed(exec, pixel, label, NULL));
+    for (int64_t i = 0; i < labels->dim[0]; i++) {
+        for (int k = 0; k < 2; k++) box[4 * i + k] = (int32_t)cr_rng_below(&rng, 9) - 4;
+        box[4 * i + 2] = (int32_t)cr_rng_below(&rng, 2);
+    }
+    CR_TRY_OUT(cr_exec_feed(exec, pixel, label, box));
 out:
     cr_free(pixel);
     cr_free(label);
+    cr_free(box);
     return status;
 }
 

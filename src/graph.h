@@ -104,7 +104,7 @@ struct cr_op {
 enum cr_region {
     CR_REGION_STORE, /* persistent: parameters, gradients, optimizer state, running statistics, device-owned state */
     CR_REGION_POOL,  /* transient, planned */
-    CR_REGION_INPUT, /* the batch: images and labels, written by exec before a run */
+    CR_REGION_INPUT, /* the batch: images, labels and in training boxes, written by exec before a run */
     CR_REGIONS
 };
 const char *cr_region_name(enum cr_region region);
