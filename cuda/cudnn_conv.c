@@ -39,8 +39,11 @@ static enum cr_dtype dtype_of(enum cr_math math) {
 }
 
 /* The gradient of a filter is f32 in programs of every type. */
-static bool types_fit(const struct operands *o, const struct cr_op *op, enum cr_math math) {
+/* cuDNN says yes to tensors of 2^31 elements and more, which its engines do not promise to index: those are for own rows. */
+static bool fits(const struct operands *o, const struct cr_op *op, enum cr_math math) {
     const enum cr_dtype real = dtype_of(math), filter = op->kind == CR_OP_conv_wgrad ? CR_F32 : real;
+    for (int i = 0; i < CR_CUDNN_OPERANDS; i++)
+        if (cr_tensor_elems(o->tensor[i]) > INT32_MAX) return false;
     return o->tensor[CR_CUDNN_X]->dtype == real && o->tensor[CR_CUDNN_W]->dtype == filter &&
            o->tensor[CR_CUDNN_Y]->dtype == real;
 }
@@ -159,7 +162,7 @@ cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_o
     struct cudnn_place      place;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
     *out = (struct cudnn_support){0};
-    if (!types_fit(&o, op, math)) return CR_OK;
+    if (!fits(&o, op, math)) return CR_OK;
     const struct conv_key key = key_of(&o, op, math);
     CR_TRY(cr_cudnn_place_described(cc, &place));
     cr_status status = find_plans(place, &key, 1, &plans);
@@ -180,7 +183,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
                     enum cr_math math) {
     const struct operands    o = operands_of(p, op);
     struct cudnn_conv_plans *plans;
-    if (!types_fit(&o, op, math)) return false;
+    if (!fits(&o, op, math)) return false;
     if (cr_cudnn_conv_plans(cuda_of(device), p, op, math, 1, &plans) == CR_OK) return plans->plans > 0;
     cr_error_clear();
     return true;

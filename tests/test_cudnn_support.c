@@ -169,16 +169,16 @@ static void every_op_of_the_shipped_configs_has_a_kernel(void) {
     }
 }
 
-/* One op `conv` of its own: x 2,8,8,8 by a 3x3 filter; y is `P` pixels a side, 8 are right. */
-static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) {
+/* One op `conv` of its own: x N,8,8,8 by a 3x3 filter; y is `P` pixels a side, 8 are right. */
+static bool is_supported_for(int64_t N, enum cr_dtype real, enum cr_math math, int64_t P) {
     struct cr_store      store = {.real = CR_F32, .half = CR_F32};
     struct cudnn_support s     = {0};
     struct cr_program    p;
     cr_program_init(&p, "alone", &store);
     struct cr_op op       = cr_op_make(CR_OP_conv, cr_program_layer(&p, "alone"));
-    op.in[CR_IN_conv_x]   = cr_tensor_add(&p, "x", real, CR_REGION_POOL, 2, 8, 8, 8);
+    op.in[CR_IN_conv_x]   = cr_tensor_add(&p, "x", real, CR_REGION_POOL, N, 8, 8, 8);
     op.in[CR_IN_conv_w]   = cr_tensor_add(&p, "w", real, CR_REGION_POOL, 8, 3, 3, 8);
-    op.out[CR_OUT_conv_y] = cr_tensor_add(&p, "y", real, CR_REGION_POOL, 2, P, P, 8);
+    op.out[CR_OUT_conv_y] = cr_tensor_add(&p, "y", real, CR_REGION_POOL, N, P, P, 8);
     op.attr.conv          = (struct cr_conv_attr){.stride = 1, .pad = 1};
     if (cr_cudnn_support(90, &p, &op, math, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     cr_program_free(&p);
@@ -186,8 +186,12 @@ static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) {
     return s.supported;
 }
 
+static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) { return is_supported_for(2, real, math, P); }
+
 static void what_cannot_be_is_refused(void) {
     NEED_LIBRARIES();
+    CHECK(is_supported_for((1 << 22) - 1, CR_F16, CR_MATH_F16, 8)); /* 512 elements an image */
+    CHECK(!is_supported_for(1 << 22, CR_F16, CR_MATH_F16, 8));
     CHECK(is_supported(CR_F32, CR_MATH_F32, 8));
     CHECK(is_supported(CR_F32, CR_MATH_TF32, 8));
     CHECK(is_supported(CR_F16, CR_MATH_F16, 8));
