@@ -32,8 +32,12 @@ cr_status cr_cublas_fail(cublasStatus_t error, const char *what, const char *fil
 static const char *count_error_text(cudaError_t error) {
     switch (error) {
     case cudaErrorNoDevice: return "no NVIDIA GPU was found on this machine";
-    case cudaErrorInsufficientDriver:
-        return "the NVIDIA driver is missing or older than this build's CUDA (see cresnet --version and nvidia-smi): install a newer one";
+    case cudaErrorInsufficientDriver: {
+        int version = 0; /* 0: no driver at all */
+        (void)cudaDriverGetVersion(&version);
+        return version == 0 ? "no NVIDIA driver was found on this machine"
+                            : "the NVIDIA driver (nvidia-smi) is older than this build's CUDA (cresnet --version): install a newer one";
+    }
     default: return "the NVIDIA driver does not answer (try nvidia-smi)";
     }
 }

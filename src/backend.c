@@ -47,6 +47,11 @@ static cr_status choose_named(const char *name, const struct cr_backend **out) {
     return CR_OK;
 }
 
+cr_status cr_device_check(enum cr_device_kind kind) {
+    const struct cr_backend *backend;
+    return kind == CR_DEVICE_CUDA ? choose_named("cuda", &backend) : CR_OK;
+}
+
 cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out) {
     const struct cr_backend *backend = NULL;
     switch (kind) {

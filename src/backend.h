@@ -129,6 +129,8 @@ extern const struct cr_backend cr_backend_cpu;
 /* All compiled-in backends, best first; ends with NULL. */
 const struct cr_backend *const *cr_backends(void);
 
+/* Is the device that [train] device names there? Asked before anything slow begins; opens nothing. */
+CR_MUST cr_status cr_device_check(enum cr_device_kind kind);
 /* Opens the device that [train] device names (auto: the first available; `chosen` text is printed by the caller). */
 CR_MUST cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out);
 void              cr_device_close(struct cr_device *device); /* NULL is fine */

@@ -217,6 +217,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     CR_TRY(choose_dir(given, o, run));
     if (run->from) CR_TRY(stored_config(given, o, run));
     else CR_TRY(copy_config(given, o, run));
+    CR_TRY(cr_device_check(run->config.train.device));
     CR_TRY(open_data(run)); /* before anything is written: a wrong data.root leaves no empty run behind */
     CR_TRY(cr_ckpt_prepare_dir(run->dir));
     CR_TRY(lock_dir(run));

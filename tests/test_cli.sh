@@ -111,13 +111,15 @@ run plan tiny.ini --which stp; expect "--which" 2 "must be one of"
 run plan tiny.ini --after foo; expect "--after" 2 "must be one of"
 run predict tiny.ini a.png -k 9; expect "-k" 2 "1 to 5"
 # Where there is a GPU, test_cuda_* and gpu-check.sh have the say.
-if "$bin" --version 2>/dev/null | grep -q '^device cuda *NVIDIA'; then skip "device cuda without a GPU: there is one"; else
+if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available'; then skip "device cuda without a GPU: there is one"; else
     run train tiny.ini --device cuda -o nogpu; expect "--device cuda without a GPU" 1 "device cuda" "--device cpu"
     [ "$(wc -l <stderr)" -le 2 ] && [ ! -d nogpu/step-1 ] && pass || fail "--device cuda without a GPU says more than it must: $(cat stderr)"
 fi
 run train tiny.ini --device cpu train.precision=bf16 -o half; expect "bf16 on the CPU" 2 "precision" "needs a GPU"
 run train tiny.ini train.precision=fp8 -o half; expect "unknown precision" 2 "fp16" "bf16"
 run train tiny.ini train.loss_scale=-1 -o half; expect "loss scale out of range" 2 "loss_scale"
+run --version; expect "--version, CUDA" 0 "CUDA  "
+run train tiny.ini train.gpu=-1 -o half; expect "train.gpu out of range" 2 "[train] gpu" "from 0 to 1023"
 run help keys; expect "help keys, GPU" 0 "loss_scale" "gpu" "precision"
 run bench init tiny.ini --device cpu; expect "bench init" 0 "one thread"
 run check tiny.ini --devices tpu; expect "--devices" 2 "unknown device tpu"
