@@ -33,6 +33,7 @@ int cr_status_exit(cr_status status) {
 
 static _Thread_local char error_message[4096];
 static _Thread_local char error_trail[1024];
+static _Thread_local int  error_holds;
 
 /* Paths in messages start at the tree's root whatever directory the build used. */
 static const char *short_path(const char *file) {
@@ -47,17 +48,19 @@ static const char *short_path(const char *file) {
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) {
     char    text[sizeof error_message]; /* the message may quote the previous one */
     va_list args;
+    CR_ASSERT(status != CR_OK);
+    if (error_holds) return status;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     memcpy(error_message, text, sizeof text);
     snprintf(error_trail, sizeof error_trail, "%s:%d", short_path(file), line);
-    CR_ASSERT(status != CR_OK);
     return status;
 }
 
 cr_status cr_error_forward(cr_status status, const char *file, int line) {
     size_t used = strlen(error_trail);
+    if (error_holds) return status;
     snprintf(error_trail + used, sizeof error_trail - used, " < %s:%d", short_path(file), line);
     return status;
 }
@@ -66,8 +69,15 @@ const char *cr_error_message(void) { return error_message; }
 const char *cr_error_trail(void) { return error_trail; }
 
 void cr_error_clear(void) {
+    if (error_holds) return;
     error_message[0] = 0;
     error_trail[0]   = 0;
+}
+
+void cr_error_hold(void) { error_holds++; }
+void cr_error_let_go(void) {
+    CR_ASSERT(error_holds > 0);
+    error_holds--;
 }
 
 void cr_assert_failed(const char *what, const char *file, int line) {

@@ -55,6 +55,10 @@ cr_status   cr_error_forward(cr_status status, const char *file, int line);
 const char *cr_error_message(void); /* "" when none; valid until the next error of this thread */
 const char *cr_error_trail(void);   /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
 void        cr_error_clear(void);
+/* Between the two the trail stays as it is: cleaning up after an error may meet others, and the first is what the user must
+ * read. They nest. */
+void cr_error_hold(void);
+void cr_error_let_go(void);
 
 /* Ends in the status itself, so that compilers see that a failure is never CR_OK. */
 #define CR_FAIL(status, ...) (cr_error_set((status), __FILE__, __LINE__, __VA_ARGS__), (status))

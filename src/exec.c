@@ -130,7 +130,9 @@ out:
 static void close_async(struct cr_exec *exec) {
     const struct cr_async *async  = async_of(exec);
     struct cr_device      *device = device_of(exec);
-    if (device->backend->sync(device) != CR_OK) cr_error_clear(); /* told by the call that met it first */
+    cr_error_hold(); /* a fault was told by the call that met it first, and its message is not printed yet */
+    (void)device->backend->sync(device);
+    cr_error_let_go();
     async->recording_close(device, exec->recording);
     async->mark_close(device, exec->begun);
     for (int i = 0; i < CR_EXEC_RESULTS; i++) async->mark_close(device, exec->ready[i]);
@@ -185,6 +187,7 @@ cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_
 cr_status cr_exec_poison(struct cr_exec *exec) {
     size_t largest = 1;
     for (int t = 0; t < exec->program->tensors; t++) largest = CR_MAX(largest, exec->program->tensor[t].bytes);
+    cr_free(exec->poison);
     CR_ALLOC(exec->poison, largest);
     memset(exec->poison, 0xff, largest);
     return CR_OK;
@@ -281,7 +284,9 @@ static cr_status record(struct cr_exec *exec, const struct cr_step_block *step) 
     cr_status status = launch_range(exec, step, 0, exec->program->ops - 1);
     if (status == CR_OK) return async->record_end(device_of(exec), &exec->recording);
     void *half = NULL;
+    cr_error_hold(); /* what a spoilt recording says is not why it is spoilt */
     if (async->record_end(device_of(exec), &half) == CR_OK) async->recording_close(device_of(exec), half);
+    cr_error_let_go();
     return status;
 }
 

@@ -1,0 +1,188 @@
+/* test_exec_async.c: exec on a device that works beside the host, without a GPU: the CPU device behind a cr_async that does
+ * all at once and fails when told to. What is asked: the first error is the one that is read, and nothing is left behind. */
+#include "data_support.h"
+#include "exec.h"
+#include "model.h"
+
+static const char *const tiny[] = {"model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.classes=3",
+                                   "data.kind=synthetic", "data.image_size=8", "train.device=cpu", "train.threads=1"};
+
+/* ---- the device ---- */
+
+static bool      faulty, recording;
+static long long marks_closed;
+
+static cr_status fault(const char *where) { return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where); }
+
+static cr_status fake_sync(struct cr_device *d) { return (void)d, faulty ? fault("sync") : CR_OK; }
+static cr_status fake_new(struct cr_device *d, size_t bytes, void **out) {
+    (void)d;
+    void *p = cr_alloc(bytes, 1);
+    if (!p) return CR_NO_MEMORY(bytes);
+    *out = p;
+    return CR_OK;
+}
+static void fake_free(struct cr_device *d, void *p) { (void)d, cr_free(p); }
+static cr_status fake_copy(struct cr_device *d, enum cr_lane lane, void *dst, const void *src, size_t bytes) {
+    (void)d, (void)lane;
+    memcpy(dst, src, bytes);
+    return CR_OK;
+}
+static cr_status fake_mark_open(struct cr_device *d, void **mark) { return fake_new(d, 1, mark); }
+static void fake_mark_close(struct cr_device *d, void *mark) { (void)d, marks_closed += mark != NULL, cr_free(mark); }
+static cr_status fake_mark(struct cr_device *d, enum cr_lane lane, void *mark) { return (void)d, (void)lane, (void)mark, CR_OK; }
+static cr_status fake_wait(struct cr_device *d, void *mark) { return (void)mark, fake_sync(d); }
+static cr_status fake_begin(struct cr_device *d) { return (void)d, recording = true, CR_OK; }
+static cr_status fake_end(struct cr_device *d, void **out) {
+    recording = false;
+    return faulty ? fault("record_end") : fake_new(d, 1, out);
+}
+static cr_status fake_replay(struct cr_device *d, void *r) { return (void)d, (void)r, CR_OK; }
+static void fake_push(const char *name) { (void)name; }
+static void fake_pop(void) {}
+
+static const struct cr_async fake_async = {
+    .host_reserve = fake_new, .host_release = fake_free, .put = fake_copy, .get = fake_copy, .move = fake_copy,
+    .mark_open = fake_mark_open, .mark_close = fake_mark_close, .mark_set = fake_mark, .lane_wait = fake_mark,
+    .host_wait = fake_wait, .record_begin = fake_begin, .record_end = fake_end, .replay = fake_replay,
+    .recording_close = fake_free, .range_push = fake_push, .range_pop = fake_pop};
+
+/* ---- a bound evaluation program ---- */
+
+struct bound { /* what an exec stands on */
+    struct cr_config   config;
+    struct cr_model    model;
+    struct cr_backend  backend;
+    struct cr_device  *device;
+    struct cr_program  program;
+    struct cr_memory   memory;
+    const struct cr_kernel *rows[512];
+    struct cr_kernel   broken;
+};
+
+static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
+    (void)d, (void)call;
+    if (!recording) return CR_OK;
+    faulty = true;
+    return CR_FAIL(CR_ERR_DEVICE, "the cause");
+}
+
+/* With `breaks`, the first op's kernel does nothing but fail while it is recorded. */
+static cr_status bound_open(struct bound *b, bool breaks) {
+    const struct cr_device_options options = {.threads = 1, .ref_only = true};
+    const struct cr_compile_options how    = {.reuse = true};
+    const struct cr_program *all[]         = {&b->program};
+    int                      count         = 0;
+    *b = (struct bound){.backend = cr_backend_cpu};
+    b->backend.async = &fake_async;
+    b->backend.sync  = fake_sync;
+    CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
+    CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
+    b->device->backend      = &b->backend;
+    struct cr_target target = cr_device_target(b->device);
+    CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
+    CR_TRY(cr_compile(&b->program, &target, &how));
+    for (const struct cr_kernel *const *row = b->device->rows; *row; row++) b->rows[count++] = *row;
+    b->broken        = *b->rows[b->program.op[0].row];
+    b->broken.launch = launch_breaks;
+    if (breaks) b->rows[b->program.op[0].row] = &b->broken;
+    b->device->rows = b->rows;
+    return cr_memory_open(&b->memory, b->device, &b->model.store, all, 1);
+}
+
+static void bound_close(struct bound *b) {
+    faulty = recording = false;
+    cr_memory_close(&b->memory);
+    cr_program_free(&b->program);
+    cr_device_close(b->device);
+    cr_model_close(&b->model);
+    cr_config_close(&b->config);
+}
+
+/* ---- cases ---- */
+
+static void the_first_error_outlives_closing_a_faulty_device(void) {
+    struct bound    b;
+    struct cr_exec *exec;
+    struct cr_step_block  step = {0};
+    struct cr_exec_result r;
+    REQUIRE_OK(bound_open(&b, false));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    faulty = true;
+    CHECK_STATUS(cr_exec_result(exec, 1, &r), CR_ERR_DEVICE);
+    char told[256];
+    snprintf(told, sizeof told, "%s", cr_error_message());
+    CHECK(*told != 0);
+    cr_exec_close(exec);
+    CHECK_STR(cr_error_message(), told); /* main prints it after all is closed */
+    bound_close(&b);
+}
+
+static void closing_a_faulty_device_says_nothing_itself(void) {
+    struct bound    b;
+    struct cr_exec *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    cr_error_clear();
+    faulty = true;
+    cr_exec_close(exec);
+    CHECK_STR(cr_error_message(), "");
+    bound_close(&b);
+}
+
+static void a_broken_recording_tells_the_cause(void) {
+    struct bound         b;
+    struct cr_exec      *exec;
+    struct cr_step_block step = {0};
+    REQUIRE_OK(bound_open(&b, true));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    CHECK_STATUS(cr_exec_run(exec, &step), CR_ERR_DEVICE);
+    CHECK(strstr(cr_error_message(), "the cause") != NULL);
+    cr_exec_close(exec);
+    CHECK(strstr(cr_error_message(), "the cause") != NULL);
+    bound_close(&b);
+}
+
+static void opening_survives_failing_allocations(void) {
+    struct bound    b;
+    struct cr_exec *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    const int64_t live = cr_alloc_live();
+    for (int64_t n = 1; !test_failures_; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_exec_open(&b.program, &b.memory, &exec);
+        cr_alloc_fail_at(0);
+        if (status == CR_OK) {
+            CHECK(n > CR_EXEC_RESULTS + 2); /* result, marks, ops */
+            cr_exec_close(exec);
+        } else CHECK_STATUS(status, CR_ERR_MEMORY);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+    }
+    CHECK(marks_closed > 0);
+    bound_close(&b);
+}
+
+/* Ring included. */
+static void memory_survives_failing_allocations(void) {
+    struct bound     b;
+    struct cr_memory m;
+    REQUIRE_OK(bound_open(&b, false));
+    const struct cr_program *all[] = {&b.program};
+    const int64_t            live  = cr_alloc_live();
+    for (int64_t n = 1; !test_failures_; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_memory_open(&m, b.device, &b.model.store, all, 1);
+        cr_alloc_fail_at(0);
+        if (status == CR_OK) cr_memory_close(&m);
+        else CHECK_STATUS(status, CR_ERR_MEMORY);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+    }
+    bound_close(&b);
+}
+
+TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
+      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations), CASE(memory_survives_failing_allocations))
