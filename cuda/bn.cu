@@ -4,77 +4,110 @@
 
 /* ---- bn_stats: sizeof(T) bytes an element, limited by memory ------------------------------------------------------- */
 
-template <typename T> struct stats_terms {
+template <typename T, int N> struct stats_terms {
     using Type = T;
-    enum { INPUTS = 1, BATCH = sizeof(T) == 4 ? 4 : 8, RESIDENT = sizeof(T) == 4 ? 3 : 2 };
-    const T *in[1];
-    __device__ __forceinline__ float centre(int64_t) const { return 0; }
-    __device__ __forceinline__ void  add(const float (&x)[1], float, float *a, float *b) const {
-        *a += x[0];
-        *b = fmaf(x[0], x[0], *b);
+    enum { LANES = N, INPUTS = 1, SUMS = 2, BATCH = N == 8 ? 4 : 8, RESIDENT = 4 };
+    static constexpr bool READS_BITS = false, WRITES = false;
+    const T              *in[1];
+    const uint8_t        *bits;
+    T                    *out;
+    float                *stats;
+    struct Coef {};
+    __device__ __forceinline__ void coef(Coef *, int64_t, int64_t) const {}
+    __device__ __forceinline__ void add(const Coef &, const float (&x)[1][N], unsigned, float (&acc)[2][N], float (&)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            acc[0][i] += x[0][i];
+            acc[1][i] = fmaf(x[0][i], x[0][i], acc[1][i]);
+        }
     }
-    __device__ __forceinline__ double finish(int64_t, double squares) const { return squares; }
+    __device__ __forceinline__ void put(int which, int64_t c, int64_t C, double sum) const { stats[which * C + c] = (float)sum; }
 };
 
+template <typename T> static size_t stats_bytes(int64_t pixels, int64_t C, int multiprocessors) {
+    if (C % ck_lanes<T>() == 0) return sums_bytes<stats_terms<T, ck_lanes<T>()>>(pixels, C, multiprocessors);
+    return sums_bytes<stats_terms<T, 1>>(pixels, C, multiprocessors);
+}
 size_t ck_bn_stats_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors) {
-    CK_BY_TYPE(type, return sums_bytes<stats_terms<T>>(pixels, channels, multiprocessors));
+    CK_BY_TYPE(type, return stats_bytes<T>(pixels, channels, multiprocessors));
     return 0;
 }
 
-template <typename T>
-static cudaError_t stats_launch(const void *x, float *stats, void *workspace, int64_t pixels, int64_t channels,
-                                int multiprocessors, cudaStream_t stream) {
-    const stats_terms<T> terms = {{(const T *)x}};
-    return sums_launch(terms, pixels, channels, stats, workspace, multiprocessors, stream);
+template <typename T, int N>
+static cudaError_t stats_run(const void *x, float *stats, void *workspace, int64_t pixels, int64_t channels,
+                             int multiprocessors, cudaStream_t stream) {
+    const stats_terms<T, N> terms = {{(const T *)x}, NULL, NULL, stats};
+    return sums_launch(terms, pixels, channels, workspace, multiprocessors, stream);
 }
 
 cudaError_t ck_bn_stats(enum ck_type type, const void *x, float *stats, void *workspace, int64_t pixels, int64_t channels,
                         int multiprocessors, cudaStream_t stream) {
-    CK_BY_TYPE(type, return stats_launch<T>(x, stats, workspace, pixels, channels, multiprocessors, stream));
+    CK_BY_TYPE(type, return channels % ck_lanes<T>() == 0
+                                ? stats_run<T, ck_lanes<T>()>(x, stats, workspace, pixels, channels, multiprocessors, stream)
+                                : stats_run<T, 1>(x, stats, workspace, pixels, channels, multiprocessors, stream));
     return cudaErrorInvalidValue;
 }
 
 /* ---- per channel: C threads, in double (a variance is a difference of large numbers); limited by the launch ---------- */
 
-enum { CHANNEL_THREADS = 128 };
+enum { CHANNEL_THREADS = 64 }; /* few: the blocks' loads spread over more multiprocessors */
+
+/* What is the same for all channels is divided once, on the host; a division in double takes as long as a load here. */
+struct finalize_factors {
+    double inverse, unbiased, keep, take; /* 1/M, M/(M-1), 1-momentum, momentum */
+};
+
+static __device__ __forceinline__ void put_half(void *half, enum ck_type type, int64_t i, float value) {
+    if (type == CK_F16) ((__half *)half)[i] = ck_round<__half>(value);
+    else ((__nv_bfloat16 *)half)[i] = ck_round<__nv_bfloat16>(value);
+}
 
 /* The batch is normalised by the biased variance; the running variance takes the unbiased one. Running statistics of a
  * channel whose sums are not finite stay as they are. */
-static __global__ void finalize_kernel(struct ck_bn_finalize a) {
+static __global__ void __launch_bounds__(CHANNEL_THREADS)
+    finalize_kernel(const struct ck_bn_finalize a, const struct finalize_factors k) {
     const int64_t c = (int64_t)blockIdx.x * CHANNEL_THREADS + threadIdx.x, C = a.channels;
     if (c >= C) return;
-    const double M = (double)a.count, m = (double)a.momentum, old_mean = (double)a.old_mean[c], old_var = (double)a.old_var[c];
-    const double mean = (double)a.stats[c] / M;
-    double       var  = (double)a.stats[C + c] / M - mean * mean;
+    const float  sum = a.stats[c], squares = a.stats[C + c], gamma = a.gamma[c], beta = a.beta[c];
+    const float  old_mean = a.old_mean[c], old_var = a.old_var[c];
+    const double mean = (double)sum * k.inverse;
+    double       var  = (double)squares * k.inverse - mean * mean;
     if (var < 0) var = 0; /* rounding; NaN stays NaN */
-    const double rstd = 1 / sqrt(var + (double)a.eps), scale = (double)a.gamma[c] * rstd;
+    const double rstd = rsqrt(var + (double)a.eps), scale = (double)gamma * rstd;
+    const float  bias = (float)((double)beta - mean * scale);
     a.saved[c]     = (float)mean;
     a.saved[C + c] = (float)rstd;
     a.coef[c]      = (float)scale;
-    a.coef[C + c]  = (float)((double)a.beta[c] - mean * scale);
-    const bool   finite   = isfinite(mean) && isfinite(var);
-    const double unbiased = a.count > 1 ? var * M / (M - 1) : var;
-    a.new_mean[c] = (float)(finite ? (1 - m) * old_mean + m * mean : old_mean);
-    a.new_var[c]  = (float)(finite ? (1 - m) * old_var + m * unbiased : old_var);
+    a.coef[C + c]  = bias;
+    if (a.coef_half) {
+        put_half(a.coef_half, a.half, c, (float)scale);
+        put_half(a.coef_half, a.half, C + c, bias);
+    }
+    const bool finite = isfinite(mean) && isfinite(var);
+    a.new_mean[c]     = finite ? (float)(k.keep * (double)old_mean + k.take * mean) : old_mean;
+    a.new_var[c]      = finite ? (float)(k.keep * (double)old_var + k.take * (var * k.unbiased)) : old_var;
 }
 
 cudaError_t ck_bn_finalize(const struct ck_bn_finalize *args, cudaStream_t stream) {
-    finalize_kernel<<<ck_blocks(args->channels, CHANNEL_THREADS, INT64_MAX), CHANNEL_THREADS, 0, stream>>>(*args);
+    const double                  M = (double)args->count, m = (double)args->momentum;
+    const struct finalize_factors k = {1 / M, args->count > 1 ? M / (M - 1) : 1, 1 - m, m};
+    finalize_kernel<<<ck_blocks(args->channels, CHANNEL_THREADS, INT64_MAX), CHANNEL_THREADS, 0, stream>>>(*args, k);
     return cudaGetLastError();
 }
 
-static __global__ void coef_kernel(const float *gamma, const float *beta, const float *mean, const float *var, float *coef,
-                                   int64_t C, float eps) {
-    const int64_t c = (int64_t)blockIdx.x * CHANNEL_THREADS + threadIdx.x;
+static __global__ void __launch_bounds__(CHANNEL_THREADS) coef_kernel(const struct ck_bn_coef a) {
+    const int64_t c = (int64_t)blockIdx.x * CHANNEL_THREADS + threadIdx.x, C = a.channels;
     if (c >= C) return;
-    const double scale = (double)gamma[c] / sqrt((double)var[c] + (double)eps);
-    coef[c]            = (float)scale;
-    coef[C + c]        = (float)((double)beta[c] - (double)mean[c] * scale);
+    const double scale = (double)a.gamma[c] / sqrt((double)a.var[c] + (double)a.eps);
+    const float  bias  = (float)((double)a.beta[c] - (double)a.mean[c] * scale);
+    a.coef[c]          = (float)scale;
+    a.coef[C + c]      = bias;
+    if (!a.coef_half) return;
+    put_half(a.coef_half, a.half, c, (float)scale);
+    put_half(a.coef_half, a.half, C + c, bias);
 }
 
-cudaError_t ck_bn_coef(const float *gamma, const float *beta, const float *mean, const float *var, float *coef, int64_t channels,
-                       float eps, cudaStream_t stream) {
-    coef_kernel<<<ck_blocks(channels, CHANNEL_THREADS, INT64_MAX), CHANNEL_THREADS, 0, stream>>>(gamma, beta, mean, var, coef,
-                                                                                                 channels, eps);
+cudaError_t ck_bn_coef(const struct ck_bn_coef *args, cudaStream_t stream) {
+    coef_kernel<<<ck_blocks(args->channels, CHANNEL_THREADS, INT64_MAX), CHANNEL_THREADS, 0, stream>>>(*args);
     return cudaGetLastError();
 }

@@ -1,14 +1,16 @@
 /* bn_apply.cu: y = act(x*scale + bias + add), and the gradient through a BN whose statistics are fixed. See bn_point.cuh for
  * how channels meet threads, and for the limiter.
  *
- * Bytes an element (2 in 16 bits, 4 in f32, times): bn_apply 2, with add 3; channel_scale 2. */
+ * Bytes an element (2 in 16 bits, 4 in f32, times): bn_apply 2, with add 3; channel_scale 2. A mask is 1/8 byte more. */
 #include "bn_point.cuh"
 
-template <typename T, bool RELU> struct apply_map {
+template <typename T, bool RELU, bool MASK> struct apply_map {
     using Type = T;
     enum { INPUTS = 1, UNROLL = 4, RESIDENT = 4 };
+    static constexpr bool READS_BITS = false, WRITES_BITS = MASK;
     const T     *in[1];
     T           *out;
+    uint8_t     *out_bits;
     const float *scale_bias;
     template <int N> struct Coef {
         float scale[N], bias[N];
@@ -17,7 +19,8 @@ template <typename T, bool RELU> struct apply_map {
         point_channels<N>(scale_bias, c, C, k->scale);
         point_channels<N>(scale_bias + C, c, C, k->bias);
     }
-    template <int N> __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[1][N], float (&y)[N]) const {
+    template <int N>
+    __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[1][N], unsigned, float (&y)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float v = fmaf(in[0][i], k.scale[i], k.bias[i]);
@@ -27,11 +30,13 @@ template <typename T, bool RELU> struct apply_map {
 };
 
 /* `add` as it is. */
-template <typename T, bool RELU> struct apply_add_map {
+template <typename T, bool RELU, bool MASK> struct apply_add_map {
     using Type = T;
     enum { INPUTS = 2, UNROLL = 2, RESIDENT = 4 };
+    static constexpr bool READS_BITS = false, WRITES_BITS = MASK;
     const T     *in[2]; /* x, add */
     T           *out;
+    uint8_t     *out_bits;
     const float *scale_bias;
     template <int N> struct Coef {
         float scale[N], bias[N];
@@ -40,7 +45,8 @@ template <typename T, bool RELU> struct apply_add_map {
         point_channels<N>(scale_bias, c, C, k->scale);
         point_channels<N>(scale_bias + C, c, C, k->bias);
     }
-    template <int N> __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[2][N], float (&y)[N]) const {
+    template <int N>
+    __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[2][N], unsigned, float (&y)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float v = fmaf(in[0][i], k.scale[i], k.bias[i]) + in[1][i];
@@ -50,11 +56,13 @@ template <typename T, bool RELU> struct apply_add_map {
 };
 
 /* `add` through a BN of its own; the two biases are one number. */
-template <typename T, bool RELU> struct apply_pair_map {
+template <typename T, bool RELU, bool MASK> struct apply_pair_map {
     using Type = T;
     enum { INPUTS = 2, UNROLL = 2, RESIDENT = 4 };
+    static constexpr bool READS_BITS = false, WRITES_BITS = MASK;
     const T     *in[2];
     T           *out;
+    uint8_t     *out_bits;
     const float *scale_bias, *add_scale_bias;
     template <int N> struct Coef {
         float scale[N], add_scale[N], bias[N];
@@ -68,7 +76,8 @@ template <typename T, bool RELU> struct apply_pair_map {
 #pragma unroll
         for (int i = 0; i < N; i++) k->bias[i] += add_bias[i];
     }
-    template <int N> __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[2][N], float (&y)[N]) const {
+    template <int N>
+    __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[2][N], unsigned, float (&y)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float v = fmaf(in[0][i], k.scale[i], fmaf(in[1][i], k.add_scale[i], k.bias[i]));
@@ -80,6 +89,7 @@ template <typename T, bool RELU> struct apply_pair_map {
 template <typename T> struct scale_map {
     using Type = T;
     enum { INPUTS = 1, UNROLL = 4, RESIDENT = 4 };
+    static constexpr bool READS_BITS = false, WRITES_BITS = false;
     const T     *in[1];
     T           *out;
     const float *factor;
@@ -89,7 +99,8 @@ template <typename T> struct scale_map {
     template <int N> __device__ __forceinline__ void coef(Coef<N> *k, int64_t c, int64_t C) const {
         point_channels<N>(factor, c, C, k->scale);
     }
-    template <int N> __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[1][N], float (&dx)[N]) const {
+    template <int N>
+    __device__ __forceinline__ void apply(const Coef<N> &k, const float (&in)[1][N], unsigned, float (&dx)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) dx[i] = in[0][i] * k.scale[i];
     }
@@ -97,25 +108,27 @@ template <typename T> struct scale_map {
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-template <typename T, bool RELU>
+template <typename T, bool RELU, bool MASK>
 static cudaError_t apply_launch(const struct ck_bn_apply *a, int multiprocessors, cudaStream_t stream) {
     const T *x = (const T *)a->x, *add = (const T *)a->add;
     T       *y = (T *)a->y;
     if (!add) {
-        const apply_map<T, RELU> map = {{x}, y, a->coef};
+        const apply_map<T, RELU, MASK> map = {{x}, y, a->mask, a->coef};
         return point_launch(map, a->pixels, a->channels, multiprocessors, stream);
     }
     if (!a->add_coef) {
-        const apply_add_map<T, RELU> map = {{x, add}, y, a->coef};
+        const apply_add_map<T, RELU, MASK> map = {{x, add}, y, a->mask, a->coef};
         return point_launch(map, a->pixels, a->channels, multiprocessors, stream);
     }
-    const apply_pair_map<T, RELU> map = {{x, add}, y, a->coef, a->add_coef};
+    const apply_pair_map<T, RELU, MASK> map = {{x, add}, y, a->mask, a->coef, a->add_coef};
     return point_launch(map, a->pixels, a->channels, multiprocessors, stream);
 }
 
 cudaError_t ck_bn_apply(const struct ck_bn_apply *a, int multiprocessors, cudaStream_t stream) {
-    CK_BY_TYPE(a->type, return a->relu ? apply_launch<T, true>(a, multiprocessors, stream)
-                                       : apply_launch<T, false>(a, multiprocessors, stream));
+    if (a->mask && (!a->relu || a->channels % 8 != 0)) return cudaErrorInvalidValue;
+    CK_BY_TYPE(a->type, return a->mask   ? apply_launch<T, true, true>(a, multiprocessors, stream)
+                               : a->relu ? apply_launch<T, true, false>(a, multiprocessors, stream)
+                                         : apply_launch<T, false, false>(a, multiprocessors, stream));
     return cudaErrorInvalidValue;
 }
 

@@ -15,10 +15,13 @@ enum { POINT_THREADS = 256, POINT_WAVES = 2 /* of resident blocks: slow multipro
 
 /* What a map is: struct Map with
  *   Type, INPUTS, UNROLL, RESIDENT      the element, how many tensors it reads, vectors at a time, blocks a multiprocessor
+ *   READS_BITS, WRITES_BITS             is there a bit mask besides? Then C is a multiple of 8
  *   const Type *in[INPUTS]; Type *out;  may share memory
+ *   const uint8_t *in_bits; uint8_t *out_bits                          where they are read or written
  *   template <int N> struct Coef        in registers
  *   template <int N> void coef(Coef<N> *, c, C)                        of the channels from c on, modulo C
- *   template <int N> void apply(const Coef<N> &, const float in[INPUTS][N], float out[N]) */
+ *   template <int N> void apply(const Coef<N> &, const float in[INPUTS][N], unsigned bits, float out[N])
+ * Written bits are those of out > 0. */
 
 /* Entry c of N per-channel values, modulo C. */
 template <int N> __device__ __forceinline__ void point_channels(const float *row, int64_t c, int64_t C, float out[N]) {
@@ -42,15 +45,32 @@ template <int N> __device__ __forceinline__ void point_channels(const float *row
     }
 }
 
+template <typename Map> struct point_words {
+    uint4    in[Map::INPUTS];
+    unsigned bits;
+};
+
+template <int N> __device__ __forceinline__ unsigned point_above(const float (&y)[N]) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) bits |= y[i] > 0.0f ? 1u << i : 0u;
+    return bits;
+}
+
 template <typename Map, int N>
 __device__ __forceinline__ void point_vector(const Map &map, const typename Map::template Coef<N> &coef,
-                                             const uint4 (&raw)[Map::INPUTS], int64_t v) {
+                                             const point_words<Map> &raw, int64_t v) {
     using T = typename Map::Type;
     float in[Map::INPUTS][N], out[N];
 #pragma unroll
-    for (int s = 0; s < Map::INPUTS; s++) ck_unpack<T>(raw[s], in[s]);
-    map.template apply<N>(coef, in, out);
-    ck_store(map.out, v, ck_pack<T>(out));
+    for (int s = 0; s < Map::INPUTS; s++) ck_unpack<T>(raw.in[s], in[s]);
+    map.template apply<N>(coef, in, raw.bits, out);
+    const uint4 packed = ck_pack<T>(out);
+    ck_store(map.out, v, packed);
+    if constexpr (Map::WRITES_BITS) {
+        ck_unpack<T>(packed, out); /* what is too small for the type is 0 */
+        ck_store_bits<N>(map.out_bits, v, point_above<N>(out));
+    }
 }
 
 template <typename Map> __device__ __forceinline__ void point_element(const Map &map, int64_t i, int64_t C) {
@@ -60,19 +80,23 @@ template <typename Map> __device__ __forceinline__ void point_element(const Map 
     map.template coef<1>(&coef, i % C, C);
 #pragma unroll
     for (int s = 0; s < Map::INPUTS; s++) in[s][0] = ck_float(map.in[s][i]);
-    map.template apply<1>(coef, in, out);
+    map.template apply<1>(coef, in, 0u, out);
     map.out[i] = ck_round<T>(out[0]);
 }
 
 /* Loads of up to UNROLL vectors from v on; what lies behind the end is left alone. */
 template <typename Map>
-__device__ __forceinline__ void point_load(const Map &map, uint4 (&raw)[Map::UNROLL][Map::INPUTS], int64_t v, int64_t stride,
+__device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&raw)[Map::UNROLL], int64_t v, int64_t stride,
                                            int64_t vectors) {
 #pragma unroll
     for (int u = 0; u < Map::UNROLL; u++)
-        if (v + u * stride < vectors)
+        if (v + u * stride < vectors) {
 #pragma unroll
-            for (int s = 0; s < Map::INPUTS; s++) raw[u][s] = ck_load(map.in[s], v + u * stride);
+            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v + u * stride);
+            if constexpr (Map::READS_BITS)
+                raw[u].bits = ck_load_bits<ck_lanes<typename Map::Type>()>(map.in_bits, v + u * stride);
+            else raw[u].bits = 0;
+        }
 }
 
 /* `stride` in vectors: a multiple of the channels' period, and at least the number of threads. The first loads are under way
@@ -83,9 +107,10 @@ __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     constexpr int N = ck_lanes<typename Map::Type>(), U = Map::UNROLL;
     const int64_t vectors = elems / N;
     int64_t       v       = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
-    if (v < elems % N) point_element(map, vectors * N + v, C);
+    if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bits there are whole vectors only */
+        if (v < elems % N) point_element(map, vectors * N + v, C);
     if (v >= vectors) return;
-    uint4 raw[U][Map::INPUTS];
+    point_words<Map> raw[U];
     point_load(map, raw, v, stride, vectors);
     typename Map::template Coef<N> coef;
     map.template coef<N>(&coef, v * N % C, C);

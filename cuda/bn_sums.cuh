@@ -1,226 +1,278 @@
-/* bn_sums.cuh: two sums per channel over all pixels, as bn_stats and bn_grad_stats want them.
+/* bn_sums.cuh: sums per channel over all pixels: bn_stats, bn_grad_stats, relu_grad and the pooled ones.
  *
- * A tensor of M pixels and C channels is read as rows = M/k super-rows of k*C elements, k the smallest count that makes them
- * whole vectors (1 when C is a multiple of N, the elements of a vector); the M % k pixels behind are added in stage two.
- *   stage one   a block owns `width` <= 32 neighbouring vectors of a span of super-rows. A thread owns one vector column and
- *               every `depth`-th row of the span. It sums RUN rows in float, then adds them to its doubles. The block adds
- *               its threads' doubles in shared memory and writes one double per channel and sum: partial[span][2][k*C].
- *   stage two   adds the spans, the k columns of a channel, and the pixels behind, in double, and rounds to float.
- * So floats add up at most RUN terms, whatever M is, and the order of all sums depends on shapes and the device only.
+ * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C does not come in whole vectors.
+ *   stage one   a block owns `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread owns one vector column
+ *               and every `depth`-th row of the span. It sums SUMS_RUN rows in float, then adds them to its doubles, which are
+ *               in shared memory and leave the registers to loads under way. The block adds its threads' doubles and writes
+ *               one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device holds
+ *               at once: a second wave costs more than slow multiprocessors do.
+ *   stage two   adds the spans and rounds to float. All its loads are under way at once. (The last block of stage one could
+ *               do it; but its fence, its ticket and one multiprocessor's bandwidth take 2 us, a launch inside a CUDA graph 1.)
+ * So floats add up at most SUMS_RUN terms, and the order of all sums depends on shapes and the device only.
  *
- * Limiter: memory, INPUTS * sizeof(T) bytes an element; partial sums are some per cent beside it, in L2. */
+ * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums are some per mille beside it, in L2. */
 #ifndef CK_BN_SUMS_CUH
 #define CK_BN_SUMS_CUH
 
+#include "bn_point.cuh"
 #include "common.cuh"
 
 enum {
     SUMS_THREADS = 256,
-    SUMS_WIDTH   = 32, /* vectors: a warp reads 512 bytes of a row */
-    SUMS_RUN     = 16, /* rows in float */
-    SUMS_LEAST   = 8,  /* rows that a thread should have before another span pays */
-    SUMS_WAVES   = 2,  /* blocks that follow one another, so that slow multiprocessors get less to do, */
-    SUMS_MANY    = 32, /* when a thread still has so many rows */
-    SUMS_FOLDERS = 32  /* warps of a block of stage two */
+    SUMS_PITCH   = SUMS_THREADS + 2, /* of shared doubles: lanes that differ in element and vector meet different banks */
+    SUMS_WIDTH   = 16, /* vectors: half a warp reads 256 bytes of a row; 8 and 32 are slower */
+    SUMS_RUN     = 32, /* rows in float */
+    SUMS_LEAST   = 4,  /* rows that a thread should have before another span pays */
+    FOLD_WARPS   = 32, /* at most, of a block of stage two */
+    FOLD_FLIGHT  = 16, /* spans that a thread has under way */
+    FOLD_EARLY   = 6   /* blocks of stage two that may come early: more would take room from stage one */
 };
 
 struct sums_shape {
-    int64_t C, merged /* k */, rows, row_vectors;
-    int64_t tail;       /* pixels behind the super-rows */
-    int     width, depth, columns /* blocks across a row */;
-    int64_t spans, span_rows;
+    int64_t rows, span_rows, C;
+    int     vectors; /* in a row */
+    int     width, depth, columns /* blocks across a row */, spans;
 };
 
-static inline struct sums_shape sums_shape_of(int lanes, int64_t pixels, int64_t C, int resident_blocks) {
+/* `resident`: blocks of the kernel that the device holds at once. */
+static inline struct sums_shape sums_shape_of(int lanes, int64_t rows, int64_t C, int64_t resident) {
     struct sums_shape s;
-    s.C           = C;
-    s.merged      = lanes / ck_gcd(C, lanes);
-    s.rows        = pixels / s.merged;
-    s.tail        = pixels % s.merged;
-    s.row_vectors = s.merged * C / lanes;
-    const int64_t columns = (s.row_vectors + SUMS_WIDTH - 1) / SUMS_WIDTH;
-    s.columns = (int)columns;
-    s.width   = (int)((s.row_vectors + columns - 1) / columns);
-    s.depth   = SUMS_THREADS / s.width;
-    const int64_t wave  = resident_blocks / columns > 1 ? resident_blocks / columns : 1;
-    const int64_t most  = s.rows >= wave * SUMS_WAVES * s.depth * SUMS_MANY ? wave * SUMS_WAVES : wave;
-    const int64_t spans = ck_blocks(s.rows, (int64_t)s.depth * SUMS_LEAST, most);
-    s.span_rows = (s.rows + spans - 1) / spans;
-    s.span_rows = (s.span_rows + s.depth - 1) / s.depth * s.depth;
-    s.spans     = s.rows ? (s.rows + s.span_rows - 1) / s.span_rows : 0;
+    s.rows      = rows;
+    s.C         = C;
+    s.vectors   = (int)(C / lanes);
+    s.columns   = (s.vectors + SUMS_WIDTH - 1) / SUMS_WIDTH;
+    s.width     = (s.vectors + s.columns - 1) / s.columns;
+    s.depth     = SUMS_THREADS / s.width;
+    s.spans     = (int)ck_blocks(rows, (int64_t)s.depth * SUMS_LEAST, resident / s.columns > 1 ? resident / s.columns : 1);
+    s.span_rows = ((rows + s.spans - 1) / s.spans + s.depth - 1) / s.depth * s.depth;
+    s.spans     = (int)ck_blocks(rows, s.span_rows, INT32_MAX);
     return s;
 }
 
-static inline size_t sums_workspace(const struct sums_shape *s) {
-    return (size_t)s->spans * 2 * (size_t)(s->merged * s->C) * sizeof(double);
+static inline size_t sums_workspace(const struct sums_shape *s, int sums) {
+    return (size_t)s->spans * (size_t)sums * (size_t)s->C * sizeof(double);
 }
 
-/* What is summed: struct Terms with
- *   Type, INPUTS, BATCH, RESIDENT       the element, tensors read, rows loaded at a time (divides SUMS_RUN), and blocks a
- *                                       multiprocessor
- *   const Type *in[INPUTS];
- *   float centre(c)                     a number of channel c that `add` gets
- *   add(const float in[INPUTS], float centre, float *a, float *b)      one element onto both sums
- *   double finish(c, double b)          the second sum of channel c, at the end */
+/* ---- in shared memory: part[sum * N + element][thread] ---- */
 
-template <typename Terms, int N>
-__device__ __forceinline__ void sums_add(const Terms &terms, const uint4 (&raw)[Terms::INPUTS], const float (&centre)[N],
-                                         float (&a)[N], float (&b)[N]) {
-    float in[Terms::INPUTS][N];
+template <int VALUES> __device__ __forceinline__ void sums_clear(double *part) {
 #pragma unroll
-    for (int s = 0; s < Terms::INPUTS; s++) ck_unpack<typename Terms::Type>(raw[s], in[s]);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        float one[Terms::INPUTS];
-#pragma unroll
-        for (int s = 0; s < Terms::INPUTS; s++) one[s] = in[s][i];
-        terms.add(one, centre[i], &a[i], &b[i]);
-    }
+    for (int k = 0; k < VALUES; k++) part[k * SUMS_PITCH + (int)threadIdx.x] = 0;
 }
-
-/* Rows v, v + step, ... of one vector column, `left` of them, into sum[2*N]: first N first sums, then N second ones. */
-template <typename Terms, int N>
-__device__ __forceinline__ void sums_column(const Terms &terms, int64_t v, int64_t step, int64_t left, const float (&centre)[N],
-                                            double (&sum)[2 * N]) {
-    constexpr int B = Terms::BATCH, INPUTS = Terms::INPUTS;
-    static_assert(SUMS_RUN % B == 0, "whole batches a run");
-    uint4 raw[B][INPUTS];
-    for (; left > 0; left -= SUMS_RUN) {
-        float a[N] = {}, b[N] = {};
-        if (left >= SUMS_RUN) {
+/* Volatile: four at a time, or the compiler loads all of them first and has no registers left for anything else. */
+template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *part, float (&acc)[SUMS][N]) {
+    constexpr int    VALUES = SUMS * N, STEP = VALUES % 4 == 0 ? 4 : 1;
+    volatile double *own    = part + threadIdx.x;
 #pragma unroll
-            for (int r = 0; r < SUMS_RUN; r += B, v += B * step) {
+    for (int k = 0; k < VALUES; k += STEP) {
+        double sum[STEP];
 #pragma unroll
-                for (int k = 0; k < B; k++)
+        for (int i = 0; i < STEP; i++) sum[i] = own[(k + i) * SUMS_PITCH];
 #pragma unroll
-                    for (int s = 0; s < INPUTS; s++) raw[k][s] = ck_load(terms.in[s], v + k * step);
-#pragma unroll
-                for (int k = 0; k < B; k++) sums_add<Terms, N>(terms, raw[k], centre, a, b);
-            }
-        } else {
-            for (int r = 0; r < (int)left; r += B, v += B * step) {
-#pragma unroll
-                for (int k = 0; k < B; k++)
-                    if (r + k < (int)left)
-#pragma unroll
-                        for (int s = 0; s < INPUTS; s++) raw[k][s] = ck_load(terms.in[s], v + k * step);
-#pragma unroll
-                for (int k = 0; k < B; k++)
-                    if (r + k < (int)left) sums_add<Terms, N>(terms, raw[k], centre, a, b);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            sum[i] += (double)a[i];
-            sum[N + i] += (double)b[i];
+        for (int i = 0; i < STEP; i++) {
+            own[(k + i) * SUMS_PITCH]     = sum[i] + (double)acc[(k + i) / N][(k + i) % N];
+            acc[(k + i) / N][(k + i) % N] = 0;
         }
     }
 }
 
-/* Adds the block's threads, row by row, and writes 2 * width * N doubles. part[k][thread]: the pad keeps the reads of
- * neighbouring lanes, which differ in k, in different banks. Where fewer outputs than threads are wanted, several threads
- * share an output, and a second round adds their shares. */
-template <int N>
-__device__ __forceinline__ void sums_block(const double (&sum)[2 * N], const struct sums_shape &shape, double *partial) {
-    __shared__ double part[2 * N][SUMS_THREADS + 1];
+/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Where there are fewer outputs than threads,
+ * several threads share one. All threads must call. */
+template <int SUMS, int N>
+__device__ __forceinline__ void sums_end(const struct sums_shape &shape, const double *part, double *partial) {
     __shared__ double share[SUMS_THREADS];
-    const int         t = (int)threadIdx.x, W = shape.width, depth = shape.depth, outputs = 2 * N * W;
+    const int         t = (int)threadIdx.x, across = N * shape.width, outputs = SUMS * across;
     const int         shares = outputs < SUMS_THREADS ? SUMS_THREADS / outputs : 1;
-    const int64_t     wide   = shape.merged * shape.C; /* of a row of partial */
-    const int64_t     first  = (int64_t)blockIdx.x * W * N;
-#pragma unroll
-    for (int k = 0; k < 2 * N; k++) part[k][t] = sum[k];
+    const int64_t     first  = (int64_t)blockIdx.x * across;
+    partial += (int64_t)blockIdx.y * SUMS * shape.C + first;
     __syncthreads();
-    for (int o = t; o < outputs * shares; o += SUMS_THREADS) {
-        const int out = o % outputs, which = out / (W * N), c = out % (W * N);
-        double    s = 0;
-        for (int row = o / outputs; row < depth; row += shares) s += part[which * N + c % N][row * W + c / N];
-        if (shares > 1) share[o] = s;
-        else if (first + c < wide) partial[which * wide + first + c] = s;
+    for (int i = t; i < outputs * shares; i += SUMS_THREADS) {
+        const int     o = i % outputs, which = o / across, c = o % across;
+        const double *from = part + (which * N + c % N) * SUMS_PITCH + c / N;
+        double        sum  = 0;
+#pragma unroll 4
+        for (int row = i / outputs; row < shape.depth; row += shares) sum += from[row * shape.width];
+        if (shares > 1) share[i] = sum;
+        else if (first + c < shape.C) partial[which * shape.C + c] = sum;
     }
     if (shares == 1) return; /* the same for the whole block */
     __syncthreads();
-    if (t >= outputs) return;
-    const int which = t / (W * N), c = t % (W * N);
-    double    s = share[t];
-    for (int k = 1; k < shares; k++) s += share[k * outputs + t];
-    if (first + c < wide) partial[which * wide + first + c] = s;
+    const int which = t / across, c = t % across;
+    if (t >= outputs || first + c >= shape.C) return;
+    double sum = share[t];
+    for (int k = 1; k < shares; k++) sum += share[k * outputs + t];
+    partial[which * shape.C + c] = sum;
+}
+
+/* ---- the two launches overlap where the device can and stage two is small: it is brought to the multiprocessors while stage
+ * one works, and waits there until all of it is done and its memory is visible ---- */
+
+__device__ __forceinline__ void sums_let_fold_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void sums_wait_for_spans() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* ---- stage two: a block gives 32 outputs, one a lane; its warps share the spans ---- */
+
+/* terms.put(which, channel, C, sum). */
+template <class Terms>
+__global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
+    sums_fold(const Terms terms, const double *partial, int spans, int64_t C, int64_t outputs) {
+    __shared__ double part[FOLD_WARPS][CK_WARP + 1];
+    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, warps = (int)blockDim.x / CK_WARP;
+    const int64_t     first = (int64_t)blockIdx.x * CK_WARP;
+    double            sum   = 0;
+    sums_wait_for_spans();
+    if (first + lane < outputs)
+        for (int span = warp; span < spans; span += FOLD_FLIGHT * warps) {
+            double v[FOLD_FLIGHT];
+#pragma unroll
+            for (int k = 0; k < FOLD_FLIGHT; k++)
+                v[k] = span + k * warps < spans ? partial[(span + k * warps) * outputs + first + lane] : 0.0;
+#pragma unroll
+            for (int k = 0; k < FOLD_FLIGHT; k++) sum += v[k];
+        }
+    part[warp][lane] = sum;
+    __syncthreads();
+    for (int k = warp; k < CK_WARP; k += warps) {
+        const double  all = ck_warp_sum(lane < warps ? part[lane][k] : 0.0);
+        const int64_t o   = first + k;
+        if (lane == 0 && o < outputs) terms.put((int)(o / C), o % C, C, all);
+    }
+}
+
+template <class Terms>
+static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape &s, int sums, const double *partial,
+                                    cudaStream_t stream) {
+    const int64_t       outputs = sums * s.C;
+    cudaFuncAttributes  binary;
+    cudaLaunchAttribute overlap = {};
+    cudaLaunchConfig_t  config  = {};
+    const cudaError_t   error   = cudaFuncGetAttributes(&binary, sums_fold<Terms>);
+    if (error != cudaSuccess) return error;
+    overlap.id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim  = dim3(ck_blocks(outputs, CK_WARP, INT64_MAX));
+    config.blockDim = dim3(ck_blocks(s.spans, FOLD_FLIGHT / 2, FOLD_WARPS) * CK_WARP);
+    config.stream   = stream;
+    config.attrs    = &overlap;
+    config.numAttrs = binary.binaryVersion >= 90 && config.gridDim.x <= FOLD_EARLY ? 1 : 0; /* older code has no wait in it */
+    return cudaLaunchKernelEx(&config, sums_fold<Terms>, terms, partial, s.spans, s.C, outputs);
+}
+
+/* ---- sums of pointwise terms ----
+ * What is summed: struct Terms with
+ *   Type, LANES (N), INPUTS, SUMS, BATCH (rows loaded at a time, divides SUMS_RUN), RESIDENT (blocks a multiprocessor)
+ *   READS_BITS, WRITES          is there a bit mask to read; an output to write
+ *   const T *in[INPUTS]; const uint8_t *bits; T *out
+ *   struct Coef; coef(Coef *, c, C)               numbers of channels c ... c+N-1, in registers
+ *   add(const Coef &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      one vector
+ *   put(which, c, C, sum)                         the end of it */
+
+template <typename Terms> struct sums_words {
+    typename ck_word<typename Terms::Type, Terms::LANES>::word in[Terms::INPUTS];
+    unsigned                                                   bits;
+};
+
+template <typename Terms>
+__device__ __forceinline__ void sums_load(const Terms &terms, sums_words<Terms> &raw, int64_t v) {
+    using words = ck_word<typename Terms::Type, Terms::LANES>;
+#pragma unroll
+    for (int s = 0; s < Terms::INPUTS; s++) raw.in[s] = words::load(terms.in[s], v);
+    if constexpr (Terms::READS_BITS) raw.bits = ck_load_bits<Terms::LANES>(terms.bits, v);
+    else raw.bits = 0;
+}
+
+template <typename Terms>
+__device__ __forceinline__ void sums_add(const Terms &terms, const typename Terms::Coef &coef, const sums_words<Terms> &raw,
+                                         int64_t v, float (&acc)[Terms::SUMS][Terms::LANES]) {
+    using words = ck_word<typename Terms::Type, Terms::LANES>;
+    float in[Terms::INPUTS][Terms::LANES], out[Terms::LANES];
+#pragma unroll
+    for (int s = 0; s < Terms::INPUTS; s++) words::open(raw.in[s], in[s]);
+    terms.add(coef, in, raw.bits, acc, out);
+    if constexpr (Terms::WRITES) words::store(terms.out, v, words::close(out));
+}
+
+/* Rows v, v + step, ... of one vector column, `left` of them. The loop stays rolled: the compiler would fetch further ahead
+ * than there are registers, and the other warps of the multiprocessor fill the time as well. */
+template <typename Terms>
+__device__ __forceinline__ void sums_column(const Terms &terms, const typename Terms::Coef &coef, int64_t v, int64_t step,
+                                            int left, double *part) {
+    constexpr int B = Terms::BATCH;
+    static_assert(SUMS_RUN % B == 0, "whole batches a run");
+    float             acc[Terms::SUMS][Terms::LANES] = {};
+    sums_words<Terms> raw[B];
+#pragma unroll 1
+    for (int run = 0; left >= B; left -= B, v += B * step) {
+#pragma unroll
+        for (int k = 0; k < B; k++) sums_load(terms, raw[k], v + k * step);
+#pragma unroll
+        for (int k = 0; k < B; k++) sums_add(terms, coef, raw[k], v + k * step, acc);
+        run += B;
+        if (run < SUMS_RUN) continue;
+        sums_flush(part, acc);
+        run = 0;
+    }
+#pragma unroll
+    for (int k = 0; k < B - 1; k++)
+        if (k < left) sums_load(terms, raw[k], v + k * step);
+#pragma unroll
+    for (int k = 0; k < B - 1; k++)
+        if (k < left) sums_add(terms, coef, raw[k], v + k * step, acc);
+    sums_flush(part, acc);
 }
 
 template <typename Terms>
 __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
-    sums_kernel(Terms terms, struct sums_shape shape, double *partial) {
-    constexpr int N   = ck_lanes<typename Terms::Type>();
-    const int     row = (int)threadIdx.x / shape.width, across = (int)threadIdx.x % shape.width;
-    const int64_t column = (int64_t)blockIdx.x * shape.width + across;
-    const int64_t begin = (int64_t)blockIdx.y * shape.span_rows + row;
-    const int64_t end   = min((int64_t)(blockIdx.y + 1) * shape.span_rows, shape.rows);
-    double        sum[2 * N] = {};
-    if (row < shape.depth && column < shape.row_vectors && begin < end) {
-        float   centre[N];
-        int64_t c = column * N % shape.C;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            centre[i] = terms.centre(c);
-            c         = c + 1 < shape.C ? c + 1 : 0;
-        }
-        sums_column<Terms, N>(terms, begin * shape.row_vectors + column, shape.depth * shape.row_vectors,
-                              (end - begin + shape.depth - 1) / shape.depth, centre, sum);
+    sums_kernel(const Terms terms, const struct sums_shape shape, double *partial) {
+    extern __shared__ double part[];
+    constexpr int N = Terms::LANES;
+    sums_let_fold_start();
+    const int     row = (int)threadIdx.x / shape.width, column = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
+    const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
+    sums_clear<Terms::SUMS * N>(part);
+    if (row < shape.depth && column < shape.vectors && begin < end) {
+        typename Terms::Coef coef;
+        terms.coef(&coef, (int64_t)column * N, shape.C);
+        sums_column(terms, coef, begin * shape.vectors + column, (int64_t)shape.depth * shape.vectors,
+                    (int)((end - begin + shape.depth - 1) / shape.depth), part);
     }
-    sums_block<N>(sum, shape, partial + (int64_t)blockIdx.y * 2 * shape.merged * shape.C);
+    sums_end<Terms::SUMS, N>(shape, part, partial);
 }
 
-/* A block gives 32 outputs, one a lane; its warps share the spans. */
-template <typename Terms>
-__global__ void __launch_bounds__(SUMS_FOLDERS *CK_WARP)
-    sums_fold(Terms terms, struct sums_shape shape, const double *partial, float *out) {
-    __shared__ double part[SUMS_FOLDERS][CK_WARP + 1];
-    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    const int64_t     C = shape.C, wide = shape.merged * C;
-    int64_t           o = (int64_t)blockIdx.x * CK_WARP + lane;
-    double            s = 0;
-    if (o < 2 * C) {
-        const bool    second = o >= C;
-        const int64_t c      = second ? o - C : o;
-        const double *from   = partial + (second ? wide : 0) + c;
-        for (int64_t k = 0; k < shape.merged; k++, from += C)
-#pragma unroll 8
-            for (int64_t span = warp; span < shape.spans; span += SUMS_FOLDERS) s += from[span * 2 * wide];
-        if (warp < shape.tail) { /* tail < 8 */
-            const int64_t at = (shape.rows * shape.merged + warp) * C + c;
-            float         one[Terms::INPUTS], a = 0, b = 0;
-#pragma unroll
-            for (int k = 0; k < Terms::INPUTS; k++) one[k] = ck_float(terms.in[k][at]);
-            terms.add(one, terms.centre(c), &a, &b);
-            s += (double)(second ? b : a);
-        }
-    }
-    part[warp][lane] = s;
-    __syncthreads();
-    o = (int64_t)blockIdx.x * CK_WARP + warp;
-    s = ck_warp_sum(part[lane][warp]);
-    if (lane == 0 && o < 2 * C) out[o] = (float)(o < C ? s : terms.finish(o - C, s));
+/* More than 48 KiB of shared memory must be asked for. */
+template <class Kernel> static cudaError_t sums_allow(Kernel kernel, size_t bytes) {
+    return bytes <= 48 << 10 ? cudaSuccess
+                             : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+template <typename Terms> static struct sums_shape sums_shape_for(int64_t pixels, int64_t C, int multiprocessors) {
+    return sums_shape_of(Terms::LANES, pixels, C, (int64_t)multiprocessors * Terms::RESIDENT);
 }
 
 template <typename Terms>
-static cudaError_t sums_launch(const Terms &terms, int64_t pixels, int64_t C, float *out, void *workspace, int multiprocessors,
+static cudaError_t sums_launch(const Terms &terms, int64_t pixels, int64_t C, void *workspace, int multiprocessors,
                                cudaStream_t stream) {
-    static_assert((int)SUMS_FOLDERS == (int)CK_WARP, "sums_fold turns its sums round");
-    const struct sums_shape s = sums_shape_of(ck_lanes<typename Terms::Type>(), pixels, C, multiprocessors * Terms::RESIDENT);
-    if (s.spans) {
-        const dim3 grid((unsigned)s.columns, (unsigned)s.spans);
-        sums_kernel<Terms><<<grid, SUMS_THREADS, 0, stream>>>(terms, s, (double *)workspace);
-        const cudaError_t error = cudaGetLastError();
-        if (error != cudaSuccess) return error;
-    }
-    const unsigned blocks = ck_blocks(2 * C, CK_WARP, INT64_MAX);
-    sums_fold<Terms><<<blocks, SUMS_FOLDERS * CK_WARP, 0, stream>>>(terms, s, (const double *)workspace, out);
-    return cudaGetLastError();
+    const struct sums_shape s     = sums_shape_for<Terms>(pixels, C, multiprocessors);
+    const size_t            bytes = (size_t)Terms::SUMS * Terms::LANES * SUMS_PITCH * sizeof(double);
+    cudaError_t             error = sums_allow(sums_kernel<Terms>, bytes);
+    if (error != cudaSuccess) return error;
+    const dim3 grid((unsigned)s.columns, (unsigned)s.spans);
+    sums_kernel<Terms><<<grid, SUMS_THREADS, bytes, stream>>>(terms, s, (double *)workspace);
+    error = cudaGetLastError();
+    return error != cudaSuccess ? error : sums_fold_launch(terms, s, Terms::SUMS, (const double *)workspace, stream);
 }
 
 template <typename Terms> static size_t sums_bytes(int64_t pixels, int64_t C, int multiprocessors) {
-    const struct sums_shape s = sums_shape_of(ck_lanes<typename Terms::Type>(), pixels, C, multiprocessors * Terms::RESIDENT);
-    return sums_workspace(&s);
+    const struct sums_shape s = sums_shape_for<Terms>(pixels, C, multiprocessors);
+    return sums_workspace(&s, Terms::SUMS);
 }
 
 #endif

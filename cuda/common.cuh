@@ -90,6 +90,48 @@ template <typename T> __device__ __forceinline__ uint4 ck_pack(const float *in) 
                           ck_pack_word<T>(in[6], in[7]));
 }
 
+/* One store of 16 bytes: behind a branch, the compiler takes a plain one apart into four. */
+template <typename T> __device__ __forceinline__ void ck_store_whole(T *at, uint4 vector) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(vector.x), "r"(vector.y), "r"(vector.z),
+                 "r"(vector.w)
+                 : "memory");
+}
+
+/* What a thread loads at once, LANES elements: 16 bytes, or one element where channels do not come in whole vectors. */
+template <typename T, int LANES> struct ck_word {
+    using word = uint4;
+    static __device__ __forceinline__ word load(const T *array, int64_t i) { return ck_load(array, i); }
+    static __device__ __forceinline__ void open(const word &w, float (&out)[LANES]) { ck_unpack<T>(w, out); }
+    static __device__ __forceinline__ word close(const float (&in)[LANES]) { return ck_pack<T>(in); }
+    static __device__ __forceinline__ void store(T *array, int64_t i, const word &w) { ck_store(array, i, w); }
+};
+template <typename T> struct ck_word<T, 1> {
+    using word = T;
+    static __device__ __forceinline__ word load(const T *array, int64_t i) { return array[i]; }
+    static __device__ __forceinline__ void open(const word &w, float (&out)[1]) { out[0] = ck_float(w); }
+    static __device__ __forceinline__ word close(const float (&in)[1]) { return ck_round<T>(in[0]); }
+    static __device__ __forceinline__ void store(T *array, int64_t i, const word &w) { array[i] = w; }
+};
+
+/* ---- bit masks: bit i%8 of byte i/8 belongs to element i ----------------------------------------------------------- */
+
+/* The bits of vector v of N elements: 8 of them are a byte, 4 are half of one. */
+template <int N> __device__ __forceinline__ unsigned ck_load_bits(const uint8_t *bits, int64_t v) {
+    static_assert(N == 4 || N == 8, "a vector of 16 bytes");
+    if constexpr (N == 8) return bits[v];
+    else return (unsigned)bits[v >> 1] >> ((unsigned)v & 1u) * 4u & 15u;
+}
+/* The same way back. Four bits meet those of the neighbour in the warp: both lanes of a pair, which have vectors 2k and
+ * 2k+1, must call. */
+template <int N> __device__ __forceinline__ void ck_store_bits(uint8_t *bits, int64_t v, unsigned set) {
+    static_assert(N == 4 || N == 8, "a vector of 16 bytes");
+    if constexpr (N == 8) bits[v] = (uint8_t)set;
+    else {
+        const unsigned other = __shfl_xor_sync(3u << (threadIdx.x & 30u), set, 1);
+        if (((unsigned)v & 1u) == 0) bits[v >> 1] = (uint8_t)(set | other << 4);
+    }
+}
+
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 /* Sum over the warp, in every lane. All 32 lanes must call. */

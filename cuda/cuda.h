@@ -1,6 +1,6 @@
 /* cuda.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
  *
- * Rows are in C files (rows_*.c, cudnn_conv.c, dense_cublas.c): they read shapes and slots and call a launcher from
+ * Rows are in C files (rows_*.c, cudnn_rows.c, dense_cublas.c): they read shapes and slots and call a launcher from
  * kernels.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
  *
  * Laws
@@ -19,7 +19,7 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
-enum { CR_CUDA_ALIGN = 256, CR_CUDA_STEP_SLOTS = 8, CR_CUDA_BLAS_BYTES = 32 << 20, CR_CUDA_ROWS_MAX = 128 };
+enum { CR_CUDA_ALIGN = 256, CR_CUDA_STEP_SLOTS = 8, CR_CUDA_BLAS_BYTES = 32 << 20, CR_CUDA_ROWS_MAX = 256 };
 
 struct cudnn_cache; /* of built plans: cudnn_conv.c */
 
@@ -92,10 +92,14 @@ static inline int64_t cuda_pixels(const struct cr_tensor *t) {
 
 /* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
 
-extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_conv.c */
+extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_rows.c */
 extern const struct cr_kernel *const cr_cuda_conv_rows[];   /* rows_conv.c: own, for what cuDNN does not take */
 extern const struct cr_kernel *const cr_cuda_dense_rows[];  /* dense_cublas.c */
 extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* rows_bn.c */
+extern const struct cr_kernel *const cr_cuda_point_rows[];  /* rows_point.c */
+extern const struct cr_kernel *const cr_cuda_small_rows[];  /* rows_small.c */
+extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* rows_point_grad.c */
+extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* rows_fold.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check, sgd */
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */

@@ -1,10 +1,11 @@
-/* cuda_kernels.c: the GPU's rows in one table. Each op kind stands in one of the tables but for convolutions: cuDNN's rows
- * come before our own. */
+/* cuda_kernels.c: the GPU's rows in one table. Where several take an op, the order is that of preference when times are not
+ * measured: own kernels for small channels first, then cuDNN, then own ones for what is left. */
 #include "cuda.h"
 
 void cr_cuda_rows_collect(struct cuda_device *device) {
-    const struct cr_kernel *const *const tables[] = {cr_cudnn_conv_rows, cr_cuda_conv_rows, cr_cuda_dense_rows,
-                                                     cr_cuda_bn_rows,    cr_cuda_data_rows, cr_cuda_train_rows};
+    const struct cr_kernel *const *const tables[] = {
+        cr_cuda_small_rows, cr_cudnn_conv_rows, cr_cuda_point_rows, cr_cuda_point_grad_rows, cr_cuda_conv_rows, cr_cuda_dense_rows,
+        cr_cuda_bn_rows,    cr_cuda_fold_rows,  cr_cuda_data_rows,  cr_cuda_train_rows};
     int count = 0;
     for (size_t t = 0; t < CR_COUNT(tables); t++)
         for (const struct cr_kernel *const *row = tables[t]; *row; row++) {

@@ -1,6 +1,4 @@
-/* cudnn_conv.c: the GPU's rows for convolution and its two gradients through cuDNN; see cudnn_conv.h.
- *
- * Workspace of an op: the 16-bit dw, where there is one, then what the plan asks for. */
+/* cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see cudnn_conv.h. */
 #include "cudnn_conv.h"
 
 #include "cuda.h"
@@ -8,25 +6,86 @@
 
 #include <string.h>
 
-/* ---- what is asked for ---- */
+/* ---- keys ---- */
 
-/* The three operands of the forward convolution, whatever the op calls them. */
-struct operands {
+#define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
+#define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+static bool has(const struct cr_tensor *t, enum cr_dtype type) {
+    return t && t->dtype == type;
+}
+static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
+    return !t || t->dtype == type;
+}
+
+/* Each sets the operands and what the op uses; false: not for these rows. `real` is the type of the row's images. */
+struct asked {
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
+    int64_t                 uses;
 };
 
-static struct operands operands_of(const struct cr_program *p, const struct cr_op *op) {
+static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    const struct cr_tensor *coef = IN(conv, coef), *bias = IN(conv, bias), *add = IN(conv, add), *stats = OUT(conv, stats);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, coef) | IN_BIT(conv, bias) | IN_BIT(conv, add),
+                         OUT_BIT(conv, y) | OUT_BIT(conv, stats)))
+        return false;
+    a->tensor[CR_CUDNN_X] = IN(conv, x);
+    a->tensor[CR_CUDNN_W] = IN(conv, w);
+    a->tensor[CR_CUDNN_Y] = OUT(conv, y);
+    if (coef) a->uses |= CR_CUDNN_COEF;
+    if (stats) a->uses |= CR_CUDNN_STATS;
+    if (bias) a->uses |= CR_CUDNN_BIAS;
+    if (bias && bias->dtype != real) a->uses |= CR_CUDNN_WIDE_BIAS;
+    if (add) a->uses |= CR_CUDNN_ADD;
+    if (op->attr.conv.relu) a->uses |= CR_CUDNN_RELU;
+    if (!bias && (add || op->attr.conv.relu)) return false;
+    if (bias && (coef || stats)) return false;
+    if (coef && (coef->dtype != real || real == CR_F32)) return false;
+    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(stats, CR_F32) && has_or_none(add, real) &&
+           (has_or_none(bias, CR_F32) || has(bias, real));
+}
+
+static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    const struct cr_tensor *coef = IN(conv_wgrad, coef);
+    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, coef), OUT_BIT(conv_wgrad, dw)))
+        return false;
+    a->tensor[CR_CUDNN_X] = IN(conv_wgrad, x);
+    a->tensor[CR_CUDNN_W] = OUT(conv_wgrad, dw);
+    a->tensor[CR_CUDNN_Y] = IN(conv_wgrad, dy);
+    if (coef) a->uses |= CR_CUDNN_COEF;
+    if (coef && (coef->dtype != real || real == CR_F32)) return false;
+    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of every type */
+}
+
+static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add), *dstats = OUT(conv_dgrad, dstats);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) | IN_BIT(conv_dgrad, bn_x) |
+                             IN_BIT(conv_dgrad, saved) | IN_BIT(conv_dgrad, gamma) | IN_BIT(conv_dgrad, beta),
+                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, dstats)))
+        return false;
+    a->tensor[CR_CUDNN_X] = OUT(conv_dgrad, dx);
+    a->tensor[CR_CUDNN_W] = IN(conv_dgrad, w);
+    a->tensor[CR_CUDNN_Y] = IN(conv_dgrad, dy);
+    if (add) a->uses |= CR_CUDNN_ADD;
+    if (bn_x) a->uses |= CR_CUDNN_BN;
+    if (dstats) a->uses |= CR_CUDNN_STATS;
+    if (bn_x && (bn_x->dtype != real || real == CR_F32 || !has(IN(conv_dgrad, saved), CR_F32) ||
+                 !has(IN(conv_dgrad, gamma), CR_F32) || !has(IN(conv_dgrad, beta), CR_F32)))
+        return false;
+    if (!bn_x && (dstats || IN(conv_dgrad, saved) || IN(conv_dgrad, gamma) || IN(conv_dgrad, beta))) return false;
+    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(dstats, CR_F32);
+}
+
+static bool ask_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
     switch (op->kind) {
-    case CR_OP_conv_dgrad:
-        return (struct operands){{cuda_out(p, op, CR_OUT_conv_dgrad_dx), cuda_in(p, op, CR_IN_conv_dgrad_w),
-                                  cuda_in(p, op, CR_IN_conv_dgrad_dy)}};
-    case CR_OP_conv_wgrad:
-        return (struct operands){{cuda_in(p, op, CR_IN_conv_wgrad_x), cuda_out(p, op, CR_OUT_conv_wgrad_dw),
-                                  cuda_in(p, op, CR_IN_conv_wgrad_dy)}};
-    default:
-        CR_ASSERT(op->kind == CR_OP_conv);
-        return (struct operands){
-            {cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y)}};
+    case CR_OP_conv: return ask_conv(p, op, real, a);
+    case CR_OP_conv_dgrad: return ask_dgrad(p, op, real, a);
+    case CR_OP_conv_wgrad: return ask_wgrad(p, op, real, a);
+    default: return false;
     }
 }
 
@@ -34,50 +93,91 @@ static enum cudnn_conv_kind kind_of(const struct cr_op *op) {
     return op->kind == CR_OP_conv ? CR_CUDNN_FORWARD : op->kind == CR_OP_conv_dgrad ? CR_CUDNN_DGRAD : CR_CUDNN_WGRAD;
 }
 
-static enum cr_dtype dtype_of(enum cr_math math) {
-    return math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
+static cudnnDataType_t type_of(enum cr_dtype real) {
+    return real == CR_F16 ? CUDNN_DATA_HALF : real == CR_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
-/* The gradient of a filter is f32 in programs of every type. */
-/* cuDNN says yes to tensors of 2^31 elements and more, which its engines do not promise to index: those are for own rows. */
-static bool fits(const struct operands *o, const struct cr_op *op, enum cr_math math) {
-    const enum cr_dtype real = dtype_of(math), filter = op->kind == CR_OP_conv_wgrad ? CR_F32 : real;
-    for (int i = 0; i < CR_CUDNN_OPERANDS; i++)
-        if (cr_tensor_elems(o->tensor[i]) > INT32_MAX) return false;
-    return o->tensor[CR_CUDNN_X]->dtype == real && o->tensor[CR_CUDNN_W]->dtype == filter &&
-           o->tensor[CR_CUDNN_Y]->dtype == real;
+bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr_math math, struct cudnn_conv_key *out) {
+    const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
+    struct asked        a    = {0};
+    if (!ask_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real)) return false;
+    *out = (struct cudnn_conv_key){.kind   = kind_of(op),
+                                   .type   = type_of(real),
+                                   .full   = math == CR_MATH_F32,
+                                   .stride = op->attr.conv.stride,
+                                   .pad    = op->attr.conv.pad,
+                                   .uses   = a.uses};
+    /* of a 16-bit dw, the conversion adds */
+    out->accumulate = op->kind == CR_OP_conv_wgrad && op->attr.conv.accumulate && real == CR_F32;
+    for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(out->dim[i], a.tensor[i]->dim, sizeof out->dim[i]);
+    return true;
 }
 
-/* All that a plan depends on; whole numbers of one size, so that keys can be compared byte by byte. */
-struct conv_key {
-    int64_t kind, type, full, accumulate, stride, pad, dim[CR_CUDNN_OPERANDS][4];
-};
+/* Sums and BN's arithmetic beside a convolution are for f16 alone, whole vectors of channels and filters up to 5x5
+ * (test_cudnn_support.c asks cuDNN whether that is still so). */
+static bool is_fused_for_training(const struct cudnn_conv_key *k) {
+    return (k->uses & (CR_CUDNN_COEF | CR_CUDNN_STATS | CR_CUDNN_BN)) != 0;
+}
 
-static struct conv_key key_of(const struct operands *o, const struct cr_op *op, enum cr_math math) {
-    const struct cr_conv_attr *a    = &op->attr.conv;
-    const bool                 half = dtype_of(math) != CR_F32;
-    struct conv_key k = {.kind = kind_of(op), .stride = a->stride, .pad = a->pad, .full = math == CR_MATH_F32};
-    k.type = math == CR_MATH_F16 ? CUDNN_DATA_HALF : math == CR_MATH_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
-    k.accumulate = op->kind == CR_OP_conv_wgrad && a->accumulate && !half; /* of 16-bit dw, the conversion adds */
-    for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(k.dim[i], o->tensor[i]->dim, sizeof k.dim[i]);
+bool cr_cudnn_may_have(const struct cudnn_conv_key *k) {
+    if (!is_fused_for_training(k)) return true;
+    const int64_t *w = k->dim[CR_CUDNN_W];
+    return k->type == CUDNN_DATA_HALF && w[0] % 8 == 0 && w[3] % 8 == 0 && w[1] <= 5 && w[2] <= 5;
+}
+
+/* ---- slices ---- */
+
+static int64_t elems_behind_first(const int64_t dim[4]) {
+    return dim[1] * dim[2] * dim[3];
+}
+
+/* Slices begin at 16-byte addresses: at every picture, or at every eighth where a picture is no multiple of that. Equal
+ * slices share their plans: up to twice the least number of slices is looked at for one that divides the batch. */
+bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
+    const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
+    const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
+    const int64_t step = x % 8 || y % 8 ? 8 : 1, most = INT32_MAX / CR_MAX(x, y); /* what cuDNN's engines promise to index */
+    if (k->dim[CR_CUDNN_W][0] > INT32_MAX / w) return false;
+    *out = (struct cudnn_slices){.count = 1, .images = batch};
+    if (batch <= most) return true;
+    if (most < step) return false;
+    const int64_t least = (batch + most / step * step - 1) / (most / step * step);
+    int64_t       count = least;
+    while (count < 2 * least && batch % (count * step)) count++;
+    if (batch % (count * step)) count = least;
+    out->images = ((batch + count - 1) / count + step - 1) / step * step;
+    out->count  = (batch + out->images - 1) / out->images;
+    return true;
+}
+
+struct cudnn_conv_key cr_cudnn_slice_key(const struct cudnn_conv_key *key, const struct cudnn_slices *slices, int64_t index) {
+    struct cudnn_conv_key k      = *key;
+    const int64_t         images = CR_MIN(slices->images, key->dim[CR_CUDNN_X][0] - index * slices->images);
+    k.dim[CR_CUDNN_X][0] = k.dim[CR_CUDNN_Y][0] = images;
+    if (k.kind == CR_CUDNN_WGRAD && !cudnn_has_half_dw(&k) && index > 0) k.accumulate = true;
     return k;
 }
 
 /* ---- plans ---- */
 
-static size_t bytes_of(const struct conv_key *k, int operand) {
+static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
     const int64_t *d = k->dim[operand];
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
 /* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf), which
- * would hide an overflow; found by checkops on an H200. */
-enum { ENGINE_THAT_LOSES_MINUS_INFINITY = 47 };
+ * would hide an overflow; found by checkops on an H200. Plain convolutions and those with a bias count their engines apart;
+ * behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
+enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
+
+static int64_t refused_engine(const struct cudnn_conv_key *k) {
+    if (k->kind != CR_CUDNN_FORWARD || k->type != CUDNN_DATA_HALF || k->uses & CR_CUDNN_RELU) return -1;
+    return k->uses & CR_CUDNN_BIAS ? LOSES_MINUS_INFINITY_WITH_BIAS : k->uses ? -1 : LOSES_MINUS_INFINITY;
+}
 
 /* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
-static struct cudnn_rules rules_of(const struct conv_key *k) {
-    struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20, .refused_engine = -1};
-    if (k->kind == CR_CUDNN_FORWARD && k->type == CUDNN_DATA_HALF) r.refused_engine = ENGINE_THAT_LOSES_MINUS_INFINITY;
+static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
+    struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20, .refused_engine = refused_engine(k)};
     r.refused_notes = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
                       1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
                       1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |
@@ -87,31 +187,48 @@ static struct cudnn_rules rules_of(const struct conv_key *k) {
     return r;
 }
 
-static cr_status find_plans(struct cudnn_place place, const struct conv_key *k, int wanted,
-                            struct cudnn_conv_plans *out) {
-    const struct cudnn_window window = {.stride = k->stride, .pad = k->pad};
-    const struct cudnn_rules  rules  = rules_of(k);
-    cr_cudnn_graph_init(&out->graph, place);
-    for (int i = 0; i < CR_CUDNN_OPERANDS; i++)
-        (void)cr_cudnn_tensor(&out->graph, (cudnnDataType_t)k->type, k->dim[i], false);
-    cr_cudnn_conv(&out->graph, (enum cudnn_conv_kind)k->kind, &window, CR_CUDNN_X, CR_CUDNN_W, CR_CUDNN_Y,
-                  k->accumulate);
-    if (k->kind == CR_CUDNN_WGRAD && k->type != CUDNN_DATA_FLOAT)
-        out->half_bytes = (bytes_of(k, CR_CUDNN_W) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
-    return cr_cudnn_graph_plans(&out->graph, &rules, out->plan, CR_MIN(wanted, (int)CR_CUDNN_CANDIDATES), &out->plans);
+static void open_plans(struct cudnn_conv_plans *s, struct cudnn_place place, const struct cudnn_conv_key *key) {
+    const struct cudnn_rules rules = rules_of(key);
+    *s                             = (struct cudnn_conv_plans){.key = *key};
+    cr_cudnn_problem_open(place, key, &s->problem);
+    cr_cudnn_search_open(&s->problem.graph, &rules, &s->search);
 }
 
-static void close_plans(struct cudnn_conv_plans *plans) {
-    for (int i = 0; i < plans->plans; i++) cr_cudnn_plan_close(&plans->plan[i]);
-    cr_cudnn_graph_close(&plans->graph);
+static cr_status want_plans(struct cudnn_conv_plans *s, int wanted) {
+    while (!s->all && s->plans < wanted) {
+        bool found;
+        CR_TRY(cr_cudnn_search_next(&s->search, &s->plan[s->plans], &found));
+        s->plans += found;
+        s->all = !found || s->plans == CR_CUDNN_CANDIDATES;
+        if (s->all) cr_cudnn_search_close(&s->search);
+    }
+    return CR_OK;
+}
+
+/* Where the heuristic is quick it is asked at once: the plan will be wanted. */
+static cr_status ask_has(struct cudnn_conv_plans *s) {
+    if (s->asked) return CR_OK;
+    if (!is_fused_for_training(&s->key)) {
+        CR_TRY(want_plans(s, 1));
+        s->there = s->plans > 0;
+    } else {
+        const struct cudnn_rules rules = rules_of(&s->key);
+        CR_TRY(cr_cudnn_graph_has(&s->problem.graph, &rules, &s->there));
+    }
+    s->asked = true;
+    return CR_OK;
+}
+
+static void close_plans(struct cudnn_conv_plans *s) {
+    cr_cudnn_search_close(&s->search);
+    for (int i = 0; i < s->plans; i++) cr_cudnn_plan_close(&s->plan[i]);
+    cr_cudnn_problem_close(&s->problem);
 }
 
 /* ---- the device's ---- */
 
 struct cache_entry {
     struct cache_entry     *next;
-    struct conv_key         key;
-    int                     wanted;
     struct cudnn_conv_plans plans;
 };
 struct cudnn_cache {
@@ -128,199 +245,64 @@ void cr_cudnn_cache_close(struct cudnn_cache *cache) {
     cr_free(cache);
 }
 
-cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cr_program *p, const struct cr_op *op,
-                              enum cr_math math, int wanted, struct cudnn_conv_plans **out) {
-    const struct operands o     = operands_of(p, op);
-    const struct conv_key key   = key_of(&o, op, math);
-    struct cudnn_place    place = {0};
-    struct cache_entry   *e;
+static cr_status find_entry(struct cuda_device *device, const struct cudnn_conv_key *key, struct cache_entry **out) {
+    struct cudnn_place  place = {0};
+    struct cache_entry *e;
     CR_TRY(cr_cuda_cudnn(device, &place.handle));
     if (!device->plans) CR_ALLOC(device->plans, 1);
     for (e = device->plans->first; e; e = e->next)
-        if (e->wanted >= wanted && memcmp(&e->key, &key, sizeof key) == 0) break;
-    if (!e) { /* an entry with too few stays: ops may be prepared with it */
+        if (memcmp(&e->plans.key, key, sizeof *key) == 0) break;
+    if (!e) {
         CR_ALLOC(e, 1);
-        e->key           = key;
-        e->wanted        = wanted;
-        cr_status status = find_plans(place, &key, wanted, &e->plans);
-        if (status != CR_OK) {
-            close_plans(&e->plans);
-            cr_free(e);
-            return cr_error_forward(status, __FILE__, __LINE__);
-        }
+        open_plans(&e->plans, place, key);
         e->next              = device->plans->first;
         device->plans->first = e;
     }
+    *out = e;
+    return CR_OK;
+}
+
+cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cudnn_conv_key *key, int wanted,
+                              struct cudnn_conv_plans **out) {
+    struct cache_entry *e;
+    CR_TRY(find_entry(device, key, &e));
+    CR_TRY(want_plans(&e->plans, CR_MIN(wanted, (int)CR_CUDNN_CANDIDATES)));
     *out = &e->plans;
     return CR_OK;
 }
 
-cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out) {
+    struct cache_entry *e;
+    *out = false;
+    if (!cr_cudnn_may_have(key)) return CR_OK;
+    CR_TRY(find_entry(device, key, &e));
+    CR_TRY(ask_has(&e->plans));
+    *out = e->plans.there;
+    return CR_OK;
+}
+
+cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math, bool count_ways,
                            struct cudnn_support *out) {
-    const struct operands   o     = operands_of(p, op);
-    struct cudnn_conv_plans plans = {0};
+    struct cudnn_conv_plans plans;
+    struct cudnn_conv_key   key;
+    struct cudnn_slices     slices;
     struct cudnn_place      place;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
     *out = (struct cudnn_support){0};
-    if (!fits(&o, op, math)) return CR_OK;
-    const struct conv_key key = key_of(&o, op, math);
+    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_may_have(&key) || !cr_cudnn_slices_of(&key, &slices)) return CR_OK;
+    key = cr_cudnn_slice_key(&key, &slices, 0);
     CR_TRY(cr_cudnn_place_described(cc, &place));
-    cr_status status = find_plans(place, &key, 1, &plans);
-    if (plans.plans)
+    open_plans(&plans, place, &key);
+    cr_status status = ask_has(&plans);
+    if (status == CR_OK && plans.there) status = want_plans(&plans, count_ways ? CR_CUDNN_CANDIDATES : 1);
+    if (status == CR_OK && plans.there)
         *out = (struct cudnn_support){.supported       = true,
+                                      .ways            = plans.plans,
                                       .engine          = plans.plan[0].engine,
                                       .notes           = plans.plan[0].notes,
-                                      .workspace_bytes = plans.half_bytes + plans.plan[0].workspace_bytes};
+                                      .workspace_bytes = plans.problem.scratch_bytes + plans.plan[0].workspace_bytes,
+                                      .slices          = slices.count};
     close_plans(&plans);
     cr_cudnn_place_close(&place);
     return status;
 }
-
-/* ---- accepts, prepare ---- */
-
-/* What breaks is told by prepare, which meets it again. */
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                    enum cr_math math) {
-    const struct operands    o = operands_of(p, op);
-    struct cudnn_conv_plans *plans;
-    if (!fits(&o, op, math)) return false;
-    if (cr_cudnn_conv_plans(cuda_of(device), p, op, math, 1, &plans) == CR_OK) return plans->plans > 0;
-    cr_error_clear();
-    return true;
-}
-
-static cr_status explained(cr_status status, const struct cr_program *p, const struct cr_op *op) {
-    const struct operands      o = operands_of(p, op);
-    const struct cr_tensor    *x = o.tensor[CR_CUDNN_X], *w = o.tensor[CR_CUDNN_W], *y = o.tensor[CR_CUDNN_Y];
-    const struct cr_conv_attr *a = &op->attr.conv;
-    return CR_FAIL(status,
-                   "%s; asked for: %s of layer %s, NHWC, x %s[%lld,%lld,%lld,%lld], w %s[%lld,%lld,%lld,%lld], "
-                   "y %s[%lld,%lld,%lld,%lld], stride %d, pad %d",
-                   cr_error_message(), cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?",
-                   cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
-                   (long long)x->dim[3], cr_dtype_name(w->dtype), (long long)w->dim[0], (long long)w->dim[1],
-                   (long long)w->dim[2], (long long)w->dim[3], cr_dtype_name(y->dtype), (long long)y->dim[0],
-                   (long long)y->dim[1], (long long)y->dim[2], (long long)y->dim[3], a->stride, a->pad);
-}
-
-/* One prepared op. The pack holds addresses: it is made at the first launch, and again when they are others. */
-struct conv_state {
-    const struct cudnn_conv_plans *plans;
-    const struct cudnn_plan       *plan;
-    cudnnBackendDescriptor_t       pack;
-    void                          *operand[CR_CUDNN_OPERANDS], *workspace;
-};
-
-static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_math math, void **prepared, size_t *workspace_bytes) {
-    struct cudnn_conv_plans *plans;
-    struct conv_state       *s;
-    cr_status                status = cr_cudnn_conv_plans(cuda_of(device), p, op, math, 1, &plans);
-    if (status != CR_OK) return explained(status, p, op);
-    CR_ASSERT(plans->chosen < plans->plans);
-    CR_ALLOC(s, 1);
-    s->plans         = plans;
-    s->plan          = &plans->plan[plans->chosen];
-    *workspace_bytes = plans->half_bytes + s->plan->workspace_bytes;
-    *prepared        = s;
-    return CR_OK;
-}
-
-static void release(void *opaque) {
-    struct conv_state *s = opaque;
-    if (!s) return;
-    cr_cudnn_pack_close(s->pack);
-    cr_free(s);
-}
-
-/* ---- launch ---- */
-
-static void *mutable(const void *p) {
-    return (void *)(uintptr_t)p;
-}
-
-static void gather(const struct cr_call *call, void *operand[CR_CUDNN_OPERANDS]) {
-    switch (call->op->kind) {
-    case CR_OP_conv_dgrad:
-        operand[CR_CUDNN_X] = call->out[CR_OUT_conv_dgrad_dx];
-        operand[CR_CUDNN_W] = mutable(call->in[CR_IN_conv_dgrad_w]);
-        operand[CR_CUDNN_Y] = mutable(call->in[CR_IN_conv_dgrad_dy]);
-        break;
-    case CR_OP_conv_wgrad:
-        operand[CR_CUDNN_X] = mutable(call->in[CR_IN_conv_wgrad_x]);
-        operand[CR_CUDNN_W] = call->out[CR_OUT_conv_wgrad_dw];
-        operand[CR_CUDNN_Y] = mutable(call->in[CR_IN_conv_wgrad_dy]);
-        break;
-    default:
-        operand[CR_CUDNN_X] = mutable(call->in[CR_IN_conv_x]);
-        operand[CR_CUDNN_W] = mutable(call->in[CR_IN_conv_w]);
-        operand[CR_CUDNN_Y] = call->out[CR_OUT_conv_y];
-    }
-}
-
-static cr_status bind(struct conv_state *s, void *const operand[CR_CUDNN_OPERANDS], void *workspace) {
-    if (s->pack && memcmp(s->operand, operand, sizeof s->operand) == 0 && s->workspace == workspace) return CR_OK;
-    cr_cudnn_pack_close(s->pack);
-    s->pack = NULL;
-    memcpy(s->operand, operand, sizeof s->operand);
-    s->workspace = workspace;
-    return cr_cudnn_pack_open(&s->plans->graph, operand, workspace, &s->pack);
-}
-
-/* The handle's stream is lane COMPUTE, where all of these ops run. */
-static cr_status run(struct cr_device *device, const struct cr_call *call) {
-    struct conv_state *s    = call->prepared;
-    const size_t       half = s->plans->half_bytes;
-    void              *operand[CR_CUDNN_OPERANDS];
-    cudnnHandle_t      handle;
-    CR_ASSERT(call->op->lane == CR_LANE_COMPUTE);
-    CR_TRY(cr_cuda_cudnn(cuda_of(device), &handle));
-    gather(call, operand);
-    if (half) operand[CR_CUDNN_W] = call->workspace;
-    CR_TRY(bind(s, operand, s->plan->workspace_bytes ? (char *)call->workspace + half : NULL));
-    CUDNN_TRY(cudnnBackendExecute(handle, s->plan->plan, s->pack));
-    if (!half) return CR_OK;
-    const struct cr_tensor *x  = cuda_in(call->program, call->op, CR_IN_conv_wgrad_x);
-    const struct cr_tensor *dw = cuda_out(call->program, call->op, CR_OUT_conv_wgrad_dw);
-    CUDA_TRY(ck_convert_add(cuda_type(x), call->workspace, call->out[CR_OUT_conv_wgrad_dw], cr_tensor_elems(dw),
-                            call->op->attr.conv.accumulate, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static cr_status launch(struct cr_device *device, const struct cr_call *call) {
-    cr_status status = run(device, call);
-    return status == CR_OK ? CR_OK : explained(status, call->program, call->op);
-}
-
-/* ---- the table ---- */
-
-#define BY_MATH(type, MATH)                                                                                            \
-    static cr_status prepare_##type(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,      \
-                                    void **prepared, size_t *workspace_bytes) {                                        \
-        return prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                                      \
-    }                                                                                                                  \
-    static bool accepts_##type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {   \
-        return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) && accepts(device, p, op, CR_MATH_##MATH);     \
-    }
-BY_MATH(f32, F32)
-BY_MATH(tf32, TF32)
-BY_MATH(f16, F16)
-BY_MATH(bf16, BF16)
-
-#define ROW(kind, type, MATH)                                                                                          \
-    static const struct cr_kernel kind##_##type = {.name          = "cudnn." #kind "." #type,                          \
-                                                   .op            = CR_OP_##kind,                                      \
-                                                   .math          = CR_MATH_##MATH,                                    \
-                                                   .deterministic = true,                                              \
-                                                   .accepts       = accepts_##type,                                    \
-                                                   .prepare       = prepare_##type,                                    \
-                                                   .launch        = launch,                                            \
-                                                   .release       = release};
-#define ROWS(kind) ROW(kind, tf32, TF32) ROW(kind, f32, F32) ROW(kind, f16, F16) ROW(kind, bf16, BF16)
-ROWS(conv)
-ROWS(conv_dgrad)
-ROWS(conv_wgrad)
-
-#define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
-const struct cr_kernel *const cr_cudnn_conv_rows[] = {BEST_FIRST(conv), BEST_FIRST(conv_dgrad), BEST_FIRST(conv_wgrad),
-                                                      NULL};

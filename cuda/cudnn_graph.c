@@ -1,5 +1,5 @@
-/* cudnn_graph.c: see cudnn_graph.h. */
-#include "cudnn_graph.h"
+/* cudnn_graph.c: places and the building of graphs; see cudnn_graph.h. */
+#include "cudnn_descriptor.h"
 
 #include "cuda.h"
 
@@ -10,73 +10,16 @@
 #error "cresnet needs cuDNN 9.8 or later: before it, plans cannot be asked for without a GPU"
 #endif
 
-enum { CONFIGS_MAX = 64, ALIGNMENT = 16 };
-
-/* ---- descriptors: the first refusal is kept, what follows it does nothing ---- */
-
-/* cuDNN also says "bad parameter" to what an engine or a heuristic does not know. */
-static bool worked(struct cudnn_graph *g, cudnnStatus_t status) {
-    const int category = CUDNN_STATUS_CATEGORY((int)status);
-    if (status != CUDNN_STATUS_SUCCESS && category != CUDNN_STATUS_BAD_PARAM && category != CUDNN_STATUS_NOT_SUPPORTED)
-        g->broken = status;
-    return status == CUDNN_STATUS_SUCCESS;
-}
-
-/* For what may be refused without harm to the graph. */
-static bool put(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values) {
-    return worked(g, cudnnBackendSetAttribute(d, name, type, count, values));
-}
-
-static bool put_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                           cudnnBackendDescriptor_t value) {
-    return put(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
-}
-
-/* *count gets how many there are. */
-static bool get(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values) {
-    return worked(g, cudnnBackendGetAttribute(d, name, type, room, count, values));
-}
-
-static bool keep(struct cudnn_graph *g, cudnnStatus_t status) {
-    if (g->refused == CUDNN_STATUS_SUCCESS) g->refused = status;
-    return worked(g, status);
-}
-
-static cudnnBackendDescriptor_t make(struct cudnn_graph *g, cudnnBackendDescriptorType_t type) {
-    cudnnBackendDescriptor_t d = NULL;
-    if (g->refused != CUDNN_STATUS_SUCCESS || !keep(g, cudnnBackendCreateDescriptor(type, &d))) return NULL;
-    CR_ASSERT(g->mades < CR_CUDNN_DESCRIPTORS);
-    return g->made[g->mades++] = d;
-}
-
-static void set(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values) {
-    if (g->refused == CUDNN_STATUS_SUCCESS) keep(g, cudnnBackendSetAttribute(d, name, type, count, values));
-}
+enum { ALIGNMENT = 16 };
 
 static void set_ints(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, int64_t count,
                      const int64_t *values) {
-    set(g, d, name, CUDNN_TYPE_INT64, count, values);
-}
-
-static void set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                           cudnnBackendDescriptor_t value) {
-    set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    cudnn_set(g, d, name, CUDNN_TYPE_INT64, count, values);
 }
 
 static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                      cudnnDataType_t type) {
-    set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
-}
-
-static void finalize(struct cudnn_graph *g, cudnnBackendDescriptor_t d) {
-    if (g->refused == CUDNN_STATUS_SUCCESS) keep(g, cudnnBackendFinalize(d));
-}
-
-static void destroy(cudnnBackendDescriptor_t d) {
-    if (d) (void)cudnnBackendDestroyDescriptor(d);
+    cudnn_set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
 /* ---- places ---- */
@@ -118,14 +61,14 @@ cr_status cr_cudnn_place_described(int cc, struct cudnn_place *out) {
     cudnnStatus_t status =
         cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length + 1, json);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
-    if (status != CUDNN_STATUS_SUCCESS) destroy(d);
+    if (status != CUDNN_STATUS_SUCCESS) cudnn_destroy(d);
     CUDNN_TRY(status);
     *out = (struct cudnn_place){.described = d};
     return CR_OK;
 }
 
 void cr_cudnn_place_close(struct cudnn_place *place) {
-    destroy(place->described);
+    cudnn_destroy(place->described);
     *place = (struct cudnn_place){0};
 }
 
@@ -136,7 +79,7 @@ void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_place place) {
 }
 
 void cr_cudnn_graph_close(struct cudnn_graph *g) {
-    while (g->mades) destroy(g->made[--g->mades]); /* last made first: what refers goes before what is referred to */
+    while (g->mades) cudnn_destroy(g->made[--g->mades]); /* last made first: what refers goes before what is referred to */
     *g = (struct cudnn_graph){0};
 }
 
@@ -145,14 +88,14 @@ int cr_cudnn_tensor(struct cudnn_graph *g, cudnnDataType_t type, const int64_t d
     const int64_t N = dim[0], H = dim[1], W = dim[2], C = dim[3];
     const int64_t dims[4] = {N, C, H, W}, strides[4] = {H * W * C, 1, W * C, C}, alignment = ALIGNMENT,
                   id           = g->tensors + 1;
-    cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     set_ints(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &id);
     set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
     set_ints(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dims);
     set_ints(g, d, CUDNN_ATTR_TENSOR_STRIDES, 4, strides);
     set_ints(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment);
-    set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    finalize(g, d);
+    cudnn_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    cudnn_finalize(g, d);
     CR_ASSERT(g->tensors < CR_CUDNN_TENSORS);
     g->tensor[g->tensors] = d;
     return g->tensors++;
@@ -160,22 +103,22 @@ int cr_cudnn_tensor(struct cudnn_graph *g, cudnnDataType_t type, const int64_t d
 
 static void add_op(struct cudnn_graph *g, cudnnBackendDescriptor_t d) {
     CR_ASSERT(g->ops < CR_CUDNN_OPS);
-    finalize(g, d);
+    cudnn_finalize(g, d);
     g->op[g->ops++] = d;
 }
 
 static cudnnBackendDescriptor_t describe_window(struct cudnn_graph *g, const struct cudnn_window *w) {
     const int64_t axes = 2, pad[2] = {w->pad, w->pad}, stride[2] = {w->stride, w->stride}, dilation[2] = {1, 1};
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    cudnnBackendDescriptor_t     d    = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    cudnnBackendDescriptor_t     d    = cudnn_make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     set_ints(g, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &axes);
     set_type(g, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
-    set(g, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
     set_ints(g, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 2, pad);
     set_ints(g, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 2, pad);
     set_ints(g, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 2, stride);
     set_ints(g, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, 2, dilation);
-    finalize(g, d);
+    cudnn_finalize(g, d);
     return d;
 }
 
@@ -199,141 +142,67 @@ void cr_cudnn_conv(struct cudnn_graph *g, enum cudnn_conv_kind kind, const struc
          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
     };
     const float              alpha = 1, beta = accumulate ? 1 : 0;
-    cudnnBackendDescriptor_t d = make(g, names[kind].type);
-    set_descriptor(g, d, names[kind].window, describe_window(g, window));
-    set_descriptor(g, d, names[kind].x, g->tensor[x]);
-    set_descriptor(g, d, names[kind].w, g->tensor[w]);
-    set_descriptor(g, d, names[kind].y, g->tensor[y]);
-    set(g, d, names[kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
-    set(g, d, names[kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    cudnnBackendDescriptor_t d = cudnn_make(g, names[kind].type);
+    cudnn_set_descriptor(g, d, names[kind].window, describe_window(g, window));
+    cudnn_set_descriptor(g, d, names[kind].x, g->tensor[x]);
+    cudnn_set_descriptor(g, d, names[kind].w, g->tensor[w]);
+    cudnn_set_descriptor(g, d, names[kind].y, g->tensor[y]);
+    cudnn_set(g, d, names[kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    cudnn_set(g, d, names[kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
     add_op(g, d);
 }
 
-/* ---- plans ---- */
-
-static cudnnBackendDescriptor_t close_graph(struct cudnn_graph *g) {
-    cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(g, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
-    if (g->place.handle) set(g, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->place.handle);
-    finalize(g, d);
+/* Sums and products are taken in f32. */
+static cudnnBackendDescriptor_t describe_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode) {
+    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    cudnn_set(g, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set_type(g, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+    cudnn_finalize(g, d);
     return d;
 }
 
-/* Bits of an engine's notes of one sort; all of them when cuDNN does not say. */
-static unsigned notes_of(struct cudnn_graph *g, cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
-                         cudnnBackendAttributeType_t type) {
-    int      note[32];
-    int64_t  count = 0;
-    unsigned bits  = 0;
-    if (!get(g, engine, name, type, CR_COUNT(note), &count, note)) return ~0u;
-    for (int64_t i = 0; i < CR_MIN(count, (int64_t)CR_COUNT(note)); i++)
-        if (note[i] >= 0 && note[i] < 32) bits |= 1u << note[i];
-    return bits;
+void cr_cudnn_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, int a, int b, int y) {
+    cudnnBackendDescriptor_t how = describe_pointwise(g, mode), d = cudnn_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    const bool               backward = mode == CUDNN_POINTWISE_RELU_BWD;
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, g->tensor[a]);
+    if (b >= 0)
+        cudnn_set_descriptor(g, d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                             g->tensor[b]);
+    cudnn_set_descriptor(g, d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
+                         g->tensor[y]);
+    add_op(g, d);
 }
 
-static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules,
-                        struct cudnn_plan *p) {
-    const unsigned           compiles = 1u << CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
-    cudnnBackendDescriptor_t engine   = NULL;
-    int64_t                  count    = 0;
-    if (!worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine))) return false;
-    bool ok = get(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) &&
-              get(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &p->engine);
-    if (ok) {
-        p->notes = notes_of(g, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE);
-        ok       = p->engine != rules->refused_engine && !(p->notes & rules->refused_notes) &&
-             !(notes_of(g, engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE) & compiles);
-    }
-    destroy(engine);
-    return ok;
+void cr_cudnn_sums(struct cudnn_graph *g, int x, int sum, int squares) {
+    const cudnnGenStatsMode_t mode = CUDNN_GENSTATS_SUM_SQSUM;
+    cudnnBackendDescriptor_t  d    = cudnn_make(g, CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
+    cudnn_set(g, d, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, 1, &mode);
+    set_type(g, d, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_DATA_FLOAT);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, g->tensor[x]);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, g->tensor[sum]);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, g->tensor[squares]);
+    add_op(g, d);
 }
 
-/* A plan of the configuration; false: cuDNN cannot, or it needs too much memory. */
-static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules,
-                  struct cudnn_plan *p) {
-    int64_t count = 0, bytes = 0;
-    if (!worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan))) return false;
-    const bool placed = g->place.handle
-                            ? put(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->place.handle)
-                            : put_descriptor(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->place.described);
-    if (placed && put_descriptor(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config) &&
-        worked(g, cudnnBackendFinalize(p->plan)) &&
-        get(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes) && bytes >= 0 &&
-        (size_t)bytes <= rules->workspace_bytes) {
-        p->workspace_bytes = (size_t)bytes;
-        return true;
-    }
-    cr_cudnn_plan_close(p);
-    return false;
-}
-
-/* What the heuristic offers, best first; the configurations belong to the caller. */
-static int ask(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
-               cudnnBackendDescriptor_t *config, int max) {
-    cudnnBackendDescriptor_t d     = NULL;
-    int64_t                  count = 0;
-    int                      made  = 0;
-    bool                     ok    = worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &d)) &&
-              put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph) &&
-              put(g, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) &&
-              (!g->place.described || put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->place.described)) &&
-              worked(g, cudnnBackendFinalize(d));
-    while (ok && made < max &&
-           worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[made])))
-        made++;
-    ok = ok && get(g, d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, config);
-    const int offered = ok ? (int)CR_MIN(count, (int64_t)made) : 0;
-    while (made > offered) destroy(config[--made]);
-    destroy(d);
-    return offered;
-}
-
-/* Mode B is not asked: since cuDNN 9 it answers as mode A does. */
-cr_status cr_cudnn_graph_plans(struct cudnn_graph *g, const struct cudnn_rules *rules, struct cudnn_plan *plans,
-                               int max, int *count) {
-    static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
-    cudnnBackendDescriptor_t            config[CONFIGS_MAX], graph = close_graph(g);
-    *count = 0;
-    for (size_t m = 0; m < CR_COUNT(modes) && g->refused == CUDNN_STATUS_SUCCESS && *count == 0; m++) {
-        const int offered = ask(g, graph, modes[m], config, CONFIGS_MAX);
-        for (int i = 0; i < offered; i++) {
-            struct cudnn_plan p = {0};
-            if (*count < max && keeps_rules(g, config[i], rules, &p) && build(g, config[i], rules, &p))
-                plans[(*count)++] = p;
-            destroy(config[i]);
-        }
-    }
-    if (*count == 0) CUDNN_TRY(g->broken);
-    return CR_OK;
-}
-
-void cr_cudnn_plan_close(struct cudnn_plan *p) {
-    destroy(p->plan);
-    p->plan = NULL;
-}
-
-/* ---- running ---- */
-
-cr_status cr_cudnn_pack_open(const struct cudnn_graph *g, void *const *pointers, void *workspace,
-                             cudnnBackendDescriptor_t *out) {
-    cudnnBackendDescriptor_t d = NULL;
-    int64_t                  id[CR_CUDNN_TENSORS];
-    for (int i = 0; i < g->tensors; i++) id[i] = i + 1;
-    CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d));
-    cudnnStatus_t status =
-        cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, g->tensors, id);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, g->tensors,
-                                          pointers);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
-    if (status != CUDNN_STATUS_SUCCESS) destroy(d);
-    CUDNN_TRY(status);
-    *out = d;
-    return CR_OK;
-}
-
-void cr_cudnn_pack_close(cudnnBackendDescriptor_t pack) {
-    destroy(pack);
+void cr_cudnn_bn_sums(struct cudnn_graph *g, const struct cudnn_bn_sums *t) {
+    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
+    const struct {
+        cudnnBackendAttributeName_t name;
+        int                         tensor;
+    } part[] = {
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, t->mean},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, t->rstd},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, t->gamma},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, t->x},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, t->dy},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, t->dgamma},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, t->dbeta},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, t->coef[0]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, t->coef[1]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, t->coef[2]},
+    };
+    set_type(g, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT);
+    for (size_t i = 0; i < CR_COUNT(part); i++) cudnn_set_descriptor(g, d, part[i].name, g->tensor[part[i].tensor]);
+    add_op(g, d);
 }

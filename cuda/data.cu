@@ -13,10 +13,6 @@ struct relu_of {
     static constexpr int                    reads = 1;
     static __device__ __forceinline__ float at(float x, float) { return ck_relu(x); }
 };
-struct relu_grad_of { /* dy, y */
-    static constexpr int                    reads = 2;
-    static __device__ __forceinline__ float at(float dy, float y) { return y > 0.0f ? dy : 0.0f; }
-};
 struct add_of {
     static constexpr int                    reads = 2;
     static __device__ __forceinline__ float at(float a, float b) { return a + b; }
@@ -272,12 +268,6 @@ cudaError_t shortcut_by_type(enum ck_type type, const void *from, void *to, cons
 
 extern "C" cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream) {
     CK_BY_TYPE(type, return pointwise_run<relu_of, T>(x, x, y, elems, stream));
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t ck_relu_grad(enum ck_type type, const void *dy, const void *y, void *dx, int64_t elems,
-                                    cudaStream_t stream) {
-    CK_BY_TYPE(type, return pointwise_run<relu_grad_of, T>(dy, y, dx, elems, stream));
     return cudaErrorInvalidValue;
 }
 

@@ -61,19 +61,30 @@ cudaError_t ck_bn_stats(enum ck_type type, const void *x, float *stats, void *wo
 struct ck_bn_finalize {
     const float *stats, *gamma, *beta, *old_mean, *old_var; /* stats[2][C], the rest [C] */
     float       *coef, *saved, *new_mean, *new_var;         /* coef and saved [2][C]; new_* may be old_* */
+    void        *coef_half;                                 /* coef in type `half`, or NULL */
+    enum ck_type half;
     int64_t      channels, count;                           /* count: elements that a channel's sums run over */
     float        eps, momentum;
 };
 cudaError_t ck_bn_finalize(const struct ck_bn_finalize *args, cudaStream_t stream);
-/* coef[2][C] from running statistics. */
-cudaError_t ck_bn_coef(const float *gamma, const float *beta, const float *mean, const float *var, float *coef, int64_t channels,
-                       float eps, cudaStream_t stream);
+
+/* coef[2][C] from running statistics; coef_half as above. */
+struct ck_bn_coef {
+    const float *gamma, *beta, *mean, *var;
+    float       *coef;
+    void        *coef_half;
+    enum ck_type half;
+    int64_t      channels;
+    float        eps;
+};
+cudaError_t ck_bn_coef(const struct ck_bn_coef *args, cudaStream_t stream);
 
 struct ck_bn_apply {
     enum ck_type type; /* of x, add, y: [pixels][channels] */
     const void  *x, *add;          /* add: NULL, none */
     const float *coef, *add_coef;  /* [2][C]; add_coef NULL: add as it is */
     void        *y;                /* may be x or add */
+    uint8_t     *mask;             /* bits of y > 0, or NULL; wants relu and C % 8 == 0 */
     int64_t      pixels, channels;
     bool         relu;
 };
@@ -82,10 +93,22 @@ cudaError_t ck_bn_apply(const struct ck_bn_apply *args, int multiprocessors, cud
 cudaError_t ck_channel_scale(enum ck_type type, const void *dy, const float *coef, void *dx, int64_t pixels, int64_t channels,
                              int multiprocessors, cudaStream_t stream);
 
-/* dstats[2][C]: sums of g and g*(x-mean)*rstd; g is dy, or dy where y > 0 when y is given. saved[2][C] = (mean, rstd). */
-size_t      ck_bn_grad_stats_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors);
-cudaError_t ck_bn_grad_stats(enum ck_type type, const void *dy, const void *x, const float *saved, const void *y, float *dstats,
-                             void *workspace, int64_t pixels, int64_t channels, int multiprocessors, cudaStream_t stream);
+/* Where a gradient passes the ReLU: everywhere (there is none); where the activation y > 0; where its bit is set (u8,
+ * C % 8 == 0); where x*act[0] + act[1] > 0, float[2][C]. */
+enum ck_mask { CK_MASK_NONE, CK_MASK_Y, CK_MASK_BITS, CK_MASK_ACT };
+struct ck_bn_grad {
+    enum ck_type type; /* of dy, x, y, dx: [pixels][channels] */
+    enum ck_mask by;
+    const void  *dy, *x, *mask; /* mask: what `by` names */
+    const float *saved;         /* stats: (mean, rstd), [2][C] */
+    float       *dstats;        /* stats: [2][C], sums of g and g*(x-mean)*rstd; g = dy where the mask says so, else 0 */
+    const float *coef;          /* apply: [3][C] */
+    void        *dx;            /* apply: coef[0]*g + coef[1]*x + coef[2]; may be dy or x */
+    int64_t      pixels, channels;
+};
+size_t      ck_bn_grad_stats_workspace(const struct ck_bn_grad *args, int multiprocessors); /* of type, by and the sizes */
+cudaError_t ck_bn_grad_stats(const struct ck_bn_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
+cudaError_t ck_bn_grad_apply(const struct ck_bn_grad *args, int multiprocessors, cudaStream_t stream);
 
 struct ck_bn_grad_finalize {
     const float *dstats, *gamma, *saved;
@@ -94,14 +117,40 @@ struct ck_bn_grad_finalize {
     bool         accumulate;            /* adds to dgamma and dbeta */
 };
 cudaError_t ck_bn_grad_finalize(const struct ck_bn_grad_finalize *args, cudaStream_t stream);
-/* dx = coef[0]*g + coef[1]*x + coef[2], g as above; dx may be dy or x. */
-cudaError_t ck_bn_grad_apply(enum ck_type type, const void *dy, const void *x, const float *coef, const void *y, void *dx,
-                             int64_t pixels, int64_t channels, int multiprocessors, cudaStream_t stream);
+
+/* ---- relu_grad.cu: the end of a block, backward -------------------------------------------------------------------- */
+
+/* dx = dy + add where y > 0, else 0; for `bns` (0, 1, 2) BNs the sums of dx and dx*(bn_x-mean)*rstd besides, of dx as it is
+ * stored. */
+struct ck_relu_grad {
+    enum ck_type type;      /* of dy, y, add, bn_x, dx */
+    enum ck_mask by;        /* CK_MASK_Y or CK_MASK_BITS; what `y` is */
+    const void  *dy, *y, *add; /* add: NULL, none */
+    int          bns;       /* more than 0: channels a multiple of 8 */
+    const void  *bn_x[2];
+    const float *saved[2];
+    float       *dstats[2]; /* [2][C] */
+    void        *dx;        /* may be dy or add */
+    int64_t      pixels, channels;
+};
+size_t      ck_relu_grad_workspace(const struct ck_relu_grad *args, int multiprocessors); /* of type, bns and the sizes */
+cudaError_t ck_relu_grad(const struct ck_relu_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
+
+/* ---- fold.cu: batch normalisation folded into filters ---------------------------------------------------------------- */
+
+struct ck_fold_bn {
+    const float *w;                        /* [filters][elems] */
+    const float *gamma, *beta, *mean, *var; /* [filters] */
+    float       *bias;                     /* [filters] */
+    int64_t      filters, elems;           /* filters < 2^31 */
+    float        eps;
+};
+/* y [filters][elems] = w * gamma/sqrt(var + eps), bias = beta - mean * that. */
+cudaError_t ck_fold_bn(const struct ck_fold_bn *args, enum ck_type type, void *y, cudaStream_t stream);
 
 /* ---- data.cu, pool.cu: normalize, relu, add, pooling, shortcut, cast, zero ----------------------------------------- */
 
 cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream); /* y may be x */
-cudaError_t ck_relu_grad(enum ck_type type, const void *dy, const void *y, void *dx, int64_t elems, cudaStream_t stream);
 cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream);
 /* f32 to `type`, which has 16 bits. */
 cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream);
@@ -109,6 +158,14 @@ cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, c
  * (h + dy, dx + w), with flip (h + dy, dx + W-1 - w), of the picture, and black outside it. H*W*3 < 2^31 with boxes. */
 cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H, int64_t W,
                          const float mean[3], const float std[3], cudaStream_t stream);
+/* Space to depth (s2d.cu): y [N, H/2+3, W/2+3, 16], channel (dh*2+dw)*3+c of pixel (i, j) is channel c of picture pixel
+ * (2(i-2)+dh, 2(j-2)+dw), 0 outside the picture and in the last four. H and W even, H*W*3 < 2^31. */
+cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H,
+                             int64_t W, const float mean[3], const float std[3], cudaStream_t stream);
+/* The filter of a 7x7 convolution of stride 2 and pad 3 for such a picture, w [K,7,7,3] -> y [K,4,4,16], and its gradient:
+ * dy float [K,4,4,16] -> dw float [K,7,7,3], added to dw with `accumulate`. */
+cudaError_t ck_s2d_filter(enum ck_type type, const void *w, void *y, int64_t K, cudaStream_t stream);
+cudaError_t ck_s2d_filter_grad(const float *dy, float *dw, int64_t K, bool accumulate, cudaStream_t stream);
 
 /* Pooling and shortcut: the large image is N,H,W,C, the small one N,P,Q,C (shortcut: N,P,Q,K). An image has fewer than 2^31
  * elements; N is as large as it likes. */
@@ -116,10 +173,28 @@ struct ck_window {
     int64_t N, H, W, C, P, Q, K;
     int     window, stride, pad; /* pad: of the pooling window, zero channels in front of the shortcut */
 };
-/* index [N,P,Q,C] may be NULL. */
-cudaError_t ck_maxpool(enum ck_type type, const void *x, void *y, uint8_t *index, const struct ck_window *w, cudaStream_t stream);
+/* index [N,P,Q,C] may be NULL. coef: NULL, or float[2][C]: of act(x) = max(x*coef[0] + coef[1], 0) rounded to the type. */
+cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *coef, void *y, uint8_t *index, const struct ck_window *w,
+                       cudaStream_t stream);
 cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
                             cudaStream_t stream);
+/* Backward of BN, ReLU and max-pool at once (pool_bn.cu): g = maxpool_grad(dy, index) where x*act[0] + act[1] > 0. Windows of
+ * 3, stride 2; C in whole vectors of 16 bytes. */
+struct ck_pool_bn_grad {
+    enum ck_type     type;
+    const void      *dy;     /* N,P,Q,C, as index */
+    const uint8_t   *index;
+    const void      *x;      /* N,H,W,C: the BN's input */
+    const float     *act;    /* [2][C] */
+    const float     *saved;  /* stats: (mean, rstd) */
+    float           *dstats; /* stats: sums of g and g*(x-mean)*rstd */
+    const float     *coef;   /* apply: [3][C] */
+    void            *dx;     /* apply: coef[0]*g + coef[1]*x + coef[2]; may be x */
+    struct ck_window w;
+};
+size_t      ck_pool_bn_grad_stats_workspace(enum ck_type type, const struct ck_window *w, int multiprocessors);
+cudaError_t ck_pool_bn_grad_stats(const struct ck_pool_bn_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
+cudaError_t ck_pool_bn_grad_apply(const struct ck_pool_bn_grad *args, int multiprocessors, cudaStream_t stream);
 cudaError_t ck_avgpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t pixels, int64_t C, cudaStream_t stream);
 cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels, int64_t C, cudaStream_t stream);
 cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w, cudaStream_t stream);
@@ -166,6 +241,8 @@ cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 
 /* y[i] = x[i], or y[i] + x[i] with `add`. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
+/* slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
+cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems, cudaStream_t stream);
 
 /* x N,H,W,C; w K,R,S,C; y N,P,Q,K; and their gradients: of `type`, but dw f32. R*S*C and R*S*K below 2^31, sides of images
  * below 2^20. */

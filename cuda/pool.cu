@@ -15,25 +15,20 @@ struct window {
     unsigned groups; /* vectors of channels a pixel */
 };
 
-/* One store of 16 bytes: behind a branch, the compiler takes a plain one apart into four. */
-template <typename T> __device__ __forceinline__ void store_whole(T *at, uint4 vector) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(vector.x), "r"(vector.y), "r"(vector.z),
-                 "r"(vector.w)
-                 : "memory");
-}
-
 /* What a thread loads at once: 16 bytes, or one element. Unpacked only where it is used, so that loads under way cost
  * few registers. */
 template <typename T, int LANES> struct word_of {
     using word = uint4;
     static __device__ __forceinline__ word load(const T *at) { return ck_load(at, 0); }
     static __device__ __forceinline__ void open(const word &w, float (&out)[LANES]) { ck_unpack<T>(w, out); }
-    static __device__ __forceinline__ void store(T *at, const float (&in)[LANES]) { store_whole(at, ck_pack<T>(in)); }
+    static __device__ __forceinline__ word close(const float (&in)[LANES]) { return ck_pack<T>(in); }
+    static __device__ __forceinline__ void store(T *at, const float (&in)[LANES]) { ck_store_whole(at, ck_pack<T>(in)); }
 };
 template <typename T> struct word_of<T, 1> {
     using word = T;
     static __device__ __forceinline__ word load(const T *at) { return at[0]; }
     static __device__ __forceinline__ void open(const word &w, float (&out)[1]) { out[0] = ck_float(w); }
+    static __device__ __forceinline__ word close(const float (&in)[1]) { return ck_round<T>(in[0]); }
     static __device__ __forceinline__ void store(T *at, const float (&in)[1]) { at[0] = ck_round<T>(in[0]); }
 };
 
@@ -125,20 +120,62 @@ template <typename T> struct winners<T, 8> {
         }
     }
     __device__ __forceinline__ void end(T *y, uint8_t *index) const {
-        store_whole(y, make_uint4(best[0], best[1], best[2], best[3]));
+        ck_store_whole(y, make_uint4(best[0], best[1], best[2], best[3]));
         if (index) /* the low byte of each half */
             *reinterpret_cast<uint2 *>(index) =
                 make_uint2(__byte_perm(at[0], at[1], 0x6420), __byte_perm(at[2], at[3], 0x6420));
     }
 };
 
+/* act(x) of the channels of a thread: max(x*scale + bias, 0) rounded to the type; nothing without ACT. */
+template <typename T, int LANES, bool ACT> struct actor {
+    using words = word_of<T, LANES>;
+    float                                           scale[LANES], bias[LANES];
+    __device__ __forceinline__ typename words::word of(const typename words::word &x) const {
+        float v[LANES];
+        words::open(x, v);
+#pragma unroll
+        for (int i = 0; i < LANES; i++) {
+            v[i] = fmaf(v[i], scale[i], bias[i]);
+            if (LANES != 8) v[i] = ck_relu(v[i]);
+        }
+        typename words::word w = words::close(v);
+        if constexpr (LANES == 8) { /* two channels at a time; NaN stays */
+            using pair = typename pair_of<T>::pair;
+            unsigned *word = &w.x;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const unsigned none = 0;
+                const pair     top  = __hmax2_nan(reinterpret_cast<const pair &>(word[i]), reinterpret_cast<const pair &>(none));
+                word[i]             = reinterpret_cast<const unsigned &>(top);
+            }
+        }
+        return w;
+    }
+    __device__ __forceinline__ void begin(const float *coef, int c, int C) {
+#pragma unroll
+        for (int i = 0; i < LANES; i++) {
+            scale[i] = coef[c + i];
+            bias[i]  = coef[C + c + i];
+        }
+    }
+};
+template <typename T, int LANES> struct actor<T, LANES, false> {
+    using word = typename word_of<T, LANES>::word;
+    __device__ __forceinline__ word of(const word &x) const { return x; }
+    __device__ __forceinline__ void begin(const float *, int, int) {}
+};
+
 /* Results of a thread, one below the other: rows of x that two of them share are met again while they are in L1. */
 enum { POOL_ROWS = 4 };
 
 /* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one
- * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time. */
-template <typename T, int LANES, int SIZE>
-__device__ __forceinline__ void pool_one(const window &g, const T *x, T *y, uint8_t *index, int p, int q, int c) {
+ * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time. `shared`
+ * is the last row of the result above, which is this one's first where windows overlap by a row: act is not done again. */
+template <typename T, int LANES, int SIZE, class Act>
+__device__ __forceinline__ void pool_one(const window &g, const Act &act,
+                                         typename word_of<T, LANES>::word (&shared)[SIZE ? SIZE : 1], bool has_shared,
+                                         const T *x, T *y, uint8_t *index, int p, int q, int c) {
     using words            = word_of<T, LANES>;
     const int         size = SIZE ? SIZE : g.size, top = p * g.stride - g.pad, left = q * g.stride - g.pad;
     const int         r0 = max(0, -top), s0 = max(0, -left), r1 = min(size, g.H - top), s1 = min(size, g.W - left);
@@ -150,26 +187,31 @@ __device__ __forceinline__ void pool_one(const window &g, const T *x, T *y, uint
         for (int r = 0; r < SIZE; r++)
 #pragma unroll
             for (int s = 0; s < SIZE; s++) {
+                if (r == 0 && has_shared) continue;
                 const int h = top + min(max(r, r0), r1 - 1), column = left + min(max(s, s0), s1 - 1);
                 v[r][s] = words::load(x + ((h * g.W + column) * g.C + c)); /* an image has fewer than 2^31 elements */
             }
 #pragma unroll
         for (int r = 0; r < SIZE; r++)
 #pragma unroll
-            for (int s = 0; s < SIZE; s++)
-                w.meet(v[r][s], (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
+            for (int s = 0; s < SIZE; s++) {
+                const typename words::word one = r == 0 && has_shared ? shared[s] : act.of(v[r][s]);
+                if (r == SIZE - 1) shared[s] = one;
+                w.meet(one, (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
+            }
     } else {
         for (int r = r0; r < r1; r++)
 #pragma unroll 2
             for (int s = s0; s < s1; s++)
-                w.meet(words::load(x + (((top + r) * g.W + left + s) * g.C + c)), (unsigned)(r * size + s));
+                w.meet(act.of(words::load(x + (((top + r) * g.W + left + s) * g.C + c))), (unsigned)(r * size + s));
     }
     const int to = (p * g.Q + q) * g.C + c;
     w.end(y + to, index ? index + to : nullptr);
 }
 
-template <typename T, int LANES, int SIZE>
-__global__ void __launch_bounds__(THREADS, 4) maxpool(const T *x, T *y, uint8_t *index, window g) {
+template <typename T, int LANES, int SIZE, bool ACT>
+__global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
+    maxpool(const T *x, const float *coef, T *y, uint8_t *index, window g) {
     const unsigned row = (unsigned)g.Q * g.groups, bands = ((unsigned)g.P + POOL_ROWS - 1) / POOL_ROWS,
                    work = bands * row;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
@@ -178,8 +220,12 @@ __global__ void __launch_bounds__(THREADS, 4) maxpool(const T *x, T *y, uint8_t 
             const unsigned band = i / row, in_row = i - band * row, q = in_row / g.groups,
                            c = (in_row - q * g.groups) * LANES;
             const int p0 = (int)band * POOL_ROWS, p1 = min(p0 + POOL_ROWS, g.P);
+            actor<T, LANES, ACT> act;
+            act.begin(coef, (int)c, g.C);
+            typename word_of<T, LANES>::word shared[SIZE ? SIZE : 1];
             for (int p = p0; p < p1; p++)
-                pool_one<T, LANES, SIZE>(g, x + image, y + result, index ? index + result : nullptr, p, (int)q, (int)c);
+                pool_one<T, LANES, SIZE>(g, act, shared, ACT && SIZE == g.stride + 1 && p > p0, x + image, y + result,
+                                         index ? index + result : nullptr, p, (int)q, (int)c);
         }
     }
 }
@@ -286,14 +332,22 @@ dim3 grid_of(int64_t work, int64_t images) {
     return dim3(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(images, 1, IMAGES_MOST));
 }
 
-template <typename T, int LANES>
-cudaError_t maxpool_run(const void *x, void *y, uint8_t *index, const struct ck_window *w, cudaStream_t stream) {
+template <typename T, int LANES, bool ACT>
+void maxpool_by_size(const void *x, const float *coef, void *y, uint8_t *index, const struct ck_window *w, cudaStream_t stream) {
     const window g    = window_of(w, LANES);
     const dim3   grid = grid_of((w->P + POOL_ROWS - 1) / POOL_ROWS * w->Q * g.groups, w->N);
     if (g.size == 3)
-        maxpool<T, LANES, 3><<<grid, THREADS, 0, stream>>>((const T *)x, (T *)y, index, g);
+        maxpool<T, LANES, 3, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, coef, (T *)y, index, g);
     else
-        maxpool<T, LANES, 0><<<grid, THREADS, 0, stream>>>((const T *)x, (T *)y, index, g);
+        maxpool<T, LANES, 0, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, coef, (T *)y, index, g);
+}
+template <typename T, int LANES>
+cudaError_t maxpool_run(const void *x, const float *coef, void *y, uint8_t *index, const struct ck_window *w,
+                        cudaStream_t stream) {
+    if (coef)
+        maxpool_by_size<T, LANES, true>(x, coef, y, index, w, stream);
+    else
+        maxpool_by_size<T, LANES, false>(x, coef, y, index, w, stream);
     return cudaGetLastError();
 }
 
@@ -408,9 +462,9 @@ cudaError_t avgpool_grad_run(const void *dy, void *dx, int64_t N, int64_t pixels
 #define BY_LANES(type, C, run, ...)                                                                                    \
     CK_BY_TYPE(type, return (C) % ck_lanes<T>() == 0 ? run<T, ck_lanes<T>()>(__VA_ARGS__) : run<T, 1>(__VA_ARGS__))
 
-extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, void *y, uint8_t *index, const struct ck_window *w,
-                                  cudaStream_t stream) {
-    BY_LANES(type, w->C, maxpool_run, x, y, index, w, stream);
+extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *coef, void *y, uint8_t *index,
+                                  const struct ck_window *w, cudaStream_t stream) {
+    BY_LANES(type, w->C, maxpool_run, x, coef, y, index, w, stream);
     return cudaErrorInvalidValue;
 }
 

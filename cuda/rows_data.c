@@ -1,5 +1,6 @@
-/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero.
- * Shapes and slots here; kernels in data.cu and pool.cu. Data is f32, f16 or bf16, one type in an op. */
+/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero, and
+ * the space-to-depth filter. Shapes and slots here; kernels in data.cu, pool.cu and s2d.cu. Data is f32, f16 or bf16, one
+ * type in an op. */
 #include "cuda.h"
 
 /* ---- what the kernels take ---- */
@@ -26,9 +27,10 @@ static bool plain_accepts(const struct cr_device *device, const struct cr_progra
 
 /* As plain_accepts; all that is read is of that type. */
 static bool pointwise_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    for (int s = 1; s < cr_op_info(op->kind)->ins; s++)
+    const int ins = cr_op_info(op->kind)->ins;
+    for (int s = 1; s < ins; s++)
         if (!same_data(cuda_in(p, op, s), cuda_in(p, op, 0))) return false;
-    return plain_accepts(device, p, op);
+    return plain_accepts(device, p, op) && cr_op_uses_only(op, (1u << ins) - 1, 1);
 }
 
 /* As plain_accepts; images are of a size that the kernel can number. */
@@ -60,16 +62,48 @@ static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
     (void)device;
-    if (op->in[CR_IN_normalize_boxes] >= 0 && !fits(images)) return false;
-    return images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
+    if ((op->in[CR_IN_normalize_boxes] >= 0 || op->attr.input.s2d) && !fits(images)) return false;
+    return cr_op_uses_only(op, 1u << CR_IN_normalize_images | 1u << CR_IN_normalize_boxes, 1u << CR_OUT_normalize_y) &&
+           images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
 }
 
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor     *y = OUT(normalize, y);
     const struct cr_input_attr *a = &call->op->attr.input;
-    CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], call->in[CR_IN_normalize_boxes], cuda_type(y),
-                          call->out[CR_OUT_normalize_y], y->dim[0], y->dim[1], y->dim[2], a->mean, a->std,
-                          cr_cuda_stream(device, call)));
+    const struct cr_tensor *images = IN(normalize, images);
+    const void             *boxes  = call->in[CR_IN_normalize_boxes];
+    cudaStream_t            stream = cr_cuda_stream(device, call);
+    if (a->s2d)
+        CUDA_TRY(ck_normalize_s2d(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
+                                  images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
+    else
+        CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
+                              images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
+    return CR_OK;
+}
+
+static bool s2d_filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return same_data(cuda_in(p, op, CR_IN_s2d_filter_w), cuda_out(p, op, CR_OUT_s2d_filter_y)) &&
+           cr_op_uses_only(op, 1u << CR_IN_s2d_filter_w, 1u << CR_OUT_s2d_filter_y);
+}
+
+static cr_status s2d_filter_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *w = IN(s2d_filter, w);
+    CUDA_TRY(ck_s2d_filter(cuda_type(w), call->in[CR_IN_s2d_filter_w], call->out[CR_OUT_s2d_filter_y], w->dim[0],
+                           cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool s2d_filter_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cuda_in(p, op, CR_IN_s2d_filter_grad_dy)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_s2d_filter_grad_dw)->dtype == CR_F32 &&
+           cr_op_uses_only(op, 1u << CR_IN_s2d_filter_grad_dy, 1u << CR_OUT_s2d_filter_grad_dw);
+}
+
+static cr_status s2d_filter_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    CUDA_TRY(ck_s2d_filter_grad(call->in[CR_IN_s2d_filter_grad_dy], call->out[CR_OUT_s2d_filter_grad_dw],
+                                IN(s2d_filter_grad, dy)->dim[0], call->op->attr.conv.accumulate, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -79,13 +113,6 @@ static cr_status relu_launch(struct cr_device *device, const struct cr_call *cal
     const struct cr_tensor *y = OUT(relu, y);
     CUDA_TRY(ck_relu(cuda_type(y), call->in[CR_IN_relu_x], call->out[CR_OUT_relu_y], cr_tensor_elems(y),
                      cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *dx = OUT(relu_grad, dx);
-    CUDA_TRY(ck_relu_grad(cuda_type(dx), call->in[CR_IN_relu_grad_dy], call->in[CR_IN_relu_grad_y],
-                          call->out[CR_OUT_relu_grad_dx], cr_tensor_elems(dx), cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -118,10 +145,16 @@ static cr_status zero_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- pooling ---- */
 
+static bool maxpool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *coef = cuda_in(p, op, CR_IN_maxpool_coef);
+    return window_accepts(device, p, op) && (!coef || coef->dtype == CR_F32) &&
+           cr_op_uses_only(op, 1u << CR_IN_maxpool_x | 1u << CR_IN_maxpool_coef, 1u << CR_OUT_maxpool_y | 1u << CR_OUT_maxpool_index);
+}
+
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(maxpool, x);
     const struct ck_window  w = window_of(call->op, x, OUT(maxpool, y));
-    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->out[CR_OUT_maxpool_y],
+    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->in[CR_IN_maxpool_coef], call->out[CR_OUT_maxpool_y],
                         call->out[CR_OUT_maxpool_index], &w, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -178,12 +211,13 @@ static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct
                                                 .accepts       = test,                                                 \
                                                 .launch        = kind##_launch}
 DATA_ROW(normalize, normalize_accepts, CR_MATH_F32);
+DATA_ROW(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
+DATA_ROW(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
 DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
-DATA_ROW(relu_grad, pointwise_accepts, CR_MATH_EXACT);
 DATA_ROW(add, pointwise_accepts, CR_MATH_F32);
 DATA_ROW(cast, cast_accepts, CR_MATH_EXACT);
 DATA_ROW(zero, NULL, CR_MATH_EXACT);
-DATA_ROW(maxpool, window_accepts, CR_MATH_EXACT);
+DATA_ROW(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without coef */
 DATA_ROW(maxpool_grad, window_accepts, CR_MATH_F32);
 DATA_ROW(avgpool, plain_accepts, CR_MATH_F32);
 DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
@@ -191,8 +225,9 @@ DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
 DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
 
 const struct cr_kernel *const cr_cuda_data_rows[] = {&row_normalize,
+                                                     &row_s2d_filter,
+                                                     &row_s2d_filter_grad,
                                                      &row_relu,
-                                                     &row_relu_grad,
                                                      &row_add,
                                                      &row_cast,
                                                      &row_zero,

@@ -13,8 +13,8 @@ static bool is_small_set(enum cr_data_kind kind) {
     return kind == CR_DATA_CIFAR10 || kind == CR_DATA_CIFAR100 || kind == CR_DATA_SHAPES;
 }
 
-static enum cr_crop auto_crop(enum cr_data_kind kind) {
-    if (kind == CR_DATA_FOLDER) return CR_CROP_RANDOM_RESIZED;
+static enum cr_crop auto_crop(enum cr_data_kind kind, int size) {
+    if (kind == CR_DATA_FOLDER || (kind == CR_DATA_PACKED && size > 32)) return CR_CROP_RANDOM_RESIZED;
     return kind == CR_DATA_SYNTHETIC ? CR_CROP_NONE : CR_CROP_PAD; /* synthetic pictures are made to measure */
 }
 
@@ -38,10 +38,17 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     prep.eval_resize = (int)config->data.eval_resize;
     bool whole       = small || config->data.kind == CR_DATA_SYNTHETIC || prep.size <= 32;
     if (!prep.eval_resize && !whole) prep.eval_resize = prep.size * 256 / 224;
-    prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind) : config->data.crop;
+    prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind, prep.size) : config->data.crop;
     if (split == CR_SPLIT_VAL) prep.crop = CR_CROP_NONE;
     *out = prep;
     return CR_OK;
+}
+
+static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch) {
+    int64_t   start  = cr_time_ns();
+    cr_status status = cr_resize_run(job, &scratch->tables);
+    scratch->counts.resize_ns += cr_time_ns() - start;
+    return status;
 }
 
 /* ---- the centre of a picture ---- */
@@ -53,7 +60,7 @@ static void center(int have, int size, int *cut, int *margin) {
 }
 
 /* Short side to `short_side` pixels, then the centre square of prep->size, black where the picture is smaller. */
-static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_buffer *tables,
+static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_scratch *scratch,
                               uint8_t *out) {
     int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
     int              long_side = (int)(short_side * longer / shorter);
@@ -75,29 +82,31 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     job.part_h = CR_MIN(job.full_h, size);
     if (job.part_w < size || job.part_h < size) memset(out, 0, (size_t)size * size * 3);
     job.dst = out + ((size_t)margin_y * size + margin_x) * 3;
-    return cr_resize_run(&job, tables);
+    return resize(&job, scratch);
 }
 
-static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_image *image, struct cr_buffer *tables,
-                               uint8_t *out) {
-    int size = prep->size;
-    if (image->width == size && image->height == size && !prep->eval_resize) {
-        memcpy(out, image->rgb, (size_t)size * size * 3);
+static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_picture *picture,
+                               struct cr_scratch *scratch, uint8_t *out) {
+    int             size = prep->size;
+    struct cr_image image;
+    CR_TRY(cr_picture_whole(picture, scratch, &image));
+    if (image.width == size && image.height == size && !prep->eval_resize) {
+        memcpy(out, image.rgb, (size_t)size * size * 3);
         return CR_OK;
     }
-    return place_center(size, prep->eval_resize ? prep->eval_resize : size, image, tables, out);
+    return place_center(size, prep->eval_resize ? prep->eval_resize : size, &image, scratch, out);
 }
 
 /* ---- random crops ---- */
 
 /* A square of the picture's own size, which may reach over its border by the padding. */
-static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_image *image, struct cr_rng *rng,
-                             struct cr_buffer *tables, uint8_t *out, int32_t box[4]) {
+static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_picture *picture, struct cr_rng *rng,
+                             struct cr_scratch *scratch, uint8_t *out, int32_t box[4]) {
     struct cr_prepare whole = *prep;
     whole.eval_resize       = 0;
     box[0]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
     box[1]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
-    return prepare_plain(&whole, image, tables, out);
+    return prepare_plain(&whole, picture, scratch, out);
 }
 
 /* A box of random area and aspect within the picture; after ten that do not fit, the largest centred one of an allowed
@@ -128,18 +137,22 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
     box[1] = (height - box[3]) / 2;
 }
 
-static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_image *image, struct cr_rng *rng,
-                                        struct cr_buffer *tables, uint8_t *out) {
-    int box[4];
-    cr_prepare_draw_box(prep, image->width, image->height, rng, box);
+static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_picture *picture,
+                                        struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out) {
+    int              box[4];
+    struct cr_window window;
+    cr_prepare_draw_box(prep, picture->image.width, picture->image.height, rng, box);
     /* The box is cut out first: what lies outside it does not bleed in, as in torchvision. */
+    CR_TRY(cr_picture_window(picture, box, prep->size, scratch, &window));
     struct cr_resize job = {
-        .src        = image->rgb + ((size_t)box[1] * image->width + box[0]) * 3,
-        .src_w      = box[2],
-        .src_h      = box[3],
-        .src_stride = (size_t)image->width * 3,
-        .w          = box[2],
-        .h          = box[3],
+        .src        = window.rgb,
+        .src_w      = window.width,
+        .src_h      = window.height,
+        .src_stride = window.stride,
+        .x          = window.x,
+        .y          = window.y,
+        .w          = window.w,
+        .h          = window.h,
         .full_w     = prep->size,
         .full_h     = prep->size,
         .part_w     = prep->size,
@@ -147,46 +160,48 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
         .dst        = out,
         .dst_stride = (size_t)prep->size * 3,
     };
-    return cr_resize_run(&job, tables);
+    return resize(&job, scratch);
 }
 
 /* ---- one sample ---- */
 
-cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
+cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_picture *picture, uint64_t seed,
                                 int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                 int32_t box[4]) {
     struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
     cr_status     status = CR_OK;
     memset(box, 0, 4 * sizeof *box);
     switch (prep->crop) {
-    case CR_CROP_PAD: status = prepare_pad(prep, image, &rng, &scratch->tables, out, box); break;
-    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, image, &rng, &scratch->tables, out); break;
+    case CR_CROP_PAD: status = prepare_pad(prep, picture, &rng, scratch, out, box); break;
+    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, picture, &rng, scratch, out); break;
     case CR_CROP_AUTO:
     case CR_CROP_NONE:
         CR_ASSERT(prep->crop == CR_CROP_NONE);
-        status = prepare_plain(prep, image, &scratch->tables, out);
+        status = prepare_plain(prep, picture, scratch, out);
         break;
     }
     box[2] = cr_rng_real(&rng) < prep->hflip; /* drawn last */
     return status;
 }
 
-cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_image *image, struct cr_scratch *scratch,
-                               uint8_t *out) {
-    return prepare_plain(prep, image, &scratch->tables, out);
+cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_picture *picture,
+                               struct cr_scratch *scratch, uint8_t *out) {
+    return prepare_plain(prep, picture, scratch, out);
 }
 
 cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
                            int64_t sample, uint8_t *out, int32_t box[4]) {
+    struct cr_picture picture = {.image = *image};
     struct cr_scratch scratch = {0};
-    cr_status         status  = cr_prepare_train_with(prep, image, seed, epoch, sample, &scratch, out, box);
+    cr_status         status  = cr_prepare_train_with(prep, &picture, seed, epoch, sample, &scratch, out, box);
     cr_scratch_free(&scratch);
     return status;
 }
 
 cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {
+    struct cr_picture picture = {.image = *image};
     struct cr_scratch scratch = {0};
-    cr_status         status  = cr_prepare_eval_with(prep, image, &scratch, out);
+    cr_status         status  = cr_prepare_eval_with(prep, &picture, &scratch, out);
     cr_scratch_free(&scratch);
     return status;
 }

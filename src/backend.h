@@ -44,6 +44,9 @@ struct cr_kernel {
     bool            deterministic; /* two runs with the same thread count are equal to the bit */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows; op->way
+     * names one of them to prepare. NULL: one. */
+    int (*ways)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Descriptors, algorithm, workspace bytes (scratch as aligned as tensors are, valid during launch). NULL: nothing to
      * prepare. May allocate; whatever the op needs of device memory besides is allocated here. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, void **prepared,

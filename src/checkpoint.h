@@ -5,6 +5,7 @@
  *                       in the epoch, seed, loader position, fingerprints
  *                       No time, host or path in either: equal states, equal bytes
  *   config.ini          the resolved config          classes.txt   one class name a line
+ *   costs.txt           of runs on a GPU: the measured costs that its kernels were chosen by (costs.h)
  * `last` and `best` are relative symbolic links, replaced by rename(2).
  *
  * Laws
@@ -53,6 +54,7 @@ struct cr_ckpt_save {
     const struct cr_st_meta     *model_meta, *state_meta; /* "format" = "pt", "step": added when missing */
     int                          model_meta_count, state_meta_count;
     const char                  *config_text; /* config.ini */
+    const char                  *costs_text;  /* costs.txt; NULL: none */
     const char *const           *class_names; /* no line breaks in them */
     int                          classes;
     bool                         best; /* also point `best` here */

@@ -128,28 +128,39 @@ cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
 
 /* ---- running on no data ---- */
 
-cr_status cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes, uint64_t seed) {
+void cr_cmd_batch_free(struct cr_cmd_batch *batch) {
+    cr_free(batch->images);
+    cr_free(batch->labels);
+    cr_free(batch->boxes);
+    *batch = (struct cr_cmd_batch){0};
+}
+
+cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed, struct cr_cmd_batch *out) {
     const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
+    const int64_t           count  = labels->dim[0];
     struct cr_rng           rng    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
-    cr_status               status = CR_OK;
-    uint8_t                *pixel  = cr_alloc(images->bytes, 1);
-    int32_t                *label  = cr_alloc(labels->bytes, 1);
-    int32_t                *box    = cr_alloc((size_t)labels->dim[0], 4 * sizeof *box); /* dy, dx, flip, 0 */
-    if (!pixel || !label || !box) {
-        status = CR_NO_MEMORY(images->bytes + labels->bytes);
-        goto out;
+    struct cr_cmd_batch     b      = {.images = cr_alloc(images->bytes, 1),
+                                      .labels = cr_alloc(labels->bytes, 1),
+                                      .boxes  = cr_alloc((size_t)count, 4 * sizeof *b.boxes)}; /* dy, dx, flip, 0 */
+    if (!b.images || !b.labels || !b.boxes) {
+        cr_cmd_batch_free(&b);
+        return CR_NO_MEMORY(images->bytes + labels->bytes);
     }
-    for (size_t i = 0; i < images->bytes; i++) pixel[i] = (uint8_t)cr_rng_u32(&rng);
-    for (int64_t i = 0; i < labels->dim[0]; i++) label[i] = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
-    for (int64_t i = 0; i < labels->dim[0]; i++) {
-        for (int k = 0; k < 2; k++) box[4 * i + k] = (int32_t)cr_rng_below(&rng, 9) - 4;
-        box[4 * i + 2] = (int32_t)cr_rng_below(&rng, 2);
+    for (size_t i = 0; i < images->bytes; i++) b.images[i] = (uint8_t)cr_rng_u32(&rng);
+    for (int64_t i = 0; i < count; i++) b.labels[i] = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
+    for (int64_t i = 0; i < count; i++) {
+        for (int k = 0; k < 2; k++) b.boxes[4 * i + k] = (int32_t)cr_rng_below(&rng, 9) - 4;
+        b.boxes[4 * i + 2] = (int32_t)cr_rng_below(&rng, 2);
     }
-    CR_TRY_OUT(cr_exec_feed(exec, pixel, label, box));
-out:
-    cr_free(pixel);
-    cr_free(label);
-    cr_free(box);
+    *out = b;
+    return CR_OK;
+}
+
+cr_status cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes, uint64_t seed) {
+    struct cr_cmd_batch batch;
+    CR_TRY(cr_cmd_random_batch(program, classes, seed, &batch));
+    cr_status status = cr_exec_feed(exec, batch.images, batch.labels, batch.boxes);
+    cr_cmd_batch_free(&batch);
     return status;
 }
 

@@ -20,8 +20,12 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken);
 
+/* cresnet bench step, bench infer. */
+cr_status cr_bench_run(const struct cr_args *args, bool infer);
 /* cresnet bench init; its operands are configurations. */
 cr_status cr_bench_init(const struct cr_args *args);
+/* cresnet bench data; its operand is a configuration. */
+cr_status cr_bench_data(const struct cr_args *args);
 /* Of nanoseconds; sorts them. */
 double    cr_cmd_median_ms(int64_t *times, int64_t count);
 
@@ -48,8 +52,14 @@ CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *ou
  * assumed then and a line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
 
-/* For commands that run programs on no data: random pictures and labels into a bound program, and the step block of a first
- * step at the full learning rate. */
+/* For commands that run programs on no data: random pictures, labels and boxes for a program, the same brought into it, and
+ * the step block of a first step at the full learning rate. */
+struct cr_cmd_batch {
+    uint8_t *images;
+    int32_t *labels, *boxes;
+};
+CR_MUST cr_status    cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed, struct cr_cmd_batch *out);
+void                 cr_cmd_batch_free(struct cr_cmd_batch *batch);
 CR_MUST cr_status    cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes, uint64_t seed);
 struct cr_step_block cr_cmd_step_block(const struct cr_config *config);
 

@@ -90,6 +90,25 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     return status;
 }
 
+/* The first name of a list "cpu,cuda"; returns what follows it. */
+static const char *take_name(const char *list, char *name, size_t size) {
+    const size_t length = strcspn(list, ",");
+    snprintf(name, size, "%.*s", (int)CR_MIN(length, size - 1), list);
+    return list + length + (list[length] == ',');
+}
+
+/* Are they all there? Asked before the first is judged, which may take long. */
+static cr_status find_devices(const struct cr_args *args, const char *list) {
+    char name[32];
+    do {
+        list = take_name(list, name, sizeof name);
+        if (strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0)
+            return cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], name);
+        CR_TRY(cr_device_check(strcmp(name, "cuda") == 0 ? CR_DEVICE_CUDA : CR_DEVICE_CPU));
+    } while (*list);
+    return CR_OK;
+}
+
 /* Of the devices in `list`, "cpu,cuda"; NULL: of all that are there. */
 static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_source *source, const char *list, int64_t batch,
                                struct cr_text *out) {
@@ -98,13 +117,10 @@ static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_s
         if ((*b)->available(&why)) CR_TRY(check_device(args, source, (*b)->name, batch, out));
         else cr_log(CR_LOG_INFO, "%s is not checked: %s", (*b)->name, why ? why : "not available");
     }
+    if (list) CR_TRY(find_devices(args, list));
     while (list && *list) {
-        char   device[32];
-        size_t length = strcspn(list, ",");
-        snprintf(device, sizeof device, "%.*s", (int)CR_MIN(length, sizeof device - 1), list);
-        list += length + (list[length] == ',');
-        if (strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0)
-            return cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], device);
+        char device[32];
+        list = take_name(list, device, sizeof device);
         CR_TRY(check_device(args, source, device, batch, out));
     }
     return CR_OK;

@@ -1,10 +1,13 @@
-/* cmd_data.c: cresnet data: what is in a data set; draws the shapes set. */
+/* cmd_data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed ones. */
 #include "cmd.h"
-#include "data.h"
+#include "fsutil.h"
+#include "pack.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
-enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20 };
+enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, RAW_SIDE_MAX = 8192 };
 
 static cr_status describe_split(const struct cr_config *config, enum cr_split split, bool json, bool names,
                                 struct cr_text *out) {
@@ -79,8 +82,124 @@ static cr_status draw_shapes(const struct cr_args *args) {
     return cr_cmd_print(&text);
 }
 
+/* ---- packing ---- */
+
+static bool is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* The configuration that the operand names; a folder without a run in it is one of pictures. */
+static cr_status source_config(const struct cr_args *args, struct cr_config *config) {
+    struct cr_cmd_source source;
+    const char         **list;
+    struct cr_text       root = {0};
+    if (!args->operands || !is_folder(args->operand[0])) return cr_cmd_config(args, config);
+    if (cr_cmd_source_find(args, &source) == CR_OK) {
+        cr_status status = cr_cmd_config_open(args, &source, NULL, config);
+        cr_cmd_source_free(&source);
+        return status;
+    }
+    cr_error_clear();
+    CR_ALLOC(list, (size_t)args->overrides + 2);
+    cr_text_add(&root, "data.root=%s", args->operand[0]);
+    list[0] = "data.kind=folder";
+    list[1] = root.data;
+    for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
+    cr_status status =
+        root.failed ? CR_NO_MEMORY(strlen(args->operand[0])) : cr_config_open(config, NULL, list, args->overrides + 2);
+    cr_text_free(&root);
+    cr_free(list);
+    return status;
+}
+
+static cr_status pack_split(const struct cr_config *config, enum cr_split split, const char *folder, int64_t raw_side,
+                            struct cr_text *out) {
+    struct cr_pack_options options = {.raw_side      = (int)raw_side,
+                                      .workers       = (int)config->data.workers,
+                                      .corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL};
+    struct cr_pack_result  result;
+    struct cr_dataset     *dataset;
+    char                   path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, folder, "%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME));
+    CR_TRY(cr_dataset_open(config, split, &dataset));
+    cr_log(CR_LOG_INFO, "packing %lld pictures into %s", (long long)cr_dataset_count(dataset), path);
+    cr_status status = cr_pack_dataset(dataset, path, &options, &result);
+    cr_dataset_close(dataset);
+    CR_TRY(status);
+    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result.pictures, (double)result.bytes * 1e-6);
+    if (result.left_out) cr_text_add(out, ", %lld left out that cannot be read", (long long)result.left_out);
+    cr_text_add(out, "\n");
+    return CR_OK;
+}
+
+static cr_status pack(const struct cr_args *args) {
+    struct cr_args   rest = *args; /* the configuration is the second operand here */
+    struct cr_config config;
+    struct cr_text   text = {0};
+    int64_t          raw_side;
+    cr_status        status;
+    if (args->operands < 3)
+        return cr_args_fail(args, "what is to be packed, and where to? cresnet data pack CONFIG|DIR OUT");
+    CR_TRY(cr_args_most(args, 3));
+    CR_TRY(cr_args_int(args, CR_OPT_RAW, 1, RAW_SIDE_MAX, 0, &raw_side));
+    rest.operand++;
+    rest.operands--;
+    CR_TRY(source_config(&rest, &config));
+    const char *folder = args->operand[2];
+    CR_TRY_OUT(cr_fs_mkdirs(folder));
+    CR_TRY_OUT(pack_split(&config, CR_SPLIT_TRAIN, folder, raw_side, &text));
+    CR_TRY_OUT(pack_split(&config, CR_SPLIT_VAL, folder, raw_side, &text));
+    cr_text_add(&text, "train with data.kind=packed data.root=%s\n", folder);
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    cr_config_close(&config);
+    return status;
+}
+
+static cr_status verify_file(const char *path, struct cr_text *out) {
+    struct cr_pack *file;
+    CR_TRY(cr_pack_open(path, &file));
+    cr_status status = cr_pack_verify(file);
+    if (status == CR_OK)
+        cr_text_add(out, "%s: %lld pictures in %d classes, all as they were packed\n", path,
+                    (long long)cr_pack_count(file), cr_pack_classes(file));
+    cr_pack_close(file);
+    return status;
+}
+
+static cr_status verify(const struct cr_args *args) {
+    static const char *const names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
+    struct cr_text           text    = {0};
+    cr_status                status  = CR_OK;
+    if (args->operands < 2) return cr_args_fail(args, "no file given: cresnet data verify FILE|DIR ...");
+    for (int i = 1; i < args->operands; i++) {
+        char path[CR_PATH_MAX];
+        if (!is_folder(args->operand[i])) {
+            CR_TRY_OUT(verify_file(args->operand[i], &text));
+            continue;
+        }
+        for (size_t k = 0; k < CR_COUNT(names); k++) {
+            CR_TRY_OUT(cr_path_join(path, args->operand[i], "%s", names[k]));
+            CR_TRY_OUT(verify_file(path, &text));
+        }
+    }
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    return status;
+}
+
+/* ---- the command ---- */
+
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
+    const char *word = args->operands ? args->operand[0] : "";
     (void)signal_taken;
-    if (args->operands && strcmp(args->operand[0], "shapes") == 0) return draw_shapes(args);
+    bool packs = strcmp(word, "pack") == 0;
+    if (cr_args_has(args, CR_OPT_RAW) && !packs) return cr_args_fail(args, "--raw is for cresnet data pack");
+    if (packs) return pack(args);
+    if (strcmp(word, "shapes") == 0) return draw_shapes(args);
+    if (strcmp(word, "verify") == 0) return verify(args);
     return describe(args);
 }

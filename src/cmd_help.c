@@ -41,8 +41,9 @@ static const char about_predict[] =
 
 static const char about_plan[] =
     "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs beside\n"
-    "the lower bound that no plan can beat. Needs neither data nor a GPU. --program and --after print the\n"
-    "program, --csv the pool, --json the numbers.\n";
+    "the lower bound that no plan can beat. Needs neither data nor a GPU; on a GPU, kernels whose times are not\n"
+    "known yet are timed, as a run would. --program and --after print the program, --csv the pool, --json the\n"
+    "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way.\n";
 
 static const char about_check[] =
     "Runs the training and evaluation programs on random pictures (-b N of them, 2 by default) and\n"
@@ -51,7 +52,12 @@ static const char about_check[] =
 
 static const char about_bench[] =
     "bench step: the whole training step on random pictures, median and images/s.\n"
+    "bench infer: the network alone, BN folded into the convolutions: images/s with batches in a row, and the time of one\n"
+    "            batch from the host's picture to the end (train.eval_batch=N, 1 for latency).\n"
     "bench ops:  cresnet profile.\n"
+    "bench data: the loader alone, as fast as it can: images/s, also a worker, MB/s of files, where the time goes (first\n"
+    "            meetings are read to the end, later ones as far as the crop needs). --steps N: batches (20).\n"
+    "            --against=IMG_PER_S: the share of its time that a trainer of this speed would wait.\n"
     "bench init: how long initial values take: drawn on the device; by one thread, copied tensor by tensor; by all\n"
     "            cores into page-locked memory, copied once. Memory of each, and how far the values are apart. For\n"
     "            CONFIGs, or without any for ResNet-18, 50, 152 and one of 1.16e9 parameters (GPU). --steps N: repeats (3).\n";
@@ -64,7 +70,12 @@ static const char about_profile[] =
 static const char about_data[] =
     "data CONFIG:     how many pictures and classes the configured data set has.\n"
     "data shapes DIR: draws the built-in set of ten classes of figures as PNG files into DIR\n"
-    "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n";
+    "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
+    "data pack CONFIG|DIR OUT: packs the configured data set, or a folder of pictures, into OUT/train.crpk and\n"
+    "                 OUT/val.crpk: one file a split with an index and checksums, read with data.kind=packed\n"
+    "                 data.root=OUT. PNG and JPEG files are kept as they are; --raw=SIZE stores pixels, the short side\n"
+    "                 reduced to SIZE. Pictures that cannot be read are left out (data.corrupt). -j N: threads.\n"
+    "data verify FILE|DIR ...: reads packed files to their end: checksums, index, every picture.\n";
 
 static const char about_help[] = "Explains a command, or every key of the configuration.\n";
 
@@ -77,9 +88,10 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PLAN]    = {"plan", "show the network, its program, its memory", "CONFIG|RUN " KEYS, about_plan,
                         cr_cmd_plan},
     [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
-    [CR_CMD_BENCH]   = {"bench", "time the training step or initialisation", "step|ops CONFIG|RUN " KEYS " | init [CONFIG|RUN ...]", about_bench, cr_cmd_bench},
+    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader or initialisation", "step|infer|ops|data CONFIG|RUN " KEYS " | init [CONFIG|RUN ...]", about_bench, cr_cmd_bench},
     [CR_CMD_PROFILE] = {"profile", "time every op of the training step", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
-    [CR_CMD_DATA]    = {"data", "describe a data set, draw the shapes set", "CONFIG|RUN " KEYS " | shapes DIR", about_data,
+    [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, draw the shapes set",
+                        "CONFIG|RUN " KEYS " | pack CONFIG|DIR OUT | verify FILE|DIR ... | shapes DIR", about_data,
                         cr_cmd_data},
     [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys]", about_help, cr_cmd_help},
 };

@@ -1,16 +1,18 @@
 /* cmd_plan.c: cresnet plan: the network and its compiled program as text. Needs no data and no GPU: it stops before
- * memory is reserved. */
+ * memory is reserved. Kernels are chosen as a run would choose them: from the device's table of costs, of a RUN from the
+ * table that its checkpoint holds. */
 #include "cmd.h"
+#include "passes/junction.h"
 #include "plan_print.h"
 #include "session.h"
 
 struct plan {
-    struct cr_config  config;
-    struct cr_device *device;
-    struct cr_model   model;
-    struct cr_program program;
-    bool              has_model, has_program;
-    int64_t           batch;
+    struct cr_config     config;
+    struct cr_cmd_source source;
+    struct cr_session    session; /* device, model and costs only */
+    struct cr_program    program;
+    bool                 has_program;
+    int64_t              batch;
 };
 
 /* The first is what stands for no --which. */
@@ -19,35 +21,60 @@ static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_
                                                    CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
 static cr_status open_model(struct plan *p) {
-    const struct cr_config  *c = &p->config;
-    struct cr_prepare        train, eval;
-    int                      classes;
-    enum cr_dtype            real;
+    const struct cr_config         *c       = &p->config;
+    struct cr_session              *s       = &p->session;
+    const struct cr_session_options options = {.costs_from = p->source.folder, .costs_anew = true};
+    struct cr_prepare               train, eval;
+    int                             classes;
+    enum cr_dtype                   real;
+    s->config = c;
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
-    CR_TRY(cr_session_device(c, false, &p->device, &real));
-    CR_TRY(cr_model_open(c, classes, train.size, eval.size, &p->model));
-    p->has_model = true;
-    cr_model_set_real(&p->model, real);
+    CR_TRY(cr_session_device(c, false, &s->device, &real));
+    CR_TRY(cr_model_open(c, classes, train.size, eval.size, &s->model));
+    cr_model_set_real(&s->model, real);
+    return cr_session_costs(s, &options);
+}
+
+/* The whole program, not compiled. */
+static cr_status emit(struct plan *p, enum cr_program_kind kind) {
+    const struct cr_config *c = &p->config;
+    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
+    CR_TRY(cr_model_program(&p->session.model, c, kind, p->batch, &p->program));
+    p->has_program = true;
     return CR_OK;
 }
 
 static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
     const struct cr_config   *c       = &p->config;
-    struct cr_target          target  = cr_device_target(p->device);
+    struct cr_target          target  = cr_session_target(&p->session);
     struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse, .until = until};
-    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
-    CR_TRY(cr_model_program(&p->model, c, kind, p->batch, &p->program));
-    p->has_program = true;
-    return cr_compile(&p->program, &target, &options);
+    CR_TRY(emit(p, kind));
+    CR_TRY(cr_compile(&p->program, &target, &options));
+    if (p->session.costs) cr_costs_rest(p->session.costs);
+    return CR_OK;
+}
+
+/* Which of the convolutions could take something over, and what was chosen. */
+static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
+    const struct cr_target target = cr_session_target(&p->session);
+    if (!p->config.train.fuse)
+        return cr_config_fail(&p->config, "train.fuse", "nothing is taken over then, and --choices has nothing to show");
+    CR_TRY(emit(p, kind));
+    CR_TRY(cr_pass_fold(&p->program, &target)); /* comes before the choice */
+    cr_text_add(out, "program %s, batch %lld, on %s; costs are %s\n", p->program.name, (long long)p->batch,
+                p->session.device->caps.text, p->session.costs ? "measured" : "those of the roofline");
+    CR_TRY(cr_fuse_report(&p->program, &target, out));
+    if (p->session.costs) cr_costs_rest(p->session.costs);
+    return CR_OK;
 }
 
 /* The table is made from a plain forward program of one picture: cheap, and the same whatever the options. */
 static cr_status print_table(struct plan *p, struct cr_text *out) {
     struct cr_program eval;
-    CR_TRY(cr_model_program(&p->model, &p->config, CR_PROGRAM_EVAL, 1, &eval));
-    cr_model_table(&p->model, &eval, out);
+    CR_TRY(cr_model_program(&p->session.model, &p->config, CR_PROGRAM_EVAL, 1, &eval));
+    cr_model_table(&p->session.model, &eval, out);
     cr_program_free(&eval);
     return CR_OK;
 }
@@ -56,9 +83,10 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
     CR_TRY(open_model(p));
+    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
     CR_TRY(compile(p, kind, after));
     if (cr_args_has(args, CR_OPT_JSON))
-        cr_plan_print_json(&p->program, &p->config, p->device->caps.text, p->batch, out);
+        cr_plan_print_json(&p->program, &p->config, p->session.device->caps.text, p->batch, out);
     else if (cr_args_has(args, CR_OPT_CSV))
         cr_plan_print_csv(&p->program, out);
     else if (after || cr_args_has(args, CR_OPT_PROGRAM))
@@ -73,9 +101,9 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
 
 static void plan_close(struct plan *p) {
     if (p->has_program) cr_program_free(&p->program);
-    if (p->has_model) cr_model_close(&p->model);
-    cr_device_close(p->device);
+    cr_session_close(&p->session);
     cr_config_close(&p->config);
+    cr_cmd_source_free(&p->source);
 }
 
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
@@ -91,7 +119,10 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
         return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only",
                             passes[pass]);
-    CR_TRY(cr_cmd_config(args, &p.config));
+    if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
+        return cr_args_fail(args, "--choices prints a table of its own: leave --after, --json and --csv out");
+    CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
+    CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];
     /* With micro-batches there is no `step`: the last micro-step, which updates, is the fullest one. */
     if (!which && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;

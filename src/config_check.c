@@ -96,7 +96,7 @@ static void check_data(const struct check *c) {
                  (int)config->data.eval_resize);
     if (was_refused(c, "data.kind")) return;
     bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
-                     config->data.kind == CR_DATA_FOLDER;
+                     config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_PACKED;
     if (!has_files) return;
     const char *kind = cr_word_data_kind(config->data.kind);
     if (!*config->data.root && !was_refused(c, "data.root"))
@@ -138,7 +138,7 @@ bool cr_config_is_small(const struct cr_config *config) {
     case CR_ARCH_RESNET50:
     case CR_ARCH_RESNET101:
     case CR_ARCH_RESNET152: return false;
-    case CR_ARCH_CUSTOM: return config->data.kind != CR_DATA_FOLDER;
+    case CR_ARCH_CUSTOM: return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_PACKED;
     default: return true;
     }
 }

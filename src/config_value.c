@@ -89,9 +89,20 @@ static bool read_bool(const struct reader *r, const char *text, bool *out) {
     return refuse(r, "must be yes or no (or true/false, on/off, 1/0)");
 }
 
+/* What a word that we do not know is called here; -1: it has no other name. Spelling alone would take gpu for cpu. */
+static int other_name(const struct cr_words *words, const char *text) {
+    static const struct {
+        const char *word, *ours;
+    } names[] = {{"gpu", "cuda"}, {"nvidia", "cuda"}, {"half", "fp16"}, {"float16", "fp16"}, {"bfloat16", "bf16"}, {"float32", "fp32"}};
+    for (size_t n = 0; n < CR_COUNT(names); n++)
+        for (int i = 0; i < words->count && strcasecmp(text, names[n].word) == 0; i++)
+            if (strcmp(words->at[i], names[n].ours) == 0) return i;
+    return -1;
+}
+
 static bool read_enum(const struct reader *r, const char *text, int *out) {
     const struct cr_words *words = &r->key->words;
-    int                    near = -1, near_far = 1000;
+    int                    near = -1, near_far = 1000, named = other_name(words, text);
     for (int i = 0; i < words->count; i++) {
         if (strcasecmp(text, words->at[i]) == 0) {
             *out = i;
@@ -104,8 +115,8 @@ static bool read_enum(const struct reader *r, const char *text, int *out) {
     size_t used = 0;
     for (int i = 0; i < words->count && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words->at[i]);
-    if (*text && near_far <= CR_MAX(1, (int)strlen(text) / 3))
-        return refuse(r, "must be one of %s; did you mean %s?", list, words->at[near]);
+    if (named >= 0 || (*text && near_far <= CR_MAX(1, (int)strlen(text) / 3)))
+        return refuse(r, "must be one of %s; did you mean %s?", list, words->at[named >= 0 ? named : near]);
     return refuse(r, "must be one of %s", list);
 }
 

@@ -124,4 +124,12 @@ void              cr_loader_release(struct cr_loader *loader, struct cr_batch *b
 int64_t           cr_loader_wait_ns(const struct cr_loader *loader); /* spent inside cr_loader_next so far */
 int64_t           cr_loader_corrupt(const struct cr_loader *loader); /* different corrupt pictures met so far */
 
+struct cr_load_counts { /* of all workers, since the loader was opened */
+    int64_t images, proven; /* proven: known to be sound, so that a JPEG was decoded only as far as its crop needs */
+    int64_t file_bytes;     /* encoded bytes, or pixels where a set has those */
+    int64_t fetch_ns, decode_ns, resize_ns, other_ns; /* other: drawing of boxes, copies */
+    int64_t cpu_ns;                                   /* what the workers had of a core for all that */
+};
+void cr_loader_counts(const struct cr_loader *loader, struct cr_load_counts *out);
+
 #endif

@@ -191,12 +191,13 @@ out:
     return status;
 }
 
-static cr_status cifar_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                            struct cr_image *view, int32_t *label) {
+static cr_status cifar_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                            struct cr_stored *out, int32_t *label) {
     const struct cifar *cifar = dataset->state;
     (void)scratch;
-    view->width = view->height = SIDE;
-    view->rgb                  = cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES;
+    *out = (struct cr_stored){0};
+    out->pixels.width = out->pixels.height = SIDE;
+    out->pixels.rgb                        = cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES;
     *label                     = cifar->labels[sample];
     return CR_OK;
 }
@@ -217,7 +218,7 @@ static void cifar_close(struct cr_dataset *dataset) {
     cr_free(cifar);
 }
 
-static const struct cr_dataset_ops cifar_ops = {cifar_view, cifar_name, cifar_close};
+static const struct cr_dataset_ops cifar_ops = {cifar_fetch, cifar_name, cifar_close};
 
 cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     const struct cifar_form *form   = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;

@@ -323,13 +323,16 @@ static void folder_name(const struct cr_dataset *dataset, int64_t sample, char *
     snprintf(buf, size, "%s/%s", folder->root, picture_name(folder, sample));
 }
 
-static cr_status folder_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                             struct cr_image *view, int32_t *label) {
+static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                              struct cr_stored *out, int32_t *label) {
     const struct folder *folder = dataset->state;
     char                 path[PATH_MAX];
     *label = folder->pictures[sample].label;
+    *out   = (struct cr_stored){0};
     folder_name(dataset, sample, path, sizeof path);
-    return cr_image_read_view(path, scratch, view);
+    CR_TRY(cr_image_file_read(path, scratch, &out->count));
+    out->bytes = scratch->file.bytes;
+    return CR_OK;
 }
 
 static void folder_close(struct cr_dataset *dataset) {
@@ -341,7 +344,7 @@ static void folder_close(struct cr_dataset *dataset) {
     cr_free(folder);
 }
 
-static const struct cr_dataset_ops folder_ops = {folder_view, folder_name, folder_close};
+static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_close};
 
 cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
                          struct cr_dataset *dataset) {

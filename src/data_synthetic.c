@@ -21,15 +21,16 @@ struct synthetic {
     uint8_t      *pool; /* [pictures][size][size][3] */
 };
 
-static cr_status synthetic_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                                struct cr_image *view, int32_t *label) {
+static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                                struct cr_stored *out, int32_t *label) {
     const struct synthetic *s = dataset->state;
     struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
     (void)scratch;
     *label      = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
     int picture = (int)cr_rng_below(&rng, (uint64_t)s->pictures);
-    view->width = view->height = s->size;
-    view->rgb                  = s->pool + (size_t)picture * s->size * s->size * 3;
+    *out = (struct cr_stored){0};
+    out->pixels.width = out->pixels.height = s->size;
+    out->pixels.rgb                        = s->pool + (size_t)picture * s->size * s->size * 3;
     return CR_OK;
 }
 
@@ -44,7 +45,7 @@ static void synthetic_close(struct cr_dataset *dataset) {
     cr_free(s);
 }
 
-static const struct cr_dataset_ops synthetic_ops = {synthetic_view, synthetic_name, synthetic_close};
+static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_close};
 
 static void fill_pool(struct synthetic *s) {
     size_t bytes = (size_t)s->size * s->size * 3;

@@ -39,6 +39,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
                                   "is empty: name the folder that holds train/ and val/, or one "
                                   "folder of pictures for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
+    case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
     }
     return CR_FAIL(CR_ERR_CONFIG, "[data] kind: unknown value %d", (int)config->data.kind);
@@ -89,9 +90,15 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     CR_ASSERT(sample >= 0 && sample < dataset->count);
     struct cr_scratch scratch = {0};
     struct cr_image   view, copy;
+    struct cr_stored  stored;
+    struct cr_picture picture;
+    char              name[CR_SAMPLE_NAME_BYTES];
     int32_t           found;
     cr_status         status;
-    CR_TRY_OUT(dataset->ops->view(dataset, sample, &scratch, &view, &found));
+    dataset->ops->name(dataset, sample, name, sizeof name);
+    CR_TRY_OUT(dataset->ops->fetch(dataset, sample, &scratch, &stored, &found));
+    CR_TRY_OUT(cr_picture_open(&stored, name, &scratch, &picture));
+    CR_TRY_OUT(cr_picture_whole(&picture, &scratch, &view));
     copy = view;
     if (view.rgb == scratch.pixels.bytes) {
         scratch.pixels.bytes = NULL; /* handed over */

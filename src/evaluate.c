@@ -38,6 +38,7 @@ cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dat
     struct cr_scores  scores = {0};
     int64_t           start  = cr_time_ns();
     CR_TRY(cr_loader_open(dataset, &options, &loader));
+    cr_exec_refresh(s->eval_exec); /* training has moved the parameters and used the pool */
     cr_status status = run_batches(s, loader, stop, &scores);
     scores.corrupt   = cr_loader_corrupt(loader);
     scores.seconds   = (double)(cr_time_ns() - start) * 1e-9;

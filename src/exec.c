@@ -25,6 +25,7 @@ struct cr_exec {
     bool                     sync_each; /* CRESNET_SYNC=1: a late device fault is charged to its op */
     unsigned char           *poison;    /* NaN bytes, as many as the largest tensor has; NULL: off */
     int64_t                  runs;
+    bool                     fresh;     /* the first `once` ops are done */
     void                    *recording; /* NULL: not yet, or never */
     int                      norm, state; /* tensor ids, CR_NONE when the program has none */
     struct raw_result       *result;    /* CR_EXEC_RESULTS of them */
@@ -281,7 +282,7 @@ cr_status cr_exec_run_marked(struct cr_exec *exec, const struct cr_step_block *s
 static cr_status record(struct cr_exec *exec, const struct cr_step_block *step) {
     const struct cr_async *async = async_of(exec);
     CR_TRY(async->record_begin(device_of(exec)));
-    cr_status status = launch_range(exec, step, 0, exec->program->ops - 1);
+    cr_status status = launch_range(exec, step, exec->program->once, exec->program->ops - 1);
     if (status == CR_OK) return async->record_end(device_of(exec), &exec->recording);
     void *half = NULL;
     cr_error_hold(); /* what a spoilt recording says is not why it is spoilt */
@@ -308,11 +309,15 @@ static cr_status fetch_results(struct cr_exec *exec) {
     return async_of(exec) ? async_of(exec)->mark_set(device_of(exec), CR_LANE_COMPUTE, exec->ready[slot]) : CR_OK;
 }
 
+void cr_exec_refresh(struct cr_exec *exec) { exec->fresh = false; }
+
 cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step) {
     const bool records = async_of(exec) && !exec->sync_each && !exec->poison;
     CR_TRY(set_step(exec, step));
+    if (!exec->fresh) CR_TRY(launch_range(exec, step, 0, exec->program->once - 1));
+    exec->fresh = true;
     if (exec->recording) CR_TRY(async_of(exec)->replay(device_of(exec), exec->recording));
-    else CR_TRY(launch_range(exec, step, 0, exec->program->ops - 1));
+    else CR_TRY(launch_range(exec, step, exec->program->once, exec->program->ops - 1));
     exec->runs++;
     CR_TRY(fetch_results(exec));
     return records && !exec->recording ? record(exec, step) : CR_OK;

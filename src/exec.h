@@ -15,6 +15,12 @@
 
 /* How passes see this device. The target refers to the device and must not outlive it. */
 struct cr_target cr_device_target(struct cr_device *device);
+/* Is there a row that the op should be rewritten into? */
+bool              cr_device_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* The first row that takes the op, its own favourite way; CR_ERR_DEVICE names the op when there is none. */
+CR_MUST cr_status cr_device_select(struct cr_device *device, const struct cr_program *program, struct cr_op *op, size_t *workspace);
+/* Workspace bytes of the row and way that the op names. */
+CR_MUST cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, size_t *workspace);
 
 struct cr_feed_ring; /* slots that batches travel through: exec_feed.c */
 
@@ -39,6 +45,9 @@ void              cr_exec_close(struct cr_exec *exec); /* waits for what is unde
 /* Brings a batch to the INPUT region, in order with the runs: images u8 [N,H,W,3], labels i32 [N] (NULL: -1), boxes i32
  * [N,4] (NULL: 0; ignored by a program without them). The arrays may be reused at once. */
 CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes);
+/* The store has changed: the next run does the program's first `once` ops again. A new exec's first run does them anyway, and so
+ * does a run after another program has used the pool they live in: who runs programs in turn says so. */
+void              cr_exec_refresh(struct cr_exec *exec);
 CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step);
 /* Runs ops [first, last] only, never from the recording; for verify and profile. */
 CR_MUST cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last);

@@ -5,14 +5,19 @@
 
 /* ---- the device as a target of passes ---- */
 
-static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
-    int index;
-    return cr_row_find(self, p, op, 0, &index) != NULL;
+bool cr_device_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    int                     index;
+    const struct cr_kernel *row = cr_row_find(device, p, op, 0, &index);
+    if (!row) return false;
+    /* The reference does every op and none of them fast: nothing is joined to end there, unless all is reference. */
+    return strncmp(row->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
 }
+
+static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) { return cr_device_accepts(self, p, op); }
 
 /* Names the op and the shapes of its operands, for the message of an op that no row takes. */
 static void describe_op(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
-    int ids[8], n = cr_op_reads(op, ids);
+    int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     cr_text_add(out, "%s of layer %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?");
     for (int i = 0; i < n; i++) {
         const struct cr_tensor *t = &p->tensor[ids[i]];
@@ -21,23 +26,29 @@ static void describe_op(const struct cr_program *p, const struct cr_op *op, stru
     }
 }
 
-static cr_status target_select(void *self, const struct cr_program *p, const struct cr_op *op, int *row, size_t *workspace) {
-    struct cr_device       *device = self;
-    const struct cr_kernel *kernel = cr_row_find(device, p, op, 0, row);
-    if (!kernel) {
-        struct cr_text text = {0};
-        describe_op(p, op, &text);
-        cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s (images N,H,W,C, filters K,R,S,C) on %s", device->backend->name,
-                                   text.data ? text.data : "an op", device->caps.text);
-        cr_text_free(&text);
-        return status;
-    }
-    *workspace = 0;
+cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, size_t *workspace) {
+    const struct cr_kernel *kernel   = device->rows[op->row];
+    void                   *prepared = NULL;
+    *workspace                       = 0;
     if (!kernel->prepare) return CR_OK;
-    void *prepared = NULL;
     CR_TRY(kernel->prepare(device, p, op, &prepared, workspace));
     if (kernel->release) kernel->release(prepared);
     return CR_OK;
+}
+
+cr_status cr_device_select(struct cr_device *device, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+    op->way = 0;
+    if (cr_row_find(device, p, op, 0, &op->row)) return cr_device_workspace(device, p, op, workspace);
+    struct cr_text text = {0};
+    describe_op(p, op, &text);
+    cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s (images N,H,W,C, filters K,R,S,C) on %s", device->backend->name,
+                               text.data ? text.data : "an op", device->caps.text);
+    cr_text_free(&text);
+    return status;
+}
+
+static cr_status target_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+    return cr_device_select(self, p, op, workspace);
 }
 
 struct cr_target cr_device_target(struct cr_device *device) {

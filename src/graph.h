@@ -18,7 +18,13 @@
 
 /* ---- ops ------------------------------------------------------------------------------------------------------- */
 
-enum { CR_OP_IN_MAX = 6, CR_OP_OUT_MAX = 4, CR_OP_WAIT_MAX = 4, CR_NONE = -1 };
+enum {
+    CR_OP_IN_MAX  = 10,
+    CR_OP_OUT_MAX = 5,
+    CR_OP_IDS_MAX = CR_OP_IN_MAX + 1, /* what an op reads, or writes: its slots and its workspace */
+    CR_OP_WAIT_MAX = 4,
+    CR_NONE = -1
+};
 
 enum cr_op_kind {
 #define OP(op, what) CR_OP_##op,
@@ -56,7 +62,8 @@ struct cr_conv_attr { /* conv*, maxpool*, pad_shortcut*: windows are R x S, squa
     int  stride, pad;
     int  window;     /* maxpool: R = S; conv takes R, S from the filter */
     int  pad_c;      /* pad_shortcut: zero channels in front */
-    bool accumulate; /* wgrad adds to dw */
+    bool accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad add to dw */
+    bool relu;       /* conv: ReLU at the end (inference) */
 };
 struct cr_bn_attr {
     float   eps, momentum;
@@ -73,6 +80,7 @@ struct cr_dense_attr {
 };
 struct cr_input_attr {
     float mean[3], std[3];
+    bool  s2d; /* space to depth: see normalize in ops.def */
 };
 struct cr_sgd_attr {
     bool nesterov;
@@ -89,6 +97,7 @@ struct cr_op {
     int             workspace;           /* tensor id or CR_NONE; lives during this op only */
     int             wait[CR_OP_WAIT_MAX]; /* op indices on other lanes that must be complete first; CR_NONE ends the list */
     int             row;                 /* chosen kernel row (backend's index), CR_NONE before select */
+    int             way;                 /* which of the row's ways (a library's algorithms); 0: the row's own favourite */
     union {
         struct cr_conv_attr  conv; /* conv*, maxpool*, pad_shortcut*, avgpool* (unused there) */
         struct cr_bn_attr    bn;
@@ -195,6 +204,7 @@ struct cr_program {
     int                    ops, op_capacity;
     const char           **layer; /* names for messages and profiles */
     int                    layers, layer_capacity;
+    int                    once; /* the first so many ops depend on the store only: run again when it has changed */
     size_t                 region_bytes[CR_REGIONS]; /* set by plan (POOL) and by the builder */
     size_t                 bound_bytes;              /* lower bound of the pool; set by plan */
     int                    images, labels, boxes, logits, metrics; /* tensor ids, CR_NONE when absent */
@@ -225,9 +235,12 @@ void cr_op_infer(const struct cr_program *program, const struct cr_op *op, int s
 /* Bytes that must move (each operand once) and floating-point operations (a multiply-add counts 2). */
 void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double *bytes, double *flops);
 
-/* Reads and writes of an op, workspace in both; returns how many ids were put (at most 8). */
-int cr_op_reads(const struct cr_op *op, int ids[8]);
-int cr_op_writes(const struct cr_op *op, int ids[8]);
+/* Reads and writes of an op, workspace in both; returns how many ids were put. */
+int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+
+/* Are all slots that the op uses among these (bit s: slot s)? A row that does not know a slot must refuse an op that uses it. */
+bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
 
 void cr_program_lifetimes(struct cr_program *program); /* sets first and last of every tensor */
 /* The laws above plus: slots filled, written before read, unique names, each trainable parameter's gradient written

@@ -1,4 +1,5 @@
-/* image.c: what decoders share, and the choice among them by magic bytes. See data.h. */
+/* image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its size, and
+ * then decoded whole or where a crop needs it. See data.h. */
 #include "data_impl.h"
 
 #include <errno.h>
@@ -24,6 +25,10 @@ void cr_scratch_free(struct cr_scratch *scratch) {
     cr_free(scratch->file.bytes);
     cr_free(scratch->pixels.bytes);
     cr_free(scratch->tables.bytes);
+    cr_free(scratch->entropy.bytes);
+    cr_free(scratch->planes.bytes);
+    cr_free(scratch->jpeg_tables);
+    cr_jpeg_close(scratch->jpeg);
     *scratch = (struct cr_scratch){0};
 }
 
@@ -65,30 +70,91 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
     return NULL;
 }
 
-cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
-                               struct cr_image *view) {
+/* ---- a picture: opened, then decoded as far as it is wanted ---- */
+
+static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, struct cr_scratch *scratch,
+                              struct cr_image *out) {
     static const uint8_t png_magic[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-    const uint8_t       *b            = bytes;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name);
     if (count >= sizeof png_magic && !memcmp(b, png_magic, sizeof png_magic))
-        return cr_png_decode(bytes, count, name, pixels, view);
-    if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff)
-        return cr_jpeg_decode(bytes, count, name, pixels, view);
+        return cr_png_decode(b, count, name, &scratch->pixels, out);
+    if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff) {
+        *out = (struct cr_image){0};
+        return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
+    }
     const char *foreign = foreign_format(b, count);
     if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG pictures can be read", name, foreign);
     return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG picture", name);
 }
 
-cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {
-    struct cr_buffer pixels = {0};
-    struct cr_image  view;
-    cr_status        status = cr_image_decode_view(bytes, count, name, &pixels, &view);
-    if (status != CR_OK) {
-        cr_free(pixels.bytes);
-        return cr_error_forward(status, __FILE__, __LINE__);
+cr_status cr_picture_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                          struct cr_picture *out) {
+    out->proven = stored->proven;
+    if (!stored->bytes) {
+        out->image = stored->pixels;
+        return CR_OK;
     }
-    *out = view; /* view.rgb is pixels.bytes: its owner is now the caller */
+    int64_t   start  = cr_time_ns();
+    cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, &out->image);
+    scratch->counts.decode_ns += cr_time_ns() - start;
+    return status;
+}
+
+static cr_status read_jpeg(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out) {
+    int64_t   start  = cr_time_ns();
+    cr_status status = cr_jpeg_read(part, scratch, out);
+    scratch->counts.decode_ns += cr_time_ns() - start;
+    return status;
+}
+
+cr_status cr_picture_whole(const struct cr_picture *picture, struct cr_scratch *scratch, struct cr_image *view) {
+    struct cr_jpeg_part part = {.box = {0, 0, picture->image.width, picture->image.height}, .whole = true};
+    struct cr_window    window;
+    *view = picture->image;
+    if (view->rgb) return CR_OK;
+    CR_TRY(read_jpeg(&part, scratch, &window));
+    view->rgb = scratch->pixels.bytes;
     return CR_OK;
+}
+
+cr_status cr_picture_window(const struct cr_picture *picture, const int box[4], int least, struct cr_scratch *scratch,
+                            struct cr_window *out) {
+    const struct cr_image *image = &picture->image;
+    CR_ASSERT(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0);
+    CR_ASSERT(box[2] <= image->width - box[0] && box[3] <= image->height - box[1]);
+    if (!image->rgb) {
+        struct cr_jpeg_part part = {.box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !picture->proven};
+        return read_jpeg(&part, scratch, out);
+    }
+    out->stride = (size_t)image->width * 3;
+    out->rgb    = image->rgb + (size_t)box[1] * out->stride + (size_t)box[0] * 3;
+    out->width  = box[2];
+    out->height = box[3];
+    out->x = out->y = 0;
+    out->w          = box[2];
+    out->h          = box[3];
+    return CR_OK;
+}
+
+cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
+                               struct cr_image *view) {
+    struct cr_stored  stored = {.bytes = bytes, .count = count};
+    struct cr_picture picture;
+    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
+    CR_TRY(cr_picture_open(&stored, name, scratch, &picture));
+    return cr_picture_whole(&picture, scratch, view);
+}
+
+cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {
+    struct cr_scratch scratch = {0};
+    struct cr_image   view;
+    cr_status         status = cr_image_decode_view(bytes, count, name, &scratch, &view);
+    if (status == CR_OK) {
+        *out                 = view; /* view.rgb is scratch.pixels.bytes: its owner is now the caller */
+        scratch.pixels.bytes = NULL;
+    }
+    cr_scratch_free(&scratch);
+    return status;
 }
 
 static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, size_t *count) {
@@ -110,21 +176,22 @@ static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, 
     return CR_OK;
 }
 
-cr_status cr_image_read_view(const char *path, struct cr_scratch *scratch, struct cr_image *view) {
+cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count) {
     /* O_NONBLOCK: a pipe in a picture's place must not hang a worker; it does nothing to regular files. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    size_t    count  = 0;
-    cr_status status = read_whole(fd, path, &scratch->file, &count);
+    *count           = 0;
+    cr_status status = read_whole(fd, path, &scratch->file, count);
     close(fd);
-    CR_TRY(status);
-    return cr_image_decode_view(scratch->file.bytes, count, path, &scratch->pixels, view);
+    return status;
 }
 
 cr_status cr_image_read(const char *path, struct cr_image *out) {
     struct cr_scratch scratch = {0};
     struct cr_image   view;
-    cr_status         status = cr_image_read_view(path, &scratch, &view);
+    size_t            count;
+    cr_status         status = cr_image_file_read(path, &scratch, &count);
+    if (status == CR_OK) status = cr_image_decode_view(scratch.file.bytes, count, path, &scratch, &view);
     if (status == CR_OK) {
         *out                 = view;
         scratch.pixels.bytes = NULL; /* handed over */

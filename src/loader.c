@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CLAIM_MAX = 16, UNREADABLE_MAX = 100, ERROR_BYTES = 1024, NAME_BYTES = 4200 };
+enum { CLAIM_MAX = 16, UNREADABLE_MAX = 100, ERROR_BYTES = 1024 };
 
 struct slot {
     uint8_t  *images;
@@ -53,9 +53,14 @@ struct cr_loader {
     uint32_t       *spare_order; /* made when the first replacement is needed */
     int64_t         spare_epoch;
 
-    struct worker *workers;
-    int            started;
-    int64_t        wait_ns;
+    /* A bit a sample: read to its end once without a fault. Whether a picture is corrupt is so a property of the file,
+     * not of the crop that was drawn first, and yet each file is read to its end only once. */
+    atomic_uchar *proven;
+
+    struct worker        *workers;
+    int                   started;
+    int64_t               wait_ns;
+    struct cr_load_counts counts; /* guarded by `mutex`; workers bring theirs with each claim */
 };
 
 struct worker {
@@ -143,12 +148,28 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
 /* One sample of the data set into its place; what comes back as FORMAT or IO is a picture that cannot be read. */
 static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t epoch, int64_t sample,
                              uint8_t *image, int32_t *label, int32_t *box) {
-    const struct cr_loader_options *o = &loader->options;
-    struct cr_image                 view;
-    CR_TRY(loader->dataset->ops->view(loader->dataset, sample, scratch, &view, label));
+    const struct cr_loader_options *o     = &loader->options;
+    const struct cr_dataset        *set   = loader->dataset;
+    unsigned char                   bit   = (unsigned char)(1u << (sample % 8));
+    int64_t                         start = cr_time_ns();
+    char                            name[CR_SAMPLE_NAME_BYTES];
+    struct cr_stored                stored;
+    struct cr_picture               picture;
+    CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
+    scratch->counts.fetch_ns += cr_time_ns() - start;
+    size_t pixel_bytes = stored.bytes ? 0 : (size_t)stored.pixels.width * (size_t)stored.pixels.height * 3;
+    scratch->counts.file_bytes += (int64_t)(stored.bytes ? stored.count : pixel_bytes);
+    stored.proven = stored.proven || (atomic_load_explicit(&loader->proven[sample / 8], memory_order_relaxed) & bit);
+    set->ops->name(set, sample, name, sizeof name);
+    CR_TRY(cr_picture_open(&stored, name, scratch, &picture));
     if (o->split == CR_SPLIT_TRAIN)
-        return cr_prepare_train_with(&o->prepare, &view, o->seed, epoch, sample, scratch, image, box);
-    return cr_prepare_eval_with(&o->prepare, &view, scratch, image);
+        CR_TRY(cr_prepare_train_with(&o->prepare, &picture, o->seed, epoch, sample, scratch, image, box));
+    else
+        CR_TRY(cr_prepare_eval_with(&o->prepare, &picture, scratch, image));
+    if (!stored.proven) atomic_fetch_or_explicit(&loader->proven[sample / 8], bit, memory_order_relaxed);
+    scratch->counts.images++;
+    scratch->counts.proven += stored.proven;
+    return CR_OK;
 }
 
 static bool is_corrupt(cr_status status) {
@@ -215,9 +236,11 @@ static bool try_claim(struct cr_loader *loader, struct claim *claim) {
 }
 
 /* Reports a claim as done, with its error if there was one. Holds the mutex. */
-static void finish_claim(struct cr_loader *loader, const struct claim *claim, cr_status status, int64_t error_at) {
+static void finish_claim(struct cr_loader *loader, const struct claim *claim, struct cr_scratch *scratch,
+                         cr_status status, int64_t error_at) {
     struct slot *slot = claim->slot;
     slot->done += claim->count;
+    cr_load_counts_take(&loader->counts, &scratch->counts);
     if (status != CR_OK) {
         loader->failed = true;
         if (slot->status == CR_OK || error_at < slot->error_at) {
@@ -232,13 +255,15 @@ static void finish_claim(struct cr_loader *loader, const struct claim *claim, cr
 
 static cr_status run_claim(struct cr_loader *loader, const struct claim *claim, struct cr_scratch *scratch,
                            int64_t *error_at) {
-    for (int64_t i = claim->first; i < claim->first + claim->count && !loader->stop; i++) {
-        cr_status status = fill_place(loader, claim->slot, i, scratch);
-        if (status == CR_OK) continue;
+    int64_t   start = cr_time_ns(), cpu = cr_thread_cpu_ns();
+    cr_status status = CR_OK;
+    for (int64_t i = claim->first; i < claim->first + claim->count && status == CR_OK && !loader->stop; i++) {
+        status    = fill_place(loader, claim->slot, i, scratch);
         *error_at = i;
-        return status;
     }
-    return CR_OK;
+    scratch->counts.other_ns = cr_time_ns() - start; /* the whole; cr_load_counts_take leaves the rest */
+    scratch->counts.cpu_ns   = cr_thread_cpu_ns() - cpu;
+    return status;
 }
 
 static void *worker_main(void *argument) {
@@ -255,7 +280,7 @@ static void *worker_main(void *argument) {
         int64_t   error_at = 0;
         cr_status status   = run_claim(loader, &claim, &worker->scratch, &error_at);
         pthread_mutex_lock(&loader->mutex);
-        finish_claim(loader, &claim, status, error_at);
+        finish_claim(loader, &claim, &worker->scratch, status, error_at);
     }
     pthread_mutex_unlock(&loader->mutex);
     return NULL;
@@ -323,6 +348,7 @@ static cr_status build(struct cr_loader *loader) {
     make_sync(loader);
     CR_TRY(make_slots(loader));
     CR_ALLOC(loader->corrupt_seen, (size_t)loader->count / 8 + 1);
+    CR_ALLOC(loader->proven, (size_t)loader->count / 8 + 1);
     if (loader->options.split == CR_SPLIT_TRAIN) CR_ALLOC(loader->order, (size_t)loader->count);
     loader->order_epoch = -1;
     return start_workers(loader);
@@ -377,6 +403,7 @@ void cr_loader_close(struct cr_loader *loader) {
     cr_free(loader->order);
     cr_free(loader->spare_order);
     cr_free(loader->corrupt_seen);
+    cr_free(loader->proven);
     cr_free(loader->workers);
     cr_free(loader);
 }
@@ -389,7 +416,7 @@ static void fill_inline(struct cr_loader *loader, struct slot *slot) {
     while (!(slot->seq == loader->next_out && slot->claimed == loader->options.batch) && try_claim(loader, &claim)) {
         int64_t   error_at = 0;
         cr_status status   = run_claim(loader, &claim, &loader->workers[0].scratch, &error_at);
-        finish_claim(loader, &claim, status, error_at);
+        finish_claim(loader, &claim, &loader->workers[0].scratch, status, error_at);
     }
 }
 
@@ -455,4 +482,11 @@ int64_t cr_loader_corrupt(const struct cr_loader *loader) {
     int64_t count = loader->corrupt_count;
     pthread_mutex_unlock(&shared->corrupt_mutex);
     return count;
+}
+
+void cr_loader_counts(const struct cr_loader *loader, struct cr_load_counts *out) {
+    struct cr_loader *shared = (struct cr_loader *)loader; /* as above */
+    pthread_mutex_lock(&shared->mutex);
+    *out = loader->counts;
+    pthread_mutex_unlock(&shared->mutex);
 }

@@ -13,6 +13,7 @@ struct rule {
 };
 
 static const struct cr_tensor *input(const struct rule *r, int slot) { return &r->p->tensor[r->op->in[slot]]; }
+static bool has(const struct rule *r, int slot) { return r->op->in[slot] != CR_NONE; }
 
 static void set(struct rule *r, enum cr_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t dim[4] = {a, b, c, d};
@@ -26,6 +27,23 @@ static bool same_shape(const struct cr_tensor *a, const struct cr_tensor *b) { r
 
 /* Statistics and sums are f32 whatever the activations are, and f64 in an f64 program. */
 static enum cr_dtype wide(const struct cr_tensor *t) { return t->dtype == CR_F64 ? CR_F64 : CR_F32; }
+
+/* [rows, C] coefficients for the channels of t, when the slot is taken. */
+static void check_coef(const struct rule *r, int slot, int64_t rows, const struct cr_tensor *t) {
+    if (has(r, slot)) CR_ASSERT(input(r, slot)->dim[0] == rows && input(r, slot)->dim[3] == t->dim[3]);
+}
+static void check_like(const struct rule *r, int slot, const struct cr_tensor *t) {
+    if (has(r, slot)) CR_ASSERT(same_shape(input(r, slot), t));
+}
+/* A mask slot: the activation, or its bits. */
+static void check_mask(const struct rule *r, int slot, const struct cr_tensor *t) {
+    if (!has(r, slot)) return;
+    const struct cr_tensor *y = input(r, slot);
+    if (y->dtype == CR_U8) CR_ASSERT(t->dim[3] % 8 == 0 && cr_tensor_elems(y) * 8 == cr_tensor_elems(t));
+    else CR_ASSERT(same_shape(y, t));
+}
+/* Sums of a channel: [2, C]. */
+static void set_sums(struct rule *r, const struct cr_tensor *t, int64_t channels) { set(r, wide(t), 2, 1, 1, channels); }
 
 static int64_t window_out(int64_t in, int64_t window, int stride, int pad) {
     CR_ASSERT(stride > 0 && pad >= 0 && in + 2 * pad >= window);
@@ -41,13 +59,24 @@ static void infer_normalize(struct rule *r) {
         const struct cr_tensor *boxes = input(r, CR_IN_normalize_boxes);
         CR_ASSERT(boxes->dtype == CR_I32 && boxes->dim[0] == x->dim[0] && cr_tensor_elems(boxes) == 4 * x->dim[0]);
     }
-    set(r, r->p->real, x->dim[0], x->dim[1], x->dim[2], 3);
+    if (!r->op->attr.input.s2d) {
+        set(r, r->p->real, x->dim[0], x->dim[1], x->dim[2], 3);
+        return;
+    }
+    CR_ASSERT(x->dim[1] % 2 == 0 && x->dim[2] % 2 == 0);
+    set(r, r->p->real, x->dim[0], x->dim[1] / 2 + 3, x->dim[2] / 2 + 3, 16);
 }
 
 static void infer_conv(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_conv_x), *w = input(r, CR_IN_conv_w);
     const struct cr_conv_attr *a = &r->op->attr.conv;
     CR_ASSERT(x->dim[3] == w->dim[3]);
+    check_coef(r, CR_IN_conv_coef, 2, x);
+    if (has(r, CR_IN_conv_bias)) CR_ASSERT(input(r, CR_IN_conv_bias)->dim[3] == w->dim[0]);
+    if (r->slot == CR_OUT_conv_stats) {
+        set_sums(r, x, w->dim[0]);
+        return;
+    }
     set(r, x->dtype, x->dim[0], window_out(x->dim[1], w->dim[1], a->stride, a->pad),
         window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
 }
@@ -59,9 +88,10 @@ static void infer_bn_stats(struct rule *r) {
 
 static void infer_bn_finalize(struct rule *r) {
     const struct cr_tensor *stats = input(r, CR_IN_bn_finalize_stats);
-    CR_ASSERT(r->slot <= CR_OUT_bn_finalize_saved); /* the running statistics are the store's */
+    CR_ASSERT(r->slot <= CR_OUT_bn_finalize_saved || r->slot == CR_OUT_bn_finalize_coef_half); /* running ones are the store's */
     CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == stats->dim[3] && r->op->attr.bn.count > 0);
     set_like(r, stats);
+    if (r->slot == CR_OUT_bn_finalize_coef_half) r->dtype = r->p->real;
 }
 
 static void infer_bn_coef(struct rule *r) {
@@ -69,11 +99,21 @@ static void infer_bn_coef(struct rule *r) {
     set(r, gamma->dtype, 2, 1, 1, gamma->dim[3]);
 }
 
+static void infer_fold_bn(struct rule *r) {
+    const struct cr_tensor *w = input(r, CR_IN_fold_bn_w), *gamma = input(r, CR_IN_fold_bn_gamma);
+    CR_ASSERT(gamma->dim[3] == w->dim[0]);
+    if (r->slot == CR_OUT_fold_bn_bias) set_like(r, gamma);
+    else set(r, r->p->real, w->dim[0], w->dim[1], w->dim[2], w->dim[3]);
+}
+
 static void infer_bn_apply(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_apply_x);
     CR_ASSERT(input(r, CR_IN_bn_apply_coef)->dim[3] == x->dim[3]);
-    if (r->op->in[CR_IN_bn_apply_add] != CR_NONE) CR_ASSERT(same_shape(x, input(r, CR_IN_bn_apply_add)));
+    check_like(r, CR_IN_bn_apply_add, x);
     set_like(r, x);
+    if (r->slot != CR_OUT_bn_apply_mask) return;
+    CR_ASSERT(x->dim[3] % 8 == 0 && r->op->attr.bn.relu);
+    set(r, CR_U8, x->dim[0], x->dim[1], x->dim[2], x->dim[3] / 8);
 }
 
 static void infer_relu(struct rule *r) { set_like(r, input(r, CR_IN_relu_x)); }
@@ -87,6 +127,7 @@ static void infer_maxpool(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_maxpool_x);
     const struct cr_conv_attr *a = &r->op->attr.conv;
     CR_ASSERT(a->window * a->window <= 256 && 2 * a->pad <= a->window);
+    check_coef(r, CR_IN_maxpool_coef, 2, x);
     set(r, r->slot == CR_OUT_maxpool_index ? CR_U8 : x->dtype, x->dim[0], window_out(x->dim[1], a->window, a->stride, a->pad),
         window_out(x->dim[2], a->window, a->stride, a->pad), x->dim[3]);
 }
@@ -111,6 +152,12 @@ static void infer_dense(struct rule *r) {
 
 static void infer_loss(struct rule *r) { set(r, wide(input(r, CR_IN_loss_logits)), 1, 1, 1, 4); }
 
+static void infer_s2d_filter(struct rule *r) {
+    const struct cr_tensor *w = input(r, CR_IN_s2d_filter_w);
+    CR_ASSERT(w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
+    set(r, w->dtype, w->dim[0], 4, 4, 16);
+}
+
 /* ---- backward: gradients of parameters are the store's; gradients of inputs need a shape the op does not see, so the
  * pass that emits them (grad.c) makes the tensor itself ---- */
 
@@ -119,11 +166,21 @@ static void infer_dense_dgrad(struct rule *r) {
     const struct cr_tensor *dy = input(r, CR_IN_dense_dgrad_dy), *w = input(r, CR_IN_dense_dgrad_w);
     set(r, dy->dtype, dy->dim[0], 1, 1, w->dim[3]);
 }
-static void infer_relu_grad(struct rule *r) { set_like(r, input(r, CR_IN_relu_grad_dy)); }
+static void infer_relu_grad(struct rule *r) {
+    const struct cr_tensor *dy = input(r, CR_IN_relu_grad_dy);
+    check_mask(r, CR_IN_relu_grad_y, dy);
+    check_like(r, CR_IN_relu_grad_add, dy);
+    check_like(r, CR_IN_relu_grad_bn_x, dy);
+    check_like(r, CR_IN_relu_grad_bn2_x, dy);
+    if (r->slot == CR_OUT_relu_grad_dx) set_like(r, dy);
+    else set_sums(r, dy, dy->dim[3]);
+}
 static void infer_bn_grad_stats(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_grad_stats_x);
     CR_ASSERT(same_shape(x, input(r, CR_IN_bn_grad_stats_dy)));
-    set(r, wide(x), 2, 1, 1, x->dim[3]);
+    check_mask(r, CR_IN_bn_grad_stats_y, x);
+    check_coef(r, CR_IN_bn_grad_stats_act, 2, x);
+    set_sums(r, x, x->dim[3]);
 }
 static void infer_bn_grad_finalize(struct rule *r) {
     const struct cr_tensor *stats = input(r, CR_IN_bn_grad_finalize_dstats);
@@ -131,6 +188,19 @@ static void infer_bn_grad_finalize(struct rule *r) {
     set(r, stats->dtype, 3, 1, 1, stats->dim[3]);
 }
 static void infer_bn_grad_apply(struct rule *r) { set_like(r, input(r, CR_IN_bn_grad_apply_dy)); }
+static void infer_pool_bn_grad_stats(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_stats_x);
+    check_coef(r, CR_IN_pool_bn_grad_stats_act, 2, x);
+    CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_stats_dy), input(r, CR_IN_pool_bn_grad_stats_index)));
+    set_sums(r, x, x->dim[3]);
+}
+static void infer_pool_bn_grad_apply(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_apply_x);
+    check_coef(r, CR_IN_pool_bn_grad_apply_act, 2, x);
+    check_coef(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
+    CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
+    set_like(r, x);
+}
 static void infer_channel_scale(struct rule *r) { set_like(r, input(r, CR_IN_channel_scale_dy)); }
 
 static void infer_given(struct rule *r) {
@@ -142,11 +212,24 @@ static void infer_given(struct rule *r) {
 #define infer_avgpool_grad infer_given
 #define infer_maxpool_grad infer_given
 #define infer_pad_shortcut_grad infer_given
-#define infer_conv_dgrad infer_given
 #define infer_conv_wgrad infer_given
+#define infer_s2d_filter_grad infer_given
 #define infer_sgd infer_given
 #define infer_zero infer_given
 #define infer_cast infer_given
+
+static void infer_conv_dgrad(struct rule *r) {
+    CR_ASSERT(r->slot == CR_OUT_conv_dgrad_dstats); /* dx must be given */
+    set_sums(r, input(r, CR_IN_conv_dgrad_dy), input(r, CR_IN_conv_dgrad_w)->dim[3]);
+}
+static void infer_conv_grad(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
+    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* dw must be given */
+    check_coef(r, CR_IN_conv_grad_coef, 2, x);
+    check_coef(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
+    if (r->slot == CR_OUT_conv_grad_dx) set_like(r, x);
+    else set_sums(r, x, x->dim[3]);
+}
 
 /* ---- update ---- */
 
@@ -173,7 +256,7 @@ static double conv_flops(const struct cr_program *p, int y, int w) {
 }
 
 void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
-    int    ids[8], n = cr_op_reads(op, ids);
+    int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
     n = cr_op_writes(op, ids);
@@ -183,6 +266,10 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
+    case CR_OP_conv_grad:
+        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
+        if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        break;
     case CR_OP_dense: *flops = conv_flops(p, op->out[CR_OUT_dense_y], op->in[CR_IN_dense_w]); break;
     case CR_OP_dense_dgrad: *flops = conv_flops(p, op->in[CR_IN_dense_dgrad_dy], op->in[CR_IN_dense_dgrad_w]); break;
     case CR_OP_dense_wgrad: *flops = conv_flops(p, op->in[CR_IN_dense_wgrad_dy], op->out[CR_OUT_dense_wgrad_dw]); break;

@@ -1,6 +1,8 @@
 /* passes.h: a program becomes a better program. One prototype a pass; between passes a law is checked.
  *
- * Order:  model emits forward -> grad -> (optim emits update) -> fuse -> select -> order -> plan
+ * Order:  model emits forward -> grad -> (optim emits update) -> fold -> fuse -> hoist -> select -> order -> plan
+ *   fold    in programs without gradients: BN goes into the filters, and what follows it into the convolution
+ *   hoist   in such programs: what depends on parameters only comes first, to be run once for many batches
  *   grad    appends the backward ops: each trainable parameter gets exactly one gradient writer
  *   fuse    joins BN-apply, add and ReLU, and their gradients, where the target accepts the joined op; op indices and
  *           tensor ids change (the program's own references, such as program.logits, are carried along)
@@ -20,9 +22,12 @@ struct cr_target {
     double bytes_per_s, flops_per_s; /* roofline cost */
     /* Does a row exist for this op? NULL: everything is accepted. */
     bool (*accepts)(void *self, const struct cr_program *program, const struct cr_op *op);
-    /* Best row for the op: index and workspace bytes. NULL: row 0, no workspace. CR_ERR_DEVICE when there is none; the
-     * message names op, layer, shapes and type. */
-    cr_status (*select)(void *self, const struct cr_program *program, const struct cr_op *op, int *row, size_t *workspace);
+    /* Best row for the op, and the workspace bytes it wants. NULL: row 0, no workspace. CR_ERR_DEVICE when there is none;
+     * the message names op, layer, shapes and type. */
+    cr_status (*select)(void *self, const struct cr_program *program, struct cr_op *op, size_t *workspace); /* sets row, way */
+    /* Seconds that the best row takes for an op that it accepts: measured, or known from before. The op need not be in the
+     * program, but its tensors are. NULL: the roofline (cr_op_seconds). */
+    cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
 };
 
 /* Everything after emission, in order, with its checks. `fuse`, `reuse`: from the config. `until` names the last pass to
@@ -39,6 +44,8 @@ double cr_op_seconds(const struct cr_target *target, const struct cr_program *pr
  * accumulate: gradient writers add instead of assigning. weight: 1/accumulate. */
 CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool accumulate, float weight, float smoothing);
 CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *target);
+CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_target *target);
+CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_order(struct cr_program *program);
 /* reuse = false: every tensor gets memory of its own and nothing is taken over in place (the oracle of the planner). */

@@ -39,13 +39,14 @@ static cr_status prepare_picture(const struct cr_session *s, const char *path, u
 
 cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int count, struct cr_prediction *out) {
     const struct cr_step_block step    = {0};
-    size_t                     bytes   = (size_t)(s->prepare_eval.size * s->prepare_eval.size * 3);
+    size_t                     bytes   = (size_t)s->prepare_eval.size * (size_t)s->prepare_eval.size * 3;
     int                        batch   = (int)s->eval_batch, classes = s->model.classes;
     cr_status                  status  = CR_OK;
     uint8_t                   *images  = cr_alloc((size_t)batch, bytes);
     float                     *logits  = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
     void                      *raw     = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
     if (!images || !logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
+    cr_exec_refresh(s->eval_exec);
     for (int first = 0; first < count; first += batch) {
         int n = CR_MIN(batch, count - first);
         for (int i = 0; i < n; i++) CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes));

@@ -193,7 +193,7 @@ no_memory:
 
 /* ---- reads, writes, lifetimes ---- */
 
-int cr_op_reads(const struct cr_op *op, int ids[8]) {
+int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     int n = 0;
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
         if (op->in[s] >= 0) ids[n++] = op->in[s];
@@ -201,7 +201,7 @@ int cr_op_reads(const struct cr_op *op, int ids[8]) {
     return n;
 }
 
-int cr_op_writes(const struct cr_op *op, int ids[8]) {
+int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     int n = 0;
     for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
         if (op->out[s] >= 0) ids[n++] = op->out[s];
@@ -209,10 +209,18 @@ int cr_op_writes(const struct cr_op *op, int ids[8]) {
     return n;
 }
 
+bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out) {
+    for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
+        if (op->in[s] >= 0 && !(in >> s & 1)) return false;
+    for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
+        if (op->out[s] >= 0 && !(out >> s & 1)) return false;
+    return true;
+}
+
 void cr_program_lifetimes(struct cr_program *p) {
     for (int t = 0; t < p->tensors; t++) p->tensor[t].first = p->tensor[t].last = -1;
     for (int i = 0; i < p->ops; i++) {
-        int ids[8], n = cr_op_writes(&p->op[i], ids);
+        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&p->op[i], ids);
         for (int pass = 0; pass < 2; pass++) {
             for (int k = 0; k < n; k++) {
                 struct cr_tensor *t = &p->tensor[ids[k]];

@@ -19,8 +19,12 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_conv:
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
-        cr_text_add(out, "  stride=%d pad=%d%s", op->attr.conv.stride, op->attr.conv.pad, op->attr.conv.accumulate ? " accumulate" : "");
+    case CR_OP_conv_grad:
+        cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad, op->attr.conv.relu ? " relu" : "",
+                    op->attr.conv.accumulate ? " accumulate" : "");
         break;
+    case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : ""); break;
+    case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", op->attr.conv.accumulate ? "  accumulate" : ""); break;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
         cr_text_add(out, "  window=%d stride=%d pad=%d", op->attr.conv.window, op->attr.conv.stride, op->attr.conv.pad);
@@ -31,6 +35,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         cr_text_add(out, "  eps=%g momentum=%g count=%lld", (double)op->attr.bn.eps, (double)op->attr.bn.momentum,
                     (long long)op->attr.bn.count);
         break;
+    case CR_OP_fold_bn:
     case CR_OP_bn_coef: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
     case CR_OP_bn_grad_finalize:

@@ -4,26 +4,29 @@
  * depends on its own taps alone.
  *
  * Both passes run over blocks whose inner loops are plain enough to be vectorised; on x86-64 a second copy is compiled
- * for AVX2, whose 32-bit multiply the baseline lacks. Both copies give the same bits. */
+ * for AVX2, whose 32-bit multiply the baseline lacks; resize_avx512.c has a third way. All give the same bits. */
 #include "data_impl.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    WEIGHT_BITS = 22,
+    WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS,
     ROW_BLOCK   = 8,             /* rows the horizontal pass takes together */
     LANES       = ROW_BLOCK * 3, /* their bytes in one column */
     COLUMNS     = 192,           /* bytes of a row the vertical pass takes together */
     ALIGN       = 64,
 };
 
-/* The taps of a stretch of output pixels along one axis. */
-struct axis {
-    int      count, stride; /* output pixels; weights reserved for each */
-    int     *first, *taps;  /* [count]: first source pixel and how many */
-    int32_t *weight;        /* [count][stride] */
-};
+static enum cr_resize_level resize_most = CR_RESIZE_AVX512;
+
+void cr_resize_limit(enum cr_resize_level most) {
+    resize_most = most;
+}
+
+static bool has_avx512(void) {
+    return resize_most >= CR_RESIZE_AVX512 && cr_resize_has_avx512();
+}
 
 static size_t align_up(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -39,7 +42,7 @@ static int axis_stride(double scale) {
     return (int)ceil(CR_MAX(scale, 1.0)) * 2 + 1;
 }
 
-static void axis_fill(struct axis *axis, double *raw, double at, double scale, int source, int part) {
+static void axis_fill(struct cr_axis *axis, double *raw, double at, double scale, int source, int part) {
     double reduction = CR_MAX(scale, 1.0), low = (double)(float)at;
     for (int i = 0; i < axis->count; i++) {
         double center = low + (i + part + 0.5) * scale, sum = 0, inverse = 1.0 / reduction;
@@ -66,7 +69,7 @@ static inline uint8_t clip(int32_t sum) {
 }
 
 /* ROW_BLOCK rows, interleaved as block[x][LANES], -> the same rows of the output, row r at dst + r*dst_stride. */
-static inline __attribute__((always_inline)) void across_body(const struct axis *axis, const uint8_t *block,
+static inline __attribute__((always_inline)) void across_body(const struct cr_axis *axis, const uint8_t *block,
                                                               uint8_t *dst, size_t dst_stride, int rows, bool flip) {
     for (int i = 0; i < axis->count; i++) {
         const int32_t *weight = axis->weight + (size_t)i * axis->stride;
@@ -97,7 +100,7 @@ static inline __attribute__((always_inline)) void down_body(const int32_t *weigh
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void across_avx2(const struct axis *axis, const uint8_t *block, uint8_t *dst,
+__attribute__((target("avx2"))) static void across_avx2(const struct cr_axis *axis, const uint8_t *block, uint8_t *dst,
                                                         size_t dst_stride, int rows, bool flip) {
     across_body(axis, block, dst, dst_stride, rows, flip);
 }
@@ -106,7 +109,7 @@ __attribute__((target("avx2"))) static void down_avx2(const int32_t *weight, int
     down_body(weight, taps, src, stride, dst, count);
 }
 static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2");
+    return resize_most >= CR_RESIZE_AVX2 && __builtin_cpu_supports("avx2");
 }
 #else
 #define across_avx2 across_plain
@@ -116,7 +119,7 @@ static bool has_avx2(void) {
 }
 #endif
 
-static void across_plain(const struct axis *axis, const uint8_t *block, uint8_t *dst, size_t dst_stride, int rows,
+static void across_plain(const struct cr_axis *axis, const uint8_t *block, uint8_t *dst, size_t dst_stride, int rows,
                          bool flip) {
     across_body(axis, block, dst, dst_stride, rows, flip);
 }
@@ -132,9 +135,14 @@ static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, i
     }
 }
 
-/* Source rows [row, row + rows) -> dst rows of part_w pixels. */
-static void pass_across(const struct cr_resize *job, const struct axis *axis, int row, int rows, uint8_t *block,
-                        uint8_t *dst, size_t dst_stride) {
+/* Source rows [row, row + rows) -> dst rows of part_w pixels. `tables`: of resize_avx512.c, or NULL. */
+static void pass_across(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *block,
+                        const uint8_t *tables, uint8_t *dst, size_t dst_stride) {
+    if (tables) {
+        cr_resize_across512(axis, tables, job->src + (size_t)row * job->src_stride, job->src_stride, rows, dst,
+                            dst_stride);
+        return;
+    }
     bool avx2 = has_avx2();
     int  last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
     for (int y = 0; y < rows; y += ROW_BLOCK) {
@@ -144,13 +152,13 @@ static void pass_across(const struct cr_resize *job, const struct axis *axis, in
     }
 }
 
-static void pass_down(const struct cr_resize *job, const struct axis *axis, const uint8_t *src, size_t stride,
+static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
                       int row) {
-    bool avx2 = has_avx2();
+    void (*down)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) =
+        has_avx512() ? cr_resize_down512 : has_avx2() ? down_avx2 : down_plain;
     for (int i = 0; i < axis->count; i++)
-        (avx2 ? down_avx2 : down_plain)(axis->weight + (size_t)i * axis->stride, axis->taps[i],
-                                        src + (size_t)(axis->first[i] - row) * stride, stride,
-                                        job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * 3);
+        down(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
+             stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * 3);
 }
 
 /* Carves the next table out of the scratch, or only measures when base is NULL. */
@@ -160,7 +168,7 @@ static void *carve(uint8_t *base, size_t *used, size_t bytes) {
     return at;
 }
 
-static void carve_axis(struct axis *axis, uint8_t *base, size_t *used) {
+static void carve_axis(struct cr_axis *axis, uint8_t *base, size_t *used) {
     size_t n     = (size_t)axis->count;
     axis->first  = carve(base, used, n * sizeof(int));
     axis->taps   = carve(base, used, n * sizeof(int));
@@ -173,11 +181,12 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     /* As in PIL an axis that keeps its pixels is copied, not filtered; mirroring is done by the horizontal pass. */
     bool        across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
     bool        down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
-    struct axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
-    struct axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y)};
+    struct cr_axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
+    struct cr_axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y)};
     size_t      row_bytes = (size_t)job->part_w * 3, used = 0, middle_rows = 0;
     double     *raw;
-    uint8_t    *block, *middle, *base = NULL;
+    uint8_t    *block, *middle, *tables512, *base = NULL;
+    bool        wide = across && has_avx512();
     if (across && down) /* the rows that the vertical taps will touch, and a little more */
         middle_rows =
             (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
@@ -188,20 +197,22 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
         raw    = carve(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
         block  = carve(base, &used, across ? (size_t)job->src_w * LANES : 0);
         middle = carve(base, &used, middle_rows * row_bytes);
+        tables512 = carve(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
         if (base) break;
         CR_TRY(cr_buffer_reserve(tables, used));
         base = tables->bytes;
     }
     axis_fill(&ax, raw, job->x, scale_x, job->src_w, job->part_x);
     axis_fill(&ay, raw, job->y, scale_y, job->src_h, job->part_y);
+    if (!wide || !cr_resize_across512_make(&ax, job->src_w * 3, job->flip, tables512)) tables512 = NULL;
 
     if (across && down) {
         int first = ay.first[0], rows = ay.first[ay.count - 1] + ay.taps[ay.count - 1] - first;
         CR_ASSERT((size_t)rows <= middle_rows);
-        pass_across(job, &ax, first, rows, block, middle, row_bytes);
+        pass_across(job, &ax, first, rows, block, tables512, middle, row_bytes);
         pass_down(job, &ay, middle, row_bytes, first);
     } else if (across) {
-        pass_across(job, &ax, job->part_y, job->part_h, block, job->dst, job->dst_stride);
+        pass_across(job, &ax, job->part_y, job->part_h, block, tables512, job->dst, job->dst_stride);
     } else if (down) {
         pass_down(job, &ay, job->src + (size_t)job->part_x * 3, job->src_stride, 0);
     } else {

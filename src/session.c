@@ -14,7 +14,8 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
     case CR_DATA_CIFAR10: *classes = 10; return CR_OK;
     case CR_DATA_CIFAR100: *classes = 100; return CR_OK;
     case CR_DATA_SYNTHETIC: *classes = cr_config_is_small(c) ? 10 : 1000; return CR_OK;
-    case CR_DATA_FOLDER: break;
+    case CR_DATA_FOLDER:
+    case CR_DATA_PACKED: break;
     }
     struct cr_dataset *dataset;
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &dataset));
@@ -27,7 +28,7 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
 
 static cr_status compile(struct cr_session *s, enum cr_program_kind kind, int64_t batch, struct cr_program *out) {
     const struct cr_config *c      = s->config;
-    struct cr_target        target = cr_device_target(s->device);
+    struct cr_target        target = cr_session_target(s);
     struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse};
     CR_TRY(cr_model_program(&s->model, c, kind, batch, out));
     cr_status status = cr_compile(out, &target, &options);
@@ -99,6 +100,16 @@ cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_
                           cr_word_precision(c->train.precision));
 }
 
+/* Values that were set and change nothing here: a run whose config means another device should hear of it. */
+static void say_what_is_idle(const struct cr_session *s, bool trains) {
+    const struct cr_config *c    = s->config;
+    const bool              gpu  = c->train.gpu && !s->device->backend->async;
+    const bool              loss = trains && c->train.loss_scale > 0 && s->model.real != CR_F16;
+    if (gpu || loss)
+        cr_log(CR_LOG_INFO, "without effect here: %s%s%s", gpu ? "train.gpu (no GPU is used)" : "", gpu && loss ? ", " : "",
+               loss ? "train.loss_scale (for fp16 only)" : "");
+}
+
 static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c       = s->config;
     int                     classes = o->classes;
@@ -115,13 +126,16 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     start              = cr_time_ns();
     CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
     cr_model_set_real(&s->model, real);
+    say_what_is_idle(s, o->train);
     s->batch      = o->batch ? o->batch : c->train.batch;
     s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
+    CR_TRY(cr_session_costs(s, o));
     if (o->train) CR_TRY(compile_train(s));
     if (o->eval) {
         CR_TRY(compile(s, CR_PROGRAM_EVAL, s->eval_batch, &s->eval));
         s->has_eval = true;
     }
+    if (s->costs) cr_costs_rest(s->costs);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
     if (o->execute) CR_TRY(bind_programs(s));
@@ -143,6 +157,7 @@ void cr_session_close(struct cr_session *s) {
     for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
     if (s->has_eval) cr_program_free(&s->eval);
     cr_model_close(&s->model);
+    cr_costs_close(s->costs);
     cr_device_close(s->device);
     *s = (struct cr_session){0};
 }

@@ -8,6 +8,7 @@
 #define CR_SESSION_H
 
 #include "checkpoint.h"
+#include "costs.h"
 #include "data.h"
 #include "exec.h"
 #include "model.h"
@@ -20,6 +21,8 @@ struct cr_session_options {
     int64_t batch;      /* training batch; 0: [train] batch */
     int64_t eval_batch; /* 0: [train] eval_batch, or batch */
     int     classes;    /* of the data set; 0: find out with cr_session_classes */
+    const char *costs_from; /* step folder of a run that goes on: its kernels are chosen again; NULL: none */
+    bool    costs_anew;     /* choose kernels anew where costs_from does not fit this device */
 };
 
 enum { CR_SESSION_TRAIN_MAX = 3 };
@@ -37,6 +40,7 @@ struct cr_session {
     struct cr_model         model;
     struct cr_prepare       prepare_train, prepare_eval;
     struct cr_device       *device;
+    struct cr_costs        *costs; /* NULL: kernels are taken in their order */
     struct cr_program       train[CR_SESSION_TRAIN_MAX]; /* step; or micro_first, micro, micro_last */
     int                     trains;
     struct cr_program       eval;
@@ -51,6 +55,10 @@ struct cr_session {
 /* Opens the device that [train] names; *real gets the type of activations there: [train] precision, or by the device. */
 CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_only, struct cr_device **device,
                                     enum cr_dtype *real);
+/* session_costs.c: the table of costs that this session's programs are chosen by, or none. */
+CR_MUST cr_status cr_session_costs(struct cr_session *session, const struct cr_session_options *options);
+/* What that session's programs are compiled for: the device, with costs from the table when there is one. */
+struct cr_target  cr_session_target(struct cr_session *session);
 /* Number of classes without opening the data set where possible: model.classes, the kind's own number, the folder's. */
 CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classes);
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,

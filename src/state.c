@@ -116,7 +116,7 @@ cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, cons
     struct cr_arena      arena = {0};
     struct cr_state_list model, optim;
     cr_status            status = CR_OK;
-    char                 step[32], per_epoch[32], fingerprint[32], seed[32];
+    char                 step[32], per_epoch[32], fingerprint[32], seed[32], *costs = NULL;
     snprintf(step, sizeof step, "%" PRId64, at->step);
     snprintf(per_epoch, sizeof per_epoch, "%" PRId64, at->steps_per_epoch);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, at->data_fingerprint);
@@ -131,14 +131,17 @@ cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, cons
     const char **names = cr_arena_alloc(&arena, (size_t)classes * sizeof *names);
     if (!names) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while saving");
     for (int i = 0; i < classes; i++) names[i] = cr_dataset_class_name(dataset, i);
+    if (s->costs) CR_TRY_OUT(cr_costs_text(s->costs, &costs));
     const struct cr_ckpt_save save = {
         .run_dir = run_dir, .step = at->step, .model = model.tensor, .model_count = model.count, .state = optim.tensor,
         .state_count = optim.count, .model_meta = model_meta, .model_meta_count = CR_COUNT(model_meta),
         .state_meta = state_meta, .state_meta_count = CR_COUNT(state_meta), .config_text = config_text,
+        .costs_text = costs,
         .class_names = names, .classes = classes, .keep = (int)CR_MIN(s->config->train.keep, 1000000)};
     const struct cr_ckpt_io io = cr_state_io(s);
     CR_TRY_OUT(cr_ckpt_write(&save, &io));
 out:
+    cr_free(costs);
     cr_arena_free(&arena);
     return status;
 }

@@ -202,7 +202,7 @@ static cr_status start_values(struct cr_run *run, bool force) {
 
 static cr_status open_session(struct cr_run *run, bool force) {
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true,
-                                               .classes = cr_dataset_classes(run->train)};
+                                               .classes = cr_dataset_classes(run->train), .costs_from = run->from, .costs_anew = force};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     CR_TRY(start_values(run, force));
     CR_TRY(open_loader(run));

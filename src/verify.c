@@ -162,6 +162,9 @@ void cr_verify_truth_free(struct cr_verify_truth *truth) {
         cr_free(truth->want[s]);
         cr_free(truth->scale[s]);
         cr_free(truth->before[s]);
+        cr_free(truth->slack[s]);
+        cr_free(truth->noise[s]);
+        cr_free(truth->pull[s]);
     }
     *truth = (struct cr_verify_truth){0};
 }
@@ -180,23 +183,48 @@ static cr_status truth_alloc(const struct twin *t, struct cr_verify_truth *truth
     return CR_OK;
 }
 
-static cr_status truth_want(struct twin *t, struct cr_verify_truth *truth) {
-    twin_load(t, NULL, 'k');
-    CR_TRY(twin_run(t));
+/* Loads, lets the rule's hook make operands, runs. `flips`: whether an operand may be off; NULL: not asked. */
+static cr_status twin_pass(struct twin *t, const struct cr_verify_rule *rule, enum cr_verify_pass pass, bool *flips) {
+    const struct cr_op   op  = t->op;
+    struct cr_verify_run run = {.pass = pass, .original = t->original, .op = &t->op, .in = t->in};
+    const bool           magnitudes = pass != CR_VERIFY_WANT;
+    cr_status            status;
+    twin_load(t, magnitudes ? rule->magnitude : NULL, magnitudes ? rule->before : 'k');
+    if (rule->read) rule->read(&run);
+    status = twin_run(t);
+    t->op  = op;
+    if (flips) *flips = run.flips;
+    return status;
+}
+
+static double result_at(const struct twin *t, int slot, int64_t i) {
+    return cr_number_load(t->tensor[t->op.out[slot]].dtype, t->out[slot], i);
+}
+
+static cr_status truth_want(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_truth *truth) {
+    CR_TRY(twin_pass(t, rule, CR_VERIFY_WANT, NULL));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        for (int64_t i = 0; i < truth->elems[s]; i++) truth->want[s][i] = cr_number_load(t->tensor[t->op.out[s]].dtype, t->out[s], i);
+        for (int64_t i = 0; i < truth->elems[s]; i++) truth->want[s][i] = result_at(t, s, i);
     return CR_OK;
 }
 
+/* A, and how much it grows where operands may be off. */
 static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_truth *truth) {
     const struct cr_op         op   = t->op;
     const struct cr_step_block step = t->step;
+    bool                       flips;
     if (rule->adjust) rule->adjust(&t->op, &t->step);
-    twin_load(t, rule->magnitude, rule->before);
-    CR_TRY(twin_run(t));
+    CR_TRY(twin_pass(t, rule, CR_VERIFY_SCALE, &flips));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        for (int64_t i = 0; i < truth->elems[s]; i++)
-            truth->scale[s][i] = fabs(cr_number_load(t->tensor[t->op.out[s]].dtype, t->out[s], i));
+        for (int64_t i = 0; i < truth->elems[s]; i++) truth->scale[s][i] = fabs(result_at(t, s, i));
+    if (flips) {
+        CR_TRY(twin_pass(t, rule, CR_VERIFY_FLIP, NULL));
+        for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+            if (!truth->elems[s]) continue;
+            CR_TRY(cr_verify_array(truth, s, &truth->slack[s]));
+            for (int64_t i = 0; i < truth->elems[s]; i++) truth->slack[s][i] = fmax(fabs(result_at(t, s, i)) - truth->scale[s][i], 0);
+        }
+    }
     t->op   = op;
     t->step = step;
     return CR_OK;
@@ -227,13 +255,13 @@ static bool inputs_are_finite(const struct twin *t) {
 static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_truth *truth) {
     const struct cr_verify_rule *rule = cr_verify_rule(t->op.kind);
     CR_TRY(truth_alloc(t, truth));
-    CR_TRY(truth_want(t, truth));
-    truth->exact = rule->exact;
+    CR_TRY(truth_want(t, rule, truth));
+    truth->exact = cr_verify_is_exact(&t->op);
     if (rule->rounds) round_wants(t, truth);
-    if (rule->exact) return CR_OK;
+    if (truth->exact) return CR_OK;
     if (rule->magnitude) CR_TRY(truth_scale_by_magnitudes(t, rule, truth));
     twin_load(t, NULL, 'k');
-    struct cr_verify_values v = {.program = &t->program, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)->sum};
+    struct cr_verify_values v = {.program = &t->program, .original = t->original, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)->sum};
     v.want = (const double *const *)truth->want;
     for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
     truth->spreads = rule->pads && !inputs_are_finite(t);
@@ -248,7 +276,7 @@ static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_
         truth->tiny[s]  = cr_verify_tiny(&v, s);
     }
     truth->peak = cr_verify_peak(&t->program, &t->op);
-    return CR_OK;
+    return rule->behind ? rule->behind(&v, truth) : CR_OK;
 }
 
 cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
@@ -291,7 +319,7 @@ struct judging {
     const struct cr_verify_truth *truth;
     int                           slot;
     enum cr_dtype                 dtype, result; /* of the tensor; what a sum may pass through: a type of 16 bits, or F64 */
-    double                        by_scale, by_want, tiny, limit;
+    double                        by_scale, by_want, by_noise, by_pull, tiny, limit;
     bool                          rounds_twice;
 };
 
@@ -299,7 +327,14 @@ static struct judging judging_of(const struct cr_verify_truth *truth, int slot) 
     const struct cr_verify_unit *u      = cr_verify_unit(truth->math);
     const enum cr_dtype          dtype  = truth->program->tensor[truth->op->out[slot]].dtype;
     const bool                   is_f64 = truth->math == CR_MATH_F64;
-    const double                 n      = truth->terms[slot];
+    const double                 n = truth->terms[slot], behind = truth->noise_terms[slot];
+    if (truth->noise[slot]) { /* sums of its own numbers are added in plain arithmetic, and in wide types only */
+        const double sum = is_f64 ? u->sum : cr_verify_unit(CR_MATH_F32)->sum;
+        return (struct judging){.truth = truth, .slot = slot, .dtype = dtype, .result = CR_F64,
+                                .by_scale = CR_VERIFY_C * sum * sqrt(n), .by_noise = CR_VERIFY_C * u->sum * sqrt(behind) + u->operand,
+                                .by_pull = u->drift * behind + u->operand, .tiny = is_f64 ? 0 : truth->tiny[slot],
+                                .limit = is_f64 ? DBL_MAX : (double)FLT_MAX};
+    }
     return (struct judging){
         .truth    = truth,
         .slot     = slot,
@@ -318,6 +353,8 @@ static struct judging judging_of(const struct cr_verify_truth *truth, int slot) 
 static double error_of(const struct judging *g, int64_t i, bool *overflows) {
     const double want = g->truth->want[g->slot][i], A = g->truth->scale[g->slot][i];
     double       error = g->by_scale * A + g->by_want * fabs(want);
+    if (g->truth->slack[g->slot]) error += g->truth->slack[g->slot][i];
+    if (g->truth->noise[g->slot]) error += g->by_noise * g->truth->noise[g->slot][i] + g->by_pull * g->truth->pull[g->slot][i];
     /* What did not move, and counts, have A = 0 and may not move by underflow either. */
     if (A > 0 || !is_real(g->dtype)) error += g->tiny;
     if (g->rounds_twice) error += cr_verify_half_ulp(CR_F32, fabs(want));
@@ -334,6 +371,11 @@ static struct judged judge(const struct judging *g, int64_t i, double got) {
     struct judged j    = {0};
     if (got == want || (isnan(got) && isnan(want)) || g->truth->scale[g->slot][i] == CR_VERIFY_UNUSED) return j;
     if (isnan(got) && g->truth->spreads) return j;
+    if (g->truth->bits[g->slot]) {
+        const unsigned either = (unsigned)g->truth->slack[g->slot][i];
+        j.ratio = ((unsigned)got ^ (unsigned)want) & ~either ? INFINITY : 0;
+        return j;
+    }
     if (!g->truth->exact) {
         bool         overflows;
         const double error = error_of(g, i, &overflows), top = fabs(want) + error;

@@ -2,13 +2,16 @@
  * compares with a bound that is computed, not found by hand.
  *
  * The bound of an output element y is
- *     (CR_VERIFY_C * sum * sqrt(n) + operand) * A + drift * n * |y| + tiny + result + round
+ *     (CR_VERIFY_C * sum * sqrt(n) + operand) * A + drift * n * |y| + tiny + slack + result + round
  * where sum, operand, drift and result follow from the row's math (struct cr_verify_unit) and
  *   n      is the length of the longest reduction that leads to the element, plus the roundings around it,
  *   A      the same expression over absolute values, in double: the reference row run again on magnitudes, or a closed form
  *          where the expression is not a sum (see the table in verify_bound.c),
  *   tiny   what gradual underflow, or its absence, may lose,
+ *   slack  of fused ops: what a rounding or a sign that may come out either way changes (verify_read.c, verify_gates.c),
  *   round  half a unit in the last place of the output's type.
+ * Sums of numbers that the same op has just computed (statistics behind a convolution) add the errors of those numbers: as a
+ * root of squares where they are independent, one by one where they all go the same way (verify_sums.c).
  * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is 0),
  * and so are those that do nothing but round.
  *
@@ -56,6 +59,12 @@ struct cr_verify_truth {
     double                  *before[CR_OP_OUT_MAX]; /* [elems] of outputs that the op adds to; else NULL */
     double                   terms[CR_OP_OUT_MAX];  /* n */
     double                   tiny[CR_OP_OUT_MAX];
+    /* Of fused ops; NULL where there is none of it. */
+    double                  *slack[CR_OP_OUT_MAX];  /* [elems]: what may come out differently besides; of bits: which */
+    double                  *noise[CR_OP_OUT_MAX];  /* [elems] of sums of numbers that the op has just computed: root of */
+    double                  *pull[CR_OP_OUT_MAX];   /* ... the sum of squares of their A, and sum of their magnitudes; */
+    double                   noise_terms[CR_OP_OUT_MAX]; /* their n */
+    bool                     bits[CR_OP_OUT_MAX];   /* a bit mask */
     double                   peak;                  /* intermediate values may be this many times A */
     bool                     exact;
     bool                     spreads;               /* a convolution of numbers that are not all finite */
@@ -96,16 +105,31 @@ struct cr_verify_unit {
 };
 /* One op in double: buffers by slot, real ones as f64, integers as they are. */
 struct cr_verify_values {
-    const struct cr_program    *program; /* the f64 twin */
+    const struct cr_program    *program, *original; /* the f64 twin, and with the types as they are */
     const struct cr_op         *op;
     const struct cr_step_block *step;
     const void                 *in[CR_OP_IN_MAX];
     const double *const        *want;
     double                      u;
 };
+/* Operands of one run of the reference, before it: a fused op's hook makes of them what its plain op would have met, and
+ * takes the slots away that are done with. Each pass starts from the op and its inputs as they are. */
+enum cr_verify_pass {
+    CR_VERIFY_WANT,
+    CR_VERIFY_SCALE, /* on magnitudes */
+    CR_VERIFY_FLIP   /* on magnitudes, and as much more as an operand may be off by: what A grows by is slack */
+};
+struct cr_verify_run {
+    enum cr_verify_pass      pass;
+    const struct cr_program *original;
+    struct cr_op            *op;
+    void *const             *in; /* [CR_OP_IN_MAX], f64 or integers as they are */
+    bool                     flips; /* out: an operand may be off */
+};
 /* How A is found for an op kind. */
 struct cr_verify_rule {
     bool exact;    /* moves and integers: no bound */
+    unsigned unless; /* ... unless one of these input slots is used */
     bool rounds;   /* exact, and what is right is the reference's value rounded to the output's type */
     bool products; /* sums of products, as matrix units and libraries compute them */
     bool pads;     /* ... over a padded image */
@@ -120,13 +144,58 @@ struct cr_verify_rule {
     void (*closed)(const struct cr_verify_values *v, double *const scale[]);
     /* Corrects A after a run on magnitudes; may be NULL. */
     void (*correct)(const struct cr_verify_values *v, double *const scale[]);
+    void (*read)(struct cr_verify_run *run); /* see above; may be NULL */
+    /* Gates, sums and bits of a fused op, after all else; may be NULL. */
+    cr_status (*behind)(const struct cr_verify_values *v, struct cr_verify_truth *truth);
 };
+bool cr_verify_is_exact(const struct cr_op *op);
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that there is one */
 double                       cr_verify_terms(const struct cr_program *program, const struct cr_op *op, int out_slot); /* n */
 const struct cr_verify_unit *cr_verify_unit(enum cr_math math);
 double                       cr_verify_peak(const struct cr_program *program, const struct cr_op *op);
 double cr_verify_tiny(const struct cr_verify_values *v, int out_slot); /* of any math but F64, which loses nothing */
+double cr_verify_stored(enum cr_dtype dtype, double x);   /* x rounded to dtype */
 double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of a number up to x to dtype; 0 for integers */
 double cr_verify_largest(enum cr_dtype dtype);            /* largest finite number */
+
+/* ---- fused ops: verify_read.c, verify_gates.c, verify_sums.c ---------------------------------------------------- */
+
+/* Relative to |x*scale| + |bias|: two roundings in f32, and room for more where scale and bias are made of factors. */
+#define CR_VERIFY_AFFINE 0x1p-22
+/* How far a row's x*scale + bias may be from the right one; 0 where f32 arithmetic is exact. */
+double cr_verify_affine_error(double x, double scale, double bias);
+/* Allocates *array for an output's elements, zeroed, unless it is there. */
+CR_MUST cr_status cr_verify_array(const struct cr_verify_truth *truth, int slot, double **array);
+
+/* Where a gradient passes; as struct ref_gate of the reference rows. */
+enum cr_verify_gate { CR_VERIFY_CLOSED, CR_VERIFY_OPEN, CR_VERIFY_UNSURE };
+struct cr_verify_gates {
+    int            slot; /* of x */
+    const double  *x, *act, *saved, *gamma, *beta, *y;
+    const uint8_t *bits;
+    int64_t        C;
+    bool           is_f64;
+};
+/* Slots of the op; y and act may be CR_NONE, or not used. */
+struct cr_verify_gates cr_verify_gates_of(const struct cr_verify_values *v, int x, int y, int act);
+enum cr_verify_gate    cr_verify_gate_of(const struct cr_verify_gates *gates, int64_t i, int64_t channel);
+/* Puts gates on an output that was computed without them. */
+CR_MUST cr_status cr_verify_close_gates(const struct cr_verify_gates *gates, struct cr_verify_truth *truth, int slot);
+
+void cr_verify_read_conv(struct cr_verify_run *run);
+void cr_verify_read_wgrad(struct cr_verify_run *run);
+void cr_verify_read_dgrad(struct cr_verify_run *run);
+void cr_verify_read_conv_grad(struct cr_verify_run *run);
+void cr_verify_read_maxpool(struct cr_verify_run *run);
+cr_status cr_verify_behind_conv(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_dgrad(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_conv_grad(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_relu_grad(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_maxpool(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_bn_apply(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_bn_grad_stats(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_pool_bn_grad_stats(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_behind_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *truth);
 
 #endif

@@ -35,6 +35,8 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
         scale[CR_OUT_bn_finalize_saved][C + c]    = d_rstd;
         scale[CR_OUT_bn_finalize_coef][c]         = d_scale;
         scale[CR_OUT_bn_finalize_coef][C + c]     = fabs(mean) * (d_scale + fabs(s)) + fabs(beta[c]);
+        for (int half = 0; half < 2 && scale[CR_OUT_bn_finalize_coef_half]; half++)
+            scale[CR_OUT_bn_finalize_coef_half][half * C + c] = scale[CR_OUT_bn_finalize_coef][half * C + c];
         scale[CR_OUT_bn_finalize_running_mean][c] = (1 - m) * fabs(running_mean[c]) + m * fabs(mean);
         scale[CR_OUT_bn_finalize_running_var][c] =
             (1 - m) * fabs(running_var[c]) + m * unbias * (var + square + mean * mean);
@@ -136,14 +138,17 @@ static void correct_sgd(const struct cr_verify_values *v, double *const scale[])
 
 static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5, .adjust = adjust_normalize},
-    [CR_OP_conv]              = {.magnitude = "aa", .extra = 1, .products = true, .pads = true},
+    [CR_OP_conv]              = {.magnitude = "kakaa", .extra = 1, .products = true, .pads = true, .read = cr_verify_read_conv,
+                                 .behind = cr_verify_behind_conv},
     [CR_OP_bn_stats]          = {.magnitude = "a", .extra = 2},
     [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4, .by_unit = true},
     [CR_OP_bn_coef]           = {.magnitude = "aank", .extra = 6},
-    [CR_OP_bn_apply]          = {.magnitude = "aakaa", .extra = 6},
+    [CR_OP_fold_bn]           = {.magnitude = "aaank", .extra = 6},
+    [CR_OP_bn_apply]          = {.magnitude = "aakaa", .extra = 6, .behind = cr_verify_behind_bn_apply},
     [CR_OP_relu]              = {.exact = true},
     [CR_OP_add]               = {.magnitude = "aa", .extra = 1},
-    [CR_OP_maxpool]           = {.exact = true},
+    [CR_OP_maxpool]           = {.exact = true, .unless = 1u << CR_IN_maxpool_coef, .read = cr_verify_read_maxpool,
+                                 .behind = cr_verify_behind_maxpool},
     [CR_OP_avgpool]           = {.magnitude = "a", .extra = 3},
     [CR_OP_pad_shortcut]      = {.exact = true},
     [CR_OP_dense]             = {.magnitude = "aaa", .extra = 2, .products = true},
@@ -155,14 +160,23 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_avgpool_grad]      = {.magnitude = "a", .extra = 3},
     [CR_OP_maxpool_grad]      = {.magnitude = "ak"},
     [CR_OP_pad_shortcut_grad] = {.exact = true},
-    [CR_OP_relu_grad]         = {.exact = true},
-    [CR_OP_bn_grad_stats]     = {.magnitude = "aask", .extra = 9},
+    [CR_OP_relu_grad]         = {.exact = true, .unless = 1u << CR_IN_relu_grad_add | 1u << CR_IN_relu_grad_bn_x | 1u << CR_IN_relu_grad_bn2_x,
+                                 .extra = 1, .behind = cr_verify_behind_relu_grad},
+    [CR_OP_bn_grad_stats]     = {.extra = 9, .behind = cr_verify_behind_bn_grad_stats},
     /* dstats and mean below 0 make every term of the three coefficients positive; dgamma and dbeta all negative */
     [CR_OP_bn_grad_finalize]  = {.magnitude = "nas", .before = 'n', .extra = 9},
-    [CR_OP_bn_grad_apply]     = {.magnitude = "aaak", .extra = 5},
+    [CR_OP_bn_grad_apply]     = {.extra = 5, .behind = cr_verify_behind_bn_grad_apply},
+    [CR_OP_pool_bn_grad_stats] = {.extra = 9, .behind = cr_verify_behind_pool_bn_grad_stats},
+    [CR_OP_pool_bn_grad_apply] = {.extra = 5, .behind = cr_verify_behind_pool_bn_grad_apply},
     [CR_OP_channel_scale]     = {.magnitude = "aa", .extra = 1},
-    [CR_OP_conv_dgrad]        = {.magnitude = "aa", .extra = 1, .products = true, .pads = true},
-    [CR_OP_conv_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true, .pads = true},
+    [CR_OP_conv_dgrad]        = {.magnitude = "aaakkkk", .extra = 1, .products = true, .pads = true, .read = cr_verify_read_dgrad,
+                                 .behind = cr_verify_behind_dgrad},
+    [CR_OP_conv_wgrad]        = {.magnitude = "kak", .before = 'a', .extra = 1, .products = true, .pads = true,
+                                 .read = cr_verify_read_wgrad},
+    [CR_OP_conv_grad]         = {.magnitude = "kkkakkkak", .before = 'a', .extra = 1, .products = true, .pads = true,
+                                 .read = cr_verify_read_conv_grad, .behind = cr_verify_behind_conv_grad},
+    [CR_OP_s2d_filter]        = {.exact = true},
+    [CR_OP_s2d_filter_grad]   = {.magnitude = "a", .before = 'a'},
     [CR_OP_grad_check]        = {.closed = closed_grad_check, .extra = 4},
     [CR_OP_sgd]               = {.magnitude = "aaakk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
     [CR_OP_cast]              = {.exact = true, .rounds = true},
@@ -171,7 +185,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {
     const struct cr_verify_rule *rule = &rules[kind];
-    CR_ASSERT(rule->exact || rule->magnitude || rule->closed); /* a new op kind needs a line above */
+    CR_ASSERT(rule->exact || rule->magnitude || rule->closed || rule->behind); /* a new op kind needs a line above */
     return rule;
 }
 
@@ -179,27 +193,53 @@ const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {
 
 static double window_overlap(int64_t window, int stride) { return (double)((window + stride - 1) / stride); }
 
-static double reduction(const struct cr_program *p, const struct cr_op *op) {
+bool cr_verify_is_exact(const struct cr_op *op) {
+    const struct cr_verify_rule *rule = cr_verify_rule(op->kind);
+    return rule->exact && cr_op_uses_only(op, ~rule->unless, ~0u);
+}
+
+static double pixels(const struct cr_program *p, int tensor) { return (double)(elems(p, tensor) / dim(p, tensor, 3)); }
+
+static double dgrad_terms(const struct cr_program *p, int w, int stride) {
+    return (double)dim(p, w, 0) * window_overlap(dim(p, w, 1), stride) * window_overlap(dim(p, w, 2), stride);
+}
+
+static double conv_reduction(const struct cr_program *p, const struct cr_op *op, int slot) {
+    const int *in = op->in;
+    switch (op->kind) {
+    case CR_OP_conv:
+        if (slot == CR_OUT_conv_stats) return pixels(p, op->out[CR_OUT_conv_y]);
+        return (double)(elems(p, in[CR_IN_conv_w]) / dim(p, in[CR_IN_conv_w], 0)) + (in[CR_IN_conv_bias] >= 0) + (in[CR_IN_conv_add] >= 0);
+    case CR_OP_conv_dgrad:
+        if (slot == CR_OUT_conv_dgrad_dstats) return pixels(p, op->out[CR_OUT_conv_dgrad_dx]);
+        return dgrad_terms(p, in[CR_IN_conv_dgrad_w], op->attr.conv.stride) + (in[CR_IN_conv_dgrad_add] >= 0);
+    case CR_OP_conv_wgrad: return pixels(p, in[CR_IN_conv_wgrad_dy]);
+    default:
+        if (slot == CR_OUT_conv_grad_dw) return pixels(p, in[CR_IN_conv_grad_g]);
+        if (slot == CR_OUT_conv_grad_dstats) return pixels(p, in[CR_IN_conv_grad_x]);
+        return dgrad_terms(p, in[CR_IN_conv_grad_w], op->attr.conv.stride) + (in[CR_IN_conv_grad_add] >= 0);
+    }
+}
+
+static double reduction(const struct cr_program *p, const struct cr_op *op, int slot) {
     const int    *in     = op->in;
     const int     stride = op->attr.conv.stride;
     const int64_t one    = in[0] >= 0 ? elems(p, in[0]) : 1;
     switch (op->kind) {
-    case CR_OP_conv: return (double)(elems(p, in[CR_IN_conv_w]) / dim(p, in[CR_IN_conv_w], 0));
-    case CR_OP_conv_dgrad: {
-        const int w = in[CR_IN_conv_dgrad_w];
-        return (double)dim(p, w, 0) * window_overlap(dim(p, w, 1), stride) * window_overlap(dim(p, w, 2), stride);
-    }
-    case CR_OP_conv_wgrad: {
-        const int dy = in[CR_IN_conv_wgrad_dy];
-        return (double)(elems(p, dy) / dim(p, dy, 3));
-    }
+    case CR_OP_conv:
+    case CR_OP_conv_dgrad:
+    case CR_OP_conv_wgrad:
+    case CR_OP_conv_grad: return conv_reduction(p, op, slot);
     case CR_OP_dense: return (double)dim(p, in[CR_IN_dense_x], 3);
     case CR_OP_dense_dgrad: return (double)dim(p, in[CR_IN_dense_dgrad_dy], 3);
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return (double)dim(p, in[0], 0);
     case CR_OP_bn_stats:
-    case CR_OP_bn_grad_stats: return (double)(one / dim(p, in[0], 3));
+    case CR_OP_bn_grad_stats: return pixels(p, in[0]);
+    case CR_OP_relu_grad: return slot == CR_OUT_relu_grad_dx ? 0 : pixels(p, in[0]);
+    case CR_OP_pool_bn_grad_stats: return pixels(p, in[CR_IN_pool_bn_grad_stats_x]) + pow(window_overlap(op->attr.conv.window, stride), 2);
     case CR_OP_avgpool: return (double)(dim(p, in[0], 1) * dim(p, in[0], 2));
+    case CR_OP_pool_bn_grad_apply:
     case CR_OP_maxpool_grad: return pow(window_overlap(op->attr.conv.window, stride), 2);
     case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
@@ -208,12 +248,24 @@ static double reduction(const struct cr_program *p, const struct cr_op *op) {
     }
 }
 
+/* Sums of dx*xhat have the roundings of xhat around them, as those of bn_grad_stats. */
+static double extra(const struct cr_op *op, int slot) {
+    const double of_sums = cr_verify_rule(CR_OP_bn_grad_stats)->extra;
+    if (op->kind == CR_OP_conv && slot == CR_OUT_conv_stats) return cr_verify_rule(CR_OP_bn_stats)->extra;
+    if (op->kind == CR_OP_conv_dgrad && slot == CR_OUT_conv_dgrad_dstats) return of_sums;
+    if (op->kind == CR_OP_conv_grad && slot == CR_OUT_conv_grad_dstats) return of_sums;
+    if (op->kind == CR_OP_relu_grad && slot != CR_OUT_relu_grad_dx) return of_sums;
+    return cr_verify_rule(op->kind)->extra;
+}
+
 double cr_verify_terms(const struct cr_program *p, const struct cr_op *op, int out_slot) {
-    return reduction(p, op) + cr_verify_rule(op->kind)->extra + (cr_verify_accumulates(op, out_slot) ? 1 : 0);
+    return reduction(p, op, out_slot) + extra(op, out_slot) + (cr_verify_accumulates(op, out_slot) ? 1 : 0);
 }
 
 bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     switch (op->kind) {
+    case CR_OP_conv_grad: return op->attr.conv.accumulate && out_slot == CR_OUT_conv_grad_dw;
+    case CR_OP_s2d_filter_grad:
     case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
@@ -255,7 +307,7 @@ const struct cr_verify_unit *cr_verify_unit(enum cr_math math) {
 
 /* A mean may be taken as sum, then division. */
 double cr_verify_peak(const struct cr_program *p, const struct cr_op *op) {
-    return op->kind == CR_OP_avgpool ? reduction(p, op) : 1;
+    return op->kind == CR_OP_avgpool ? reduction(p, op, CR_OUT_avgpool_y) : 1;
 }
 
 /* The largest of all operands, at least 1. */
@@ -276,16 +328,16 @@ static double largest_operand(const struct cr_verify_values *v) {
  * Operands of f16 are normal numbers to f32; where their sums are rounded to f16 the half step is in `result` and `round`. */
 double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     const double n = cr_verify_terms(v->program, v->op, out_slot), unit = 0x1p-149;
-    if (cr_verify_rule(v->op->kind)->products) return n * FLT_MIN * largest_operand(v);
+    const bool   acts = v->op->kind == CR_OP_conv || v->op->kind == CR_OP_conv_wgrad || v->op->kind == CR_OP_conv_grad;
+    if (cr_verify_rule(v->op->kind)->products) { /* coefficients of operands enlarge what those lose */
+        const double top = largest_operand(v);
+        return n * FLT_MIN * (acts ? top * top : top);
+    }
     switch (v->op->kind) {
     case CR_OP_loss_grad: return loss_grad_factor(v) * n * FLT_MIN; /* exp may flush */
-    case CR_OP_bn_grad_stats: {
-        const double *rstd = (const double *)v->in[CR_IN_bn_grad_stats_saved];
-        const int64_t C    = dim(v->program, v->op->in[CR_IN_bn_grad_stats_saved], 3);
-        double        top  = 1;
-        for (int64_t c = 0; c < C; c++) top = rstd[C + c] > top ? rstd[C + c] : top;
-        return n * unit * top;
-    }
+    case CR_OP_bn_grad_stats:
+    case CR_OP_pool_bn_grad_stats:
+    case CR_OP_relu_grad: return n * unit * largest_operand(v); /* rstd is one of them */
     case CR_OP_grad_check: {
         const double scale = ((const double *)v->in[CR_IN_grad_check_state])[CR_STATE_LOSS_SCALE];
         return n * unit * largest(1, 1 / (scale * scale));

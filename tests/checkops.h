@@ -20,7 +20,19 @@ enum checkops_flag {
     CHECKOPS_SCALED     = 1 << 8, /* loss scale 1024 */
     CHECKOPS_NESTEROV   = 1 << 9,
     CHECKOPS_CLIP       = 1 << 10,
-    CHECKOPS_BOXES      = 1 << 11 /* the optional boxes of normalize */
+    CHECKOPS_BOXES      = 1 << 11, /* the optional boxes of normalize */
+    /* what fused ops have besides */
+    CHECKOPS_COEF      = 1 << 12, /* x is read as act(x) */
+    CHECKOPS_COEF_HALF = 1 << 13, /* ... its coefficients in the program's type; bn_finalize: makes that copy */
+    CHECKOPS_STATS     = 1 << 14, /* sums of what was computed: stats, dstats */
+    CHECKOPS_BIAS      = 1 << 15,
+    CHECKOPS_BN        = 1 << 16, /* bn_x, saved and what belongs to them; conv_grad with COEF: saved alone */
+    CHECKOPS_BN2       = 1 << 17, /* relu_grad: a second one */
+    CHECKOPS_BITS      = 1 << 18, /* the mask is one of bits; bn_apply: makes it */
+    CHECKOPS_ACT       = 1 << 19, /* the mask is made again from act */
+    CHECKOPS_THROUGH   = 1 << 20, /* conv_grad: dy_x and dy_coef */
+    CHECKOPS_NO_DX     = 1 << 21,
+    CHECKOPS_S2D       = 1 << 22
 };
 
 struct checkops_case {
@@ -47,8 +59,13 @@ CR_MUST cr_status checkops_list_make(enum checkops_extent extent, struct checkop
 void              checkops_list_free(struct checkops_list *list);
 /* An op of a 16-bit program whose tensors are f32 there has no cases of its own in 16 bits. */
 bool              checkops_has_half(enum cr_op_kind kind);
-/* ---- between checkops_cases.c and checkops_layers.c ---- */
+/* ---- between checkops_cases.c, checkops_fused.c and checkops_layers.c ---- */
 void checkops_list_add(struct checkops_list *list, const struct checkops_case *c);
+/* With the case's twins in other types; `place` counts shapes: types that the device has no rows for get a few early ones. */
+void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *c, size_t place);
+void checkops_list_fused(struct checkops_list *list);
+void checkops_list_fused_layers(struct checkops_list *list);
+void checkops_list_fused_full_size(struct checkops_list *list);
 void checkops_list_layers(struct checkops_list *list, enum cr_op_kind kind); /* convolutions of ResNet-50, batch 2 */
 void checkops_list_full_size(struct checkops_list *list);
 
@@ -61,6 +78,20 @@ struct checkops_unit {
     const struct cr_op  *op;
 };
 CR_MUST cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit);
+/* ---- between checkops_unit.c and checkops_unit_conv.c ---- */
+struct checkops_build {
+    struct cr_program          *p;
+    const struct checkops_case *c;
+    enum cr_dtype               real, wide; /* of data; of what is f32 in a 16-bit program: sums, vectors, gradients of parameters */
+    struct cr_op                op;
+};
+void    checkops_build_in(struct checkops_build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
+void    checkops_build_out(struct checkops_build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
+void    checkops_build_image(struct checkops_build *b, int slot); /* an input of N,H,W,C */
+void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or its bits */
+void    checkops_build_conv(struct checkops_build *b);
+int64_t checkops_window_out(int64_t size, const struct checkops_case *c);
+/* ---- */
 void              checkops_unit_free(struct checkops_unit *unit);
 void              checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size);
 /* A store of a few parameters with odd sizes: decayed, not decayed and frozen ones, padding between them; and one of
@@ -126,12 +157,14 @@ struct checkops_walk {
     struct cr_device     *cpu, *wide_cpu; /* for the reference: one thread, and all there are for big cases */
     const char           *filter;         /* only rows whose name contains it; NULL: all */
     bool                  bench;
+    bool                  ways;           /* all ways of rows that have several */
+    bool                  until_failure;  /* ends with the first case that fails */
     bool                  only_tf32;      /* only ops that have a row of math TF32, in f32 */
     struct checkops_arena arena;
     struct checkops_tally tally[CHECKOPS_ROWS_MAX];
     bool                  skip[CHECKOPS_ROWS_MAX]; /* rows */
     const struct cr_kernel *row[CHECKOPS_ROWS_MAX]; /* a device has the same rows however it is opened */
-    int                   rows, cases, only_ref;
+    int                   rows, cases, only_ref, failures;
     int64_t               reference_ns, device_ns; /* where the time went */
 };
 /* Adds to what an earlier walk over another opening of the same device found. Ends with checkops_arena_close(&arena). */
@@ -139,5 +172,8 @@ CR_MUST cr_status checkops_walk(struct checkops_walk *walk, const struct checkop
 
 /* Runs deliberately wrong rows through the walk; returns how many were not caught. *tried gets their number. */
 int checkops_selftest(struct cr_device *cpu, int *tried);
+/* ---- between checkops_selftest.c and checkops_selftest_fused.c ---- */
+typedef bool checkops_blames(void *self, const struct cr_kernel *row, bool wrong); /* walks the row; is the verdict right? */
+int          checkops_selftest_fused(checkops_blames *blames, void *self, int *tried);
 
 #endif

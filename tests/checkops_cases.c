@@ -95,6 +95,7 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_bn_coef:
     case CR_OP_bn_grad_finalize:
     case CR_OP_grad_check:
+    case CR_OP_s2d_filter_grad:
     case CR_OP_sgd: return false;
     default: return true;
     }
@@ -102,7 +103,8 @@ bool checkops_has_half(enum cr_op_kind kind) {
 
 /* An f32 case and, while the shape is small and comes early, its f64 twin: rows must take it right or refuse it. In 16 bits
  * all of them where a device has rows for that; else one of each kind, for the reference that judges such devices. */
-static void list_add_types(struct checkops_list *list, struct checkops_case c, size_t place) {
+void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *of, size_t place) {
+    struct checkops_case c = *of;
     if (c.kind != CR_OP_cast) {
         checkops_list_add(list, &c);
         c.real = CR_F64;
@@ -121,7 +123,7 @@ static void list_variants(struct checkops_list *list, enum cr_op_kind kind, cons
     for (size_t i = 0; i < count; i++) {
         const struct conv *t = &table[i];
         for (size_t v = 0; v < variants; v++)
-            list_add_types(list, (struct checkops_case){.kind = kind, .N = t->N, .H = t->H, .W = t->W, .C = t->C, .K = t->K,
+            checkops_list_add_types(list, &(struct checkops_case){.kind = kind, .N = t->N, .H = t->H, .W = t->W, .C = t->C, .K = t->K,
                                                         .window = t->window, .stride = t->stride, .pad = t->pad,
                                                         .flags = flags[v], .real = CR_F32, .big = t->big}, i);
     }
@@ -131,7 +133,7 @@ static void list_images(struct checkops_list *list, enum cr_op_kind kind, const 
     for (size_t i = 0; i < CR_COUNT(images); i++) {
         const struct image *t = &images[i];
         for (size_t v = 0; v < variants; v++)
-            list_add_types(list, (struct checkops_case){.kind = kind, .N = t->N, .H = t->H, .W = t->W, .C = t->C,
+            checkops_list_add_types(list, &(struct checkops_case){.kind = kind, .N = t->N, .H = t->H, .W = t->W, .C = t->C,
                                                         .flags = flags[v], .real = CR_F32, .big = t->big}, i);
     }
 }
@@ -177,6 +179,8 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_grad_check, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
     list_variants(list, CR_OP_sgd, TABLE(planes),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP, CHECKOPS_NESTEROV | CHECKOPS_CLIP | CHECKOPS_SCALED));
+    checkops_list_fused(list);
+    if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
 }
 
 cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list) {

@@ -11,20 +11,21 @@
 static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal", "huge", "denormal", "non-finite"};
 
 /* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
- * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU, L labels, M metrics, T state,
- * I pool index, Q norm, B boxes of pictures */
+ * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M metrics,
+ * T state, I pool index, Q norm, B boxes of pictures */
 static const char *const meaning[CR_OP_COUNT] = {
-    [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xx",             [CR_OP_bn_stats] = "x",
+    [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xxcbx",          [CR_OP_bn_stats] = "x",
     [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
-    [CR_OP_relu] = "x",           [CR_OP_add] = "xx",              [CR_OP_maxpool] = "x",
+    [CR_OP_relu] = "x",           [CR_OP_add] = "xx",              [CR_OP_maxpool] = "xc",
     [CR_OP_avgpool] = "x",        [CR_OP_pad_shortcut] = "x",      [CR_OP_dense] = "xxb",
     [CR_OP_loss] = "xLM",         [CR_OP_loss_grad] = "xLT",       [CR_OP_dense_dgrad] = "xx",
     [CR_OP_dense_wgrad] = "xx",   [CR_OP_dense_bgrad] = "x",       [CR_OP_avgpool_grad] = "x",
-    [CR_OP_maxpool_grad] = "xI",  [CR_OP_pad_shortcut_grad] = "x", [CR_OP_relu_grad] = "xy",
-    [CR_OP_bn_grad_stats] = "xxhy", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxky",
-    [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xx",       [CR_OP_conv_wgrad] = "xx",
+    [CR_OP_maxpool_grad] = "xI",  [CR_OP_pad_shortcut_grad] = "x", [CR_OP_relu_grad] = "xyxxhxh",
+    [CR_OP_bn_grad_stats] = "xxhyc", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxkyc",
+    [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xxxxhgb",  [CR_OP_conv_wgrad] = "xxc",
     [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQT",           [CR_OP_zero] = "",
-    [CR_OP_cast] = "x",
+    [CR_OP_cast] = "x",           [CR_OP_conv_grad] = "xxkxxchxx", [CR_OP_pool_bn_grad_stats] = "xIxch",
+    [CR_OP_fold_bn] = "xgbmv",    [CR_OP_pool_bn_grad_apply] = "xIxck", [CR_OP_s2d_filter] = "x", [CR_OP_s2d_filter_grad] = "x",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -33,7 +34,14 @@ static char letter(const struct checkops_unit *unit, int slot) {
     return m[slot];
 }
 
+static bool is_dot_product(const struct checkops_unit *unit) { return cr_verify_rule(unit->op->kind)->products; }
+
 /* ---- which draws ---- */
+
+/* Sums of dot products: of equal numbers all dot products err alike, which the bound of such sums excludes. */
+static bool sums_dot_products(const struct checkops_unit *unit) {
+    return is_dot_product(unit) && (unit->c.flags & (CHECKOPS_STATS | CHECKOPS_BN));
+}
 
 static bool is_target(char c, enum checkops_family family) {
     return strchr("xSpG", c) != NULL || (family == FAMILY_NONFINITE && (c == 'M' || c == 'Q'));
@@ -44,10 +52,11 @@ int checkops_draws(const struct checkops_unit *unit, int index, struct checkops_
     draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
     if (unit->c.big) {
         static const enum checkops_family turns[] = {FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMILY_EQUAL};
-        draws[n++] = (struct checkops_draw){turns[index % 3], CR_NONE};
+        draws[n++] = (struct checkops_draw){turns[index % (sums_dot_products(unit) ? 2 : 3)], CR_NONE};
         return n;
     }
-    for (int f = FAMILY_HALF_ZERO; f <= FAMILY_EQUAL; f++) draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
+    for (int f = FAMILY_HALF_ZERO; f <= (sums_dot_products(unit) ? FAMILY_LARGE_MEAN : FAMILY_EQUAL); f++)
+        draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
     for (int f = FAMILY_HUGE; f < FAMILIES; f++)
         for (int s = 0; s < cr_op_info(unit->op->kind)->ins; s++)
             if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f))
@@ -74,7 +83,6 @@ static double normal(struct drawing *d) { return (double)cr_rng_normal(&d->rng);
 static double between(struct drawing *d, double low, double high) { return low + (high - low) * cr_rng_real(&d->rng); }
 
 static bool is_half(enum cr_dtype dtype) { return dtype == CR_F16 || dtype == CR_BF16; }
-static bool is_dot_product(const struct checkops_unit *unit) { return cr_verify_rule(unit->op->kind)->products; }
 
 /* 16-bit results may become infinite, and must where they are too large: of sums in f32 some do and some do not. */
 static double huge_half(const struct checkops_unit *unit, double top, double n) {
@@ -83,11 +91,18 @@ static double huge_half(const struct checkops_unit *unit, double top, double n) 
     return n > 8 ? top / (64 * n) : top / 4; /* bf16 reaches as far as the f32 that it is summed in */
 }
 
+static double most_terms(const struct checkops_unit *unit) {
+    double most = 0;
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (unit->op->out[s] >= 0) most = fmax(most, cr_verify_terms(&unit->program, unit->op, s));
+    return most;
+}
+
 /* How large may an operand be so that sums over it stay finite? Moves take the largest number itself. */
 static double huge_limit(const struct checkops_unit *unit) {
     const struct cr_op *op  = unit->op;
-    const double        top = cr_verify_largest(unit->c.real), n = cr_verify_terms(&unit->program, op, 0);
-    if (cr_verify_rule(op->kind)->exact && op->kind != CR_OP_cast) return top;
+    const double        top = cr_verify_largest(unit->c.real), n = most_terms(unit);
+    if (cr_verify_is_exact(op) && op->kind != CR_OP_cast) return top;
     if (is_half(unit->c.real)) {
         const double squares = sqrt((double)FLT_MAX / (8 * n));
         return op->kind == CR_OP_bn_stats && squares < top ? squares : huge_half(unit, top, n);
@@ -216,6 +231,8 @@ static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data)
         } else if (d->draw.family == FAMILY_EQUAL) {
             mean = cr_number_load(d->unit->c.real, &equal, 0);
             rstd = 316.2;
+        } else if (d->draw.family == FAMILY_HALF_ZERO && c % 2) {
+            mean = 0; /* as offset_is_zero */
         }
         cr_number_store(t->dtype, data, c, mean);
         cr_number_store(t->dtype, data, C + c, rstd);
@@ -262,6 +279,18 @@ static void draw_list(const struct cr_tensor *t, void *data, const double *value
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, data, i, values[i]);
 }
 
+/* Odd channels move nothing by an offset of 0 among numbers that are 0 half of the time: there a pre-activation is exactly 0,
+ * which a ReLU's gradient does not pass. */
+static bool offset_is_zero(const struct drawing *d, char meaning_of, const struct cr_tensor *t, int64_t i) {
+    const int64_t row = i / t->dim[3];
+    if (d->draw.family != FAMILY_HALF_ZERO || i % t->dim[3] % 2 == 0) return false;
+    return meaning_of == 'b' || (meaning_of == 'c' && row == 1);
+}
+
+static void draw_bits(struct drawing *d, const struct cr_tensor *t, void *data) {
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) ((uint8_t *)data)[i] = (uint8_t)cr_rng_below(&d->rng, 256);
+}
+
 static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_tensor *t, void *data) {
     const int64_t n = cr_tensor_elems(t), first = drawn(d, n);
     for (int64_t i = 0; i < first; i++) {
@@ -273,7 +302,7 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
         case 'u': x = d->draw.family == FAMILY_EQUAL ? 255 : floor(between(d, 0, 256)); break;
         default: break; /* b, m, c, k */
         }
-        cr_number_store(t->dtype, data, i, x);
+        cr_number_store(t->dtype, data, i, offset_is_zero(d, meaning_of, t, i) ? 0 : x);
     }
     repeat(t->dtype, data, first, n);
 }
@@ -289,6 +318,10 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     case 'p':
     case 'G': draw_plane(d, s, t, data); return;
     case 'h': draw_saved(d, t, data); return;
+    case 'y':
+        if (t->dtype == CR_U8) draw_bits(d, t, data);
+        else draw_parameter(d, 'y', t, data);
+        return;
     case 'L': draw_labels(d, t, data); return;
     case 'I': draw_index(d, t, data); return;
     case 'B': draw_boxes(d, t, data); return;

@@ -71,6 +71,7 @@ void checkops_list_full_size(struct checkops_list *list) {
                                         .real = CR_F32, .big = true};
         checkops_list_add(list, &c);
     }
+    checkops_list_fused_full_size(list);
     for (size_t k = 0; k < CR_COUNT(convs); k++)
         for (size_t i = 0; i < CR_COUNT(layers); i++) {
             const struct checkops_case c = case_of(&layers[i], convs[k], 256, CR_F16);

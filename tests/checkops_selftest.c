@@ -348,7 +348,16 @@ static const struct {
       .accepts = not_half, .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, false},
 };
 
-static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *list, const struct cr_kernel *row,
+/* Of the row's kind the small cases: of plain ops the first run of them, which is the plain ones. */
+static struct checkops_list small_cases(const struct checkops_list *list, enum cr_op_kind kind) {
+    struct checkops_list small = {.item = list->item};
+    while (small.item < list->item + list->count && small.item->kind != kind) small.item++;
+    while (small.item + small.count < list->item + list->count && small.item[small.count].kind == kind && !small.item[small.count].big)
+        small.count++;
+    return small;
+}
+
+static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *cases, const struct cr_kernel *row,
                           struct checkops_walk *walk) {
     cr_status                      status;
     const struct cr_kernel *const  table[] = {row, NULL};
@@ -357,33 +366,64 @@ static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *lis
     CR_TRY(cpu->backend->open(&options, &device));
     reference_rows  = cpu->rows;
     device->rows    = table;
-    *walk           = (struct checkops_walk){.device = device, .cpu = cpu, .wide_cpu = cpu};
-    struct checkops_list small = {.item = list->item}; /* the run of small cases of the row's kind */
-    while (small.item < list->item + list->count && small.item->kind != row->op) small.item++;
-    while (small.item + small.count < list->item + list->count && small.item[small.count].kind == row->op &&
-           !small.item[small.count].big)
-        small.count++;
-    status = checkops_walk(walk, &small);
+    *walk           = (struct checkops_walk){.device = device, .cpu = cpu, .wide_cpu = cpu, .until_failure = true};
+    status = checkops_walk(walk, cases);
     checkops_arena_close(&walk->arena);
     cr_device_close(device);
     return status;
 }
 
-int checkops_selftest(struct cr_device *cpu, int *tried) {
-    struct checkops_list  list   = {0};
-    struct checkops_walk *walk   = cr_alloc(1, sizeof *walk);
-    const bool            ready  = checkops_list_make(CHECKOPS_HALF, &list) == CR_OK && walk;
-    int                   missed = !ready;
-    *tried = (int)CR_COUNT(wrong_rows);
-    for (size_t i = 0; ready && i < CR_COUNT(wrong_rows); i++) {
-        const struct checkops_tally *t  = &walk->tally[0];
-        const cr_status              st = walk_row(cpu, &list, &wrong_rows[i].row, walk);
-        const bool blamed = t->failures > 0 || t->runs == 0, right = st == CR_OK && blamed == wrong_rows[i].wrong;
-        missed += !right;
-        printf("%-4s selftest %-28s %s: %.300s\n", right ? "ok" : "FAIL", wrong_rows[i].row.name, blamed ? "blamed" : "passed",
-               st != CR_OK ? cr_error_message() : t->runs == 0 ? "no case reaches it" : t->why);
+struct selftest {
+    struct cr_device     *cpu;
+    struct checkops_list  list, fused; /* fused: the quick cases of fused ops */
+    struct checkops_walk *walk;
+};
+
+static bool verdict_is_right(struct selftest *t, const struct checkops_list *cases, const struct cr_kernel *row, bool wrong) {
+    const struct checkops_tally *found  = &t->walk->tally[0];
+    const cr_status              st     = walk_row(t->cpu, cases, row, t->walk);
+    const bool                   blamed = found->failures > 0 || found->runs == 0, right = st == CR_OK && blamed == wrong;
+    printf("%-4s selftest %-28s %s: %.300s\n", right ? "ok" : "FAIL", row->name, blamed ? "blamed" : "passed",
+           st != CR_OK ? cr_error_message() : found->runs == 0 ? "no case reaches it" : found->why);
+    return right;
+}
+
+static bool blames_fused(void *self, const struct cr_kernel *row, bool wrong) {
+    struct selftest *t = self;
+    return verdict_is_right(t, &t->fused, row, wrong);
+}
+
+/* Plain loops are slow. */
+static bool is_quick(const struct checkops_case *c) {
+    return !c->big && c->N * c->H * c->W * c->C * c->K * c->window * c->window <= 60000 * c->stride * c->stride;
+}
+
+static cr_status selftest_run(struct selftest *t, int *missed, int *tried) {
+    CR_ALLOC(t->walk, 1);
+    CR_TRY(checkops_list_make(CHECKOPS_HALF, &t->list));
+    t->fused.extent = CHECKOPS_HALF;
+    checkops_list_fused(&t->fused);
+    int small = 0;
+    for (int i = 0; i < t->fused.count; i++)
+        if (is_quick(&t->fused.item[i])) t->fused.item[small++] = t->fused.item[i];
+    t->fused.count = small;
+    if (t->fused.failed) return CR_NO_MEMORY(sizeof *t->fused.item);
+    for (size_t i = 0; i < CR_COUNT(wrong_rows); i++) {
+        const struct checkops_list cases = small_cases(&t->list, wrong_rows[i].row.op);
+        *missed += !verdict_is_right(t, &cases, &wrong_rows[i].row, wrong_rows[i].wrong);
     }
-    checkops_list_free(&list);
-    cr_free(walk);
+    *tried += (int)CR_COUNT(wrong_rows);
+    *missed += checkops_selftest_fused(blames_fused, t, tried);
+    return CR_OK;
+}
+
+int checkops_selftest(struct cr_device *cpu, int *tried) {
+    struct selftest t      = {.cpu = cpu};
+    int             missed = 0;
+    *tried                 = 0;
+    if (selftest_run(&t, &missed, tried) != CR_OK) missed = ++*tried;
+    checkops_list_free(&t.list);
+    checkops_list_free(&t.fused);
+    cr_free(t.walk);
     return missed;
 }

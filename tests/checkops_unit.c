@@ -22,68 +22,58 @@ void checkops_store_make(enum cr_dtype real, int64_t thousands, struct cr_store 
 
 /* ---- building ---- */
 
-struct build {
-    struct cr_program         *p;
-    const struct checkops_case *c;
-    enum cr_dtype              real, wide; /* of data; of what is f32 in a 16-bit program: sums, vectors, gradients of parameters */
-    struct cr_op               op;
-};
-
-static int tensor(struct build *b, const char *name, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+static int tensor(struct checkops_build *b, const char *name, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
     return cr_tensor_add(b->p, name, dtype, CR_REGION_POOL, d0, d1, d2, d3);
 }
 
-static void in(struct build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+void checkops_build_in(struct checkops_build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
     b->op.in[slot] = tensor(b, cr_op_info(b->c->kind)->in_name[slot], dtype, d0, d1, d2, d3);
 }
-static void in_image(struct build *b, int slot) { in(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C); }
-static void in_vector(struct build *b, int slot, int64_t rows) { in(b, slot, b->wide, rows, 1, 1, b->c->C); }
-
-static void out(struct build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+void checkops_build_image(struct checkops_build *b, int slot) { checkops_build_in(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C); }
+void checkops_build_mask(struct checkops_build *b, int slot) {
+    if (!(b->c->flags & CHECKOPS_BITS)) checkops_build_image(b, slot);
+    else checkops_build_in(b, slot, CR_U8, b->c->N, b->c->H, b->c->W, b->c->C / 8);
+}
+void checkops_build_out(struct checkops_build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
     char name[64];
     snprintf(name, sizeof name, "out.%s", cr_op_info(b->c->kind)->out_name[slot]);
     b->op.out[slot] = tensor(b, name, dtype, d0, d1, d2, d3);
 }
-static void out_image(struct build *b, int slot) { out(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C); }
 
-static int64_t window_out(int64_t size, const struct checkops_case *c) { return (size + 2 * c->pad - c->window) / c->stride + 1; }
+#define in(...) checkops_build_in(__VA_ARGS__)
+#define out(...) checkops_build_out(__VA_ARGS__)
+#define in_image(b, slot) checkops_build_image(b, slot)
+static void in_vector(struct checkops_build *b, int slot, int64_t rows) { in(b, slot, b->wide, rows, 1, 1, b->c->C); }
+static void out_image(struct checkops_build *b, int slot) { out(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C); }
 
-static void build_conv(struct build *b) {
+int64_t checkops_window_out(int64_t size, const struct checkops_case *c) { return (size + 2 * c->pad - c->window) / c->stride + 1; }
+
+static void build_pool(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    const int64_t               P = window_out(c->H, c), Q = window_out(c->W, c);
-    b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
-    switch (c->kind) {
-    case CR_OP_conv:
-        in_image(b, CR_IN_conv_x);
-        in(b, CR_IN_conv_w, b->real, c->K, c->window, c->window, c->C);
-        break;
-    case CR_OP_conv_dgrad:
-        in(b, CR_IN_conv_dgrad_dy, b->real, c->N, P, Q, c->K);
-        in(b, CR_IN_conv_dgrad_w, b->real, c->K, c->window, c->window, c->C);
-        out_image(b, CR_OUT_conv_dgrad_dx);
-        break;
-    default:
-        in_image(b, CR_IN_conv_wgrad_x);
-        in(b, CR_IN_conv_wgrad_dy, b->real, c->N, P, Q, c->K);
-        out(b, CR_OUT_conv_wgrad_dw, b->wide, c->K, c->window, c->window, c->C);
-    }
-}
-
-static void build_pool(struct build *b) {
-    const struct checkops_case *c = b->c;
+    const int64_t               P = checkops_window_out(c->H, c), Q = checkops_window_out(c->W, c);
     b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .window = c->window};
-    if (c->kind == CR_OP_maxpool) {
+    switch (c->kind) {
+    case CR_OP_maxpool:
         in_image(b, CR_IN_maxpool_x);
+        if (c->flags & CHECKOPS_COEF) in_vector(b, CR_IN_maxpool_coef, 2);
         b->op.out[CR_OUT_maxpool_index] = c->flags & CHECKOPS_NO_INDEX ? CR_NONE : CR_NEW;
         return;
+    case CR_OP_maxpool_grad:
+        in(b, CR_IN_maxpool_grad_dy, b->real, c->N, P, Q, c->C);
+        in(b, CR_IN_maxpool_grad_index, CR_U8, c->N, P, Q, c->C);
+        out_image(b, CR_OUT_maxpool_grad_dx);
+        return;
+    case CR_OP_pool_bn_grad_stats: in_vector(b, CR_IN_pool_bn_grad_stats_saved, 2); break;
+    default: in_vector(b, CR_IN_pool_bn_grad_apply_coef, 3);
     }
-    const int64_t P = window_out(c->H, c), Q = window_out(c->W, c);
-    in(b, CR_IN_maxpool_grad_dy, b->real, c->N, P, Q, c->C);
-    in(b, CR_IN_maxpool_grad_index, CR_U8, c->N, P, Q, c->C);
-    out_image(b, CR_OUT_maxpool_grad_dx);
+    /* the first four slots of both */
+    in(b, CR_IN_pool_bn_grad_stats_dy, b->real, c->N, P, Q, c->C);
+    in(b, CR_IN_pool_bn_grad_stats_index, CR_U8, c->N, P, Q, c->C);
+    in_image(b, CR_IN_pool_bn_grad_stats_x);
+    in_vector(b, CR_IN_pool_bn_grad_stats_act, 2);
 }
 
-static void build_shortcut(struct build *b) {
+static void build_shortcut(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad_c = c->pad};
     if (c->kind == CR_OP_pad_shortcut) {
@@ -94,7 +84,7 @@ static void build_shortcut(struct build *b) {
     out_image(b, CR_OUT_pad_shortcut_grad_dx);
 }
 
-static void build_dense(struct build *b) {
+static void build_dense(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.dense.accumulate   = (c->flags & CHECKOPS_ACCUMULATE) != 0;
     switch (c->kind) {
@@ -118,7 +108,7 @@ static void build_dense(struct build *b) {
     }
 }
 
-static void build_loss(struct build *b) {
+static void build_loss(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.loss = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f};
     in(b, 0, b->real, c->N, 1, 1, c->K);
@@ -131,7 +121,7 @@ static void build_loss(struct build *b) {
     b->op.out[CR_OUT_loss_metrics] = b->op.in[CR_IN_loss_metrics];
 }
 
-static void build_bn_small(struct build *b) {
+static void build_bn_small(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.bn = (struct cr_bn_attr){.eps = 1e-5f, .momentum = 0.1f, .count = c->N * c->H * c->W,
                                         .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
@@ -141,6 +131,7 @@ static void build_bn_small(struct build *b) {
         for (int s = CR_IN_bn_finalize_gamma; s <= CR_IN_bn_finalize_running_var; s++) in_vector(b, s, 1);
         b->op.out[CR_OUT_bn_finalize_running_mean] = b->op.in[CR_IN_bn_finalize_running_mean];
         b->op.out[CR_OUT_bn_finalize_running_var]  = b->op.in[CR_IN_bn_finalize_running_var];
+        if (c->flags & CHECKOPS_COEF_HALF) b->op.out[CR_OUT_bn_finalize_coef_half] = CR_NEW;
         break;
     case CR_OP_bn_coef:
         for (int s = 0; s < CR_INS_bn_coef; s++) in_vector(b, s, 1);
@@ -154,7 +145,7 @@ static void build_bn_small(struct build *b) {
     }
 }
 
-static void build_bn_image(struct build *b) {
+static void build_bn_image(struct checkops_build *b) {
     const unsigned f = b->c->flags;
     b->op.attr.bn    = (struct cr_bn_attr){.eps = 1e-5f, .relu = (f & CHECKOPS_RELU) != 0};
     in_image(b, 0);
@@ -164,27 +155,65 @@ static void build_bn_image(struct build *b) {
         if (f & CHECKOPS_SAVED) in_vector(b, CR_IN_bn_apply_saved, 2);
         if (f & CHECKOPS_ADD) in_image(b, CR_IN_bn_apply_add);
         if (f & CHECKOPS_ADD_COEF) in_vector(b, CR_IN_bn_apply_add_coef, 2);
+        if (f & CHECKOPS_BITS) b->op.out[CR_OUT_bn_apply_mask] = CR_NEW;
         break;
     case CR_OP_bn_grad_stats:
         in_image(b, CR_IN_bn_grad_stats_x);
         in_vector(b, CR_IN_bn_grad_stats_saved, 2);
-        if (f & CHECKOPS_MASK) in_image(b, CR_IN_bn_grad_stats_y);
+        if (f & CHECKOPS_MASK) checkops_build_mask(b, CR_IN_bn_grad_stats_y);
+        if (f & CHECKOPS_ACT) in_vector(b, CR_IN_bn_grad_stats_act, 2);
         break;
     case CR_OP_bn_grad_apply:
         in_image(b, CR_IN_bn_grad_apply_x);
         in_vector(b, CR_IN_bn_grad_apply_coef, 3);
-        if (f & CHECKOPS_MASK) in_image(b, CR_IN_bn_grad_apply_y);
+        if (f & CHECKOPS_MASK) checkops_build_mask(b, CR_IN_bn_grad_apply_y);
+        if (f & CHECKOPS_ACT) in_vector(b, CR_IN_bn_grad_apply_act, 2);
         break;
     case CR_OP_channel_scale: in_vector(b, CR_IN_channel_scale_coef, 2); break;
     default: break; /* bn_stats */
     }
 }
 
-static void build_other(struct build *b) {
+static void build_relu_grad(struct checkops_build *b) {
+    const unsigned f = b->c->flags;
+    in_image(b, CR_IN_relu_grad_dy);
+    checkops_build_mask(b, CR_IN_relu_grad_y);
+    if (f & CHECKOPS_ADD) in_image(b, CR_IN_relu_grad_add);
+    if (f & CHECKOPS_BN) {
+        in_image(b, CR_IN_relu_grad_bn_x);
+        in_vector(b, CR_IN_relu_grad_saved, 2);
+        b->op.out[CR_OUT_relu_grad_dstats] = CR_NEW;
+    }
+    if (f & CHECKOPS_BN2) {
+        in_image(b, CR_IN_relu_grad_bn2_x);
+        in_vector(b, CR_IN_relu_grad_saved2, 2);
+        b->op.out[CR_OUT_relu_grad_dstats2] = CR_NEW;
+    }
+}
+
+static void build_s2d_filter(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    if (c->kind == CR_OP_s2d_filter) {
+        in(b, CR_IN_s2d_filter_w, b->real, c->K, 7, 7, 3);
+        return;
+    }
+    b->op.attr.conv.accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0;
+    in(b, CR_IN_s2d_filter_grad_dy, b->wide, c->K, 4, 4, 16);
+    out(b, CR_OUT_s2d_filter_grad_dw, b->wide, c->K, 7, 7, 3);
+}
+
+static void build_fold(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.bn = (struct cr_bn_attr){.eps = 1e-5f};
+    in(b, CR_IN_fold_bn_w, b->wide, c->K, c->window, c->window, c->C);
+    for (int s = CR_IN_fold_bn_gamma; s <= CR_IN_fold_bn_running_var; s++) in(b, s, b->wide, 1, 1, 1, c->K);
+}
+
+static void build_other(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     switch (c->kind) {
     case CR_OP_normalize:
-        b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
+        b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, (c->flags & CHECKOPS_S2D) != 0};
         in(b, CR_IN_normalize_images, CR_U8, c->N, c->H, c->W, 3);
         if (c->flags & CHECKOPS_BOXES) in(b, CR_IN_normalize_boxes, CR_I32, c->N, 1, 1, 4);
         break;
@@ -197,12 +226,12 @@ static void build_other(struct build *b) {
         in(b, CR_IN_cast_x, CR_F32, c->N, c->H, c->W, c->C);
         out_image(b, CR_OUT_cast_y);
         break;
-    default: /* relu, add, avgpool, relu_grad: images only */
+    default: /* relu, add, avgpool: images only */
         for (int s = 0; s < cr_op_info(c->kind)->ins; s++) in_image(b, s);
     }
 }
 
-static void build_update(struct build *b) {
+static void build_update(struct checkops_build *b) {
     struct cr_program *p     = b->p;
     const int          grad  = cr_tensor_store(p, CR_PLANE_GRAD, CR_NONE), state = cr_tensor_store(p, CR_PLANE_STATE, CR_NONE);
     if (b->c->kind == CR_OP_grad_check) {
@@ -222,13 +251,16 @@ static void build_update(struct build *b) {
     b->op.out[CR_OUT_sgd_state]    = state;
 }
 
-static void build(struct build *b) {
+static void build(struct checkops_build *b) {
     switch (b->c->kind) {
     case CR_OP_conv:
     case CR_OP_conv_dgrad:
-    case CR_OP_conv_wgrad: build_conv(b); return;
+    case CR_OP_conv_wgrad:
+    case CR_OP_conv_grad: checkops_build_conv(b); return;
     case CR_OP_maxpool:
-    case CR_OP_maxpool_grad: build_pool(b); return;
+    case CR_OP_maxpool_grad:
+    case CR_OP_pool_bn_grad_stats:
+    case CR_OP_pool_bn_grad_apply: build_pool(b); return;
     case CR_OP_pad_shortcut:
     case CR_OP_pad_shortcut_grad: build_shortcut(b); return;
     case CR_OP_dense:
@@ -245,6 +277,10 @@ static void build(struct build *b) {
     case CR_OP_bn_grad_stats:
     case CR_OP_bn_grad_apply:
     case CR_OP_channel_scale: build_bn_image(b); return;
+    case CR_OP_fold_bn: build_fold(b); return;
+    case CR_OP_relu_grad: build_relu_grad(b); return;
+    case CR_OP_s2d_filter:
+    case CR_OP_s2d_filter_grad: build_s2d_filter(b); return;
     case CR_OP_grad_check:
     case CR_OP_sgd: build_update(b); return;
     default: build_other(b);
@@ -259,7 +295,7 @@ cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit
                         &unit->store);
     cr_program_init(&unit->program, "checkops", &unit->store);
     unit->program.real = c->real;
-    struct build b = {.p = &unit->program, .c = &unit->c, .real = c->real, .wide = c->real == CR_F64 ? CR_F64 : CR_F32,
+    struct checkops_build b = {.p = &unit->program, .c = &unit->c, .real = c->real, .wide = c->real == CR_F64 ? CR_F64 : CR_F32,
                       .op = cr_op_make(c->kind, CR_NONE)};
     build(&b);
     if (!unit->program.failed) cr_emit(&unit->program, &b.op, "y");
@@ -278,7 +314,7 @@ void checkops_unit_free(struct checkops_unit *unit) {
 
 void checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size) {
     const struct checkops_case *c = &unit->c;
-    snprintf(text, size, "%s %s N=%lld H=%lld W=%lld C=%lld K=%lld window=%d stride=%d pad=%d flags=0x%x",
+    snprintf(text, size, "%s %s N=%lld H=%lld W=%lld C=%lld K=%lld window=%d stride=%d pad=%d flags=0x%x%s%.0d",
              cr_op_info(c->kind)->name, cr_dtype_name(c->real), (long long)c->N, (long long)c->H, (long long)c->W, (long long)c->C,
-             (long long)c->K, c->window, c->stride, c->pad, c->flags);
+             (long long)c->K, c->window, c->stride, c->pad, c->flags, unit->op->way ? " way=" : "", unit->op->way);
 }

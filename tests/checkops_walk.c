@@ -35,6 +35,7 @@ static void tally_add(struct checkops_walk *w, int row, const struct checkops_un
     t->runs++;
     t->worst = CR_MAX(t->worst, v->worst);
     if (v->ok) return;
+    w->failures++;
     char shape[200], family[60];
     checkops_unit_text(unit, shape, sizeof shape);
     checkops_draw_text(unit, draw, family, sizeof family);
@@ -73,7 +74,7 @@ static cr_status sight_truth(struct checkops_walk *w, struct sight *s, enum cr_m
     return CR_OK;
 }
 
-static cr_status walk_row(struct checkops_walk *w, struct sight *s, int i) {
+static cr_status walk_way(struct checkops_walk *w, struct sight *s, int i) {
     const struct cr_kernel *row = w->row[i];
     struct checkops_verdict verdict;
     double                  seconds;
@@ -91,13 +92,26 @@ static cr_status walk_row(struct checkops_walk *w, struct sight *s, int i) {
     return CR_OK;
 }
 
+/* The row's own favourite way of doing it; when asked, on ordinary numbers, all of its ways. */
+static cr_status walk_row(struct checkops_walk *w, struct checkops_unit *unit, struct sight *s, int i) {
+    const bool all  = w->ways && w->row[i]->ways && s->draw->family == FAMILY_NORMAL;
+    const int  ways = all ? w->row[i]->ways(w->device, &unit->program, unit->op) : 1;
+    cr_status  status = CR_OK;
+    for (int way = 0; way < CR_MAX(ways, 1) && status == CR_OK; way++) {
+        unit->program.op[0].way = way;
+        status                  = walk_way(w, s, i);
+    }
+    unit->program.op[0].way = 0;
+    return status;
+}
+
 /* All rows on one draw; they share a truth. */
-static cr_status walk_draw(struct checkops_walk *w, const struct checkops_unit *unit, const struct checkops_draw *draw) {
+static cr_status walk_draw(struct checkops_walk *w, struct checkops_unit *unit, const struct checkops_draw *draw) {
     struct sight s = {.unit = unit, .draw = draw};
     cr_status    status;
     CR_TRY_OUT(checkops_inputs_make(unit, draw, &s.inputs));
     for (int i = 0; i < w->rows; i++)
-        if (wanted(w, i, unit)) CR_TRY_OUT(walk_row(w, &s, i));
+        if (wanted(w, i, unit)) CR_TRY_OUT(walk_row(w, unit, &s, i));
 out:
     cr_verify_truth_free(&s.truth);
     checkops_inputs_free(&s.inputs);
@@ -132,6 +146,7 @@ cr_status checkops_walk(struct checkops_walk *w, const struct checkops_list *lis
         if (w->bench && !c->big) continue;
         if (w->only_tf32 && (c->real != CR_F32 || !has_tf32(w, c->kind))) continue;
         CR_TRY(walk_case(w, c, i));
+        if (w->until_failure && w->failures) break;
     }
     return CR_OK;
 }

@@ -35,10 +35,9 @@ static inline int64_t draw(struct cr_rng *rng, int64_t low, int64_t high) {
 }
 
 /* Accepts everything; asks for scratch memory for convolutions, more for their gradients. */
-static inline cr_status greedy_select(void *self, const struct cr_program *p, const struct cr_op *op, int *row,
-                                      size_t *workspace) {
+static inline cr_status greedy_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     (void)self;
-    *row       = (int)op->kind;
+    op->row    = (int)op->kind;
     *workspace = 0;
     if (op->kind == CR_OP_conv) *workspace = p->tensor[op->in[CR_IN_conv_x]].bytes / 2 + 1000;
     if (op->kind == CR_OP_conv_wgrad) *workspace = p->tensor[op->in[CR_IN_conv_wgrad_x]].bytes + 1000;

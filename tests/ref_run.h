@@ -54,6 +54,18 @@ static inline void *ref_data(const struct ref_run *run, int tensor) {
     return run->own[tensor] ? run->own[tensor] : run->region + run->p.tensor[tensor].offset;
 }
 
+static inline cr_status ref_launch(struct ref_run *run, const struct cr_kernel *row, struct cr_call *call) {
+    size_t    bytes  = 0;
+    cr_status status = CR_OK;
+    if (row->prepare) CR_TRY(row->prepare(run->device, &run->p, call->op, &call->prepared, &bytes));
+    if (bytes) call->workspace = cr_alloc(bytes, 1);
+    if (bytes && !call->workspace) status = CR_NO_MEMORY(bytes);
+    if (status == CR_OK) status = row->launch(run->device, call);
+    cr_free(call->workspace);
+    if (row->release) row->release(call->prepared);
+    return status;
+}
+
 /* Runs ops [first, last). */
 static inline cr_status ref_exec(struct ref_run *run, int first, int last) {
     for (int i = first; i < last; i++) {
@@ -64,7 +76,7 @@ static inline cr_status ref_exec(struct ref_run *run, int first, int last) {
         if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
         for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
         for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
-        CR_TRY(row->launch(run->device, &call));
+        CR_TRY(ref_launch(run, row, &call));
     }
     return CR_OK;
 }

@@ -1,5 +1,6 @@
 /* test_checkops.c: every row of every device, judged; and the judge, judged.
- *   test_checkops [--bench] [--device cpu|cuda] [PART]   only rows whose name contains PART; --bench times instead of judging */
+ *   test_checkops [--bench] [--ways] [--device cpu|cuda] [PART]
+ * PART: only rows whose name contains it; --bench times instead of judging; --ways: all ways of rows that have several */
 #include "checkops.h"
 
 #include <math.h>
@@ -45,7 +46,7 @@ static int threads_under_test(void) {
 }
 
 struct asked {
-    bool        bench;
+    bool        bench, ways;
     const char *filter, *device; /* NULL: all */
 };
 struct references {
@@ -104,7 +105,8 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
     cr_status             status;
     const int64_t         start = cr_time_ns();
     CR_ALLOC(walk, 1);
-    *walk = (struct checkops_walk){.name = backend->name, .cpu = references->one, .wide_cpu = references->wide, .filter = asked->filter, .bench = asked->bench};
+    *walk = (struct checkops_walk){.name = backend->name, .cpu = references->one, .wide_cpu = references->wide, .filter = asked->filter, .bench = asked->bench,
+                                    .ways = asked->ways};
     CR_TRY_OUT(choose_list(backend, asked, &list));
     for (enum pass pass = PASS_ALL; pass < PASSES; pass++)
         if (pass_is_needed(walk, pass)) CR_TRY_OUT(walk_pass(backend, pass, walk, &list));
@@ -161,6 +163,7 @@ int main(int argc, char **argv) {
     struct asked  asked  = {0};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0) asked.bench = true;
+        else if (strcmp(argv[i], "--ways") == 0) asked.ways = true;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) asked.device = argv[++i];
         else asked.filter = argv[i];
     }

@@ -113,6 +113,9 @@ run predict tiny.ini a.png -k 9; expect "-k" 2 "1 to 5"
 # Where there is a GPU, test_cuda_* and gpu-check.sh have the say.
 if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available'; then skip "device cuda without a GPU: there is one"; else
     run train tiny.ini --device cuda -o nogpu; expect "--device cuda without a GPU" 1 "device cuda" "--device cpu"
+    run check tiny.ini --devices cpu,cuda; expect "check on a GPU that is not there" 1 "device cuda"
+    is "check on a GPU that is not there: nothing is judged before" "$(grep -c program stderr)" 0
+    run train tiny.ini --device cuda -o nogpu
     [ "$(wc -l <stderr)" -le 2 ] && [ ! -d nogpu/step-1 ] && pass || fail "--device cuda without a GPU says more than it must: $(cat stderr)"
 fi
 run train tiny.ini --device cpu train.precision=bf16 -o half; expect "bf16 on the CPU" 2 "precision" "needs a GPU"
@@ -123,6 +126,10 @@ run train tiny.ini train.gpu=-1 -o half; expect "train.gpu out of range" 2 "[tra
 run help keys; expect "help keys, GPU" 0 "loss_scale" "gpu" "precision"
 run bench init tiny.ini --device cpu; expect "bench init" 0 "one thread"
 run check tiny.ini --devices tpu; expect "--devices" 2 "unknown device tpu"
+run check tiny.ini --devices cpu,tpu; expect "--devices, the second unknown" 2 "unknown device tpu"
+is "--devices, the second unknown: the first is not judged" "$(grep -c program stderr)" 0
+run check tiny.ini --devices ''; expect "--devices without a name" 2 "unknown device"
+run plan tiny.ini --device gpu; expect "--device gpu" 2 "did you mean cuda?"
 run bench tiny.ini; expect "bench what?" 2 "bench step CONFIG"
 run eval tiny.ini; expect "eval without weights" 2 "--weights FILE"
 run predict tiny.ini a.png; expect "predict without weights" 2 "--weights FILE"
@@ -158,6 +165,11 @@ for pass in grad fuse select order plan; do run plan tiny.ini --after=$pass; exp
 run plan tiny.ini --after grad; plain=$(wc -l <stdout)
 run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
 run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_coef"
+run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
+run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
+run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
+run plan tiny.ini --choices --json; expect "plan --choices --json" 2 "leave --after, --json and --csv out"
+run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "leave --after"
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
 run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
 run plan tiny.ini --csv; is "plan --csv" "$(head -1 stdout)" "id,lower,upper,size,offset"
@@ -178,12 +190,40 @@ run data tiny.ini $shapes --json; holds "data --json" json_lines
 run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 2 "[data] root" "nowhere"
 run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missing CIFAR-10" 2 "[data] root" "nowhere"
 
+run data pack tiny.ini $shapes packed; expect "data pack" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures" "data.kind=packed"
+run data files.ini data.kind=packed data.root=packed; expect "data of a packed set" 0 "200 images" "40 images" "10 classes" "circle"
+run data verify packed; expect "data verify" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures"
+run data pack pictures packed --raw=20; expect "data pack of a folder, raw" 0 "200 pictures, 0.2 MB"
+run data verify packed/train.crpk; expect "data verify of one file" 0 "200 pictures"
+dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
+run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack"
+head -c 5000 packed/train.crpk >cut.crpk
+run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
+run data verify; expect "data verify without a file" 2 "FILE|DIR"
+run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"
+run data pack pictures; expect "data pack without a place" 2 "CONFIG|DIR OUT"
+run data tiny.ini --raw=20; expect "--raw without pack" 2 "data pack"
+run data files.ini data.kind=packed data.root=nowhere; expect "data of a missing pack" 2 "[data] root" "nowhere/train.crpk"
+
 # ---- check, bench ----
+run bench data tiny.ini $shapes -b 20 --steps 4; expect "bench data" 0 "images/s" "a core" "decode"
+run bench data files.ini data.kind=packed data.root=packed -b 20 --steps 4 --json --against=100; expect "bench data --json" 0 '"wait_share"' '"proven": 1.0000'
+holds "bench data --json" json_lines
 run check tiny.ini --devices cpu; expect "check" 0 "ops compared"
 run check tiny.ini --json -b 3; holds "check --json" json_lines
 run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
 holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
+run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"exec_to_first_step_s"'
+holds "bench infer --json" json_lines
+is "bench infer: the batch is train.eval_batch" "$(field batch)" 2
+holds "bench infer: images/s follow from ms and batch" python3 -c 'import json
+b = json.loads(open("stdout").readline())
+assert b["steps"] == 3 and b["accumulate"] == 1 and b["ms_min"] <= b["ms"] <= b["ms_max"], b
+assert abs(b["images_per_s"] * b["ms"] / 1e3 / b["batch"] - 1) < 0.01, b'
+run bench infer tiny.ini --steps 2 --json -b 6; is "bench infer: else it is train.batch" "$(field batch)" 6
+run bench infer tiny.ini --steps 2; expect "bench infer in words" 0 "batch: " "images/s" "start: "
+run bench infer; expect "bench infer of nothing" 2 "--help"
 run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
 run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
 run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "run whole"
@@ -212,6 +252,29 @@ is "a refused run changes nothing" "$(cd A && find . -type f -exec cksum {} + | 
 run train tiny.ini train.output=A --resume auto train.steps=20; expect "nothing left to do" 0 "step 20"
 run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
 run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"
+
+# ---- the table of costs: the CPU has none, a checkpoint may hold one ----
+run help keys; expect "help keys, costs" 0 "measure"
+run plan tiny.ini train.measure=maybe; expect "train.measure" 2 "[train] measure" "must be yes or no"
+for measure in yes no; do
+    CRESNET_CACHE=$work/costs run train tiny.ini -o M-$measure train.measure=$measure --steps 3; expect "train.measure=$measure" 0 "step 3"
+    holds "train.measure=$measure: the CPU leaves no costs" [ ! -e costs -a ! -e M-$measure/last/costs.txt ]
+done
+holds "train.measure changes nothing on the CPU" cmp M-yes/last/model.safetensors M-no/last/model.safetensors
+printf 'cresnet costs 1\tsome GPU\n' >M-yes/last/costs.txt
+run train tiny.ini -o M-yes --resume auto --steps 4; expect "a checkpoint whose kernels were measured elsewhere" 2 "costs.txt" "--force" "train.deterministic=no"
+is "a checkpoint whose kernels were measured elsewhere: one error" "$(grep -c costs.txt stderr)" 1
+holds "a refused resume writes nothing" [ ! -e M-yes/step-4 ]
+run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expect "the same, not deterministic" 0 "costs.txt" "chosen anew" "step 4"
+holds "the new checkpoint has no costs" [ ! -e M-yes/last/costs.txt ]
+printf 'cresnet costs 1\tsome GPU\n' >M-no/last/costs.txt
+run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "costs.txt" "chosen anew" "step 4"
+run plan M-no --choices; expect "plan of a run" 0 "program step"
+
+# ---- values without effect ----
+run train tiny.ini -o idle --steps 1 train.gpu=1 train.loss_scale=8; expect "train.gpu and train.loss_scale on the CPU" 0 "without effect here: train.gpu" "train.loss_scale"
+is "values without effect: one line" "$(grep -c 'without effect' stderr)" 1
+run train tiny.ini -o idle2 --steps 1; is "nothing set, nothing said" "$(grep -c 'without effect' stderr)" 0
 run train tiny.ini train.output=E --resume nowhere train.steps=3; holds "--resume of nothing fails" [ "$rc" -ne 0 ]
 
 # ---- eval, predict ----

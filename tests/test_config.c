@@ -137,7 +137,7 @@ static void tells_all_at_once(void) {
               "c.ini:3: [train] batch = many: must be a whole number from 1 to 1000000\n"
               "c.ini:4: [train] bacth = 3: unknown key; did you mean batch?\n"
               "c.ini:5: [train] fuse = yup: must be yes or no (or true/false, on/off, 1/0)\n"
-              "c.ini:6: [train] device = gpu: must be one of auto, cpu, cuda; did you mean cpu?\n"
+              "c.ini:6: [train] device = gpu: must be one of auto, cpu, cuda; did you mean cuda?\n"
               "c.ini:7: [trian]: unknown section; did you mean [train]?\n"
               "c.ini:10: [optim] lr = 0.1x: must be a number from 0 to 1000\n"
               "c.ini:11: [optim] lr: is already set in line 10; remove one of the two\n"
@@ -312,7 +312,7 @@ static void knows_rules_between_keys(void) {
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
               "c.ini:3: [model] depths = 3,x: item 2 must be a whole number from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),
-              "c.ini:2: [data] kind = cifarten: must be one of shapes, cifar10, cifar100, folder, synthetic");
+              "c.ini:2: [data] kind = cifarten: must be one of shapes, cifar10, cifar100, folder, packed, synthetic");
     file_text("sized.ini", "[data]\nkind = folder\nroot = x\ntrain_images = 5\n");
     CHECK_STR(refusal("include = sized.ini\n[data]\ntrain_images = x\n", NULL),
               "c.ini:3: [data] train_images = x: must be a whole number from 0 to 100000000");

@@ -1,6 +1,8 @@
 /* PNG and JPEG decoding against PIL (tests/golden/data/make.py), on broken files, and the PNG writer. */
 #include "data_support.h"
 
+#include "data_impl.h"
+
 /* Every picture of decode.txt has PIL's pixels, to the bit. */
 static void golden_pictures_decode_as_in_pil(void) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
@@ -53,6 +55,184 @@ static void photos_decode_and_prepare_as_in_pil(void) {
     cr_free(out);
     if (!seen) SKIP("no imagenet-sample-jpegs");
     CHECK_INT(seen, 40);
+}
+
+/* ---- parts of pictures ---- */
+
+static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
+    box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)width);
+    box[3] = 1 + (int)cr_rng_below(rng, (uint64_t)height);
+    box[0] = (int)cr_rng_below(rng, (uint64_t)(width - box[2]) + 1);
+    box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
+}
+
+/* Boxes of a file have the pixels of the whole picture, to the bit. */
+static void check_boxes(const char *path, int times) {
+    struct cr_scratch scratch = {0};
+    struct cr_image   whole;
+    size_t            count;
+    uint8_t          *bytes = read_bytes(path, &count);
+    struct cr_rng     rng   = cr_rng_make(1, CR_RNG_TEST, count, 0);
+    REQUIRE(bytes);
+    REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
+    for (int k = 0; k < times; k++) {
+        struct cr_stored  stored = {.bytes = bytes, .count = count, .proven = k % 2};
+        struct cr_picture picture;
+        struct cr_window  window;
+        int               box[4], differing = 0;
+        draw_box(&rng, whole.width, whole.height, box);
+        REQUIRE_OK(cr_picture_open(&stored, path, &scratch, &picture));
+        CHECK(picture.image.width == whole.width && picture.image.height == whole.height);
+        REQUIRE_OK(cr_picture_window(&picture, box, 0, &scratch, &window));
+        REQUIRE(window.width == box[2] && window.height == box[3]);
+        CHECK(window.x == 0 && window.y == 0 && window.w == box[2] && window.h == box[3]);
+        for (int y = 0; y < box[3]; y++)
+            differing += memcmp(window.rgb + (size_t)y * window.stride,
+                                whole.rgb + ((size_t)(box[1] + y) * (size_t)whole.width + (size_t)box[0]) * 3,
+                                (size_t)box[2] * 3) != 0;
+        if (differing)
+            TEST_FAIL_("%s, box %d %d %d %d: %d rows differ", path, box[0], box[1], box[2], box[3], differing);
+    }
+    cr_image_free(&whole);
+    cr_scratch_free(&scratch);
+    cr_free(bytes);
+}
+
+static void boxes_equal_the_whole_picture(void) {
+    FILE *table = fopen(GOLDEN "decode.txt", "r");
+    REQUIRE(table);
+    char               name[128], path[SUPPORT_PATH];
+    int                width, height;
+    unsigned long long sum;
+    while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &sum) == 4)
+        check_boxes(text_into(path, GOLDEN "%s", name), 40);
+    fclose(table);
+}
+
+/* Calls `each` with every photo; false when there are none. */
+static bool for_each_photo(void (*each)(const char *path)) {
+    FILE *table = test_data_dir() ? fopen(GOLDEN "photos.txt", "r") : NULL;
+    char  name[128], path[SUPPORT_PATH];
+    int   seen = 0;
+    while (table && fscanf(table, "%127s %*d %*d %*x %*x", name) == 1) {
+        text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
+        if (access(path, R_OK) != 0) continue;
+        each(path);
+        seen++;
+    }
+    if (table) fclose(table);
+    return seen > 0;
+}
+
+static void check_photo_boxes(const char *path) {
+    check_boxes(path, 12);
+}
+static void boxes_of_photos_equal_the_whole_picture(void) {
+    if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
+}
+
+/* Mean difference of two pictures. */
+static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) {
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += abs(a[i] - b[i]);
+    return (double)sum / (double)count;
+}
+
+static double worst_scaled;
+static int    scaled_seen[4];
+
+/* The part of a picture that a scaled window says it is, resized, against the same from the whole picture. */
+static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4], const struct cr_window *window,
+                           int least) {
+    uint8_t          *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
+    struct cr_buffer  tables = {0};
+    struct cr_resize  job    = {.src        = window->rgb,
+                                .src_w      = window->width,
+                                .src_h      = window->height,
+                                .src_stride = window->stride,
+                                .x          = window->x,
+                                .y          = window->y,
+                                .w          = window->w,
+                                .h          = window->h,
+                                .full_w     = least,
+                                .full_h     = least,
+                                .part_w     = least,
+                                .part_h     = least,
+                                .dst        = a,
+                                .dst_stride = (size_t)least * 3};
+    REQUIRE_OK(cr_resize_run(&job, &tables));
+    REQUIRE_OK(cr_image_resize(whole, box[0], box[1], box[2], box[3], b, least, least, false));
+    double difference = mean_difference(a, b, (size_t)least * least * 3);
+    worst_scaled      = CR_MAX(worst_scaled, difference);
+    if (difference > 5)
+        TEST_FAIL_("%s, box %d %d %d %d to %d: mean difference %.2f", path, box[0], box[1], box[2], box[3], least, difference);
+    cr_free(tables.bytes);
+    cr_free(a);
+    cr_free(b);
+}
+
+static void check_scaled(const char *path) {
+    static const int  leasts[] = {16, 33, 64, 100};
+    struct cr_scratch scratch  = {0};
+    struct cr_image   whole;
+    size_t            count;
+    uint8_t          *bytes = read_bytes(path, &count);
+    struct cr_rng     rng   = cr_rng_make(2, CR_RNG_TEST, count, 0);
+    REQUIRE(bytes);
+    REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
+    for (int k = 0; k < 24; k++) {
+        struct cr_stored  stored = {.bytes = bytes, .count = count, .proven = k % 2};
+        struct cr_picture picture;
+        struct cr_window  window;
+        int               box[4], least = leasts[k % 4], scale = 1;
+        draw_box(&rng, whole.width, whole.height, box);
+        if (box[2] < least || box[3] < least) continue;
+        REQUIRE_OK(cr_picture_open(&stored, path, &scratch, &picture));
+        REQUIRE_OK(cr_picture_window(&picture, box, least, &scratch, &window));
+        CHECK(window.w >= least && window.h >= least && window.w > 0);
+        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2; /* what the window shows */
+        CHECK(scale == 8 || box[2] / (2 * scale) < least || box[3] / (2 * scale) < least); /* no larger than needed */
+        CHECK(window.x >= 0 && window.y >= 0 && window.x + window.w <= window.width && window.y + window.h <= window.height);
+        scaled_seen[scale == 1 ? 0 : scale == 2 ? 1 : scale == 4 ? 2 : 3]++;
+        compare_scaled(path, &whole, box, &window, least);
+    }
+    cr_image_free(&whole);
+    cr_scratch_free(&scratch);
+    cr_free(bytes);
+}
+
+/* A box far larger than what is made of it may be decoded at a smaller scale: what comes out differs little, and lies
+ * where it must (one pixel beside would show). */
+static void scaled_boxes_look_the_same(void) {
+    worst_scaled = 0;
+    memset(scaled_seen, 0, sizeof scaled_seen);
+    if (!for_each_photo(check_scaled)) SKIP("no imagenet-sample-jpegs");
+    for (int i = 0; i < 4; i++) CHECK(scaled_seen[i] > 3);
+    printf("    worst mean difference %.2f levels\n", worst_scaled);
+}
+
+/* Damage behind the box: found in a picture that was not proven, not looked for in one that was. */
+static void damage_behind_a_box_is_found(void) {
+    static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
+    for (size_t n = 0; n < CR_COUNT(names); n++) {
+        char              path[SUPPORT_PATH];
+        size_t            count;
+        struct cr_scratch scratch = {0};
+        uint8_t          *bytes   = read_bytes(text_into(path, GOLDEN "%s", names[n]), &count);
+        REQUIRE(bytes);
+        for (size_t cut = count - 8; cut < count - 4; cut++)
+            for (int proven = 0; proven < 2; proven++) {
+                struct cr_stored  stored = {.bytes = bytes, .count = cut - 40, .proven = proven};
+                struct cr_picture picture;
+                struct cr_window  window;
+                int               box[4] = {0, 0, 8, 4};
+                REQUIRE_OK(cr_picture_open(&stored, "cut.jpg", &scratch, &picture));
+                CHECK_STATUS(cr_picture_window(&picture, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
+                if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
+            }
+        cr_scratch_free(&scratch);
+        cr_free(bytes);
+    }
 }
 
 static cr_status decode_status(const uint8_t *bytes, size_t count) {
@@ -200,6 +380,8 @@ static void failing_allocations_are_clean(void) {
     }
 }
 
-TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil), CASE(cut_files_are_refused),
+TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil), CASE(boxes_equal_the_whole_picture),
+      CASE(boxes_of_photos_equal_the_whole_picture), CASE(scaled_boxes_look_the_same), CASE(damage_behind_a_box_is_found),
+      CASE(cut_files_are_refused),
       CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused),
       CASE(written_png_reads_back), CASE(failing_allocations_are_clean))

@@ -63,6 +63,48 @@ static void parts_equal_the_whole(void) {
     cr_image_free(&image);
 }
 
+/* With and without the wider instructions: parts, mirrored ones, boxes at every edge, reductions and enlargements. What
+ * the CPU lacks is left out by itself. */
+static void all_levels_give_the_same_bits(void) {
+    struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
+    struct cr_buffer tables = {0};
+    for (int k = 0; k < 300; k++) {
+        int              w = 1 + (int)cr_rng_below(&rng, 300), h = 1 + (int)cr_rng_below(&rng, 200);
+        struct cr_image  image = make_picture(w, h);
+        struct cr_resize job   = {.src = image.rgb, .src_w = w, .src_h = h, .src_stride = (size_t)w * 3};
+        job.x                  = cr_rng_real(&rng) * w * 0.5;
+        job.y                  = cr_rng_real(&rng) * h * 0.5;
+        job.w                  = (w - job.x) * (0.3 + 0.7 * cr_rng_real(&rng));
+        job.h                  = (h - job.y) * (0.3 + 0.7 * cr_rng_real(&rng));
+        if (k % 3 == 0) job.x = job.y = 0, job.w = w, job.h = h;
+        job.full_w = 1 + (int)cr_rng_below(&rng, 250);
+        job.full_h = 1 + (int)cr_rng_below(&rng, 250);
+        job.part_w = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_w);
+        job.part_h = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_h);
+        job.part_x = (int)cr_rng_below(&rng, (uint64_t)(job.full_w - job.part_w) + 1);
+        job.part_y = (int)cr_rng_below(&rng, (uint64_t)(job.full_h - job.part_h) + 1);
+        job.flip   = k % 2;
+        job.dst_stride    = (size_t)job.part_w * 3;
+        size_t   bytes    = job.dst_stride * (size_t)job.part_h, guard = 64;
+        uint8_t *out[3];
+        for (int level = 0; level < 3; level++) {
+            out[level] = cr_alloc(bytes + guard, 1);
+            memset(out[level], 0xa5, bytes + guard);
+            job.dst = out[level];
+            cr_resize_limit((enum cr_resize_level)level);
+            CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
+            for (size_t i = 0; i < guard; i++) CHECK(out[level][bytes + i] == 0xa5);
+        }
+        for (int level = 1; level < 3; level++)
+            if (memcmp(out[0], out[level], bytes))
+                TEST_FAIL_("level %d: %d x %d to %d x %d, part %d %d %d %d: other bits", level, w, h, job.full_w,
+                           job.full_h, job.part_x, job.part_y, job.part_w, job.part_h);
+        for (int level = 0; level < 3; level++) cr_free(out[level]);
+        cr_image_free(&image);
+    }
+    cr_free(tables.bytes);
+}
+
 static void evaluation_is_that_of_torchvision(void) {
     FILE *table = fopen(GOLDEN "eval.txt", "r");
     REQUIRE(table);
@@ -283,7 +325,7 @@ static void any_picture_fits_any_crop(void) {
             }
 }
 
-TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(evaluation_is_that_of_torchvision),
+TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(all_levels_give_the_same_bits), CASE(evaluation_is_that_of_torchvision),
       CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform), CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
       CASE(odd_pictures_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
       CASE(sizes_follow_from_the_config), CASE(any_picture_fits_any_crop))

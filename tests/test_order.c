@@ -58,7 +58,7 @@ static bool share_bytes(const struct cr_program *p, int a, int b, bool planned) 
 }
 
 static bool ops_conflict(const struct cr_program *p, int i, int j, bool planned) {
-    int ri[8], wi[8], rj[8], wj[8];
+    int ri[CR_OP_IDS_MAX], wi[CR_OP_IDS_MAX], rj[CR_OP_IDS_MAX], wj[CR_OP_IDS_MAX];
     int nri = cr_op_reads(&p->op[i], ri), nwi = cr_op_writes(&p->op[i], wi), nrj = cr_op_reads(&p->op[j], rj),
         nwj = cr_op_writes(&p->op[j], wj);
     for (int a = 0; a < nwi; a++) {

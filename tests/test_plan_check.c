@@ -22,7 +22,7 @@ static int play(const struct cr_program *p, size_t unit) {
             for (size_t u = 0; p->tensor[t].keep && p->tensor[t].first >= 0 && u * unit < p->tensor[t].bytes; u++)
                 faults += owner[p->tensor[t].offset / unit + u] != t;
         if (i == p->ops) break;
-        int ids[8], n = cr_op_reads(&p->op[i], ids);
+        int ids[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
         for (int k = 0; k < n; k++) {
             const struct cr_tensor *x = &p->tensor[ids[k]];
             if (x->region != CR_REGION_POOL || ids[k] == p->op[i].workspace) continue;

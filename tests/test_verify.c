@@ -182,7 +182,9 @@ static void failing_memory(void) {
 static void every_kind_has_a_rule(void) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         const struct cr_verify_rule *rule = cr_verify_rule((enum cr_op_kind)k);
-        CHECK(rule->exact != (rule->magnitude || rule->closed));
+        /* exact always, or only without some slots: with them there must be a bound */
+        const bool bounded = rule->magnitude || rule->closed || rule->behind;
+        CHECK(bounded == (!rule->exact || rule->unless != 0));
         if (rule->magnitude) CHECK_INT(strlen(rule->magnitude), cr_op_info((enum cr_op_kind)k)->ins);
     }
 }

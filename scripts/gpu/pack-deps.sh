@@ -4,7 +4,7 @@
 # and the GPU device does not use it.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
-out=${1:-$root/.gpu/deps}
+out=$(realpath -m "${1:-$root/.gpu/deps}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"

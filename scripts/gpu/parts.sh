@@ -206,39 +206,102 @@ step_of() { # PRECISION STEPS MORE...
     if gpu; then "$bin" bench step configs/resnet50.ini -b 256 "$@"; else "$bin" bench step configs/cifar10-resnet20.ini -b 16 "$@"; fi
 }
 
+# The cost table of this call alone: the first start measures, the others read.
 part_startup() {
-    local i out s
-    for i in first second third; do
+    local i out s bar
+    export CRESNET_CACHE=$WORK/startup-cache
+    rm -rf "$CRESNET_CACHE"
+    for i in cold warm warm; do
         out=$(step_of "$(gpu && echo fp16 || echo fp32)" 10 | tee -a /dev/stderr)
         s=$(echo "$out" | field exec_to_first_step_s)
-        is_number "$s" && holds "$s <= 3"
-        verdict $? "exec to first step, $i" "${s:-none} s, bar 3; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
+        bar=$([ $i = cold ] && echo 4 || echo 1.5)
+        is_number "$s" && holds "$s <= $bar"
+        verdict $? "exec to first step, costs $i" "${s:-none} s, bar $bar; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
     done
 }
 
-part_speed() {
-    local p i ours best peer python theirs
-    declare -A fastest
+# peer KIND DEPTH BATCH SIZE MODES: PyTorch's rates, a line a mode, added to peer.txt
+peer() {
+    local python
+    gpu && [ -f "$CRESNET_PEER" ] && python=$(python_with_torch) && timeout 200 "$python" "$CRESNET_PEER" "$@" | tee -a "$WORK/peer.txt"
+}
+# fastest_peer KIND DEPTH BATCH: the best of what peer.txt says of it
+fastest_peer() {
+    awk -v k="$1" -v d="resnet$2" -v b="b$3" '$1 == k && $2 == d && $3 == b && $6 + 0 > best { best = $6 + 0 } END { if (best) print best }' "$WORK/peer.txt" 2>/dev/null
+}
+# rate WHAT CONFIG VALUE ...: images/s of bench step or bench infer, the better of two
+rate() {
+    local what=$1 best=0 r i
+    shift
     for i in 1 2; do
-        for p in $(gpu && echo fp16 bf16 || echo fp32); do
-            ours=$(step_of "$p" 60 | tee -a /dev/stderr | field images_per_s)
-            is_number "$ours" || continue
-            fastest[$p]=$(ask %.1f "(${fastest[$p]:-0} > $ours) ? ${fastest[$p]:-0} : $ours")
-        done
-        [ $i = 1 ] && gpu && [ -f "$CRESNET_PEER" ] && python=$(python_with_torch) &&
-            timeout 120 "$python" "$CRESNET_PEER" train 50 256 224 fp16,bf16 | tee "$WORK/peer.txt"
+        # shellcheck disable=SC2086
+        r=$("$bin" bench "$what" "$@" "$(device_option)" --json -q | tee -a /dev/stderr | field images_per_s)
+        is_number "$r" && best=$(ask %.1f "($best > $r) ? $best : $r")
     done
+    echo "$best"
+}
+# against WHAT OURS BAR FACTOR PEER: ours must reach the bar and the peer's rate times the factor (peer "": not measured here)
+against() {
+    local ok=0
+    holds "$2 >= $3" || ok=1
+    [ -z "$5" ] || holds "$2 >= $4 * $5" || ok=1
+    gpu || { row INFO "$1" "$2 img/s"; return; }
+    verdict $ok "$1" "$2 img/s, bar $3; PyTorch here ${5:-not measured}$([ -z "$5" ] || ask ", ratio %.3f (bar $4)" "$2 / $5")"
+}
+
+part_speed() {
+    local p net="configs/resnet50.ini -b 256" steps=60
+    gpu || { net="configs/cifar10-resnet20.ini -b 16"; steps=3; }
+    rm -f "$WORK/peer.txt"
+    peer train 50 256 224 fp16-compile-graph,bf16-compile-graph
     for p in $(gpu && echo fp16 bf16 || echo fp32); do
-        best=${fastest[$p]:-0}
-        theirs=$(awk -v p="$p" '$5 == p { print $6 }' "$WORK/peer.txt" 2>/dev/null)
-        peer=$(is_number "$theirs" && echo "$theirs" || echo 4702)
-        gpu || { row INFO "ResNet-20, batch 16, $p" "$best img/s"; continue; }
-        holds "$best >= $peer && $best >= 4702"
-        verdict $? "ResNet-50, batch 256, $p" "$best img/s; PyTorch eager here ${theirs:-not measured}; ratio $(ask %.3f "$best / $peer"); bar 4702"
+        # shellcheck disable=SC2086
+        against "ResNet-50 training, batch 256, $p" "$(rate step $net data.kind=synthetic train.precision=$p --steps $steps)" \
+            "$([ "$p" = fp16 ] && echo 10000 || echo 8000)" "$([ "$p" = fp16 ] && echo 1.4 || echo 1)" "$(fastest_peer train 50 256)"
     done
     for p in tf32 fp32; do
-        gpu && row INFO "ResNet-50, batch 256, $p" "$(step_of $p 20 | tee -a /dev/stderr | field images_per_s) img/s"
+        gpu && row INFO "ResNet-50 training, batch 256, $p" "$(rate step configs/resnet50.ini -b 256 data.kind=synthetic train.precision=$p --steps 20) img/s"
     done
+}
+
+# The peer's rates of PyTorch 2.11 (bf16, compiled) are bars; its own run takes minutes: PEER_DEPTHS="18 101 152" measures it here.
+part_depths() {
+    local depth bar
+    gpu || { row SKIP "other depths" "a GPU's sizes"; return; }
+    for depth in ${PEER_DEPTHS:-}; do peer train "$depth" 256 224 bf16-compile; done
+    for depth in 18 101 152; do
+        bar=$(case $depth in 18) ask %.0f "1.4 * 17917" ;; 101) ask %.0f "1.4 * 4506" ;; 152) ask %.0f "1.4 * 3131" ;; esac)
+        against "ResNet-$depth training, batch 256, fp16" "$(rate step configs/resnet$depth.ini -b 256 data.kind=synthetic train.precision=fp16 --steps 30)" \
+            "$bar" 1.4 "$(fastest_peer train "$depth" 256)"
+    done
+}
+
+part_small() {
+    local batch bar
+    gpu || { row SKIP "CIFAR networks" "a GPU's sizes"; return; }
+    peer train 20 128 32 bf16-compile-graph
+    peer train 20 1024 32 bf16-compile-graph
+    for batch in 128 1024; do
+        bar=$([ $batch = 128 ] && echo 250000 || echo 400000)
+        against "ResNet-20 (B) training, batch $batch, fp16" \
+            "$(rate step configs/cifar10-resnet20.ini -b $batch data.kind=synthetic model.shortcut=B train.precision=fp16 --steps 200)" "$bar" 1 "$(fastest_peer train 20 $batch)"
+    done
+    row INFO "ResNet-20 (A) training, batch 128, fp16" "$(rate step configs/cifar10-resnet20.ini -b 128 data.kind=synthetic train.precision=fp16 --steps 200) img/s"
+}
+
+part_infer() {
+    local p
+    gpu || { row SKIP inference "a GPU's sizes"; return; }
+    peer infer 50 256 224 fp16-compile-graph
+    for p in fp16 bf16 tf32; do
+        if [ $p = fp16 ]; then
+            against "ResNet-50 inference, batch 256, fp16" "$(rate infer configs/resnet50.ini train.eval_batch=256 data.kind=synthetic train.precision=$p --steps 60)" \
+                38000 1 "$(fastest_peer infer 50 256)"
+        else
+            row INFO "ResNet-50 inference, batch 256, $p" "$(rate infer configs/resnet50.ini train.eval_batch=256 data.kind=synthetic train.precision=$p --steps 60) img/s"
+        fi
+    done
+    row INFO "ResNet-50 inference, batch 1, fp16" "$("$bin" bench infer configs/resnet50.ini train.eval_batch=1 data.kind=synthetic train.precision=fp16 "$(device_option)" --steps 200 -q)"
 }
 
 part_profile() {
@@ -310,6 +373,51 @@ print("share %s; img/s %s; loss %.3f to %.3f; top-1 %.3f" % (" ".join("%.2f" % l
       t[0]["loss"], t[-1]["loss"], e[-1]["top1"]))
 PY
 )"
+}
+
+# ResNet-50 with fused kernels beside PyTorch: one recipe, three seeds each.
+part_pictures() {
+    local python code
+    [ -d "$CRESNET_PICTURES/train" ] || { row SKIP "ResNet-50 on photos beside PyTorch" "no $CRESNET_PICTURES/train"; return; }
+    gpu && python=$(python_with_torch) || { row SKIP "ResNet-50 on photos beside PyTorch" "no GPU, or no python3 with torch"; return; }
+    "$python" tests/tools/torch_pictures.py --cresnet "$bin" --pictures "$CRESNET_PICTURES" --out "$FILES/pictures.json" | tee "$WORK/pictures.txt"
+    code=${PIPESTATUS[0]}
+    judged "photos, loss of the last epoch" "$(sed -n 's/^loss of the last epoch: //p' "$WORK/pictures.txt")"
+    judged "photos, validation top-1" "$(sed -n 's/^validation top-1: //p' "$WORK/pictures.txt")"
+    return "$code"
+}
+
+# Whole trainings on CIFAR-10, RECIPES of NAME:CONFIG:VALUES:BAR, SEEDS of each; what is done is kept in $WORK/seeds and not done again.
+part_seeds() {
+    local recipe name config values bar seed run
+    find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
+        { row SKIP "CIFAR-10, seeds" "CIFAR-10 is not whole in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+    mkdir -p "$WORK/seeds"
+    for recipe in ${RECIPES:-he20:cifar10-resnet20-he::91.25 cosine20:cifar10-resnet20::91.8 cosine56:cifar10-resnet56::93.4}; do
+        IFS=: read -r name config values bar <<<"$recipe"
+        for seed in ${SEEDS:-1 2 3}; do
+            run=$WORK/seeds/$name-$seed
+            grep -q '"done"' "$run/log.jsonl" 2>/dev/null && continue
+            TIMEFORMAT=%R # from exec to the end, in wall.txt
+            { time "$bin" train "configs/$config.ini" data.root="$WORK/cifar10" "$(device_option)" data.workers=12 train.precision=fp16 train.keep=1 \
+                    "train.seed=$seed" --resume auto -q -o "$run" $values; } 2>"$WORK/wall.txt"
+            cat "$WORK/wall.txt" >&2
+            tail -n 1 "$WORK/wall.txt" >"$run/wall.txt"
+        done
+        python3 - "$name" "$bar" "$WORK/seeds" <<'PY' >"$WORK/seeds.txt"
+import glob, json, statistics, sys
+tops, seconds = [], []
+for path in sorted(glob.glob(f"{sys.argv[3]}/{sys.argv[1]}-*/log.jsonl")):
+    lines = [json.loads(l) for l in open(path)]
+    if not any(l["event"] == "done" for l in lines): continue
+    tops.append(100 * [l for l in lines if l["event"] == "eval"][-1]["top1"])
+    seconds.append(open(path.replace("log.jsonl", "wall.txt")).read().strip())
+if tops: print("%.3f" % statistics.mean(tops), "%% over %d seeds (%s), %s s" % (len(tops), " ".join("%.2f" % t for t in tops), " ".join(seconds)))
+PY
+        holds "$(cut -d' ' -f1 "$WORK/seeds.txt" | grep . || echo 0) >= $bar"
+        verdict $? "CIFAR-10, $name" "$(cat "$WORK/seeds.txt"), bar $bar"
+    done
+    tar -czf "$OUT/seeds.tar.gz" -C "$WORK/seeds" --exclude='*.safetensors' .
 }
 
 part_cifar() {

@@ -42,9 +42,15 @@ void cr_cpu_rows_collect(struct cpu_device *device);
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
 #include "ops.def"
+/* Scratch memory that an op's reference row wants. */
+cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes);
 
 /* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
+
+/* Does the op use only what the tuned rows and oneDNN's know? Fused slots are for other devices and for the ref rows. */
+bool cr_cpu_knows(const struct cr_op *op);
 
 /* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand back. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);

@@ -1,12 +1,16 @@
 /* cpu_kernels.c: the table of the CPU's rows. ref rows stand last and accept everything, so the CPU always runs. */
 #include "cpu.h"
 
+static void ref_release(void *prepared) { (void)prepared; }
+
 /* One row an op, from ops.def. A ref row sums in double, so it is judged as f64 arithmetic, outputs rounded once. */
 #define OP(kind, what)                                                                                                 \
     static const struct cr_kernel ref_##kind = {.name          = "ref." #kind,                                         \
                                                 .op            = CR_OP_##kind,                                         \
                                                 .math          = CR_MATH_F64,                                          \
                                                 .deterministic = true,                                                 \
+                                                .prepare       = cr_ref_prepare,                                       \
+                                                .release       = ref_release,                                          \
                                                 .launch        = cr_ref_##kind};
 #include "ops.def"
 

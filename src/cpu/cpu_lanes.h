@@ -91,7 +91,7 @@ static inline bool cr_all_f32(const struct cr_program *p, const int *ids, int co
 /* accepts of rows whose operands are all f32 */
 static inline bool cr_accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX);
+    return cr_cpu_knows(op) && cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX);
 }
 
 extern const struct cr_kernel cr_cpu_bn_stats, cr_cpu_bn_apply, cr_cpu_bn_grad_stats, cr_cpu_bn_grad_apply, cr_cpu_relu,

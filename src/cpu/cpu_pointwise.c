@@ -58,7 +58,7 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
 
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
+    return cr_cpu_knows(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
 }
 
 struct normalize {

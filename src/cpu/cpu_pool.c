@@ -85,7 +85,7 @@ static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_c
 /* Several windows may hand to one pixel, in the order of the windows: a short sum in float. */
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return p->tensor[op->in[0]].dtype == CR_F32;
+    return cr_cpu_knows(op) && p->tensor[op->in[0]].dtype == CR_F32;
 }
 
 const struct cr_kernel cr_cpu_maxpool = {.name = "cpu.maxpool", .op = CR_OP_maxpool, .math = CR_MATH_EXACT, .deterministic = true,

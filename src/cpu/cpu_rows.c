@@ -1,4 +1,4 @@
-/* cpu_rows.c: the table of the tuned rows. */
+/* cpu_rows.c: the table of the tuned rows, and the slots that they and oneDNN's rows know. */
 #include "cpu_lanes.h"
 
 const struct cr_kernel *const cr_cpu_fast_rows[] = {
@@ -7,3 +7,21 @@ const struct cr_kernel *const cr_cpu_fast_rows[] = {
     &cr_cpu_maxpool_grad, &cr_cpu_avgpool, &cr_cpu_avgpool_grad, &cr_cpu_grad_check, &cr_cpu_sgd,
     &cr_cpu_dense, &cr_cpu_dense_dgrad, &cr_cpu_dense_wgrad, &cr_cpu_conv3, &cr_cpu_conv3_dgrad,
     &cr_cpu_conv3_wgrad, NULL};
+
+bool cr_cpu_knows(const struct cr_op *op) {
+    const unsigned all = ~0u;
+    switch (op->kind) {
+    case CR_OP_normalize: return !op->attr.input.s2d;
+    case CR_OP_conv: return cr_op_uses_only(op, 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y) && !op->attr.conv.relu;
+    case CR_OP_conv_dgrad:
+        return cr_op_uses_only(op, 1u << CR_IN_conv_dgrad_dy | 1u << CR_IN_conv_dgrad_w, 1u << CR_OUT_conv_dgrad_dx);
+    case CR_OP_conv_wgrad: return cr_op_uses_only(op, ~(1u << CR_IN_conv_wgrad_coef), all);
+    case CR_OP_bn_apply: return cr_op_uses_only(op, all, ~(1u << CR_OUT_bn_apply_mask));
+    case CR_OP_bn_grad_stats: return cr_op_uses_only(op, ~(1u << CR_IN_bn_grad_stats_act), all);
+    case CR_OP_bn_grad_apply: return cr_op_uses_only(op, ~(1u << CR_IN_bn_grad_apply_act), all);
+    case CR_OP_relu_grad:
+        return cr_op_uses_only(op, 1u << CR_IN_relu_grad_dy | 1u << CR_IN_relu_grad_y, 1u << CR_OUT_relu_grad_dx);
+    case CR_OP_maxpool: return cr_op_uses_only(op, 1u << CR_IN_maxpool_x, all);
+    default: return true;
+    }
+}

@@ -43,7 +43,7 @@ static struct operands operands_of(const struct cr_program *p, const struct cr_o
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 && !cr_cpu_conv3_is_best(p, op);
+    return cr_cpu_knows(op) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 && !cr_cpu_conv3_is_best(p, op);
 }
 
 struct descriptors {

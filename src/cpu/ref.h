@@ -66,6 +66,59 @@ static inline void ref_carry_over(const struct ref *from, const struct ref *to) 
     if (from->data != to->data) memcpy(to->data, from->data, (size_t)to->elems * cr_dtype_bytes(to->dtype));
 }
 
+/* ---- what fused ops do while they read or write: element i of channel c ---- */
+
+/* x*scale + bias of a BN, before its ReLU. */
+REF_INLINE double ref_affine(const struct ref *x, const struct ref *coef, int64_t i, int64_t c) {
+    return ref_get(x, i) * ref_get(coef, c) + ref_get(coef, coef->C + c);
+}
+REF_INLINE double ref_rectified(double x) {
+    return x < 0 ? 0 : x; /* NaN stays NaN */
+}
+
+/* Where a gradient passes a ReLU; the first that is there says it, and without any of them it passes everywhere.
+ *   y      the activation is above 0, or its bit is set
+ *   act    x*scale + bias is
+ *   gamma  (x - mean)*rstd*gamma + beta is */
+struct ref_gate {
+    struct ref y, act, x, saved, gamma, beta;
+};
+
+REF_INLINE bool ref_gate_open(const struct ref_gate *g, int64_t i, int64_t c) {
+    const int64_t C = g->saved.C;
+    if (g->y.data && g->y.dtype == CR_U8) return ((const uint8_t *)g->y.data)[i / 8] >> (i % 8) & 1; /* C % 8 == 0 */
+    if (g->y.data) return ref_get(&g->y, i) > 0;
+    if (g->act.data) return ref_affine(&g->x, &g->act, i, c) > 0;
+    if (!g->gamma.data) return true;
+    return (ref_get(&g->x, i) - ref_get(&g->saved, c)) * ref_get(&g->saved, C + c) * ref_get(&g->gamma, c) + ref_get(&g->beta, c) > 0;
+}
+
+/* The value that an output gets for a sum: bias and summand, ReLU, gate. */
+struct ref_ending {
+    struct ref      bias, add;
+    bool            relu;
+    struct ref_gate gate;
+};
+REF_INLINE double ref_ending_of(const struct ref_ending *e, int64_t i, int64_t c, double sum) {
+    if (e->bias.data) sum += ref_get(&e->bias, c);
+    if (e->add.data) sum += ref_get(&e->add, i);
+    if (e->relu) sum = ref_rectified(sum);
+    return ref_gate_open(&e->gate, i, c) ? sum : 0;
+}
+
+/* A tensor like x in scratch memory. */
+static inline struct ref ref_scratch_like(const struct ref *x, void *scratch) {
+    struct ref t = *x;
+    t.data       = scratch;
+    return t;
+}
+/* to = max(x*scale + bias, 0), in x's type. */
+void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct ref *coef, const struct ref *to);
+/* stats = sums of x and x^2; dstats = sums of g and g*xhat, g = dy where the gate is open. */
+void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *stats);
+void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_gate *gate, const struct ref *x,
+                      const struct ref *saved, const struct ref *dstats);
+
 /* Runs of elements that one thread takes at a time in pointwise ops. */
 enum { REF_RUN = 4096 };
 static inline int64_t ref_runs(int64_t elems) {

@@ -1,23 +1,12 @@
 /* ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two gradients.
  *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c]
  * where x is 0 outside the image. */
-#include "ref.h"
+#include "ref_conv.h"
 
 enum {
     CHANNEL_BLOCK = 64, /* channels summed side by side, so that the inner loop runs over neighbours in memory */
     LANES         = 16  /* partial sums of a dot product */
 };
-
-struct conv {
-    struct ref x, w, y; /* or their gradients */
-    int64_t    stride, pad;
-    bool       accumulate;
-};
-
-static struct conv conv_of(const struct cr_call *call, struct ref x, struct ref w, struct ref y) {
-    const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct conv){.x = x, .w = w, .y = y, .stride = a->stride, .pad = a->pad, .accumulate = a->accumulate};
-}
 
 REF_INLINE int64_t offset4(const struct ref *t, int64_t a, int64_t b, int64_t c) {
     return ((a * t->H + b) * t->W + c) * t->C;
@@ -47,7 +36,7 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
 }
 
 /* The taps s of a filter row that fall inside the image lie side by side in x and in w: one dot product. */
-REF_INLINE void forward_row(enum cr_dtype type, const struct conv *v, int64_t n, int64_t p) {
+REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
     const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
     for (int64_t q = 0; q < y->W; q++) {
         const int64_t left = q * v->stride - v->pad, s0 = CR_MAX(0, -left), s1 = CR_MIN(w->W, x->W - left);
@@ -58,26 +47,31 @@ REF_INLINE void forward_row(enum cr_dtype type, const struct conv *v, int64_t n,
                 if (h < 0 || h >= x->H || s1 <= s0) continue;
                 sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
             }
-            cr_number_store(type, y->data, offset4(y, n, p, q) + k, sum);
+            const int64_t i = offset4(y, n, p, q) + k;
+            cr_number_store(type, y->data, i, ref_ending_of(&v->ending, i, k, sum));
         }
     }
 }
 
-CR_CLONES static void forward_row_typed(const struct conv *v, int64_t n, int64_t p) {
+CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int64_t p) {
     REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
 }
 
 cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
-    struct conv v    = conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
-    int64_t     rows = v.y.N * v.y.H;
+    struct ref_conv v     = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
+    struct ref      coef  = REF_IN(conv, coef), stats = REF_OUT(conv, stats);
+    int64_t         rows  = v.y.N * v.y.H;
+    v.ending = (struct ref_ending){.bias = REF_IN(conv, bias), .add = REF_IN(conv, add), .relu = call->op->attr.conv.relu};
+    ref_conv_activate(device, &v.x, &coef, call->workspace);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
+    if (stats.data) cr_ref_sum_squares(device, &v.y, &stats);
     return CR_OK;
 }
 
 /* ---- gradient of the input: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that saw the pixel ---- */
 
-REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct conv *v, int64_t n, int64_t h, int64_t at, int64_t c0) {
+REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at, int64_t c0) {
     const struct ref *dx = &v->x, *w = &v->w, *dy = &v->y;
     const int64_t     width              = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
     double            sum[CHANNEL_BLOCK] = {0};
@@ -95,25 +89,37 @@ REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct conv *v, int64_t n,
             }
         }
     }
-    for (int64_t c = 0; c < width; c++) cr_number_store(type, dx->data, offset4(dx, n, h, at) + c0 + c, sum[c]);
+    for (int64_t c = 0; c < width; c++) {
+        const int64_t i = offset4(dx, n, h, at) + c0 + c;
+        cr_number_store(type, dx->data, i, ref_ending_of(&v->ending, i, c0 + c, sum[c]));
+    }
 }
 
-CR_CLONES static void dgrad_row_typed(const struct conv *v, int64_t n, int64_t h) {
+CR_CLONES static void dgrad_row_typed(const struct ref_conv *v, int64_t n, int64_t h) {
     for (int64_t at = 0; at < v->x.W; at++)
         for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, dgrad_pixel, v, n, h, at, c0);
 }
 
-cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
-    struct conv v    = conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
-    int64_t     rows = v.x.N * v.x.H;
+void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *v) {
+    const int64_t rows = v->x.N * v->x.H;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) dgrad_row_typed(&v, i / v.x.H, i % v.x.H);
+    for (int64_t i = 0; i < rows; i++) dgrad_row_typed(v, i / v->x.H, i % v->x.H);
+}
+
+cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+    static const struct ref_gate open = {0};
+    struct ref_conv v = ref_conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
+    struct ref      x = REF_IN(conv_dgrad, bn_x), saved = REF_IN(conv_dgrad, saved), dstats = REF_OUT(conv_dgrad, dstats);
+    v.ending.add  = REF_IN(conv_dgrad, add);
+    v.ending.gate = (struct ref_gate){.x = x, .saved = saved, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
+    cr_ref_dgrad(device, &v);
+    if (dstats.data) cr_ref_sum_grads(device, &v.x, &open, &x, &saved, &dstats);
     return CR_OK;
 }
 
 /* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */
 
-REF_INLINE void wgrad_tap(enum cr_dtype type, const struct conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
+REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
     const struct ref *x = &v->x, *dw = &v->w, *dy = &v->y;
     const int64_t     width              = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
     double            sum[CHANNEL_BLOCK] = {0};
@@ -138,15 +144,21 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct conv *v, int64_t k, i
     }
 }
 
-CR_CLONES static void wgrad_tap_typed(const struct conv *v, int64_t tap) {
+CR_CLONES static void wgrad_tap_typed(const struct ref_conv *v, int64_t tap) {
     int64_t s = tap % v->w.W, r = tap / v->w.W % v->w.H, k = tap / v->w.W / v->w.H;
     for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, wgrad_tap, v, k, r, s, c0);
 }
 
-cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
-    struct conv v    = conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
-    int64_t     taps = v.w.N * v.w.H * v.w.W;
+void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
+    const int64_t taps = v->w.N * v->w.H * v->w.W;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(&v, tap);
+    for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(v, tap);
+}
+
+cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+    struct ref_conv v    = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
+    struct ref      coef = REF_IN(conv_wgrad, coef);
+    ref_conv_activate(device, &v.x, &coef, call->workspace);
+    cr_ref_wgrad(device, &v);
     return CR_OK;
 }

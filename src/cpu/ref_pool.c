@@ -8,9 +8,17 @@ REF_INLINE int64_t at4(const struct ref *t, int64_t n, int64_t h, int64_t w, int
 /* ---- max-pool: padding never wins; the first of equal maxima does; the first NaN beats everything ---- */
 
 struct maxpool {
-    struct ref x, y, index;
+    struct ref x, y, index, coef; /* coef: x is read as act(x), rounded as the activation would have been stored */
     int64_t    stride, pad, window;
 };
+
+REF_INLINE double pool_value(const struct maxpool *v, int64_t i, int64_t c) {
+    if (!v->coef.data) return ref_get(&v->x, i);
+    uint64_t         stored = 0; /* one number of x's type */
+    const struct ref one    = ref_scratch_like(&v->x, &stored);
+    ref_put(&one, 0, ref_rectified(ref_affine(&v->x, &v->coef, i, c)));
+    return ref_get(&one, 0);
+}
 
 static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64_t q, int64_t c) {
     const struct ref *x    = &v->x;
@@ -22,7 +30,7 @@ static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64
         for (int64_t s = 0; s < v->window; s++) {
             int64_t w = q * v->stride - v->pad + s;
             if (w < 0 || w >= x->W) continue;
-            double value = ref_get(x, at4(x, n, h, w, c));
+            double value = pool_value(v, at4(x, n, h, w, c), c);
             if (at >= 0 && !(value > best) && !(isnan(value) && !isnan(best))) continue;
             best = value;
             at   = r * v->window + s;
@@ -37,6 +45,7 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     struct maxpool             v    = {.x      = REF_IN(maxpool, x),
                                        .y      = REF_OUT(maxpool, y),
                                        .index  = REF_OUT(maxpool, index),
+                                       .coef   = REF_IN(maxpool, coef),
                                        .stride = a->stride,
                                        .pad    = a->pad,
                                        .window = a->window};
@@ -48,9 +57,9 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, y is
- * dy. */
-static void maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, int64_t w, int64_t c) {
+/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, or like
+ * it; y is dy. */
+static double maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, int64_t w, int64_t c) {
     const struct ref *dy  = &v->y;
     double            sum = 0;
     for (int64_t r = 0; r < v->window; r++) {
@@ -63,7 +72,7 @@ static void maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, 
             if ((int64_t)ref_get(&v->index, i) == r * v->window + s) sum += ref_get(dy, i);
         }
     }
-    ref_put(&v->x, at4(&v->x, n, h, w, c), sum);
+    return sum;
 }
 
 cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *call) {
@@ -78,7 +87,62 @@ cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *ca
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++)
         for (int64_t w = 0; w < v.x.W; w++)
-            for (int64_t c = 0; c < v.x.C; c++) maxpool_grad_element(&v, i / v.x.H, i % v.x.H, w, c);
+            for (int64_t c = 0; c < v.x.C; c++)
+                ref_put(&v.x, at4(&v.x, i / v.x.H, i % v.x.H, w, c), maxpool_grad_element(&v, i / v.x.H, i % v.x.H, w, c));
+    return CR_OK;
+}
+
+/* ---- the same through the ReLU and the BN in front of the pooling, without storing the gradient between them ---- */
+
+struct pool_bn {
+    struct maxpool  pool; /* y is dy */
+    struct ref_gate gate;
+    struct ref      saved, coef, out; /* saved and dstats, or coef and dx */
+};
+
+static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x, struct ref act) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    return (struct pool_bn){.pool = {.x = x, .y = dy, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window},
+                            .gate = {.x = x, .act = act}};
+}
+
+/* g of element i of x. */
+static double pool_bn_grad(const struct pool_bn *v, int64_t i) {
+    const struct ref *x = &v->pool.x;
+    const int64_t     c = i % x->C, w = i / x->C % x->W, h = i / x->C / x->W % x->H, n = i / x->C / x->W / x->H;
+    return ref_gate_open(&v->gate, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
+}
+
+cr_status cr_ref_pool_bn_grad_stats(struct cr_device *device, const struct cr_call *call) {
+    struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_stats, dy), REF_IN(pool_bn_grad_stats, index),
+                                  REF_IN(pool_bn_grad_stats, x), REF_IN(pool_bn_grad_stats, act));
+    v.saved          = REF_IN(pool_bn_grad_stats, saved);
+    v.out            = REF_OUT(pool_bn_grad_stats, dstats);
+    const int64_t C = v.pool.x.C;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0, product = 0;
+        for (int64_t i = c; i < v.pool.x.elems; i += C) {
+            const double g = pool_bn_grad(&v, i);
+            sum += g;
+            product += g * ((ref_get(&v.pool.x, i) - ref_get(&v.saved, c)) * ref_get(&v.saved, C + c));
+        }
+        ref_put(&v.out, c, sum);
+        ref_put(&v.out, C + c, product);
+    }
+    return CR_OK;
+}
+
+cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
+    struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
+                                  REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, act));
+    v.coef           = REF_IN(pool_bn_grad_apply, coef);
+    v.out            = REF_OUT(pool_bn_grad_apply, dx);
+    const int64_t C = v.pool.x.C;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < v.out.elems; i++)
+        ref_put(&v.out, i, ref_get(&v.coef, i % C) * pool_bn_grad(&v, i) + ref_get(&v.coef, C + i % C) * ref_get(&v.pool.x, i) +
+                               ref_get(&v.coef, 2 * C + i % C));
     return CR_OK;
 }
 

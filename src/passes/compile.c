@@ -26,7 +26,11 @@ cr_status cr_compile(struct cr_program *program, const struct cr_target *target,
     if (last == PASS_GRAD) return CR_OK;
 
     if (options->fuse) {
+        CR_TRY(cr_pass_fold(program, target));
+        CR_TRY(cr_pass_hoist(program));
+        CR_TRY(cr_program_check(program));
         CR_TRY(cr_pass_fuse(program, target));
+        CR_TRY(cr_pass_hoist(program)); /* what fusing made */
         CR_TRY(cr_program_check(program));
     }
     if (last == PASS_FUSE) return CR_OK;

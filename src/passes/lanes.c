@@ -51,7 +51,7 @@ static void stretch_up(const struct cr_program *p, struct cr_stay *stay, int i, 
 
 /* What op j writes is there from op i on. */
 static void stretch_down(const struct cr_program *p, struct cr_stay *stay, int j, int i) {
-    int ids[8], n = cr_op_writes(&p->op[j], ids);
+    int ids[CR_OP_IDS_MAX], n = cr_op_writes(&p->op[j], ids);
     for (int k = 0; k < n; k++) {
         stay[ids[k]].lower    = CR_MIN(stay[ids[k]].lower, i);
         stay[ids[k]].crossing = true;

@@ -111,7 +111,7 @@ static void put_waits(struct order *o, int index, const int latest[CR_LANES]) {
 
 static void order_op(struct order *o, int index, int last[CR_LANES]) {
     struct cr_op *op = &o->p->op[index];
-    int           latest[CR_LANES], reads[8], writes[8];
+    int           latest[CR_LANES], reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX];
     int           n = cr_op_reads(op, reads), m = cr_op_writes(op, writes);
     for (int l = 0; l < CR_LANES; l++) latest[l] = -1;
     for (int i = 0; i < n; i++) need_operand(o, reads[i], false, op->lane, latest);

@@ -191,7 +191,7 @@ static cr_status take_waits(struct replay *r, int op) {
 
 static cr_status step(struct replay *r, int op, int turns[CR_LANES]) {
     const struct cr_op *o    = &r->p->op[op];
-    int                 lane = o->lane, ids[8];
+    int                 lane = o->lane, ids[CR_OP_IDS_MAX];
     r->turn[op]              = turns[lane]++;
     CR_TRY(take_waits(r, op));
     int n = cr_op_reads(o, ids);

@@ -30,7 +30,7 @@ static void replay(struct check *c) {
     const struct cr_program *p = c->p;
     for (int t = 0; t < p->tensors; t++) c->life[t] = (struct life){t, -1, -1};
     for (int i = 0; i < p->ops; i++) {
-        int ids[8], n = cr_op_reads(&p->op[i], ids);
+        int ids[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
         replay_ids(c, i, ids, n);
         n = cr_op_writes(&p->op[i], ids);
         replay_ids(c, i, ids, n);

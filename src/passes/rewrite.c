@@ -5,25 +5,26 @@
 
 /* Adds `sign` to the counts of every slot of an op. */
 static void count(struct cr_edit *edit, const struct cr_op *op, int sign) {
-    int ids[8], n = cr_op_reads(op, ids);
+    int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     for (int i = 0; i < n; i++) edit->reads[ids[i]] += sign;
     n = cr_op_writes(op, ids);
     for (int i = 0; i < n; i++) edit->writes[ids[i]] += sign;
 }
 
 static void note_writer(struct cr_edit *edit, int index) {
-    int ids[8], n = cr_op_writes(&edit->program->op[index], ids);
+    int ids[CR_OP_IDS_MAX], n = cr_op_writes(&edit->program->op[index], ids);
     for (int i = 0; i < n; i++)
         if (edit->writer[ids[i]] == CR_NONE || index < edit->writer[ids[i]]) edit->writer[ids[i]] = index;
 }
 
 cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program) {
     size_t tensors = (size_t)CR_MAX(program->tensors, 1), ops = (size_t)CR_MAX(program->ops, 1);
-    *edit         = (struct cr_edit){.program = program};
-    edit->writer  = cr_alloc(tensors, sizeof *edit->writer);
-    edit->reads   = cr_alloc(tensors, sizeof *edit->reads);
-    edit->writes  = cr_alloc(tensors, sizeof *edit->writes);
-    edit->removed = cr_alloc(ops, sizeof *edit->removed);
+    *edit          = (struct cr_edit){.program = program};
+    edit->writer   = cr_alloc(tensors, sizeof *edit->writer);
+    edit->reads    = cr_alloc(tensors, sizeof *edit->reads);
+    edit->writes   = cr_alloc(tensors, sizeof *edit->writes);
+    edit->removed  = cr_alloc(ops, sizeof *edit->removed);
+    edit->capacity = (int)tensors;
     if (!edit->writer || !edit->reads || !edit->writes || !edit->removed) {
         cr_edit_close(edit);
         return CR_NO_MEMORY(tensors * 3 * sizeof(int) + ops);
@@ -48,7 +49,7 @@ void cr_edit_remove(struct cr_edit *edit, int index) {
     CR_ASSERT(!edit->removed[index]);
     edit->removed[index] = true;
     count(edit, &edit->program->op[index], -1);
-    int ids[8], n = cr_op_writes(&edit->program->op[index], ids);
+    int ids[CR_OP_IDS_MAX], n = cr_op_writes(&edit->program->op[index], ids);
     for (int i = 0; i < n; i++)
         if (edit->writer[ids[i]] == index) edit->writer[ids[i]] = CR_NONE;
 }
@@ -61,12 +62,50 @@ void cr_edit_replace(struct cr_edit *edit, int index, const struct cr_op *fresh)
     note_writer(edit, index);
 }
 
+static bool grow(int **array, int capacity) {
+    int *fresh = cr_realloc(*array, (size_t)capacity, sizeof *fresh);
+    if (fresh) *array = fresh;
+    return fresh != NULL;
+}
+
+static bool make_room(struct cr_edit *edit) {
+    if (edit->program->tensors < edit->capacity) return true;
+    int wanted = CR_MAX(64, 2 * edit->capacity);
+    if (!grow(&edit->writer, wanted) || !grow(&edit->reads, wanted) || !grow(&edit->writes, wanted)) return false;
+    edit->capacity = wanted;
+    return true;
+}
+
+int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, const int64_t dim[4]) {
+    struct cr_program *p = edit->program;
+    if (p->failed || !make_room(edit)) {
+        p->failed = true;
+        return CR_NONE;
+    }
+    int id = cr_tensor_add(p, name, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+    if (p->failed) return CR_NONE;
+    edit->writer[id] = CR_NONE;
+    edit->reads[id] = edit->writes[id] = 0;
+    return id;
+}
+
 /* ---- questions ---- */
+
+int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from) {
+    for (int k = from + 1; k < edit->program->ops; k++) {
+        if (edit->removed[k]) continue;
+        int ids[CR_OP_IDS_MAX], n = cr_op_reads(&edit->program->op[k], ids);
+        for (int i = 0; i < n; i++)
+            if (ids[i] == tensor) return k;
+    }
+    return CR_NONE;
+}
 
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor) {
     const struct cr_program *p = edit->program;
     if (tensor < 0 || p->tensor[tensor].region != CR_REGION_POOL || p->tensor[tensor].keep) return false;
-    return tensor != p->images && tensor != p->labels && tensor != p->boxes && tensor != p->logits && tensor != p->metrics;
+    return tensor != p->images && tensor != p->labels && tensor != p->boxes && tensor != p->logits &&
+           tensor != p->metrics;
 }
 
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind) {
@@ -84,7 +123,7 @@ static bool overlap(const struct cr_program *p, int a, int b) {
 
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to) {
     const struct cr_program *p = edit->program;
-    int                      reads[8], writes[8], n = cr_op_reads(&p->op[from], reads);
+    int                      reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[from], reads);
     for (int k = from + 1; k < to; k++) {
         if (edit->removed[k]) continue;
         int m = cr_op_writes(&p->op[k], writes);
@@ -115,6 +154,7 @@ static bool is_needed(const struct cr_edit *edit, int tensor) {
 cr_status cr_edit_finish(struct cr_edit *edit) {
     struct cr_program *p = edit->program;
     int               *map;
+    if (p->failed) return CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor);
     CR_ALLOC(map, (size_t)CR_MAX(p->tensors, 1));
     int tensors = 0, ops = 0;
     for (int t = 0; t < p->tensors; t++) map[t] = is_needed(edit, t) ? tensors++ : CR_NONE;

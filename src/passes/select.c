@@ -21,10 +21,9 @@ static cr_status add_workspace(struct cr_program *program, int index, size_t byt
 cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target) {
     for (int i = 0; i < program->ops; i++) {
         size_t workspace         = 0;
-        int    row               = 0;
         program->op[i].workspace = CR_NONE;
-        if (target->select) CR_TRY(target->select(target->self, program, &program->op[i], &row, &workspace));
-        program->op[i].row = row;
+        program->op[i].row       = program->op[i].way = 0;
+        if (target->select) CR_TRY(target->select(target->self, program, &program->op[i], &workspace));
         if (workspace) CR_TRY(add_workspace(program, i, workspace));
     }
     return CR_OK;

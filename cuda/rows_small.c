@@ -1,0 +1,147 @@
+/* rows_small.c: the convolutions of CIFAR's ResNets, forward and backward, as kernels of ours in f16 and bf16, on compute
+ * capability 9.0 and later. Kernels are in small_conv.cu and small_conv_grad.cu. */
+#include "cuda.h"
+#include "small_conv.h"
+
+/* Of slots that may be absent: fits when absent. */
+static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) { return !t || t->dtype == data->dtype; }
+static bool is_f32(const struct cr_tensor *t) { return !t || t->dtype == CR_F32; }
+
+/* x, w and y of the forward convolution. */
+static struct ck_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
+    return (struct ck_conv){.type   = cuda_type(x),
+                            .R      = (int)w->dim[1],
+                            .S      = (int)w->dim[2],
+                            .stride = op->attr.conv.stride,
+                            .pad    = op->attr.conv.pad,
+                            .N      = x->dim[0],
+                            .H      = x->dim[1],
+                            .W      = x->dim[2],
+                            .C      = x->dim[3],
+                            .K      = y->dim[3],
+                            .P      = y->dim[1],
+                            .Q      = y->dim[2]};
+}
+
+/* Filters may be too large for the numbers of struct ck_conv only where the shape is none of ours. */
+static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w,
+                  const struct cr_tensor *y) {
+    if (cuda_of(device)->cc < 90 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
+    const struct ck_conv v = shape_of(op, x, w, y);
+    return w->dtype == x->dtype && y->dtype == x->dtype && ck_small_conv_takes(&v);
+}
+
+/* ---- forward ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_##slot)
+
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    if (IN(bias) || IN(add) || op->attr.conv.relu || !is_f32(IN(coef)) || !is_f32(OUT(stats))) return false;
+    return takes(device, op, IN(x), IN(w), OUT(y)) && !(IN(coef) && IN(x)->dim[3] == 3);
+}
+
+/* With stats: the counters, which launches leave as they find them, at 0. */
+static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                              size_t *workspace_bytes) {
+    const struct ck_conv v = shape_of(op, IN(x), IN(w), OUT(y));
+    *prepared              = NULL;
+    *workspace_bytes       = 0;
+    if (!OUT(stats)) return CR_OK;
+    *workspace_bytes = ck_small_conv_workspace(&v, cuda_of(device)->multiprocessors);
+    CUDA_TRY(cudaMalloc(prepared, CK_SMALL_CONV_COUNTERS * sizeof(unsigned)));
+    cudaError_t error = cudaMemset(*prepared, 0, CK_SMALL_CONV_COUNTERS * sizeof(unsigned));
+    if (error == cudaSuccess) error = cudaDeviceSynchronize();
+    if (error != cudaSuccess) cudaFree(*prepared);
+    CUDA_TRY(error);
+    return CR_OK;
+}
+static void conv_release(void *prepared) { cudaFree(prepared); }
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_program   *p    = call->program;
+    const struct cr_op        *op   = call->op;
+    const struct ck_small_conv args = {.conv  = shape_of(op, IN(x), IN(w), OUT(y)),
+                                       .x     = call->in[CR_IN_conv_x],
+                                       .w     = call->in[CR_IN_conv_w],
+                                       .coef  = call->in[CR_IN_conv_coef],
+                                       .y     = call->out[CR_OUT_conv_y],
+                                       .stats = call->out[CR_OUT_conv_stats]};
+    CUDA_TRY(ck_small_conv(&args, call->workspace, call->prepared, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+#undef IN
+#undef OUT
+
+/* ---- backward ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
+
+static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(x);
+    if (!takes(device, op, x, IN(w), IN(g))) return false;
+    if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
+    if (!is_f32(IN(dy_coef)) || !is_f32(IN(coef)) || !is_f32(IN(saved)) || !is_f32(OUT(dw)) || !is_f32(OUT(dstats))) return false;
+    if (!IN(dy_x) != !IN(dy_coef) || !IN(saved) != !OUT(dstats)) return false;
+    if (IN(saved) ? !IN(coef) == !IN(bn_x) : IN(bn_x) != NULL) return false; /* the mask comes of one of them */
+    if (x->dim[3] != 3) return OUT(dx) != NULL;
+    return !OUT(dx) && !IN(saved) && !IN(coef) && !IN(add);
+}
+
+static cr_status grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                              size_t *workspace_bytes) {
+    const struct ck_conv v = shape_of(op, IN(x), IN(w), IN(g));
+    *prepared              = NULL;
+    *workspace_bytes       = ck_small_conv_grad_workspace(&v, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+static void nothing_to_release(void *prepared) { (void)prepared; }
+
+static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_program        *p    = call->program;
+    const struct cr_op             *op   = call->op;
+    const struct ck_small_conv_grad args = {.conv       = shape_of(op, IN(x), IN(w), IN(g)),
+                                            .g          = call->in[CR_IN_conv_grad_g],
+                                            .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                            .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                            .w          = call->in[CR_IN_conv_grad_w],
+                                            .x          = call->in[CR_IN_conv_grad_x],
+                                            .coef       = call->in[CR_IN_conv_grad_coef],
+                                            .saved      = call->in[CR_IN_conv_grad_saved],
+                                            .add        = call->in[CR_IN_conv_grad_add],
+                                            .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                            .dx         = call->out[CR_OUT_conv_grad_dx],
+                                            .dw         = call->out[CR_OUT_conv_grad_dw],
+                                            .dstats     = call->out[CR_OUT_conv_grad_dstats],
+                                            .accumulate = op->attr.conv.accumulate};
+    CUDA_TRY(ck_small_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+#define BY_TYPE(kind, X, enum_type)                                                                                            \
+    static bool kind##_accepts_##enum_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) { \
+        return cuda_in(p, op, X)->dtype == CR_##enum_type && kind##_accepts(device, p, op);                                    \
+    }
+BY_TYPE(conv, CR_IN_conv_x, F16)
+BY_TYPE(conv, CR_IN_conv_x, BF16)
+BY_TYPE(grad, CR_IN_conv_grad_x, F16)
+BY_TYPE(grad, CR_IN_conv_grad_x, BF16)
+
+#define SMALL_ROW(row, text, kind, what, enum_type, freed)                                                                     \
+    static const struct cr_kernel row = {.name          = text,                                                               \
+                                         .op            = CR_OP_##what,                                                        \
+                                         .math          = CR_MATH_##enum_type,                                                 \
+                                         .deterministic = true,                                                                \
+                                         .accepts       = kind##_accepts_##enum_type,                                          \
+                                         .prepare       = kind##_prepare,                                                      \
+                                         .launch        = kind##_launch,                                                       \
+                                         .release       = freed}
+SMALL_ROW(conv_f16, "cuda.small_conv.f16", conv, conv, F16, conv_release);
+SMALL_ROW(conv_bf16, "cuda.small_conv.bf16", conv, conv, BF16, conv_release);
+SMALL_ROW(grad_f16, "cuda.small_conv_grad.f16", grad, conv_grad, F16, nothing_to_release);
+SMALL_ROW(grad_bf16, "cuda.small_conv_grad.bf16", grad, conv_grad, BF16, nothing_to_release);
+
+const struct cr_kernel *const cr_cuda_small_rows[] = {&conv_f16, &conv_bf16, &grad_f16, &grad_bf16, NULL};

@@ -1,0 +1,341 @@
+/* small_conv.cuh: what forward and backward of the small convolutions share: shapes, tiles in shared memory, the tensor
+ * cores' instructions, and sums over the blocks of a launch.
+ *
+ * A tile is some rows of a picture (or whole pictures) in shared memory, pixel by pixel, CH channels each and 16 bytes of
+ * padding: 8 neighbouring pixels begin in 8 different groups of 4 banks, so ldmatrix meets no conflict, and a tap of the
+ * filter is a constant distance from the pixel. Columns of a picture that a stride of 2 reads stand in two halves, even ones
+ * first, for the same reason. Pixels outside the picture are 0 in the tile. */
+#ifndef CK_SMALL_CONV_CUH
+#define CK_SMALL_CONV_CUH
+
+#include "common.cuh"
+#include "small_conv.h"
+
+namespace small {
+
+enum { WARPS = 8, THREADS = WARPS * CK_WARP };
+
+
+template <int C_, int K_, int H_, int STRIDE_, int R_> struct shape {
+    enum { C = C_, K = K_, H = H_, STRIDE = STRIDE_, R = R_, TAPS = R * R, PAD = R / 2, P = H / STRIDE };
+    static_assert(R == 3 || STRIDE == 2, "1x1 filters are shortcuts");
+};
+
+/* ---- instructions -------------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t smem_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+/* d[16][8] += a[16][16] * b[16][8] */
+template <typename T> __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <> __device__ __forceinline__ void mma<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* 16 bytes to shared memory without a register; zeros when not `real`. */
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool real) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
+}
+/* The same through the L1 cache, for what is read again. */
+__device__ __forceinline__ void copy_async_kept(uint32_t to, const void *from, bool real) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
+}
+/* Waits for this thread's copies. */
+__device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
+
+__device__ __forceinline__ uint4 shared_load(uint32_t address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+__device__ __forceinline__ void shared_store(uint32_t address, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void shared_store_word(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(v) : "memory");
+}
+
+/* A launch may begin while the one before it ends (`beside`, below): nothing that was written may be read before this. */
+__device__ __forceinline__ void begin_after_last() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------------------------------- */
+
+/* I pictures of ROWS x COLS pixels with CH channels. Column j of the picture (WIDE of them) stands in column(j); the others
+ * are the margin. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its channels. */
+template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_> struct tile {
+    enum { I = I_, ROWS = ROWS_, COLS = COLS_, CH = CH_, CT = CT_, SIDE = SIDE_, STEP = STEP_, LEFT = LEFT_ };
+    enum { WIDE = SIDE / STEP, PITCH = CH * 2 + 16, IMAGE = ROWS * COLS * PITCH, BYTES = I * IMAGE, CHUNKS = CH / 8 };
+    enum { VECTORS = I * ROWS * WIDE * CHUNKS, MARGIN = COLS - WIDE };
+    static constexpr bool HALVES = HALVES_;
+    static __device__ __forceinline__ int place(int col) { return HALVES ? (col & 1) * ((COLS + 1) / 2) + (col >> 1) : col; }
+    static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
+};
+
+/* The vectors of 16 bytes that a thread moves: a thread keeps its column and its chunk of channels, so from one to the next all
+ * distances are constants. f(to, from, v, real): where it stands in the tile (bytes), in memory from the tile's first picture on
+ * (elements), its number, and whether that is inside the pictures. */
+template <class L, typename F> __device__ __forceinline__ void tile_walk(int row0, int images, F f) {
+    constexpr int LINE = L::WIDE * L::CHUNKS, STEP = THREADS / LINE, LINES = L::I * L::ROWS, ROUNDS = (LINES + STEP - 1) / STEP;
+    static_assert(THREADS % LINE == 0, "a thread keeps its column");
+    const int chunk = (int)threadIdx.x % L::CHUNKS, col = (int)threadIdx.x / L::CHUNKS % L::WIDE, first = (int)threadIdx.x / LINE;
+    const int to = L::place(col + L::LEFT) * L::PITCH + chunk * 16, from = col * L::STEP * L::CT + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        const int line = first + i * STEP;
+        if (ROUNDS * STEP != LINES && line >= LINES) break;
+        const int  image = L::I == 1 ? 0 : line / L::ROWS, row = L::I == 1 ? line : line % L::ROWS, h = (row0 + row) * L::STEP;
+        const bool real = h >= 0 && h < L::SIDE && (L::I == 1 || image < images);
+        f((uint32_t)(to + image * L::IMAGE + row * L::COLS * L::PITCH), from + (image * L::SIDE + h) * L::SIDE * L::CT,
+          (int)threadIdx.x + i * THREADS, real);
+    }
+}
+
+/* Starts the copies of a tile: rows row0.. of `images` pictures from `from` on (which points at the first channel wanted). With
+ * LINE, vector v goes to to + 16*v instead of its place; KEPT: through the L1 cache. */
+template <class L, bool LINE, bool KEPT, typename T>
+__device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images) {
+    tile_walk<L>(row0, images, [=](uint32_t place, int at, int v, bool real) {
+        if (KEPT)
+            copy_async_kept(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
+        else
+            copy_async(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
+    });
+}
+
+/* Zeros in the margin's columns, once: nothing else is ever written there. */
+template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
+    if constexpr (L::MARGIN > 0)
+        for (int v = (int)threadIdx.x; v < L::I * L::ROWS * L::MARGIN * L::CHUNKS; v += THREADS) {
+            const int chunk = v % L::CHUNKS, m = v / L::CHUNKS % L::MARGIN, line = v / (L::CHUNKS * L::MARGIN);
+            const int col = m < L::LEFT ? m : L::WIDE + m;
+            shared_store(to + (uint32_t)((line * L::COLS + L::place(col)) * L::PITCH + chunk * 16), make_uint4(0, 0, 0, 0));
+        }
+}
+
+/* N floats from an array in shared or global memory, aligned to 16 bytes. */
+template <int N> __device__ __forceinline__ void take(float (&out)[N], const float *from) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float4 v = *reinterpret_cast<const float4 *>(from + i);
+        out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
+    }
+}
+
+/* Waits for this thread's copies, then act() of what they brought; coef: CH scales, then CH biases at coef + gap. */
+template <class L, typename T>
+__device__ __forceinline__ void tile_act(uint32_t at, const float *coef, int gap, int row0, int images) {
+    float scale[8], bias[8];
+    take(scale, coef + (int)threadIdx.x % L::CHUNKS * 8);
+    take(bias, coef + gap + (int)threadIdx.x % L::CHUNKS * 8);
+    copy_wait();
+    tile_walk<L>(row0, images, [&](uint32_t place, int, int, bool real) {
+        if (!real) return;
+        float f[8];
+        ck_unpack<T>(shared_load(at + place), f);
+#pragma unroll
+        for (int i = 0; i < 8; i++) f[i] = ck_relu(fmaf(f[i], scale[i], bias[i]));
+        shared_store(at + place, ck_pack<T>(f));
+    });
+}
+
+/* Waits for this thread's copies, then dy = a*g + b*x + c, g in the tile, x in `line` as tile_issue's LINE left it; coef: a, b
+ * and c `gap` apart. */
+template <class L, typename T>
+__device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coef, int gap, int row0, int images) {
+    float     a[8], b[8], c[8];
+    const int first = (int)threadIdx.x % L::CHUNKS * 8;
+    take(a, coef + first);
+    take(b, coef + gap + first);
+    take(c, coef + 2 * gap + first);
+    copy_wait();
+    tile_walk<L>(row0, images, [&](uint32_t place, int, int v, bool real) {
+        if (!real) return;
+        float g[8], x[8];
+        ck_unpack<T>(shared_load(at + place), g);
+        ck_unpack<T>(shared_load(line + (uint32_t)v * 16), x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) g[i] = fmaf(a[i], g[i], fmaf(b[i], x[i], c[i]));
+        shared_store(at + place, ck_pack<T>(g));
+    });
+}
+
+/* The convolution's input, as TH rows of output need it. */
+template <class S, int I, int TH, int CH>
+using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
+                        S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H, S::R == 1 ? (int)S::STRIDE : 1,
+                        S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2>;
+template <class S> __device__ __forceinline__ int input_row(int y0) { return S::R == 1 ? y0 : S::STRIDE * y0 - 1; }
+/* Where tap (0,0) of output pixel (y, x) of the tile stands, and tap (r,s) from there. */
+template <class S, class L> __device__ __forceinline__ int input_pixel(int y, int x) {
+    return ((S::R == 1 ? y : S::STRIDE * y) * L::COLS + x) * L::PITCH;
+}
+template <class S, class L> __host__ __device__ constexpr int input_tap(int r, int s) {
+    return S::R == 1 ? 0 : (r * L::COLS + (S::STRIDE == 2 ? (s & 1) * ((L::COLS + 1) / 2) + (s >> 1) : s)) * L::PITCH;
+}
+
+/* ---- the stem's input: 3 channels -------------------------------------------------------------------------------------
+ * A pixel gets a 4th channel, 0; 4 neighbouring pixels are the 16 columns of a product: a row of the filter and a column of
+ * zeros. Pixels are 8 bytes apart and ldmatrix wants 16, so each line stands twice, the second time one pixel further. */
+
+enum { STEM_SIDE = 32, STEM_K = 16, STEM_TH = 16, STEM_ROWS = STEM_TH + 2, STEM_WIDE = 36 };
+enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next */
+enum { STEM_BYTES = STEM_ROWS * STEM_LINE, STEM_TILES = STEM_SIDE / STEM_TH };
+
+__device__ __forceinline__ uint32_t stem_pixel(int row, int col) {
+    return (uint32_t)(row * STEM_LINE + (col & 1) * STEM_COPY + (col >> 1) * 16);
+}
+
+/* Rows row0.. of a picture, STEM_ROWS of them; column j of the picture stands in column j + 1. */
+template <typename T> __device__ __forceinline__ void stem_fill(char *to, const T *x, int row0) {
+    const uint16_t *bits = reinterpret_cast<const uint16_t *>(x);
+#pragma unroll 3
+    for (int v = (int)threadIdx.x; v < STEM_ROWS * STEM_WIDE; v += THREADS) {
+        const int row = v / STEM_WIDE, col = v % STEM_WIDE, h = row0 + row, w = col - 1;
+        uint2     pixel = make_uint2(0, 0);
+        if (h >= 0 && h < STEM_SIDE && w >= 0 && w < STEM_SIDE) {
+            const uint16_t *p = bits + (h * STEM_SIDE + w) * 3;
+            pixel             = make_uint2((uint32_t)p[0] | (uint32_t)p[1] << 16, (uint32_t)p[2]);
+        }
+        *reinterpret_cast<uint2 *>(to + row * STEM_LINE + col * 8) = pixel;
+        if (col > 0) *reinterpret_cast<uint2 *>(to + row * STEM_LINE + STEM_COPY + (col - 1) * 8) = pixel;
+    }
+}
+
+/* ---- columns of the product -------------------------------------------------------------------------------------------
+ * A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters are put into shared memory so that
+ * these are 2*NT neighbouring channels, which it then reads and writes at once. */
+
+/* Where channel c stands among the columns. */
+template <int NT> __host__ __device__ constexpr int column_of(int c) {
+    const int q = c % (8 * NT), t = q / (2 * NT), j = q % (2 * NT) / 2;
+    return c - q + j * 8 + 2 * t + c % 2;
+}
+
+/* 2*NT channels of a thread. */
+template <int NT> struct piece {
+    uint32_t word[NT];
+};
+template <int NT> __device__ __forceinline__ piece<NT> piece_load(const void *from) {
+    piece<NT> p;
+    if constexpr (NT == 4) {
+        const uint4 v = *reinterpret_cast<const uint4 *>(from);
+        p.word[0] = v.x, p.word[1] = v.y, p.word[2] = v.z, p.word[3] = v.w;
+    } else {
+        const uint2 v = *reinterpret_cast<const uint2 *>(from);
+        p.word[0] = v.x, p.word[1] = v.y;
+    }
+    return p;
+}
+template <int NT> __device__ __forceinline__ void piece_store(void *to, const piece<NT> &p) {
+    if constexpr (NT == 4)
+        *reinterpret_cast<uint4 *>(to) = make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]);
+    else
+        *reinterpret_cast<uint2 *>(to) = make_uint2(p.word[0], p.word[1]);
+}
+
+/* ---- sums over the launch --------------------------------------------------------------------------------------------- */
+
+/* Adds one to the counter; is this the last of `all` blocks? Then the counter is 0 again. What the block's threads wrote before
+ * a barrier is seen by the last. */
+__device__ __forceinline__ bool ticket(unsigned *counter, unsigned all) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;\n" : "=r"(before) : "l"(counter), "r"(all - 1) : "memory");
+    return before == all - 1;
+}
+
+/* Thread's first and second sums of 2*NT channels, in column order, onto the warp's row of `rows` [WARPS][2][CH]; n0: the
+ * warp's first channel. */
+template <int NT, int CH>
+__device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
+    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++) {
+#pragma unroll
+        for (int offset = 4; offset < CK_WARP; offset *= 2) {
+            first[i] += __shfl_xor_sync(0xffffffffu, first[i], offset);
+            second[i] += __shfl_xor_sync(0xffffffffu, second[i], offset);
+        }
+    }
+    if (lane < 4) {
+        float *row = rows + warp * 2 * CH + n0 + lane * 2 * NT;
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) {
+            row[i] += first[i];
+            row[CH + i] += second[i];
+        }
+    }
+}
+
+/* The block's row of partial [blocks][2*CH]; all threads call, a barrier before. */
+template <int CH> __device__ __forceinline__ void sums_write(const float *rows, float *partial, int block) {
+    for (int i = (int)threadIdx.x; i < 2 * CH; i += THREADS) {
+        float s = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) s += rows[w * 2 * CH + i];
+        __stcg(partial + (int64_t)block * 2 * CH + i, s);
+    }
+}
+
+/* By one block: out[2*CH] = sums of the rows, in double; room: SUMS_ROOM bytes of shared memory. */
+enum { SUMS_ROOM = THREADS * 4 * 8 };
+template <int CH> __device__ __forceinline__ void sums_finish(const float *partial, int blocks, float *out, double *room) {
+    constexpr int LANES = 2 * CH / 4, SHARES = THREADS / LANES;
+    const int     lane = (int)threadIdx.x % LANES, share = (int)threadIdx.x / LANES;
+    double        s[4] = {};
+#pragma unroll 8
+    for (int b = share; b < blocks; b += SHARES) {
+        const float4 v = __ldcg(reinterpret_cast<const float4 *>(partial + (int64_t)b * 2 * CH) + lane);
+        s[0] += (double)v.x, s[1] += (double)v.y, s[2] += (double)v.z, s[3] += (double)v.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) room[share * 2 * CH + lane * 4 + i] = s[i];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 2 * CH; i += THREADS) {
+        double sum = 0;
+#pragma unroll 8
+        for (int k = 0; k < SHARES; k++) sum += room[k * 2 * CH + i];
+        out[i] = (float)sum;
+    }
+}
+
+/* ---- the host's side --------------------------------------------------------------------------------------------------- */
+
+/* A launch; with `beside`, its blocks may be placed while the launch before, a kernel of ours, ends. */
+template <typename Kernel, typename Args>
+cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int bytes, bool beside, cudaStream_t stream) {
+    cudaLaunchAttribute attribute                         = {};
+    attribute.id                                          = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim            = dim3((unsigned)blocks);
+    config.blockDim           = dim3(THREADS);
+    config.dynamicSmemBytes   = (size_t)bytes;
+    config.stream             = stream;
+    config.attrs              = &attribute;
+    config.numAttrs           = beside ? 1 : 0;
+    const cudaError_t error   = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return error != cudaSuccess ? error : cudaLaunchKernelEx(&config, kernel, a);
+}
+
+} // namespace small
+
+#endif

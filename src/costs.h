@@ -1,0 +1,68 @@
+/* costs.h: how long ops take on a device, measured once and remembered: what the choice among fusions and kernel rows rests
+ * on. The table holds nanoseconds, not decisions: the passes decide anew each time, and the same table gives the same
+ * program.
+ *
+ * An op is known by its signature: kind, attributes, and type and shape of each slot. A candidate is a row and one of its
+ * ways (op->way); a signature's cost is that of its fastest candidate. Measuring runs the candidate on scratch memory of
+ * the device, filled with noise.
+ *
+ * Laws
+ *   - What the table knows is never measured again. It is kept in a file, one a device's name, whose first line says for
+ *     which device, driver, libraries and rows it was made: a file that says something else is dropped with a line in the log,
+ *     and so is one that cannot be read. No trouble with the file stops a run.
+ *   - A checkpoint carries the entries that its run used. They go before the file's and are not mixed with fresh ones (pin),
+ *     so that a run that goes on computes the same bits. When they do not fit this device, pin fails and says so.
+ *   - Scratch memory is taken while measuring and given back by cr_costs_rest.
+ * Knows devices and ops; nothing of sessions. */
+#ifndef CR_COSTS_H
+#define CR_COSTS_H
+
+#include "backend.h"
+#include "passes.h"
+
+struct cr_costs;
+
+/* `path`: the file, "" for none; a file that is not there yet is made by cr_costs_rest. The device must outlive the table. */
+CR_MUST cr_status cr_costs_open(struct cr_device *device, const char *path, struct cr_costs **out);
+void              cr_costs_close(struct cr_costs *costs); /* NULL is fine */
+
+/* Where the table of this device is kept: CRESNET_CACHE, or XDG_CACHE_HOME/cresnet, or HOME/.cache/cresnet; "" when there is no
+ * such place or CRESNET_CACHE is "off". */
+CR_MUST cr_status cr_costs_path(const struct cr_device *device, char **out); /* cr_free it */
+
+/* The device as passes see it, with costs from this table. It refers to the table. */
+struct cr_target cr_costs_target(struct cr_costs *costs);
+
+/* The fastest candidate for the op, measuring what is not known. */
+struct cr_cost {
+    int    row, way;
+    double seconds;
+};
+CR_MUST cr_status cr_costs_best(struct cr_costs *costs, const struct cr_program *program, const struct cr_op *op, struct cr_cost *out);
+
+/* After compiling: gives scratch memory back and writes the file when there is something new; one line in the log when
+ * something was measured. */
+void cr_costs_rest(struct cr_costs *costs);
+
+/* The entries asked for so far, as text, for a checkpoint; cr_free it. */
+CR_MUST cr_status cr_costs_text(const struct cr_costs *costs, char **out);
+/* Takes the entries of a checkpoint. CR_ERR_FORMAT when the text is none of ours; CR_ERR_DEVICE when it was made for another
+ * device, driver, library or set of rows. Nothing is taken then. `from` is for messages. */
+CR_MUST cr_status cr_costs_pin(struct cr_costs *costs, const char *text, const char *from);
+
+/* Measured so far: candidates, and the seconds that took. */
+void cr_costs_effort(const struct cr_costs *costs, int64_t *measured, double *seconds);
+
+/* ---- costs_measure.c ---- */
+
+struct cr_scratch {
+    void  *noise, *zeros; /* device memory: finite values; zeros, for what may be an index */
+    size_t noise_bytes, zero_bytes;
+};
+/* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up. CR_ERR_MEMORY when
+ * the scratch memory is not to be had. */
+CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_program *program,
+                                  const struct cr_op *op, double *seconds);
+void cr_scratch_release(struct cr_device *device, struct cr_scratch *scratch);
+
+#endif

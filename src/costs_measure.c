@@ -1,0 +1,173 @@
+/* costs_measure.c: runs one op on scratch memory and takes the time. See costs.h.
+ *
+ * A launch that takes long is timed between two marks. A short one would be timed by how fast the host can enqueue it, which
+ * is not what it costs in a recorded program, so a row of them is recorded and replayed. */
+#include "costs.h"
+#include "rng.h"
+
+#include <string.h>
+
+enum { PIECE_BYTES = 1 << 20, SHORT_RUNS = 16, ROUNDS = 3 };
+static const double long_s = 60e-6;
+
+static size_t aligned(const struct cr_device *device, size_t bytes) {
+    const size_t a = device->caps.alignment;
+    return (bytes + a - 1) / a * a;
+}
+
+/* ---- scratch memory ---- */
+
+/* Finite in every type that data can have, of both signs: 0.5 to 1 as f16, small as bf16 and f32. */
+static cr_status fill_with_noise(struct cr_device *device, unsigned char *to, size_t bytes) {
+    const struct cr_backend *backend = device->backend;
+    struct cr_rng            rng     = cr_rng_make(1, CR_RNG_TEST, 0, 0);
+    const size_t             first   = CR_MIN(bytes, (size_t)PIECE_BYTES);
+    cr_status                status  = CR_OK;
+    uint16_t                *piece;
+    CR_ALLOC(piece, PIECE_BYTES / sizeof *piece);
+    for (size_t i = 0; i < PIECE_BYTES / sizeof *piece; i++) {
+        const uint32_t bits = cr_rng_u32(&rng);
+        piece[i]            = (uint16_t)((bits >> 31 << 15) | (0x3800 + (bits & 0x3ff)));
+    }
+    CR_TRY_OUT(backend->put(device, to, piece, first));
+    for (size_t have = first; have < bytes;) { /* each time what is there once more */
+        const size_t more = CR_MIN(have, bytes - have);
+        CR_TRY_OUT(backend->async->move(device, CR_LANE_COMPUTE, to + have, to, more));
+        have += more;
+    }
+out:
+    cr_free(piece);
+    return status;
+}
+
+static cr_status grow(struct cr_device *device, void **memory, size_t *have, size_t bytes) {
+    if (bytes <= *have) return CR_OK;
+    if (*memory) device->backend->release(device, *memory);
+    *memory = NULL;
+    *have   = 0;
+    CR_TRY(device->backend->reserve(device, bytes, memory));
+    *have = bytes;
+    return CR_OK;
+}
+
+static cr_status scratch_reserve(struct cr_device *device, struct cr_scratch *s, size_t noise_bytes, size_t zero_bytes) {
+    const size_t before = s->noise_bytes;
+    CR_TRY(grow(device, &s->zeros, &s->zero_bytes, zero_bytes));
+    CR_TRY(grow(device, &s->noise, &s->noise_bytes, noise_bytes));
+    if (s->noise_bytes != before) CR_TRY(fill_with_noise(device, s->noise, s->noise_bytes));
+    return CR_OK;
+}
+
+void cr_scratch_release(struct cr_device *device, struct cr_scratch *s) {
+    if (s->noise) device->backend->release(device, s->noise);
+    if (s->zeros) device->backend->release(device, s->zeros);
+    *s = (struct cr_scratch){0};
+}
+
+/* ---- one op ---- */
+
+/* Whole numbers may be indices that a kernel follows: inputs of such types are zeros. */
+static bool wants_zeros(const struct cr_tensor *t) { return t->dtype == CR_U8 || t->dtype == CR_I32 || t->dtype == CR_F64; }
+
+/* Places of the op's operands in the scratch memory; the sums are what is needed. */
+static void place(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct cr_scratch *s,
+                  struct cr_call *call, size_t workspace, size_t *noise_bytes, size_t *zero_bytes) {
+    const struct cr_op_info *info = cr_op_info(op->kind);
+    size_t                   noise = 0, zeros = 0;
+    *call = (struct cr_call){.program = p, .op = op};
+    for (int k = 0; k < info->ins; k++) {
+        if (op->in[k] < 0) continue;
+        const struct cr_tensor *t = &p->tensor[op->in[k]];
+        const bool              z = wants_zeros(t);
+        if (z ? s->zeros != NULL : s->noise != NULL) call->in[k] = (char *)(z ? s->zeros : s->noise) + (z ? zeros : noise);
+        *(z ? &zeros : &noise) += aligned(device, t->bytes);
+    }
+    for (int k = 0; k < info->outs; k++) {
+        if (op->out[k] < 0) continue;
+        if (s->noise) call->out[k] = (char *)s->noise + noise;
+        noise += aligned(device, p->tensor[op->out[k]].bytes);
+    }
+    if (workspace && s->noise) call->workspace = (char *)s->noise + noise;
+    *noise_bytes = noise + aligned(device, workspace);
+    *zero_bytes  = zeros;
+}
+
+struct stopwatch {
+    struct cr_device      *device;
+    const struct cr_kernel *kernel;
+    const struct cr_call  *call;
+    void                  *from, *to;
+};
+
+static cr_status launch_times(const struct stopwatch *w, int times) {
+    for (int i = 0; i < times; i++) CR_TRY(w->kernel->launch(w->device, w->call));
+    return CR_OK;
+}
+
+/* Between the marks: `times` launches, or one replay of a recording. */
+static cr_status time_between(const struct stopwatch *w, int times, void *recording, double *seconds) {
+    const struct cr_async *async = w->device->backend->async;
+    CR_TRY(async->mark_set(w->device, CR_LANE_COMPUTE, w->from));
+    if (recording) CR_TRY(async->replay(w->device, recording));
+    else CR_TRY(launch_times(w, times));
+    CR_TRY(async->mark_set(w->device, CR_LANE_COMPUTE, w->to));
+    CR_TRY(async->host_wait(w->device, w->to));
+    CR_TRY(async->elapsed(w->device, w->from, w->to, seconds));
+    *seconds /= times;
+    return CR_OK;
+}
+
+static cr_status time_long(const struct stopwatch *w, double *seconds) {
+    double one;
+    *seconds = 1e30;
+    for (int i = 0; i < ROUNDS; i++) {
+        CR_TRY(time_between(w, 1, NULL, &one));
+        *seconds = CR_MIN(*seconds, one);
+    }
+    return CR_OK;
+}
+
+static cr_status time_short(const struct stopwatch *w, double *seconds) {
+    const struct cr_async *async  = w->device->backend->async;
+    cr_status              status = CR_OK;
+    void                  *recording = NULL;
+    double                 one;
+    CR_TRY(async->record_begin(w->device));
+    status            = launch_times(w, SHORT_RUNS);
+    cr_status  ending = async->record_end(w->device, &recording);
+    if (status == CR_OK) status = ending;
+    *seconds = 1e30;
+    for (int i = 0; i < ROUNDS && status == CR_OK; i++) {
+        status = time_between(w, SHORT_RUNS, recording, &one);
+        if (status == CR_OK && i) *seconds = CR_MIN(*seconds, one); /* the first replay sends the recording over */
+    }
+    async->recording_close(w->device, recording);
+    return status;
+}
+
+cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_program *p, const struct cr_op *op,
+                          double *seconds) {
+    const struct cr_async  *async  = device->backend->async;
+    const struct cr_kernel *kernel = device->rows[op->row];
+    struct stopwatch        w      = {.device = device, .kernel = kernel};
+    struct cr_call          call;
+    size_t                  workspace = 0, noise, zeros;
+    void                   *prepared  = NULL;
+    cr_status               status    = CR_OK;
+    if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &prepared, &workspace));
+    place(device, p, op, scratch, &call, workspace, &noise, &zeros);
+    CR_TRY_OUT(scratch_reserve(device, scratch, noise, zeros));
+    place(device, p, op, scratch, &call, workspace, &noise, &zeros);
+    call.prepared = prepared;
+    w.call        = &call;
+    CR_TRY_OUT(async->mark_open(device, &w.from));
+    CR_TRY_OUT(async->mark_open(device, &w.to));
+    CR_TRY_OUT(time_between(&w, 1, NULL, seconds)); /* loads the kernel */
+    CR_TRY_OUT(time_between(&w, 1, NULL, seconds));
+    CR_TRY_OUT(*seconds >= long_s ? time_long(&w, seconds) : time_short(&w, seconds));
+out:
+    async->mark_close(device, w.from);
+    async->mark_close(device, w.to);
+    if (kernel->release) kernel->release(prepared);
+    return status;
+}

@@ -1,0 +1,51 @@
+/* session_costs.c: which table of costs a session's kernels are chosen by. See session.h and costs.h. */
+#include "session.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { COSTS_BYTES_MAX = 64 << 20 };
+
+/* A run that goes on computes the same bits only with the same kernels. */
+static cr_status refuse(const char *why) {
+    return CR_FAIL(CR_ERR_CONFIG, "%s: results could not be equal to the bit; resume with --force, or with train.deterministic=no, to choose anew",
+                   why);
+}
+
+static cr_status pin(struct cr_session *s, const char *path, bool anew) {
+    char     *text   = NULL;
+    cr_status status = CR_OK;
+    if (s->costs) {
+        status = cr_file_read(path, COSTS_BYTES_MAX, &text, NULL);
+        if (status == CR_OK) status = cr_costs_pin(s->costs, text, path);
+        cr_free(text);
+        if (status == CR_OK || status == CR_ERR_MEMORY) return status;
+    } else {
+        status = CR_FAIL(CR_ERR_DEVICE, "%s: kernels were chosen by their measured times there, here they are not (%s)", path,
+                         s->device->backend->name);
+    }
+    char why[512];
+    snprintf(why, sizeof why, "%.500s", cr_error_message());
+    if (s->config->train.deterministic && !anew) return refuse(why);
+    cr_error_clear();
+    cr_log(CR_LOG_WARN, "%s: chosen anew", why);
+    return CR_OK;
+}
+
+cr_status cr_session_costs(struct cr_session *s, const struct cr_session_options *o) {
+    char      path[CR_PATH_MAX], *file = NULL;
+    cr_status status = CR_OK;
+    if (s->device->backend->async && s->config->train.measure) {
+        CR_TRY(cr_costs_path(s->device, &file));
+        status = cr_costs_open(s->device, file, &s->costs);
+        cr_free(file);
+        CR_TRY(status);
+    }
+    if (!o->costs_from) return CR_OK;
+    CR_TRY(cr_path_join(path, o->costs_from, "costs.txt"));
+    return access(path, F_OK) == 0 ? pin(s, path, o->costs_anew) : CR_OK;
+}
+
+struct cr_target cr_session_target(struct cr_session *s) {
+    return s->costs ? cr_costs_target(s->costs) : cr_device_target(s->device);
+}

@@ -1,0 +1,182 @@
+/* verify_gates.c: bounds of fused ops, second part: gradients that pass where a pre-activation is above 0, and bit masks. */
+#include "verify.h"
+
+#include <float.h>
+#include <math.h>
+
+static const struct cr_tensor *tensor_of(const struct cr_program *p, int id) { return &p->tensor[id]; }
+static bool                    is_float(double x) { return (double)(float)x == x; }
+
+struct cr_verify_gates cr_verify_gates_of(const struct cr_verify_values *v, int x, int y, int act) {
+    struct cr_verify_gates g = {.slot = x, .x = v->in[x], .C = tensor_of(v->original, v->op->in[x])->dim[3],
+                      .is_f64 = tensor_of(v->original, v->op->in[x])->dtype == CR_F64};
+    if (act >= 0 && v->op->in[act] >= 0) g.act = v->in[act];
+    if (y < 0 || v->op->in[y] < 0) return g;
+    if (tensor_of(v->original, v->op->in[y])->dtype == CR_U8) g.bits = v->in[y];
+    else g.y = v->in[y];
+    return g;
+}
+
+static enum cr_verify_gate sign(double pre, double error) {
+    if (fabs(pre) <= error && error > 0) return CR_VERIFY_UNSURE;
+    return pre > 0 ? CR_VERIFY_OPEN : CR_VERIFY_CLOSED;
+}
+
+/* A row may compute (x - mean)*rstd*gamma + beta as it stands, or make scale and bias first. */
+static enum cr_verify_gate bn_gate(const struct cr_verify_gates *g, int64_t i, int64_t c) {
+    const double mean = g->saved[c], rstd = g->saved[g->C + c], d = g->x[i] - mean, scale = rstd * g->gamma[c];
+    const double pre = d * rstd * g->gamma[c] + g->beta[c], bias = g->beta[c] - mean * scale;
+    const bool   exact = is_float(d) && is_float(d * rstd) && is_float(d * rstd * g->gamma[c]) && is_float(pre) && is_float(scale) &&
+                       is_float(d * scale) && is_float(mean * scale) && is_float(bias) && is_float(g->x[i] * scale);
+    const double size = (fabs(g->x[i]) + fabs(mean)) * fabs(scale) + fabs(g->beta[c]);
+    return sign(pre, g->is_f64 || exact ? 0 : 2 * CR_VERIFY_AFFINE * size + (double)FLT_MIN);
+}
+
+enum cr_verify_gate cr_verify_gate_of(const struct cr_verify_gates *g, int64_t i, int64_t c) {
+    if (g->bits) return g->bits[i / 8] >> (i % 8) & 1 ? CR_VERIFY_OPEN : CR_VERIFY_CLOSED;
+    if (g->y) return g->y[i] > 0 ? CR_VERIFY_OPEN : CR_VERIFY_CLOSED;
+    if (g->act) {
+        const double scale = g->act[c], bias = g->act[g->C + c];
+        return sign(g->x[i] * scale + bias, g->is_f64 ? 0 : cr_verify_affine_error(g->x[i], scale, bias));
+    }
+    return g->gamma ? bn_gate(g, i, c) : CR_VERIFY_OPEN;
+}
+
+/* Closes gates on a gradient that was computed without them. */
+cr_status cr_verify_close_gates(const struct cr_verify_gates *g, struct cr_verify_truth *t, int slot) {
+    CR_TRY(cr_verify_array(t, slot, &t->slack[slot]));
+    double *want = t->want[slot], *A = t->scale[slot], *slack = t->slack[slot];
+    for (int64_t i = 0; i < t->elems[slot]; i++) {
+        const enum cr_verify_gate gate = cr_verify_gate_of(g, i, i % g->C);
+        if (gate == CR_VERIFY_OPEN) continue;
+        if (gate == CR_VERIFY_UNSURE) slack[i] += A[i];
+        else want[i] = A[i] = slack[i] = 0;
+    }
+    return CR_OK;
+}
+
+/* ---- BN gradients: g is dy, or what a pooling hands back, where the gate is open ---- */
+
+/* Magnitudes of g before the gate. */
+static cr_status pool_magnitudes(const struct cr_verify_values *v, int dy, int index, int x, double **out) {
+    const struct cr_conv_attr *a  = &v->op->attr.conv;
+    const struct cr_tensor    *tx = tensor_of(v->original, v->op->in[x]), *ty = tensor_of(v->original, v->op->in[dy]);
+    const int64_t              C = tx->dim[3], P = ty->dim[1], Q = ty->dim[2], n = cr_tensor_elems(ty);
+    const double              *d   = v->in[dy];
+    const uint8_t             *tap = v->in[index];
+    CR_ALLOC(*out, (size_t)cr_tensor_elems(tx));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t h = i / C / Q % P * a->stride - a->pad + tap[i] / a->window, w = i / C % Q * a->stride - a->pad + tap[i] % a->window;
+        if (h < 0 || h >= tx->dim[1] || w < 0 || w >= tx->dim[2]) continue;
+        (*out)[((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C] += fabs(d[i]);
+    }
+    return CR_OK;
+}
+
+static double or_zero(double x) { return isfinite(x) ? x : 0; }
+
+static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_truth *t, const struct cr_verify_gates *g,
+                           const double *G, const double *saved) {
+    const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
+    CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t             c    = i % C;
+        const enum cr_verify_gate gate = cr_verify_gate_of(g, i, c);
+        const double              size = fabs(G[i]), factor = (fabs(g->x[i]) + fabs(saved[c])) * fabs(saved[C + c]);
+        if (gate == CR_VERIFY_CLOSED) continue;
+        t->scale[0][c] += size;
+        t->scale[0][C + c] += size * factor;
+        if (gate != CR_VERIFY_UNSURE) continue;
+        t->slack[0][c] += size;
+        t->slack[0][C + c] += size * factor;
+    }
+    for (int64_t c = 0; c < 2 * C; c++) {
+        t->scale[0][c] = or_zero(t->scale[0][c]);
+        t->slack[0][c] = or_zero(t->slack[0][c]);
+    }
+    return CR_OK;
+}
+
+static cr_status grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *t, const struct cr_verify_gates *g,
+                            const double *G, const double *coef) {
+    const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
+    CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t             c    = i % C;
+        const enum cr_verify_gate gate = cr_verify_gate_of(g, i, c);
+        const double              part = gate == CR_VERIFY_CLOSED ? 0 : fabs(coef[c] * G[i]);
+        t->scale[0][i] = or_zero(part + fabs(coef[C + c] * g->x[i]) + fabs(coef[2 * C + c]));
+        t->slack[0][i] = gate == CR_VERIFY_UNSURE ? or_zero(part) : 0;
+    }
+    return CR_OK;
+}
+
+cr_status cr_verify_behind_bn_grad_stats(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_bn_grad_stats_x, CR_IN_bn_grad_stats_y, CR_IN_bn_grad_stats_act);
+    return grad_sums(v, t, &g, v->in[CR_IN_bn_grad_stats_dy], v->in[CR_IN_bn_grad_stats_saved]);
+}
+
+cr_status cr_verify_behind_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_bn_grad_apply_x, CR_IN_bn_grad_apply_y, CR_IN_bn_grad_apply_act);
+    return grad_apply(v, t, &g, v->in[CR_IN_bn_grad_apply_dy], v->in[CR_IN_bn_grad_apply_coef]);
+}
+
+cr_status cr_verify_behind_pool_bn_grad_stats(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_pool_bn_grad_stats_x, CR_NONE, CR_IN_pool_bn_grad_stats_act);
+    double                      *G = NULL;
+    cr_status                    status;
+    CR_TRY_OUT(pool_magnitudes(v, CR_IN_pool_bn_grad_stats_dy, CR_IN_pool_bn_grad_stats_index, CR_IN_pool_bn_grad_stats_x, &G));
+    CR_TRY_OUT(grad_sums(v, t, &g, G, v->in[CR_IN_pool_bn_grad_stats_saved]));
+out:
+    cr_free(G);
+    return status;
+}
+
+cr_status cr_verify_behind_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_pool_bn_grad_apply_x, CR_NONE, CR_IN_pool_bn_grad_apply_act);
+    double                      *G = NULL;
+    cr_status                    status;
+    CR_TRY_OUT(pool_magnitudes(v, CR_IN_pool_bn_grad_apply_dy, CR_IN_pool_bn_grad_apply_index, CR_IN_pool_bn_grad_apply_x, &G));
+    CR_TRY_OUT(grad_apply(v, t, &g, G, v->in[CR_IN_pool_bn_grad_apply_coef]));
+out:
+    cr_free(G);
+    return status;
+}
+
+/* ---- the mask that a forward BN leaves ---- */
+
+/* Terms of x*scale + bias + add, as bn_apply sums them. */
+static bool apply_is_exact(const double *term, int terms) {
+    double sum = 0;
+    for (int k = 0; k < terms; k++) {
+        sum += term[k];
+        if (!is_float(term[k]) || !is_float(sum)) return false;
+    }
+    return true;
+}
+
+static enum cr_verify_gate apply_sign(const struct cr_verify_values *v, int64_t i, int64_t c, int64_t C) {
+    const int    *in      = v->op->in;
+    const double *x = v->in[CR_IN_bn_apply_x], *k = v->in[CR_IN_bn_apply_coef], *add = v->in[CR_IN_bn_apply_add],
+                 *ak = v->in[CR_IN_bn_apply_add_coef];
+    double term[4] = {x[i] * k[c], k[C + c], 0, 0};
+    if (in[CR_IN_bn_apply_add] >= 0) term[2] = in[CR_IN_bn_apply_add_coef] >= 0 ? add[i] * ak[c] : add[i];
+    if (in[CR_IN_bn_apply_add] >= 0 && in[CR_IN_bn_apply_add_coef] >= 0) term[3] = ak[C + c];
+    const double pre = term[0] + term[1] + term[2] + term[3];
+    if (tensor_of(v->original, in[CR_IN_bn_apply_x])->dtype == CR_F64 || apply_is_exact(term, 4)) return sign(pre, 0);
+    /* what is above 0 and rounds to 0 may have its bit or not */
+    const double size = fabs(term[0]) + fabs(term[1]) + fabs(term[2]) + fabs(term[3]);
+    return sign(pre, 2 * CR_VERIFY_AFFINE * size + cr_verify_half_ulp(tensor_of(v->original, in[CR_IN_bn_apply_x])->dtype, 0) + (double)FLT_MIN);
+}
+
+/* slack: the bits that may be either. */
+cr_status cr_verify_behind_bn_apply(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const int slot = CR_OUT_bn_apply_mask;
+    if (v->op->out[slot] < 0) return CR_OK;
+    const int64_t C = tensor_of(v->original, v->op->in[CR_IN_bn_apply_x])->dim[3];
+    CR_TRY(cr_verify_array(t, slot, &t->slack[slot]));
+    t->bits[slot] = true;
+    for (int64_t i = 0; i < 8 * t->elems[slot]; i++)
+        if (apply_sign(v, i, i % C, C) == CR_VERIFY_UNSURE) t->slack[slot][i / 8] += (double)(1u << i % 8);
+    return CR_OK;
+}

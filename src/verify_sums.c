@@ -1,0 +1,117 @@
+/* verify_sums.c: bounds of fused ops, third part: sums of what an op has just computed. */
+#include "verify.h"
+
+#include <math.h>
+
+static const struct cr_tensor *tensor_of(const struct cr_program *p, int id) { return &p->tensor[id]; }
+
+struct sums {
+    int           of, slot; /* output slots: the values, their [2, C] sums */
+    const double *x, *saved; /* of values and values*xhat; NULL: of values and their squares */
+};
+
+/* One channel's sums. Errors of the values are independent: their squares add up (noise). What always goes one way adds up
+ * itself (pull). */
+struct sum {
+    double want, scale, noise, pull, slack, rounded, roundings, factors;
+    bool   unused;
+};
+
+static void sum_add(struct sum *s, double term, double size, double factor, double value_scale, double value_slack, double half_ulp) {
+    s->want += term;
+    s->scale += size;
+    s->noise += factor * value_scale * (factor * value_scale);
+    s->pull += fabs(term);
+    s->slack += fabs(factor) * value_slack;
+    s->roundings += factor * half_ulp * (factor * half_ulp);
+    s->factors += fabs(factor);
+}
+
+static void sums_add(const struct sums *q, const struct cr_verify_truth *t, enum cr_dtype dtype, int64_t C, int64_t i, struct sum s[2]) {
+    const int64_t c = i % C;
+    const double  v = t->want[q->of][i], A = t->scale[q->of][i], slack = t->slack[q->of] ? t->slack[q->of][i] : 0;
+    const double  half_ulp = cr_verify_half_ulp(dtype, fabs(v)), r = cr_verify_stored(dtype, v);
+    sum_add(&s[0], v, fabs(v), 1, A, slack, half_ulp);
+    s[0].rounded += r;
+    if (q->saved) {
+        const double mean = q->saved[c], rstd = q->saved[C + c], xhat = (q->x[i] - mean) * rstd;
+        sum_add(&s[1], v * xhat, fabs(v) * (fabs(q->x[i]) + fabs(mean)) * fabs(rstd), xhat, A, slack, half_ulp);
+        s[1].rounded += r * xhat;
+        s[1].unused = s[1].unused || (v == 0 && !isfinite(xhat)); /* a closed gate may hide what is not a number, or not */
+    } else {
+        sum_add(&s[1], v * v, v * v, 2 * fabs(v) + slack, A, slack, half_ulp);
+        s[1].rounded += r * r;
+    }
+    if (isfinite(v) && !isfinite(r)) s[0].unused = s[1].unused = true; /* as rounded or not: infinite, or a number */
+}
+
+static double or_zero(double x) { return isfinite(x) ? x : 0; }
+
+static void sums_put(const struct sum *s, struct cr_verify_truth *t, int slot, int64_t i) {
+    t->want[slot][i]  = s->want;
+    t->scale[slot][i] = s->unused ? CR_VERIFY_UNUSED : or_zero(s->scale);
+    t->noise[slot][i] = or_zero(sqrt(s->noise));
+    t->pull[slot][i]  = or_zero(s->pull);
+    t->slack[slot][i] = or_zero(s->slack + fabs(s->rounded - s->want) + CR_VERIFY_C * sqrt(s->roundings));
+}
+
+static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_truth *t, struct sums q) {
+    const struct cr_tensor *values = tensor_of(v->original, v->op->out[q.of]);
+    const int64_t           C      = values->dim[3], n = t->elems[q.of];
+    struct sum             *s;
+    double                  factors = 0;
+    CR_TRY(cr_verify_array(t, q.slot, &t->noise[q.slot]));
+    CR_TRY(cr_verify_array(t, q.slot, &t->pull[q.slot]));
+    CR_TRY(cr_verify_array(t, q.slot, &t->slack[q.slot]));
+    CR_ALLOC(s, (size_t)(2 * C));
+    for (int64_t i = 0; i < n; i++) sums_add(&q, t, values->dtype, C, i, s + 2 * (i % C));
+    for (int64_t c = 0; c < C; c++)
+        for (int k = 0; k < 2; k++) {
+            sums_put(&s[2 * c + k], t, q.slot, k * C + c);
+            factors = fmax(factors, or_zero(s[2 * c + k].factors));
+        }
+    t->noise_terms[q.slot] = t->terms[q.of];
+    t->tiny[q.slot] += t->tiny[q.of] * factors;
+    cr_free(s);
+    return CR_OK;
+}
+
+cr_status cr_verify_behind_conv(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    return v->op->out[CR_OUT_conv_stats] < 0 ? CR_OK : take_sums(v, t, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_stats});
+}
+
+cr_status cr_verify_behind_dgrad(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    if (v->op->in[CR_IN_conv_dgrad_bn_x] < 0) return CR_OK;
+    struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_conv_dgrad_bn_x, CR_NONE, CR_NONE);
+    g.saved        = v->in[CR_IN_conv_dgrad_saved];
+    g.gamma        = v->in[CR_IN_conv_dgrad_gamma];
+    g.beta         = v->in[CR_IN_conv_dgrad_beta];
+    CR_TRY(cr_verify_close_gates(&g, t, CR_OUT_conv_dgrad_dx));
+    if (v->op->out[CR_OUT_conv_dgrad_dstats] < 0) return CR_OK;
+    return take_sums(v, t, (struct sums){CR_OUT_conv_dgrad_dx, CR_OUT_conv_dgrad_dstats, g.x, g.saved});
+}
+
+cr_status cr_verify_behind_conv_grad(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const bool after_block = v->op->in[CR_IN_conv_grad_bn_x] >= 0; /* x is the activation then */
+    if (v->op->out[CR_OUT_conv_grad_dx] < 0 || v->op->in[CR_IN_conv_grad_saved] < 0) return CR_OK;
+    const struct cr_verify_gates g = after_block ? cr_verify_gates_of(v, CR_IN_conv_grad_x, CR_IN_conv_grad_x, CR_NONE)
+                                       : cr_verify_gates_of(v, CR_IN_conv_grad_x, CR_NONE, CR_IN_conv_grad_coef);
+    CR_TRY(cr_verify_close_gates(&g, t, CR_OUT_conv_grad_dx));
+    if (v->op->out[CR_OUT_conv_grad_dstats] < 0) return CR_OK;
+    return take_sums(v, t, (struct sums){CR_OUT_conv_grad_dx, CR_OUT_conv_grad_dstats,
+                                         v->in[after_block ? CR_IN_conv_grad_bn_x : CR_IN_conv_grad_x], v->in[CR_IN_conv_grad_saved]});
+}
+
+/* Without a summand dx is a move: A stays 0. */
+cr_status cr_verify_behind_relu_grad(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    const struct cr_verify_gates g  = cr_verify_gates_of(v, CR_IN_relu_grad_dy, CR_IN_relu_grad_y, CR_NONE);
+    const double      *dy = v->in[CR_IN_relu_grad_dy], *add = v->op->in[CR_IN_relu_grad_add] < 0 ? NULL : v->in[CR_IN_relu_grad_add];
+    for (int64_t i = 0; add && i < t->elems[CR_OUT_relu_grad_dx]; i++)
+        if (cr_verify_gate_of(&g, i, i % g.C) == CR_VERIFY_OPEN) t->scale[CR_OUT_relu_grad_dx][i] = or_zero(fabs(dy[i]) + fabs(add[i]));
+    if (v->op->out[CR_OUT_relu_grad_dstats] >= 0)
+        CR_TRY(take_sums(v, t, (struct sums){CR_OUT_relu_grad_dx, CR_OUT_relu_grad_dstats, v->in[CR_IN_relu_grad_bn_x],
+                                             v->in[CR_IN_relu_grad_saved]}));
+    if (v->op->out[CR_OUT_relu_grad_dstats2] < 0) return CR_OK;
+    return take_sums(v, t, (struct sums){CR_OUT_relu_grad_dx, CR_OUT_relu_grad_dstats2, v->in[CR_IN_relu_grad_bn2_x],
+                                         v->in[CR_IN_relu_grad_saved2]});
+}

@@ -1,0 +1,197 @@
+/* checkops_fused.c: cases of fused ops: what ops do besides while they read and write, in the combinations that programs use.
+ * Channels are those of the shipped nets and what lies beside them; bit masks want multiples of 8. */
+#include "checkops.h"
+
+struct shape {
+    int64_t N, H, W, C, K;
+    int     window, stride, pad;
+    bool    big;
+};
+static const struct shape convs[] = {
+    {1, 1, 1, 8, 8, 1, 1, 0, false},       {2, 5, 4, 8, 16, 3, 1, 1, false},      {2, 7, 7, 16, 8, 1, 2, 0, false},
+    {1, 6, 5, 16, 16, 3, 2, 1, false},     {1, 3, 3, 3, 7, 3, 1, 1, false},       {2, 4, 4, 72, 24, 1, 1, 0, false},
+    {1, 5, 7, 64, 64, 1, 1, 0, false},     {3, 7, 7, 32, 64, 3, 1, 1, false},     {1, 9, 9, 64, 32, 3, 2, 1, false},
+    {2, 3, 3, 72, 72, 3, 1, 1, false},     {1, 13, 11, 16, 16, 3, 1, 1, false},   {1, 5, 6, 16, 8, 4, 1, 0, false},
+    {1, 17, 15, 8, 128, 1, 1, 0, false},
+    {4, 32, 32, 16, 16, 3, 1, 1, true},    {3, 32, 32, 16, 32, 3, 2, 1, true},    {4, 16, 16, 32, 32, 3, 1, 1, true},
+    {2, 16, 16, 32, 64, 3, 2, 1, true},    {4, 8, 8, 64, 64, 3, 1, 1, true},      {2, 16, 16, 32, 64, 1, 2, 0, true},
+    {2, 14, 14, 64, 256, 1, 1, 0, true},   {2, 14, 14, 256, 64, 1, 1, 0, true},   {1, 14, 14, 256, 128, 1, 1, 0, true},
+    {1, 14, 14, 128, 512, 1, 1, 0, true},  {1, 14, 14, 512, 128, 1, 1, 0, true},  {2, 14, 14, 64, 64, 3, 1, 1, true},
+    {1, 14, 14, 128, 128, 3, 1, 1, true},  {1, 14, 14, 128, 128, 3, 2, 1, true},  {1, 7, 7, 256, 256, 3, 1, 1, true},
+    {2, 14, 14, 64, 128, 1, 2, 0, true},   {1, 14, 14, 256, 512, 1, 2, 0, true},  {2, 13, 7, 72, 136, 1, 1, 0, true},
+    {1, 7, 7, 256, 1024, 1, 1, 0, true},   {1, 7, 7, 1024, 256, 1, 1, 0, true},   {1, 35, 35, 16, 64, 4, 1, 0, true},
+};
+static const struct shape images[] = {
+    {1, 1, 1, 8, 0, 0, 0, 0, false},    {1, 1, 1, 3, 0, 0, 0, 0, false},    {2, 3, 5, 16, 0, 0, 0, 0, false},
+    {1, 7, 7, 24, 0, 0, 0, 0, false},   {3, 5, 3, 64, 0, 0, 0, 0, false},   {1, 3, 3, 72, 0, 0, 0, 0, false},
+    {5, 1, 1, 7, 0, 0, 0, 0, false},    {1, 1, 31, 32, 0, 0, 0, 0, false},  {2, 2, 1, 1000, 0, 0, 0, 0, false},
+    {1, 1, 241, 8, 0, 0, 0, 0, true},   {2, 32, 32, 16, 0, 0, 0, 0, true},  {3, 16, 16, 32, 0, 0, 0, 0, true},
+    {4, 8, 8, 64, 0, 0, 0, 0, true},    {1, 28, 28, 128, 0, 0, 0, 0, true}, {2, 14, 14, 256, 0, 0, 0, 0, true},
+    {2, 7, 7, 512, 0, 0, 0, 0, true},   {1, 4, 4, 2048, 0, 0, 0, 0, true},  {1, 56, 56, 64, 0, 0, 0, 0, true},
+};
+static const struct shape pools[] = {
+    {1, 2, 2, 3, 0, 2, 2, 0, false},  {2, 5, 4, 7, 0, 3, 2, 1, false},   {1, 7, 7, 16, 0, 3, 2, 1, false},
+    {2, 6, 6, 24, 0, 2, 1, 0, false}, {1, 8, 5, 8, 0, 3, 1, 1, false},   {1, 9, 9, 72, 0, 5, 3, 2, false},
+    {1, 12, 10, 64, 0, 3, 2, 1, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
+};
+static const struct shape pictures[] = { /* even sides: space to depth */
+    {1, 2, 2, 3, 0, 0, 0, 0, false},   {2, 4, 6, 3, 0, 0, 0, 0, false},  {3, 10, 8, 3, 0, 0, 0, 0, false},
+    {1, 34, 26, 3, 0, 0, 0, 0, false}, {2, 64, 64, 3, 0, 0, 0, 0, true}, {1, 224, 224, 3, 0, 0, 0, 0, true},
+};
+static const struct shape stems[] = { /* K filters */
+    {1, 1, 1, 1, 1, 0, 0, 0, false}, {1, 1, 1, 1, 7, 0, 0, 0, false}, {1, 1, 1, 1, 16, 0, 0, 0, false}, {1, 1, 1, 1, 64, 0, 0, 0, true},
+};
+
+struct table {
+    const struct shape *shape;
+    size_t              shapes;
+};
+#define TABLE(name) (struct table){name, CR_COUNT(name)}
+#define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
+
+static struct checkops_case case_of(const struct shape *t, enum cr_op_kind kind, unsigned flags) {
+    return (struct checkops_case){.kind = kind, .N = t->N, .H = t->H, .W = t->W, .C = t->C, .K = t->K, .window = t->window,
+                                  .stride = t->stride, .pad = t->pad, .flags = flags, .real = CR_F32, .big = t->big};
+}
+
+static void list(struct checkops_list *out, enum cr_op_kind kind, struct table table, const unsigned *flags, size_t variants) {
+    for (size_t i = 0; i < table.shapes; i++)
+        for (size_t v = 0; v < variants; v++) {
+            const struct checkops_case c = case_of(&table.shape[i], kind, flags[v]);
+            if (c.flags & CHECKOPS_BITS && c.C % 8) continue;
+            if (c.big && out->extent == CHECKOPS_WIDE) continue; /* only the reference takes them there, and small ones show as much */
+            checkops_list_add_types(out, &c, i);
+        }
+}
+
+/* What programs of the shipped nets ask of conv_grad: a convolution inside a block reads act(x), one at its beginning the
+ * activation that the block before left; the first of a net has no dx. */
+#define INNER (CHECKOPS_THROUGH | CHECKOPS_COEF | CHECKOPS_BN)
+#define FIRST (CHECKOPS_THROUGH | CHECKOPS_BN)
+
+static void list_convs(struct checkops_list *out) {
+    list(out, CR_OP_conv, TABLE(convs),
+         FLAGS(CHECKOPS_STATS, CHECKOPS_COEF, CHECKOPS_COEF | CHECKOPS_STATS, CHECKOPS_COEF | CHECKOPS_COEF_HALF | CHECKOPS_STATS,
+               CHECKOPS_COEF | CHECKOPS_COEF_HALF, CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD,
+               CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU));
+    list(out, CR_OP_conv_wgrad, TABLE(convs),
+         FLAGS(CHECKOPS_COEF, CHECKOPS_COEF | CHECKOPS_ACCUMULATE, CHECKOPS_COEF | CHECKOPS_COEF_HALF,
+               CHECKOPS_COEF | CHECKOPS_COEF_HALF | CHECKOPS_ACCUMULATE));
+    list(out, CR_OP_conv_dgrad, TABLE(convs), FLAGS(CHECKOPS_ADD, CHECKOPS_BN, CHECKOPS_BN | CHECKOPS_ADD));
+    list(out, CR_OP_conv_grad, TABLE(convs),
+         FLAGS(0, CHECKOPS_ACCUMULATE, CHECKOPS_ADD, CHECKOPS_COEF, CHECKOPS_THROUGH, CHECKOPS_THROUGH | CHECKOPS_ADD,
+               CHECKOPS_THROUGH | CHECKOPS_COEF, CHECKOPS_COEF | CHECKOPS_BN, INNER, INNER | CHECKOPS_ACCUMULATE, INNER | CHECKOPS_ADD,
+               CHECKOPS_BN | CHECKOPS_ADD, FIRST, FIRST | CHECKOPS_ADD, FIRST | CHECKOPS_ADD | CHECKOPS_ACCUMULATE,
+               CHECKOPS_THROUGH | CHECKOPS_NO_DX, CHECKOPS_THROUGH | CHECKOPS_COEF | CHECKOPS_NO_DX));
+}
+
+static void list_pointwise(struct checkops_list *out) {
+    list(out, CR_OP_bn_apply, TABLE(images),
+         FLAGS(CHECKOPS_RELU | CHECKOPS_BITS, CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS,
+               CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_ADD_COEF | CHECKOPS_BITS));
+    list(out, CR_OP_relu_grad, TABLE(images),
+         FLAGS(CHECKOPS_BITS, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_BITS, CHECKOPS_BN, CHECKOPS_BN | CHECKOPS_BITS,
+               CHECKOPS_BN | CHECKOPS_BN2, CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS, CHECKOPS_ADD | CHECKOPS_BN,
+               CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BITS, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2,
+               CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS));
+    list(out, CR_OP_bn_grad_stats, TABLE(images), FLAGS(CHECKOPS_MASK | CHECKOPS_BITS, CHECKOPS_ACT));
+    list(out, CR_OP_bn_grad_apply, TABLE(images), FLAGS(CHECKOPS_MASK | CHECKOPS_BITS, CHECKOPS_ACT));
+}
+
+/* The copy is in the program's type, though all else is f32. */
+static void list_coef_copies(struct checkops_list *out) {
+    static const enum cr_dtype types[] = {CR_F32, CR_F64, CR_F16, CR_BF16};
+    for (size_t i = 0; i < CR_COUNT(images); i++)
+        for (size_t t = 0; t < CR_COUNT(types); t++) {
+            struct checkops_case c = case_of(&images[i], CR_OP_bn_finalize, CHECKOPS_COEF_HALF);
+            c.real                 = types[t];
+            if ((t < 2 && i > 3) || (c.big && out->extent == CHECKOPS_WIDE)) continue;
+            checkops_list_add(out, &c);
+        }
+}
+
+void checkops_list_fused(struct checkops_list *out) {
+    list_convs(out);
+    list_pointwise(out);
+    list_coef_copies(out);
+    list(out, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_COEF, CHECKOPS_COEF | CHECKOPS_NO_INDEX));
+    list(out, CR_OP_pool_bn_grad_stats, TABLE(pools), FLAGS(0));
+    list(out, CR_OP_pool_bn_grad_apply, TABLE(pools), FLAGS(0));
+    list(out, CR_OP_normalize, TABLE(pictures), FLAGS(CHECKOPS_S2D, CHECKOPS_S2D | CHECKOPS_BOXES));
+    list(out, CR_OP_fold_bn, TABLE(convs), FLAGS(0));
+    list(out, CR_OP_s2d_filter, TABLE(stems), FLAGS(0));
+    list(out, CR_OP_s2d_filter_grad, TABLE(stems), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0)); /* the stem's convolution, plain */
+    list(out, CR_OP_conv_wgrad, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0, CHECKOPS_ACCUMULATE));
+}
+
+/* ---- layers at full resolution, as libraries and tiles see them ---- */
+
+static const struct shape layers[] = {
+    {2, 115, 115, 16, 64, 4, 1, 0, true}, {2, 56, 56, 64, 64, 1, 1, 0, true},   {2, 56, 56, 64, 64, 3, 1, 1, true},
+    {2, 56, 56, 64, 256, 1, 1, 0, true},  {2, 56, 56, 256, 64, 1, 1, 0, true},  {2, 56, 56, 256, 128, 1, 1, 0, true},
+    {2, 56, 56, 128, 128, 3, 2, 1, true}, {2, 56, 56, 256, 512, 1, 2, 0, true}, {2, 28, 28, 128, 512, 1, 1, 0, true},
+    {2, 28, 28, 512, 128, 1, 1, 0, true}, {2, 28, 28, 128, 128, 3, 1, 1, true}, {2, 14, 14, 256, 1024, 1, 1, 0, true},
+    {2, 14, 14, 1024, 256, 1, 1, 0, true}, {2, 14, 14, 256, 256, 3, 1, 1, true}, {2, 7, 7, 512, 2048, 1, 1, 0, true},
+    {2, 7, 7, 512, 512, 3, 1, 1, true},
+};
+
+struct job {
+    enum cr_op_kind kind;
+    unsigned        flags;
+};
+static const struct job layer_jobs[] = {
+    {CR_OP_conv, CHECKOPS_STATS},
+    {CR_OP_conv, CHECKOPS_COEF | CHECKOPS_COEF_HALF | CHECKOPS_STATS},
+    {CR_OP_conv, CHECKOPS_COEF | CHECKOPS_STATS},
+    {CR_OP_conv, CHECKOPS_BIAS | CHECKOPS_RELU},
+    {CR_OP_conv, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU},
+    {CR_OP_conv_wgrad, CHECKOPS_COEF | CHECKOPS_COEF_HALF},
+    {CR_OP_conv_wgrad, CHECKOPS_COEF},
+    {CR_OP_conv_dgrad, CHECKOPS_BN},
+    {CR_OP_conv_grad, INNER},
+    {CR_OP_conv_grad, FIRST | CHECKOPS_ADD},
+};
+
+static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real) {
+    for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
+        for (size_t i = 0; i < CR_COUNT(layers); i++) {
+            struct checkops_case c = case_of(&layers[i], layer_jobs[j].kind, layer_jobs[j].flags);
+            c.N                    = N;
+            c.real                 = real;
+            checkops_list_add(out, &c);
+        }
+}
+
+void checkops_list_fused_layers(struct checkops_list *out) {
+    add_layers(out, 2, CR_F16);
+    add_layers(out, 2, CR_BF16);
+}
+
+/* ResNet-50's images, batch 256. */
+void checkops_list_fused_full_size(struct checkops_list *out) {
+    static const struct job    jobs[] = {
+        {CR_OP_bn_apply, CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS},
+        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BITS},
+        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BITS},
+        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS},
+        {CR_OP_bn_grad_stats, CHECKOPS_ACT},
+        {CR_OP_bn_grad_apply, CHECKOPS_ACT},
+    };
+    static const struct shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true}, {256, 56, 56, 256, 0, 0, 0, 0, true}};
+    static const struct shape pool = {256, 112, 112, 64, 0, 3, 2, 1, true}, picture = {256, 224, 224, 3, 0, 0, 0, 0, true};
+    static const struct job   others[] = {{CR_OP_maxpool, CHECKOPS_COEF}, {CR_OP_pool_bn_grad_stats, 0}, {CR_OP_pool_bn_grad_apply, 0},
+                                          {CR_OP_normalize, CHECKOPS_S2D}, {CR_OP_normalize, CHECKOPS_S2D | CHECKOPS_BOXES}};
+    for (size_t j = 0; j < CR_COUNT(jobs); j++)
+        for (size_t i = 0; i < CR_COUNT(images_there); i++) {
+            struct checkops_case c = case_of(&images_there[i], jobs[j].kind, jobs[j].flags);
+            c.real                 = CR_F16;
+            checkops_list_add(out, &c);
+        }
+    for (size_t j = 0; j < CR_COUNT(others); j++) {
+        struct checkops_case c = case_of(others[j].kind == CR_OP_normalize ? &picture : &pool, others[j].kind, others[j].flags);
+        c.real                 = CR_F16;
+        checkops_list_add(out, &c);
+    }
+    add_layers(out, 256, CR_F16);
+}

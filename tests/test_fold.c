@@ -1,0 +1,152 @@
+/* test_fold.c: batch normalisation folded into the filters: the folded evaluation program gives the logits of the plain one (on
+ * the reference rows), has no pass over images of its own left, and does its folding once for many batches, again when told. */
+#include "data_support.h"
+#include "exec.h"
+#include "model.h"
+#include "rng.h"
+
+enum { BATCH = 3, CLASSES = 5, SIZE = 16 };
+
+struct net {
+    struct cr_config  config;
+    struct cr_model   model;
+    struct cr_device *device;
+    struct cr_program program;
+    struct cr_memory  memory;
+    struct cr_exec   *exec;
+};
+
+static cr_status net_open(struct net *n, const char *const *overrides, int count, bool fuse) {
+    const struct cr_device_options  options = {.threads = 1, .ref_only = true};
+    const struct cr_compile_options how     = {.reuse = true, .fuse = fuse};
+    const struct cr_program        *all[]   = {&n->program};
+    *n = (struct net){0};
+    CR_TRY(cr_config_open(&n->config, NULL, overrides, count));
+    CR_TRY(cr_model_open(&n->config, CLASSES, SIZE, SIZE, &n->model));
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &n->device));
+    struct cr_target target = cr_device_target(n->device);
+    CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_EVAL, BATCH, &n->program));
+    CR_TRY(cr_compile(&n->program, &target, &how));
+    CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
+    return cr_exec_open(&n->program, &n->memory, &n->exec);
+}
+
+static void net_close(struct net *n) {
+    cr_exec_close(n->exec);
+    if (n->memory.device) cr_memory_close(&n->memory);
+    cr_program_free(&n->program);
+    cr_device_close(n->device);
+    cr_model_close(&n->model);
+    cr_config_close(&n->config);
+}
+
+/* Parameters and running statistics as after some training: nothing 0, variances positive. */
+static void fill_store(struct net *n, uint64_t seed) {
+    const struct cr_store *store = &n->model.store;
+    char                  *base  = n->memory.region[CR_REGION_STORE];
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q    = &store->param[i];
+        const enum cr_plane    in   = cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE;
+        float                 *at   = (float *)(void *)(base + cr_store_plane_offset(store, in)) + q->offset;
+        struct cr_rng          rng  = cr_rng_make(seed, CR_RNG_TEST, (uint64_t)i, 0);
+        const float            mean = q->role == CR_ROLE_VAR || q->role == CR_ROLE_GAMMA ? 1.2f : 0.1f;
+        const float            wide = q->role == CR_ROLE_CONV ? 2.0f / sqrtf((float)q->fan_in) : 0.3f;
+        for (int64_t e = 0; e < q->elems; e++) at[e] = mean * (q->role != CR_ROLE_CONV) + wide * (float)(2 * cr_rng_real(&rng) - 1);
+    }
+}
+
+static void run(struct net *n, uint64_t pictures, float *logits) {
+    uint8_t                    images[BATCH * SIZE * SIZE * 3];
+    struct cr_rng              rng  = cr_rng_make(pictures, CR_RNG_TEST, 9, 9);
+    const struct cr_step_block step = {0};
+    for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
+    CHECK_STATUS(cr_exec_feed(n->exec, images, NULL, NULL), CR_OK);
+    CHECK_STATUS(cr_exec_run(n->exec, &step), CR_OK);
+    CHECK_STATUS(cr_exec_get(n->exec, n->program.logits, logits), CR_OK);
+}
+
+static void compare(const float *a, const float *b) {
+    double largest = 0, apart = 0;
+    for (int i = 0; i < BATCH * CLASSES; i++) {
+        largest = fmax(largest, fabs((double)a[i]));
+        apart   = fmax(apart, fabs((double)a[i] - (double)b[i]));
+    }
+    CHECK(largest > 1e-3);
+    CHECK(apart <= 2e-5 * largest);
+}
+
+static int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
+    int n = 0;
+    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == kind;
+    return n;
+}
+
+static void check_net(const char *const *overrides, int count) {
+    struct net plain = {0}, folded = {0};
+    float      a[BATCH * CLASSES], b[BATCH * CLASSES];
+    CHECK_STATUS(net_open(&plain, overrides, count, false), CR_OK);
+    CHECK_STATUS(net_open(&folded, overrides, count, true), CR_OK);
+    if (plain.exec && folded.exec) {
+        fill_store(&plain, 1);
+        fill_store(&folded, 1);
+        for (uint64_t batch = 0; batch < 2; batch++) { /* the second batch finds the folded filters where they were left */
+            run(&plain, batch, a);
+            run(&folded, batch, b);
+            compare(a, b);
+        }
+        const int convs = count_kind(&plain.program, CR_OP_conv);
+        CHECK(convs > 3 && count_kind(&folded.program, CR_OP_fold_bn) == convs);
+        CHECK(count_kind(&folded.program, CR_OP_bn_apply) == 0 && count_kind(&folded.program, CR_OP_relu) == 0);
+        CHECK(count_kind(&folded.program, CR_OP_add) == 0 && count_kind(&folded.program, CR_OP_bn_coef) == 0);
+        CHECK(folded.program.once >= convs && plain.program.once == 0);
+    }
+    net_close(&plain);
+    net_close(&folded);
+}
+
+#define NET(name, ...)                                                                                                 \
+    static void name(void) {                                                                                           \
+        static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=16", "train.device=cpu", "model.arch=custom", __VA_ARGS__}; \
+        check_net(overrides, (int)CR_COUNT(overrides));                                                                \
+    }
+NET(basic_blocks, "model.block=basic", "model.depths=2,1", "model.widths=8,16", "model.stem=cifar", "model.shortcut=B")
+NET(padded_shortcuts, "model.block=basic", "model.depths=1,2", "model.widths=8,16", "model.stem=cifar", "model.shortcut=A")
+NET(bottlenecks_and_the_large_stem, "model.block=bottleneck", "model.depths=1,2", "model.widths=8,8", "model.stem=imagenet", "model.shortcut=B")
+
+static const char *const small[] = {"data.kind=synthetic", "data.image_size=16", "train.device=cpu", "model.arch=custom",
+                                    "model.block=basic", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar"};
+
+static void folding_is_done_once_until_told(void) {
+    struct net n;
+    float      first[BATCH * CLASSES], stale[BATCH * CLASSES], fresh[BATCH * CLASSES], want[BATCH * CLASSES];
+    REQUIRE_OK(net_open(&n, small, (int)CR_COUNT(small), true));
+    fill_store(&n, 1);
+    run(&n, 0, first);
+    fill_store(&n, 2);
+    run(&n, 0, stale);
+    cr_exec_refresh(n.exec);
+    run(&n, 0, fresh);
+    CHECK(memcmp(stale, fresh, sizeof stale) != 0);
+    net_close(&n);
+    REQUIRE_OK(net_open(&n, small, (int)CR_COUNT(small), false));
+    fill_store(&n, 2);
+    run(&n, 0, want);
+    compare(want, fresh);
+    net_close(&n);
+}
+
+static void poisoned_memory_changes_nothing(void) {
+    struct net n;
+    float      a[BATCH * CLASSES], b[BATCH * CLASSES];
+    REQUIRE_OK(net_open(&n, small, (int)CR_COUNT(small), true));
+    fill_store(&n, 1);
+    run(&n, 0, a);
+    REQUIRE_OK(cr_exec_poison(n.exec));
+    run(&n, 1, b);
+    run(&n, 0, b);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    net_close(&n);
+}
+
+TESTS(CASE(basic_blocks), CASE(padded_shortcuts), CASE(bottlenecks_and_the_large_stem), CASE(folding_is_done_once_until_told),
+      CASE(poisoned_memory_changes_nothing))
