@@ -86,7 +86,7 @@ static inline bool cudnn_adds_in_place(const struct cudnn_conv_key *k) {
 
 /* ---- plans ---- */
 
-enum { CR_CUDNN_CANDIDATES = 6 };
+enum { CR_CUDNN_CANDIDATES = 4 };
 
 struct cudnn_conv_plans {
     struct cudnn_conv_key key;

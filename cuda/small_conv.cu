@@ -12,8 +12,10 @@ namespace {
 
 /* How a shape is cut: I pictures of TH output rows a tile, NT columns of 8 and MT groups of 16 pixels a warp at a time. */
 template <class S> struct cut {
-    enum { TH = S::P == 32 ? 16 : 8, I = 1, NT = S::K == 16 ? 2 : 4, ROWS = TH * S::P / 16, NW = S::K / (8 * NT), MW = WARPS / NW };
-    enum { MT = ROWS / MW >= 4 ? 4 : ROWS / MW >= 2 ? 2 : 1, TILES = S::P / TH };
+    enum { WARPS = 8, TH = S::P == 32 ? 16 : 8, RESIDENT = 2 };
+    enum { THREADS = WARPS * CK_WARP, I = 1, ROWS = TH * S::P / 16, NT = S::K == 16 ? 2 : ROWS * S::K / 32 >= WARPS ? 4 : 2 };
+    enum { NW = S::K / (8 * NT), MW = WARPS / NW, MT = ROWS / MW, TILES = S::P / TH };
+    static_assert(MW * MT == ROWS, "each warp has as much");
 };
 
 struct forward_args {
@@ -26,20 +28,18 @@ struct forward_args {
 };
 
 /* Filters to shared memory, one row a channel k, in column order. */
-template <class S, int NT, int PITCH, typename T> __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
-    constexpr int CHUNKS = S::C / 8;
-    const int     c = (int)threadIdx.x % CHUNKS * 8;
-    for (int k = (int)threadIdx.x / CHUNKS; k < S::K; k += THREADS / CHUNKS)
+template <class S, int NT, int PITCH, int THREADS, typename T> __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+    constexpr int CHUNKS = S::TAPS * S::C / 8;
 #pragma unroll
-        for (int tap = 0; tap < S::TAPS; tap++)
-            copy_async(to + (uint32_t)(column_of<NT>(k) * PITCH + (tap * S::C + c) * 2), w + (k * S::TAPS + tap) * S::C + c, true);
+    for (int v = (int)threadIdx.x; v < S::K * CHUNKS; v += THREADS)
+        copy_async(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
 }
 
 template <class S> struct forward_memory {
     using D = cut<S>;
-    using X = input_tile<S, D::I, D::TH, S::C>;
-    enum { W_PITCH = S::TAPS * S::C * 2 + 16, W_AT = 0, X_AT = S::K * W_PITCH };
-    enum { SUMS_AT = X_AT + X::BYTES > SUMS_ROOM ? X_AT + X::BYTES : (int)SUMS_ROOM, BYTES = SUMS_AT + WARPS * 2 * S::K * 4 };
+    using X = input_tile<S, D::I, D::TH, S::C, D::THREADS>;
+    enum { W_PITCH = S::TAPS * S::C * 2 + 16, W_AT = 0, X_AT = S::K * W_PITCH, SUMS_ROOM = D::WARPS * 2 * S::K * 8 };
+    enum { SUMS_AT = X_AT + X::BYTES > SUMS_ROOM ? X_AT + X::BYTES : (int)SUMS_ROOM, BYTES = SUMS_AT + D::WARPS * 2 * S::K * 4 };
 };
 
 /* Rounds `half` of a group of 16 pixels x 8*NT columns, and sums what was rounded. */
@@ -62,17 +62,17 @@ __device__ __forceinline__ piece<NT> forward_round(const float (&acc)[NT][4], in
 
 /* The block's sums, once it has multiplied its last tile: written and announced before that tile is stored, whose way to
  * memory nobody then waits for. */
-template <int NT, int K>
+template <int NT, int K, int WARPS>
 __device__ __forceinline__ void forward_sums(const forward_args &a, float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0,
                                              bool *last) {
     sums_flush<NT, K>(first, second, rows, n0);
     __syncthreads();
-    sums_write<K>(rows, a.partial, (int)blockIdx.x);
+    sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
     __syncthreads();
     if (threadIdx.x == 0) *last = ticket(a.counter, gridDim.x);
 }
 
-template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) forward_kernel(forward_args a) {
+template <class S, typename T> __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_kernel(forward_args a) {
     using M = forward_memory<S>;
     using D = typename M::D;
     using X = typename M::X;
@@ -84,18 +84,19 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) for
     float          first[2 * D::NT] = {}, second[2 * D::NT] = {};
     const uint32_t b0 = base + (uint32_t)((n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    begin_after_last();
-    filter_issue<S, D::NT, M::W_PITCH>(base, (const T *)a.w);
     tile_margin<X>(xs);
-    for (int i = (int)threadIdx.x; i < WARPS * 2 * S::K; i += THREADS) rows[i] = 0;
+    for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
+    begin_after_last();
+    filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
 
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int64_t image = job / D::TILES;
         const int     y0    = (int)(job % D::TILES) * D::TH;
         const T      *x     = (const T *)a.x + image * S::H * S::H * S::C;
         tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1);
-        if (!a.coef) copy_wait();
-        if (a.coef) tile_act<X, T>(xs, a.coef, S::C, input_row<S>(y0), 1);
+        copy_group();
+        if (!a.coef) copy_wait_group<0>();
+        if (a.coef) tile_act<X, 0, T>(xs, a.coef, S::C, input_row<S>(y0), 1);
         __syncthreads();
         const int m0 = warp / D::NW * D::MT;
         uint32_t  at[D::MT];
@@ -130,7 +131,7 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) for
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, a.stats, first, second);
-        if (a.stats && job + gridDim.x >= a.N * D::TILES) forward_sums<D::NT, S::K>(a, first, second, rows, n0, &last);
+        if (a.stats && job + gridDim.x >= a.N * D::TILES) forward_sums<D::NT, S::K, D::WARPS>(a, first, second, rows, n0, &last);
         T *y = (T *)a.y + ((image * S::P + y0) * S::P + m0 * 16 + lane / 4) * S::K + n0 + lane % 4 * 2 * D::NT;
 #pragma unroll
         for (int m = 0; m < D::MT; m++)
@@ -138,7 +139,7 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) for
             for (int half = 0; half < 2; half++) piece_store<D::NT>(y + (m * 16 + half * 8) * S::K, out[m][half]);
         __syncthreads();
     }
-    if (a.stats && last) sums_finish<S::K>(a.partial, (int)gridDim.x, a.stats, reinterpret_cast<double *>(memory));
+    if (a.stats && last) sums_finish<S::K, D::WARPS>(a.partial, (int)gridDim.x, a.stats, reinterpret_cast<double *>(memory));
 }
 
 /* ---- the stem: 3 -> 16 channels ------------------------------------------------------------------------------------------ */
@@ -153,6 +154,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
     __shared__ bool               last;
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     float     first[2 * NT] = {}, second[2 * NT] = {};
+    for (int i = (int)threadIdx.x; i < WARPS * 2 * STEM_K; i += THREADS) rows[i] = 0;
     begin_after_last();
     for (int i = (int)threadIdx.x; i < STEM_K * 48; i += THREADS) { /* [k][r][4 columns][4 channels] */
         const int k = i / 48, r = i / 16 % 3, s = i / 4 % 4, c = i % 4;
@@ -160,7 +162,6 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
         if (s < 3 && c < 3) v = ((const uint16_t *)a.w)[((k * 3 + r) * 3 + s) * 3 + c];
         *reinterpret_cast<uint16_t *>(filter + column_of<NT>(k) * W_PITCH + i % 48 * 2) = v;
     }
-    for (int i = (int)threadIdx.x; i < WARPS * 2 * STEM_K; i += THREADS) rows[i] = 0;
     const uint32_t b0 = smem_address(filter) + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * W_PITCH + (lane >> 3 & 1) * 16);
     for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
         const int64_t image = job / STEM_TILES;
@@ -190,7 +191,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
         for (int m = 0; m < STEM_MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, NT>(acc[m], half, a.stats, first, second);
-        if (a.stats && job + gridDim.x >= a.N * STEM_TILES) forward_sums<NT, STEM_K>(a, first, second, rows, 0, &last);
+        if (a.stats && job + gridDim.x >= a.N * STEM_TILES) forward_sums<NT, STEM_K, WARPS>(a, first, second, rows, 0, &last);
         T *y = (T *)a.y + ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * STEM_K + lane % 4 * 2 * NT;
 #pragma unroll
         for (int m = 0; m < STEM_MT; m++)
@@ -198,7 +199,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
             for (int half = 0; half < 2; half++) piece_store<NT>(y + (m * 16 + half * 8) * STEM_K, out[m][half]);
         __syncthreads();
     }
-    if (a.stats && last) sums_finish<STEM_K>(a.partial, (int)gridDim.x, a.stats, reinterpret_cast<double *>(tile));
+    if (a.stats && last) sums_finish<STEM_K, WARPS>(a.partial, (int)gridDim.x, a.stats, reinterpret_cast<double *>(tile));
 }
 
 /* ---- the host's side ---------------------------------------------------------------------------------------------------- */
@@ -207,13 +208,14 @@ enum { RESIDENT = 2 /* blocks a multiprocessor, at most */ };
 
 template <class S, typename T> cudaError_t forward_run(const forward_args &a, int multiprocessors, cudaStream_t stream) {
     using M = forward_memory<S>;
-    constexpr int     fit    = (int)(232448 / (M::BYTES + 1024)), each = fit < RESIDENT ? fit : RESIDENT;
-    const unsigned    blocks = ck_blocks(a.N * M::D::TILES, 1, (int64_t)multiprocessors * each);
-    return launch(forward_kernel<S, T>, a, blocks, M::BYTES, false, stream);
+    using D = typename M::D;
+    static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + 1024) * D::RESIDENT <= 233472, "so many fit");
+    const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
+    return launch(forward_kernel<S, T>, a, blocks, D::THREADS, M::BYTES, stream);
 }
 
 template <typename T> cudaError_t stem_run(const forward_args &a, int multiprocessors, cudaStream_t stream) {
-    return launch(stem_kernel<T>, a, ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT), 0, false, stream);
+    return launch(stem_kernel<T>, a, ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT), THREADS, 0, stream);
 }
 
 template <typename T>

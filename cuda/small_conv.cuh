@@ -13,8 +13,13 @@
 
 namespace small {
 
+/* Blocks have 8 warps where nothing else is said. */
 enum { WARPS = 8, THREADS = WARPS * CK_WARP };
 
+/* A barrier of the THREADS threads of a block that share barrier ID; 0 is that of __syncthreads(). */
+template <int ID, int THREADS> __device__ __forceinline__ void meet() {
+    asm volatile("bar.sync %0, %1;\n" ::"n"(ID), "n"(THREADS) : "memory");
+}
 
 template <int C_, int K_, int H_, int STRIDE_, int R_> struct shape {
     enum { C = C_, K = K_, H = H_, STRIDE = STRIDE_, R = R_, TAPS = R * R, PAD = R / 2, P = H / STRIDE };
@@ -54,7 +59,12 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool r
 __device__ __forceinline__ void copy_async_kept(uint32_t to, const void *from, bool real) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
-/* Waits for this thread's copies. */
+/* Ends a group of copies; waits until at most LATER groups of this thread are under way. */
+__device__ __forceinline__ void copy_group() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+template <int LATER> __device__ __forceinline__ void copy_wait_group() {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(LATER) : "memory");
+}
+/* Waits for all copies of this thread. */
 __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
 __device__ __forceinline__ uint4 shared_load(uint32_t address) {
@@ -80,9 +90,10 @@ __device__ __forceinline__ void begin_after_last() {
 /* ---- tiles ----------------------------------------------------------------------------------------------------------- */
 
 /* I pictures of ROWS x COLS pixels with CH channels. Column j of the picture (WIDE of them) stands in column(j); the others
- * are the margin. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its channels. */
-template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_> struct tile {
-    enum { I = I_, ROWS = ROWS_, COLS = COLS_, CH = CH_, CT = CT_, SIDE = SIDE_, STEP = STEP_, LEFT = LEFT_ };
+ * are the margin. THREADS: of them that fill it, the first of the block, or those after a multiple of their number. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its channels. */
+template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_, int THREADS_ = small::THREADS>
+struct tile {
+    enum { I = I_, THREADS = THREADS_, ROWS = ROWS_, COLS = COLS_, CH = CH_, CT = CT_, SIDE = SIDE_, STEP = STEP_, LEFT = LEFT_ };
     enum { WIDE = SIDE / STEP, PITCH = CH * 2 + 16, IMAGE = ROWS * COLS * PITCH, BYTES = I * IMAGE, CHUNKS = CH / 8 };
     enum { VECTORS = I * ROWS * WIDE * CHUNKS, MARGIN = COLS - WIDE };
     static constexpr bool HALVES = HALVES_;
@@ -94,10 +105,10 @@ template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, 
  * distances are constants. f(to, from, v, real): where it stands in the tile (bytes), in memory from the tile's first picture on
  * (elements), its number, and whether that is inside the pictures. */
 template <class L, typename F> __device__ __forceinline__ void tile_walk(int row0, int images, F f) {
-    constexpr int LINE = L::WIDE * L::CHUNKS, STEP = THREADS / LINE, LINES = L::I * L::ROWS, ROUNDS = (LINES + STEP - 1) / STEP;
-    static_assert(THREADS % LINE == 0, "a thread keeps its column");
-    const int chunk = (int)threadIdx.x % L::CHUNKS, col = (int)threadIdx.x / L::CHUNKS % L::WIDE, first = (int)threadIdx.x / LINE;
-    const int to = L::place(col + L::LEFT) * L::PITCH + chunk * 16, from = col * L::STEP * L::CT + chunk * 8;
+    constexpr int LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, LINES = L::I * L::ROWS, ROUNDS = (LINES + STEP - 1) / STEP;
+    static_assert(L::THREADS % LINE == 0, "a thread keeps its column");
+    const int thread = (int)threadIdx.x % L::THREADS, chunk = thread % L::CHUNKS, col = thread / L::CHUNKS % L::WIDE;
+    const int first = thread / LINE, to = L::place(col + L::LEFT) * L::PITCH + chunk * 16, from = col * L::STEP * L::CT + chunk * 8;
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         const int line = first + i * STEP;
@@ -105,7 +116,7 @@ template <class L, typename F> __device__ __forceinline__ void tile_walk(int row
         const int  image = L::I == 1 ? 0 : line / L::ROWS, row = L::I == 1 ? line : line % L::ROWS, h = (row0 + row) * L::STEP;
         const bool real = h >= 0 && h < L::SIDE && (L::I == 1 || image < images);
         f((uint32_t)(to + image * L::IMAGE + row * L::COLS * L::PITCH), from + (image * L::SIDE + h) * L::SIDE * L::CT,
-          (int)threadIdx.x + i * THREADS, real);
+          thread + i * L::THREADS, real);
     }
 }
 
@@ -124,7 +135,7 @@ __device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0,
 /* Zeros in the margin's columns, once: nothing else is ever written there. */
 template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
     if constexpr (L::MARGIN > 0)
-        for (int v = (int)threadIdx.x; v < L::I * L::ROWS * L::MARGIN * L::CHUNKS; v += THREADS) {
+        for (int v = (int)threadIdx.x % L::THREADS; v < L::I * L::ROWS * L::MARGIN * L::CHUNKS; v += L::THREADS) {
             const int chunk = v % L::CHUNKS, m = v / L::CHUNKS % L::MARGIN, line = v / (L::CHUNKS * L::MARGIN);
             const int col = m < L::LEFT ? m : L::WIDE + m;
             shared_store(to + (uint32_t)((line * L::COLS + L::place(col)) * L::PITCH + chunk * 16), make_uint4(0, 0, 0, 0));
@@ -140,13 +151,13 @@ template <int N> __device__ __forceinline__ void take(float (&out)[N], const flo
     }
 }
 
-/* Waits for this thread's copies, then act() of what they brought; coef: CH scales, then CH biases at coef + gap. */
-template <class L, typename T>
+/* act() of what this thread's copies brought, for which it waits, except for the LATER last groups; coef: CH scales, then CH biases at coef + gap. */
+template <class L, int LATER, typename T>
 __device__ __forceinline__ void tile_act(uint32_t at, const float *coef, int gap, int row0, int images) {
     float scale[8], bias[8];
     take(scale, coef + (int)threadIdx.x % L::CHUNKS * 8);
     take(bias, coef + gap + (int)threadIdx.x % L::CHUNKS * 8);
-    copy_wait();
+    copy_wait_group<LATER>();
     tile_walk<L>(row0, images, [&](uint32_t place, int, int, bool real) {
         if (!real) return;
         float f[8];
@@ -157,16 +168,16 @@ __device__ __forceinline__ void tile_act(uint32_t at, const float *coef, int gap
     });
 }
 
-/* Waits for this thread's copies, then dy = a*g + b*x + c, g in the tile, x in `line` as tile_issue's LINE left it; coef: a, b
+/* The same for dy = a*g + b*x + c, g in the tile, x in `line` as tile_issue's LINE left it; coef: a, b
  * and c `gap` apart. */
-template <class L, typename T>
+template <class L, int LATER, typename T>
 __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coef, int gap, int row0, int images) {
     float     a[8], b[8], c[8];
     const int first = (int)threadIdx.x % L::CHUNKS * 8;
     take(a, coef + first);
     take(b, coef + gap + first);
     take(c, coef + 2 * gap + first);
-    copy_wait();
+    copy_wait_group<LATER>();
     tile_walk<L>(row0, images, [&](uint32_t place, int, int v, bool real) {
         if (!real) return;
         float g[8], x[8];
@@ -179,10 +190,10 @@ __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const f
 }
 
 /* The convolution's input, as TH rows of output need it. */
-template <class S, int I, int TH, int CH>
+template <class S, int I, int TH, int CH, int THREADS = small::THREADS>
 using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
                         S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H, S::R == 1 ? (int)S::STRIDE : 1,
-                        S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2>;
+                        S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2, THREADS>;
 template <class S> __device__ __forceinline__ int input_row(int y0) { return S::R == 1 ? y0 : S::STRIDE * y0 - 1; }
 /* Where tap (0,0) of output pixel (y, x) of the tile stands, and tap (r,s) from there. */
 template <class S, class L> __device__ __forceinline__ int input_pixel(int y, int x) {
@@ -285,21 +296,21 @@ __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&secon
     }
 }
 
-/* The block's row of partial [blocks][2*CH]; all threads call, a barrier before. */
-template <int CH> __device__ __forceinline__ void sums_write(const float *rows, float *partial, int block) {
-    for (int i = (int)threadIdx.x; i < 2 * CH; i += THREADS) {
+/* The block's row of partial [blocks][2*CH], of `rows` [WARPS][2*CH]; its first THREADS threads call, a barrier before. factor:
+ * of the second sums, [CH], or NULL. */
+template <int CH, int WARPS> __device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
+    for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
         float s = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) s += rows[w * 2 * CH + i];
-        __stcg(partial + (int64_t)block * 2 * CH + i, s);
+        __stcg(partial + (int64_t)block * 2 * CH + i, factor && i >= CH ? s * factor[i - CH] : s);
     }
 }
 
-/* By one block: out[2*CH] = sums of the rows, in double; room: SUMS_ROOM bytes of shared memory. */
-enum { SUMS_ROOM = THREADS * 4 * 8 };
-template <int CH> __device__ __forceinline__ void sums_finish(const float *partial, int blocks, float *out, double *room) {
-    constexpr int LANES = 2 * CH / 4, SHARES = THREADS / LANES;
-    const int     lane = (int)threadIdx.x % LANES, share = (int)threadIdx.x / LANES;
+/* By one block: out[2*CH] = sums of the rows, in double; room: WARPS * 2*CH doubles. */
+template <int CH, int WARPS> __device__ __forceinline__ void sums_finish(const float *partial, int blocks, float *out, double *room) {
+    constexpr int LANES = 2 * CH / 4, THREADS = WARPS * CK_WARP, SHARES = THREADS / LANES;
+    const int     lane = (int)threadIdx.x % LANES, share = (int)threadIdx.x / LANES, warp = (int)threadIdx.x / CK_WARP;
     double        s[4] = {};
 #pragma unroll 8
     for (int b = share; b < blocks; b += SHARES) {
@@ -307,31 +318,40 @@ template <int CH> __device__ __forceinline__ void sums_finish(const float *parti
         s[0] += (double)v.x, s[1] += (double)v.y, s[2] += (double)v.z, s[3] += (double)v.w;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) room[share * 2 * CH + lane * 4 + i] = s[i];
+    for (int offset = LANES; offset < CK_WARP; offset *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
+    if ((int)threadIdx.x % CK_WARP < LANES)
+#pragma unroll
+        for (int i = 0; i < 4; i++) room[warp * 2 * CH + lane * 4 + i] = s[i];
     __syncthreads();
     for (int i = (int)threadIdx.x; i < 2 * CH; i += THREADS) {
-        double sum = 0;
-#pragma unroll 8
-        for (int k = 0; k < SHARES; k++) sum += room[k * 2 * CH + i];
-        out[i] = (float)sum;
+        double sum[WARPS];
+#pragma unroll
+        for (int k = 0; k < WARPS; k++) sum[k] = room[k * 2 * CH + i];
+#pragma unroll
+        for (int step = 1; step < WARPS; step *= 2)
+#pragma unroll
+            for (int k = 0; k < WARPS; k += 2 * step) sum[k] += sum[k + step];
+        out[i] = (float)sum[0];
     }
 }
 
 /* ---- the host's side --------------------------------------------------------------------------------------------------- */
 
-/* A launch; with `beside`, its blocks may be placed while the launch before, a kernel of ours, ends. */
+/* A launch whose blocks may be placed while the launch before ends: the kernel calls begin_after_last(). */
 template <typename Kernel, typename Args>
-cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int bytes, bool beside, cudaStream_t stream) {
+cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
     cudaLaunchAttribute attribute                         = {};
     attribute.id                                          = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim            = dim3((unsigned)blocks);
-    config.blockDim           = dim3(THREADS);
+    config.blockDim           = dim3((unsigned)threads);
     config.dynamicSmemBytes   = (size_t)bytes;
     config.stream             = stream;
     config.attrs              = &attribute;
-    config.numAttrs           = beside ? 1 : 0;
+    config.numAttrs           = 1;
     const cudaError_t error   = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return error != cudaSuccess ? error : cudaLaunchKernelEx(&config, kernel, a);
 }

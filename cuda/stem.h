@@ -1,9 +1,10 @@
-/* stem.h: the space-to-depth stem on Hopper's GPUs (compute capability 9.0 alone): stem_sm90a.cu. Conventions as kernels.h.
+/* stem.h: the space-to-depth stem on Hopper's GPUs (compute capability 9.0 alone): stem_sm90a.cu. Conventions as
+ * kernels.h.
  *
- * A convolution 4x4 of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a multiple of
- * 64.
- *   forward   y = x*w (+ bias[k]), then ReLU when `relu`;  stats[2][K] = sums of y and y^2 before y is rounded
- *   gradient  dy = g, or dy_coef[0]*g + dy_coef[1]*dy_x + dy_coef[2] rounded to the type;  dw (+)= sum over pixels of dy and x */
+ * A convolution 4x4 of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a
+ * multiple of 64. forward   y = x*w (+ bias[k]), then ReLU when `relu`;  stats[2][K] = sums of y and y^2 before y is
+ * rounded gradient  dy = g, or dy_coef[0]*g + dy_coef[1]*dy_x + dy_coef[2] rounded to the type;  dw (+)= sum over
+ * pixels of dy and x */
 #ifndef CR_STEM_H
 #define CR_STEM_H
 
@@ -29,9 +30,9 @@ struct ck_stem_grad {
     enum ck_type type;       /* of x, g, dy_x: 16 bits */
     int64_t      N, H, W, K; /* H and W of x */
     const void  *x, *g;
-    const void  *dy_x;    /* like g, or NULL */
-    const float *dy_coef; /* [3][K], with dy_x */
-    float       *dw;      /* [K][4][4][16] */
+    const void  *dy_x;       /* like g, or NULL */
+    const float *dy_coef;    /* [3][K], with dy_x */
+    float       *dw;         /* [K][4][4][16] */
     bool         accumulate; /* adds to dw */
 };
 

@@ -20,14 +20,17 @@ struct conv_params {
 
 /* Shared memory: two lines of y of each worker, stages of x, barriers. */
 enum {
-    CONV_RUN      = 8,
-    CONV_STAGE    = (CONV_RUN + SIDE - 1) * ROW_BYTES,
-    CONV_X_AT     = 2 * WORKERS * LINE_BYTES,
-    CONV_BAR_AT   = CONV_X_AT + X_STAGES * CONV_STAGE,
-    CONV_FULL     = 0, CONV_EMPTY = X_STAGES, CONV_TURN = 2 * X_STAGES, CONV_BARS = CONV_TURN + WORKERS,
-    CONV_BYTES    = CONV_BAR_AT + 8 * CONV_BARS
+    CONV_RUN    = 8,
+    CONV_STAGE  = (CONV_RUN + SIDE - 1) * ROW_BYTES,
+    CONV_X_AT   = 2 * WORKERS * LINE_BYTES,
+    CONV_BAR_AT = CONV_X_AT + X_STAGES * CONV_STAGE,
+    CONV_FULL   = 0,
+    CONV_EMPTY  = X_STAGES,
+    CONV_TURN   = 2 * X_STAGES,
+    CONV_BARS   = CONV_TURN + WORKERS,
+    CONV_BYTES  = CONV_BAR_AT + 8 * CONV_BARS
 };
-static_assert(CONV_BYTES <= SHARED_MOST && CONV_BAR_AT % 8 == 0, "fits");
+static_assert((int)CONV_BYTES <= (int)SHARED_MOST && CONV_BAR_AT % 8 == 0, "fits");
 
 #if CK_HAS_SM90A
 
@@ -40,24 +43,28 @@ static_assert(CONV_BYTES <= SHARED_MOST && CONV_BAR_AT % 8 == 0, "fits");
                  : CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48)                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 /* d[64 channels][112 pixels] (+)= a[64][16] b[16][112] */
-template <typename T> __device__ __forceinline__ void multiply_line(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep);
-template <> __device__ __forceinline__ void multiply_line<__half>(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep) {
+template <typename T>
+__device__ __forceinline__ void multiply_line(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep);
+template <>
+__device__ __forceinline__ void multiply_line<__half>(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep) {
     STEM_MULTIPLY("f16");
 }
-template <> __device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep) {
+template <>
+__device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], const uint32_t (&a)[4], uint64_t b,
+                                                             int keep) {
     STEM_MULTIPLY("bf16");
 }
 #undef STEM_MULTIPLY
 #undef STEM_D56
 
 __device__ __forceinline__ void store_turned(uint32_t to, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-                 "r"(r[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
 
-/* A worker: the filters of 64 channels in registers; a line is their product with x, channels down, pixels to the right. A thread
- * has channels lane/4 and lane/4 + 8 of its warp's 16. */
+/* A worker: the filters of 64 channels in registers; a line is their product with x, channels down, pixels to the
+ * right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, int ENDING> struct conv_worker {
     const conv_params &p;
     const int          me, warp, lane, column; /* column: first channel of the block */
@@ -70,8 +77,9 @@ template <typename T, int ENDING> struct conv_worker {
     float              sum[4]; /* of y of both channels, of y^2 */
 
     __device__ conv_worker(const conv_params &params, uint32_t shared_, int me_)
-        : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), column((int)blockIdx.y * COLUMNS),
-          shared(shared_), bar(shared_ + CONV_BAR_AT), out(shared_ + (uint32_t)(me_ * 2 * LINE_BYTES)) {
+        : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
+          column((int)blockIdx.y * COLUMNS), shared(shared_), bar(shared_ + CONV_BAR_AT),
+          out(shared_ + (uint32_t)(me_ * 2 * LINE_BYTES)) {
         const int       k  = channel();
         const uint32_t *of = static_cast<const uint32_t *>(p.w) + (int64_t)k * (TAPS * DEPTH / 2) + lane % 4;
 #pragma unroll
@@ -83,16 +91,20 @@ template <typename T, int ENDING> struct conv_worker {
         least   = p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
         sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
     }
-    __device__ __forceinline__ int  channel() const { return column + warp * 16 + lane / 4; }
-    __device__ __forceinline__ bool leads() const { return warp == 0 && lane == 0; }
+    __device__ __forceinline__ int channel() const {
+        return column + warp * 16 + lane / 4;
+    }
+    __device__ __forceinline__ bool leads() const {
+        return warp == 0 && lane == 0;
+    }
 
     __device__ __forceinline__ void multiply(uint32_t rows, turns &turn) {
-        const uint64_t x = matrices(rows, PLANE_BYTES, 128, false);
+        const matrices x(rows, PLANE_BYTES, 128);
         turn.wait();
         ck_wgmma_fence();
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++)
-            multiply_line<T>(acc, w[tap], x + (uint64_t)(tap / SIDE * (ROW_BYTES / 16) + tap % SIDE), tap > 0);
+            multiply_line<T>(acc, w[tap], x.at(tap / SIDE * ROW_BYTES + tap % SIDE * 16), tap > 0);
         ck_wgmma_commit();
         turn.pass();
         ck_wgmma_wait<0>();
@@ -181,7 +193,8 @@ template <typename T, int ENDING> struct conv_worker {
 
 #endif
 
-template <typename T, int ENDING> __global__ void __launch_bounds__(THREADS, 1) stem_conv(const __grid_constant__ conv_params p) {
+template <typename T, int ENDING>
+__global__ void __launch_bounds__(THREADS, 1) stem_conv(const __grid_constant__ conv_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory), bar = shared + CONV_BAR_AT;
@@ -196,11 +209,12 @@ template <typename T, int ENDING> __global__ void __launch_bounds__(THREADS, 1) 
     __syncthreads();
     const int group = (int)threadIdx.x / GROUP;
     if (group == 0) {
-        ck_registers_fewer<40>();
+        ck_registers_fewer<56>();
         if (threadIdx.x < LOADERS)
-            load_rows<CONV_RUN>(p.shape, p.x, (int)threadIdx.x, shared + CONV_X_AT, bar + 8 * CONV_FULL, bar + 8 * CONV_EMPTY);
+            load_rows<CONV_RUN>(p.shape, p.x, (int)threadIdx.x, shared + CONV_X_AT, bar + 8 * CONV_FULL,
+                                bar + 8 * CONV_EMPTY);
     } else {
-        ck_registers_more<232>();
+        ck_registers_more<224>();
         conv_worker<T, ENDING> worker(p, shared, group - 1);
         worker.run();
     }

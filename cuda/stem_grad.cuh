@@ -16,18 +16,23 @@ struct grad_params {
 
 /* Shared memory: lines of g (and of dy_x behind each), stages of x, barriers. */
 enum {
-    GRAD_RUN    = 4,
-    GRAD_STAGE  = (GRAD_RUN + SIDE - 1) * ROW_BYTES,
-    GRAD_LINES  = 10, /* without dy_x; with it, half as many pairs */
-    GRAD_X_AT   = GRAD_LINES * LINE_BYTES,
-    GRAD_BAR_AT = GRAD_X_AT + X_STAGES * GRAD_STAGE,
-    GRAD_FULL   = 0, GRAD_EMPTY = X_STAGES, GRAD_TURN = 2 * X_STAGES, GRAD_FULL_G = GRAD_TURN + WORKERS,
-    GRAD_EMPTY_G = GRAD_FULL_G + GRAD_LINES, GRAD_BARS = GRAD_EMPTY_G + GRAD_LINES,
-    GRAD_BYTES  = GRAD_BAR_AT + 8 * GRAD_BARS,
-    GRAD_TILE   = 32, GRAD_SUMS = SIDE * GRAD_TILE, /* sums of a thread */
-    GRAD_STEPS  = LINE / 16
+    GRAD_RUN     = 4,
+    GRAD_STAGE   = (GRAD_RUN + SIDE - 1) * ROW_BYTES,
+    GRAD_LINES   = 10, /* without dy_x; with it, half as many pairs */
+    GRAD_X_AT    = GRAD_LINES * LINE_BYTES,
+    GRAD_BAR_AT  = GRAD_X_AT + X_STAGES * GRAD_STAGE,
+    GRAD_FULL    = 0,
+    GRAD_EMPTY   = X_STAGES,
+    GRAD_TURN    = 2 * X_STAGES,
+    GRAD_FULL_G  = GRAD_TURN + WORKERS,
+    GRAD_EMPTY_G = GRAD_FULL_G + GRAD_LINES,
+    GRAD_BARS    = GRAD_EMPTY_G + GRAD_LINES,
+    GRAD_BYTES   = GRAD_BAR_AT + 8 * GRAD_BARS,
+    GRAD_TILE    = 32,
+    GRAD_SUMS    = SIDE * GRAD_TILE, /* sums of a thread */
+    GRAD_STEPS   = LINE / 16
 };
-static_assert(GRAD_BYTES <= SHARED_MOST && GRAD_BAR_AT % 8 == 0, "fits");
+static_assert((int)GRAD_BYTES <= (int)SHARED_MOST && GRAD_BAR_AT % 8 == 0, "fits");
 static_assert(GRAD_SUMS * GROUP * (int)sizeof(float) <= GRAD_X_AT, "one worker hands its sums to the other");
 
 /* Sum `i` of thread `thread` belongs to this element of a block's dw[64][4][4][16]. */
@@ -46,8 +51,12 @@ __device__ __forceinline__ void load_turned(uint32_t (&r)[4], uint32_t from) {
                  : "memory");
 }
 
-template <bool MIX> __device__ constexpr int grad_lines() { return MIX ? GRAD_LINES / 2 : GRAD_LINES; }
-template <bool MIX> __device__ constexpr int grad_line_bytes() { return MIX ? 2 * LINE_BYTES : LINE_BYTES; }
+template <bool MIX> __device__ constexpr int grad_lines() {
+    return MIX ? GRAD_LINES / 2 : GRAD_LINES;
+}
+template <bool MIX> __device__ constexpr int grad_line_bytes() {
+    return MIX ? 2 * LINE_BYTES : LINE_BYTES;
+}
 
 /* One thread: the lines of g and dy_x. */
 template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params &p, uint32_t shared, uint32_t bar) {
@@ -56,8 +65,9 @@ template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params
     place          at;
     for (; run.more(); run.next(p.shape))
         for (int i = 0; i < run.count; i++) {
-            const uint32_t full = bar + 8 * (uint32_t)(GRAD_FULL_G + at.at), to = shared + (uint32_t)(at.at * grad_line_bytes<MIX>());
-            const int      row  = run.n * p.shape.P + run.p + i;
+            const uint32_t full = bar + 8 * (uint32_t)(GRAD_FULL_G + at.at),
+                           to   = shared + (uint32_t)(at.at * grad_line_bytes<MIX>());
+            const int row       = run.n * p.shape.P + run.p + i;
             ck_mbar_wait(full + 8 * (GRAD_EMPTY_G - GRAD_FULL_G), at.parity ^ 1);
             ck_mbar_expect(full, grad_line_bytes<MIX>());
             load_line(to, &p.g, full, column, run.q, row);
@@ -66,8 +76,9 @@ template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params
         }
 }
 
-/* A worker: sums of 64 channels of dy (down) with all taps of x, for its lines. dy goes through registers; of x, a product takes
- * the rows and channels of one column of taps. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
+/* A worker: sums of 64 channels of dy (down) with all taps of x, for its lines. dy goes through registers; of x, a
+ * product takes the rows and channels of one column of taps. A thread has channels lane/4 and lane/4 + 8 of its
+ * warp's 16. */
 template <typename T, bool MIX> struct grad_worker {
     const grad_params &p;
     const int          me, warp, lane;
@@ -78,7 +89,8 @@ template <typename T, bool MIX> struct grad_worker {
     place              line;
 
     __device__ grad_worker(const grad_params &params, uint32_t shared_, int me_)
-        : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_), bar(shared_ + GRAD_BAR_AT) {
+        : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
+          bar(shared_ + GRAD_BAR_AT) {
         const int k = (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4;
 #pragma unroll
         for (int i = 0; i < 6; i++) coef[i / 2][i % 2] = MIX ? p.dy_coef[i / 2 * p.shape.K + k + i % 2 * 8] : 0.0f;
@@ -113,8 +125,6 @@ template <typename T, bool MIX> struct grad_worker {
                 mix(dy[i], x);
             }
         }
-        arrive(GRAD_EMPTY_G + line.at);
-        for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
         if (MIX && inside < LINE) {
 #pragma unroll
             for (int i = 0; i < 4 * GRAD_STEPS; i++) {
@@ -124,14 +134,16 @@ template <typename T, bool MIX> struct grad_worker {
         }
     }
     __device__ __forceinline__ void multiply(uint32_t rows, turns &turn) {
-        const uint64_t x = matrices(rows, 128, PLANE_BYTES, true);
+        const matrices x(rows, 128, PLANE_BYTES);
         turn.wait();
         ck_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < GRAD_STEPS; i++)
 #pragma unroll
-            for (int s = 0; s < SIDE; s++) ck_wgmma<T, 64>::template left<1>(acc[s], dy[i], x + (uint64_t)(i * 16 + s), 1);
+            for (int s = 0; s < SIDE; s++) ck_wgmma<T, 64>::template left<1>(acc[s], dy[i], x.at((i * 16 + s) * 16), 1);
         ck_wgmma_commit();
+        arrive(GRAD_EMPTY_G + line.at);
+        for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
         turn.pass();
         ck_wgmma_wait<0>();
 #pragma unroll
@@ -146,14 +158,18 @@ template <typename T, bool MIX> struct grad_worker {
         if (me == 1)
 #pragma unroll
             for (int i = 0; i < GRAD_SUMS; i++)
-                asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared + (uint32_t)(i * GROUP + thread) * 4), "f"(acc[i / GRAD_TILE][i % GRAD_TILE])
+                asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared + (uint32_t)(i * GROUP + thread) * 4),
+                             "f"(acc[i / GRAD_TILE][i % GRAD_TILE])
                              : "memory");
         ck_barrier(1, WORKERS * GROUP);
         if (me == 0)
 #pragma unroll
             for (int i = 0; i < GRAD_SUMS; i++) {
                 float other;
-                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(other) : "r"(shared + (uint32_t)(i * GROUP + thread) * 4) : "memory");
+                asm volatile("ld.shared.f32 %0, [%1];"
+                             : "=f"(other)
+                             : "r"(shared + (uint32_t)(i * GROUP + thread) * 4)
+                             : "memory");
                 to[i * GROUP] = acc[i / GRAD_TILE][i % GRAD_TILE] + other;
             }
     }
@@ -180,7 +196,8 @@ template <typename T, bool MIX> struct grad_worker {
 
 #endif
 
-template <typename T, bool MIX> __global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ grad_params p) {
+template <typename T, bool MIX>
+__global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ grad_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory), bar = shared + GRAD_BAR_AT;
@@ -199,13 +216,14 @@ template <typename T, bool MIX> __global__ void __launch_bounds__(THREADS, 1) st
     __syncthreads();
     const int group = (int)threadIdx.x / GROUP;
     if (group == 0) {
-        ck_registers_fewer<40>();
+        ck_registers_fewer<56>();
         if (threadIdx.x < LOADERS)
-            load_rows<GRAD_RUN>(p.shape, p.x, (int)threadIdx.x, shared + GRAD_X_AT, bar + 8 * GRAD_FULL, bar + 8 * GRAD_EMPTY);
+            load_rows<GRAD_RUN>(p.shape, p.x, (int)threadIdx.x, shared + GRAD_X_AT, bar + 8 * GRAD_FULL,
+                                bar + 8 * GRAD_EMPTY);
         else if (threadIdx.x == LOADERS)
             load_lines<MIX>(p, shared, bar);
     } else {
-        ck_registers_more<232>();
+        ck_registers_more<224>();
         grad_worker<T, MIX> worker(p, shared, group - 1);
         worker.run();
     }

@@ -1,14 +1,14 @@
 /* stem_sm90a.cu: see stem.h.
  *
- * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288; rows of x that neighbouring
- * runs share come from L2. 2*256*64 floating-point operations a pixel: about 200 a byte, so that memory and tensor cores limit both
- * alike. Roof: a copy of the same bytes.
+ * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288; rows of x that
+ * neighbouring runs share come from L2. 2*256*64 floating-point operations a pixel: about 200 a byte, so that memory
+ * and tensor cores limit both alike. Roof: a copy of the same bytes.
  *
- * One block a multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which take its channels
- * apart; lines of dy by TMA) and two workers that multiply (stem.cuh). wgmma reads the operand that stays, filters or dy, from
- * registers and x from shared memory: the forward kernel makes y turned, 64 channels x 112 pixels, the gradient kernel has a whole dw
- * of 64 channels in the registers of each worker. Sums for stats and dw go to the workspace, one set a worker or block; a second
- * kernel adds them in a fixed order. */
+ * One block a multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
+ * take its channels apart; lines of dy by TMA) and two workers that multiply (stem.cuh). wgmma reads the operand that
+ * stays, filters or dy, from registers and x from shared memory: the forward kernel makes y turned, 64 channels x 112
+ * pixels, the gradient kernel has a whole dw of 64 channels in the registers of each worker. Sums for stats and dw go
+ * to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
 #include "stem_conv.cuh"
 #include "stem_grad.cuh"
 
@@ -28,14 +28,16 @@ __device__ __forceinline__ double fold(const float *partial, int rows, int64_t w
         for (int r = 1; r < FOLD_LANES; r++) sum += part[r][threadIdx.x];
     return sum;
 }
-__global__ void __launch_bounds__(32 * FOLD_LANES) stem_stats(const float *partial, int rows, int64_t width, float *stats) {
+__global__ void __launch_bounds__(32 * FOLD_LANES)
+    stem_stats(const float *partial, int rows, int64_t width, float *stats) {
     const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
     const double  sum    = fold(partial, rows, width, column);
     if (threadIdx.y == 0) stats[column] = (float)sum;
 }
-__global__ void __launch_bounds__(32 * FOLD_LANES) stem_dw(const float *partial, int rows, int64_t width, float *dw, bool accumulate) {
+__global__ void __launch_bounds__(32 * FOLD_LANES)
+    stem_dw(const float *partial, int rows, int64_t width, float *dw, bool accumulate) {
     const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x, one = GRAD_SUMS * GROUP, of = column / one;
-    const double  sum    = fold(partial, rows, width, column);
+    const double  sum = fold(partial, rows, width, column);
     if (threadIdx.y) return;
     const int rest = (int)(column - of * one);
     float    *to   = dw + of * one + grad_element(rest / GROUP, rest % GROUP);
@@ -51,7 +53,8 @@ map_maker find_map_maker() {
     cudaDriverEntryPointQueryResult found;
     void                           *f = nullptr;
 #if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
 #else
     const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
 #endif
@@ -64,9 +67,10 @@ bool map_lines(CUtensorMap *map, enum ck_type type, const void *y, const struct 
     const cuuint64_t       dim[3]   = {(cuuint64_t)s->K, (cuuint64_t)s->Q, (cuuint64_t)s->N * (cuuint64_t)s->P};
     const cuuint64_t       pitch[2] = {dim[0] * 2, dim[0] * dim[1] * 2};
     const cuuint32_t       box[3] = {COLUMNS, LINE, 1}, every[3] = {1, 1, 1};
-    return make && make(map, type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void *>(y),
-                        dim, pitch, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return make && make(map, type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3,
+                        const_cast<void *>(y), dim, pitch, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 struct shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K) {
@@ -107,7 +111,8 @@ template <typename T> cudaError_t start_conv(const conv_params *p, int blocks, c
     return start(stem_conv<T, JUST_Y>, p, blocks, CONV_BYTES, stream);
 }
 template <typename T> cudaError_t start_grad(const grad_params *p, bool mix, int blocks, cudaStream_t stream) {
-    return mix ? start(stem_grad<T, true>, p, blocks, GRAD_BYTES, stream) : start(stem_grad<T, false>, p, blocks, GRAD_BYTES, stream);
+    return mix ? start(stem_grad<T, true>, p, blocks, GRAD_BYTES, stream)
+               : start(stem_grad<T, false>, p, blocks, GRAD_BYTES, stream);
 }
 
 } // namespace
@@ -132,10 +137,12 @@ cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int mult
     p.partial        = a->stats ? static_cast<float *>(workspace) : nullptr;
     const int blocks = blocks_of(&p.shape, multiprocessors);
     if (!map_lines(&p.y, a->type, a->y, &p.shape)) return cudaErrorNotSupported;
-    const cudaError_t error = a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
+    const cudaError_t error =
+        a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
     if (error != cudaSuccess || !a->stats) return error;
     const int width = 2 * p.shape.K;
-    stem_stats<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width, a->stats);
+    stem_stats<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width,
+                                                                            a->stats);
     return cudaGetLastError();
 }
 
@@ -150,18 +157,20 @@ size_t ck_stem_grad_workspace(const struct ck_stem_grad *a, int multiprocessors)
 
 cudaError_t ck_stem_grad(const struct ck_stem_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     if (!ck_stem_grad_takes(a)) return cudaErrorInvalidValue;
-    grad_params p    = {};
-    p.shape          = shape_of(a->N, a->H, a->W, a->K);
-    p.x              = a->x;
-    p.dy_coef        = a->dy_coef;
-    p.partial        = static_cast<float *>(workspace);
-    const bool mix   = a->dy_x != NULL;
-    const int blocks = blocks_of(&p.shape, multiprocessors);
-    if (!map_lines(&p.g, a->type, a->g, &p.shape) || (mix && !map_lines(&p.dy_x, a->type, a->dy_x, &p.shape))) return cudaErrorNotSupported;
-    const cudaError_t error =
-        a->type == CK_F16 ? start_grad<__half>(&p, mix, blocks, stream) : start_grad<__nv_bfloat16>(&p, mix, blocks, stream);
+    grad_params p     = {};
+    p.shape           = shape_of(a->N, a->H, a->W, a->K);
+    p.x               = a->x;
+    p.dy_coef         = a->dy_coef;
+    p.partial         = static_cast<float *>(workspace);
+    const bool mix    = a->dy_x != NULL;
+    const int  blocks = blocks_of(&p.shape, multiprocessors);
+    if (!map_lines(&p.g, a->type, a->g, &p.shape) || (mix && !map_lines(&p.dy_x, a->type, a->dy_x, &p.shape)))
+        return cudaErrorNotSupported;
+    const cudaError_t error = a->type == CK_F16 ? start_grad<__half>(&p, mix, blocks, stream)
+                                                : start_grad<__nv_bfloat16>(&p, mix, blocks, stream);
     if (error != cudaSuccess) return error;
     const int64_t width = (int64_t)p.shape.K * TAPS * DEPTH;
-    stem_dw<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks, width, a->dw, a->accumulate);
+    stem_dw<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks, width, a->dw,
+                                                                         a->accumulate);
     return cudaGetLastError();
 }

@@ -59,10 +59,10 @@ struct cr_scratch {
     void  *noise, *zeros; /* device memory: finite values; zeros, for what may be an index */
     size_t noise_bytes, zero_bytes;
 };
-/* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up. CR_ERR_MEMORY when
- * the scratch memory is not to be had. */
+/* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up; of one where that
+ * is far beyond `best`, what another candidate takes (0: none yet). CR_ERR_MEMORY when the scratch memory is not to be had. */
 CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_program *program,
-                                  const struct cr_op *op, double *seconds);
+                                  const struct cr_op *op, double best, double *seconds);
 void cr_scratch_release(struct cr_device *device, struct cr_scratch *scratch);
 
 #endif

@@ -29,11 +29,11 @@ static cr_status remember(struct cr_costs *c, const char *signature, uint64_t ha
 }
 
 /* Times a candidate. Where its scratch memory is not to be had, the roofline stands in: the order of the rows decides. */
-static cr_status measure(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, int64_t *ns) {
+static cr_status measure(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, double best, int64_t *ns) {
     const struct cr_target roof = cr_device_target(c->device);
     const int64_t          start = cr_time_ns();
     double                 seconds;
-    cr_status              status = cr_cost_measure(c->device, &c->scratch, p, op, &seconds);
+    cr_status              status = cr_cost_measure(c->device, &c->scratch, p, op, best, &seconds);
     if (status == CR_ERR_MEMORY) {
         cr_error_clear();
         cr_scratch_release(c->device, &c->scratch);
@@ -42,22 +42,25 @@ static cr_status measure(struct cr_costs *c, const struct cr_program *p, const s
     }
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
-    *ns = CR_MAX((int64_t)(seconds * 1e9), 1);
+    *ns = CR_MAX((int64_t)(seconds * 1e9 + 0.5), 1);
     return status;
 }
 
-static cr_status add_candidate(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, const char *signature) {
+static cr_status add_candidate(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, const char *signature,
+                               double *best) {
     int64_t ns;
-    CR_TRY(measure(c, p, op, &ns));
+    CR_TRY(measure(c, p, op, *best, &ns));
+    *best = *best == 0 ? (double)ns * 1e-9 : CR_MIN(*best, (double)ns * 1e-9);
     return cr_cost_add(c, signature, c->device->rows[op->row]->name, op->way, ns, NULL);
 }
 
 static cr_status measure_all(struct cr_costs *c, const struct cr_program *p, const struct cr_op *asked, const char *signature) {
     struct cr_op op   = *asked;
+    double       best = 0;
     int          from = 0;
     for (const struct cr_kernel *row; (row = cr_row_find(c->device, p, &op, from, &op.row)); from = op.row + 1) {
         const int ways = row->ways ? row->ways(c->device, p, &op) : 1;
-        for (op.way = 0; op.way < ways; op.way++) CR_TRY(add_candidate(c, p, &op, signature));
+        for (op.way = 0; op.way < ways; op.way++) CR_TRY(add_candidate(c, p, &op, signature, &best));
     }
     return CR_OK;
 }

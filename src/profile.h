@@ -26,6 +26,7 @@ struct cr_profile {
     const struct cr_device  *device;
     struct cr_op_profile    *op; /* program->ops of them */
     double                   sum_s;   /* of the ops */
+    double                   mark_s;  /* what the two marks around an op take themselves: taken off every op; 0: none were set */
     double                   whole_s; /* the program run whole, replayed where the device can */
     int                      passes;
 };

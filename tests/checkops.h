@@ -159,6 +159,9 @@ struct checkops_walk {
     bool                  bench;
     bool                  ways;           /* all ways of rows that have several */
     bool                  until_failure;  /* ends with the first case that fails */
+    int                   share, shares;  /* only cases whose number is `share` modulo `shares`; shares 0: all */
+    int64_t               until_ns;       /* cr_time_ns at which to begin no further case; 0: never */
+    bool                  cut;            /* there were cases left then */
     bool                  only_tf32;      /* only ops that have a row of math TF32, in f32 */
     struct checkops_arena arena;
     struct checkops_tally tally[CHECKOPS_ROWS_MAX];

@@ -144,6 +144,11 @@ cr_status checkops_walk(struct checkops_walk *w, const struct checkops_list *lis
     for (int i = 0; i < list->count; i++) {
         const struct checkops_case *c = &list->item[i];
         if (w->bench && !c->big) continue;
+        if (w->shares && i % w->shares != w->share) continue;
+        if (w->until_ns && cr_time_ns() > w->until_ns) {
+            w->cut = true;
+            break;
+        }
         if (w->only_tf32 && (c->real != CR_F32 || !has_tf32(w, c->kind))) continue;
         CR_TRY(walk_case(w, c, i));
         if (w->until_failure && w->failures) break;

@@ -1,0 +1,208 @@
+/* small_grad_dx.cuh: the gradient of the input from a tile of dy in shared memory, with addition, mask and sums. */
+#ifndef CK_SMALL_GRAD_DX_CUH
+#define CK_SMALL_GRAD_DX_CUH
+
+#include "small_grad.cuh"
+
+namespace small {
+namespace {
+
+/* ---- dx ----------------------------------------------------------------------------------------------------------------- */
+
+/* Filters to shared memory: row k, then tap, then the channels of x in column order. */
+template <class S, int NT, int PITCH, int THREADS, typename T> __device__ __forceinline__ void filter_fill(uint32_t to, const T *w) {
+    constexpr int CHUNKS = S::C / 8, ROW = S::TAPS * CHUNKS;
+#pragma unroll
+    for (int v = (int)threadIdx.x; v < S::K * ROW; v += THREADS) {
+        const uint4    q  = *reinterpret_cast<const uint4 *>(w + v * 8);
+        const int      c  = v % CHUNKS * 8;
+        const uint32_t at = to + (uint32_t)(v / ROW * PITCH + v % ROW / CHUNKS * S::C * 2);
+        shared_store_word(at + (uint32_t)column_of<NT>(c) * 2, q.x);
+        shared_store_word(at + (uint32_t)column_of<NT>(c + 2) * 2, q.y);
+        shared_store_word(at + (uint32_t)column_of<NT>(c + 4) * 2, q.z);
+        shared_store_word(at + (uint32_t)column_of<NT>(c + 6) * 2, q.w);
+    }
+}
+
+/* What the end of dx reads besides the product, for one pixel's channels; loads are started before the product. */
+template <int NT> struct extra {
+    piece<NT> x, bn_x, add;
+};
+template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(const grad_args &a, int64_t at) {
+    extra<NT> e = {};
+    if (a.saved) e.x = piece_load<NT>((const T *)a.x + at);
+    if (a.bn_x) e.bn_x = piece_load<NT>((const T *)a.bn_x + at);
+    if (a.add) e.add = piece_load<NT>((const T *)a.add + at);
+    return e;
+}
+
+/* v = product + add, masked, rounded, stored, summed; `half` of the 16 pixels; table: at the thread's first channel. */
+template <class S, typename T, int NT>
+__device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[NT][4], int half, const extra<NT> &e, int64_t at,
+                                         const float *table, float (&first)[2 * NT], float (&second)[2 * NT]) {
+    float     v[2 * NT], x[2 * NT];
+    piece<NT> out;
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        const float2 more = ck_unpack_word<T>(e.add.word[j]), in = ck_unpack_word<T>(e.x.word[j]);
+        v[2 * j]     = acc[j][2 * half] + more.x;
+        v[2 * j + 1] = acc[j][2 * half + 1] + more.y;
+        x[2 * j] = in.x, x[2 * j + 1] = in.y;
+    }
+    if (a.saved) {
+        float p[2 * NT], q[2 * NT];
+        if (a.bn_x) {
+#pragma unroll
+            for (int i = 0; i < 2 * NT; i++) v[i] = x[i] > 0.0f ? v[i] : 0.0f;
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                const float2 in = ck_unpack_word<T>(e.bn_x.word[j]);
+                x[2 * j] = in.x, x[2 * j + 1] = in.y;
+            }
+        } else {
+            take(p, table);
+            take(q, table + S::C);
+#pragma unroll
+            for (int i = 0; i < 2 * NT; i++) v[i] = fmaf(x[i], p[i], q[i]) > 0.0f ? v[i] : 0.0f;
+        }
+        take(p, table + 2 * S::C);
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) x[i] -= p[i]; /* rstd is for the end */
+    }
+#pragma unroll
+    for (int j = 0; j < NT; j++) out.word[j] = ck_pack_word<T>(v[2 * j], v[2 * j + 1]);
+    piece_store<NT>((T *)a.dx + at, out);
+    if (a.saved) {
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            const float2 r = ck_unpack_word<T>(out.word[j]);
+            first[2 * j] += r.x, first[2 * j + 1] += r.y;
+            second[2 * j]     = fmaf(r.x, x[2 * j], second[2 * j]);
+            second[2 * j + 1] = fmaf(r.y, x[2 * j + 1], second[2 * j + 1]);
+        }
+    }
+}
+
+/* [4][C] in shared memory: coef, then saved. */
+template <int C, int THREADS> __device__ __forceinline__ void table_fill(const grad_args &a, float *table) {
+    for (int i = (int)threadIdx.x; i < 2 * C; i += THREADS) {
+        if (a.coef) table[i] = a.coef[i];
+        if (a.saved) table[2 * C + i] = a.saved[i];
+    }
+}
+
+/* MT groups of 16 pixels of dx from group m0 on. With a stride, they are those of one parity: rows 2i+PH, columns 2j+PW, on
+ * which 1, 2 or 4 taps fall. */
+template <class S, typename T, int PH, int PW>
+__device__ __forceinline__ void dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,
+                                          int y0, int m0, int n0, float (&first)[2 * grad_cut<S>::NT],
+                                          float (&second)[2 * grad_cut<S>::NT]) {
+    using D           = grad_cut<S>;
+    using L           = typename D::DY;
+    constexpr int  MT = D::MT, NT = D::NT;
+    constexpr bool EARLY = MT * NT <= 4; /* else the registers are wanted for the product */
+    const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
+    const int64_t  start = image * S::H * S::H * S::C;
+    int            where[MT][2]; /* from start on */
+    extra<NT>     e[MT][2] = {};
+    uint32_t      at[MT];
+    float         acc[MT][NT][4] = {};
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        const int pixel = (m0 + m) * 16 + (lane & 15);
+        at[m] = dy + (uint32_t)((pixel / S::P * L::COLS + pixel % S::P) * L::PITCH + (lane >> 4) * 16);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int mine = (m0 + m) * 16 + half * 8 + lane / 4;
+            const int h = (y0 + mine / S::P) * S::STRIDE + PH, w = mine % S::P * S::STRIDE + PW;
+            where[m][half] = (h * S::H + w) * S::C + c;
+            if (EARLY) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
+        }
+    }
+/* A row of the filter at a time: straight code for all of them is more than the instruction cache likes. */
+#pragma unroll 1
+    for (int r = S::STRIDE == 2 && S::R == 3 && !PH; r < S::R; r += S::STRIDE) {
+        const int      down = S::R == 1 ? 0 : S::STRIDE == 1 ? 2 - r : PH && r == 0;
+        const uint32_t row = (uint32_t)(down * L::COLS * L::PITCH), filter = b0 + (uint32_t)(r * S::R * S::C * 2);
+#pragma unroll
+        for (int s = S::STRIDE == 2 && S::R == 3 && !PW; s < S::R; s += S::STRIDE) {
+            constexpr bool none  = S::R == 1 && (PH || PW); /* no tap falls here */
+            const int      right = S::R == 1 ? 0 : S::STRIDE == 1 ? 2 - s : PW && s == 0;
+#pragma unroll
+            for (int k = 0; k < (none ? 0 : (int)S::K); k += 16) {
+                uint32_t af[MT][4], bf[NT / 2][4];
+#pragma unroll
+                for (int j = 0; j < NT / 2; j++) ldmatrix_trans(bf[j], filter + (uint32_t)(k * D::W_PITCH + (s * S::C + j * 16) * 2));
+#pragma unroll
+                for (int m = 0; m < MT; m++) ldmatrix(af[m], at[m] + row + (uint32_t)(right * L::PITCH + k * 2));
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+#pragma unroll
+                    for (int j = 0; j < NT; j++) mma<T>(acc[m][j], af[m], bf[j / 2][j % 2 * 2], bf[j / 2][j % 2 * 2 + 1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (!EARLY) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
+}
+
+/* dx of a tile whose dy stands in shared memory; b0: the filter at the thread's first column; sums onto first and second. */
+template <class S, typename T>
+__device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0,
+                                        float (&first)[2 * grad_cut<S>::NT], float (&second)[2 * grad_cut<S>::NT]) {
+    using D        = grad_cut<S>;
+    const int warp = (int)threadIdx.x / CK_WARP, n0 = warp % D::NW * 8 * D::NT;
+    if constexpr (S::STRIDE == 1) {
+        for (int m0 = warp / D::NW * D::MT; m0 < D::ROWS; m0 += D::MW * D::MT)
+            dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, m0, n0, first, second);
+    } else {
+        /* PARTS warps share the four parities of a group: 4 taps; 2, 2 and 1. */
+        constexpr int PARTS = D::DX_WARPS / D::ROWS;
+        static_assert(D::NW == 1 && D::MT == 1 && D::ROWS * PARTS == D::DX_WARPS && (PARTS == 1 || PARTS == 2 || PARTS == 4), "shares");
+        const int m0 = warp % D::ROWS, part = warp / D::ROWS;
+        if (part == 0) dx_groups<S, T, 1, 1>(a, dy, b0, table, image, y0, m0, n0, first, second);
+        if (part == (PARTS > 1 ? 1 : 0)) dx_groups<S, T, 0, 1>(a, dy, b0, table, image, y0, m0, n0, first, second);
+        if (part == (PARTS > 2 ? 2 : PARTS > 1 ? 1 : 0)) dx_groups<S, T, 1, 0>(a, dy, b0, table, image, y0, m0, n0, first, second);
+        if (part == PARTS - 1) dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, m0, n0, first, second);
+    }
+}
+template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter) {
+    using D        = grad_cut<S>;
+    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    return filter + (uint32_t)((lane & 15) * D::W_PITCH + warp % D::NW * 8 * D::NT * 2 + (lane >> 4) * 16);
+}
+
+/* Before the first tile: what does not depend on earlier launches (dx_clear), and what does (dx_begin). */
+template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
+    using D = grad_cut<S>;
+    for (int stage = 0; stage < (D::JOINT ? (int)D::STAGES : 1); stage++) tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + stage * D::STAGE));
+    for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
+}
+template <class S, typename T> __device__ __forceinline__ void dx_begin(const grad_args &a, uint32_t base, float *table) {
+    using D = grad_cut<S>;
+    filter_fill<S, D::NT, D::W_PITCH, D::DX_THREADS>(base + D::W_AT, (const T *)a.w);
+    table_fill<S::C, D::DX_THREADS>(a, table);
+}
+/* After the last: the block's sums. */
+template <class S>
+__device__ __forceinline__ void dx_end(const grad_args &a, float (&first)[2 * grad_cut<S>::NT], float (&second)[2 * grad_cut<S>::NT],
+                                       float *rows, const float *table, int block) {
+    using D = grad_cut<S>;
+    if (!a.saved) return;
+    sums_flush<D::NT, S::C>(first, second, rows, (int)threadIdx.x / CK_WARP % D::NW * 8 * D::NT);
+    meet<D::DX_MEET, D::DX_THREADS>();
+    sums_write<S::C, D::DX_WARPS>(rows, table + 3 * S::C, a.sums_partial, block);
+}
+
+} // namespace
+} // namespace small
+
+#endif
