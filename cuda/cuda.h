@@ -99,6 +99,7 @@ extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* rows_bn.c */
 extern const struct cr_kernel *const cr_cuda_point_rows[];  /* rows_point.c */
 extern const struct cr_kernel *const cr_cuda_small_rows[];  /* rows_small.c */
 extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* rows_point_grad.c */
+extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* rows_stem.c */
 extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* rows_fold.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check, sgd */

@@ -120,11 +120,11 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 }
             }
         }
-        if (!LATE) release(stage.at);
         ck_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; i++) ck_wgmma<T, COLUMNS>::template left<0>(acc, a[i], b + (uint64_t)(B_NEXT * i), step + i > 0);
         ck_wgmma_commit();
+        if (!LATE) release(stage.at); /* an arrival does not wait for loads under way; issued products did */
     }
 
     /* Stages are filled in the order of tiles, and their barriers tell only one round from the next: a team waits for its

@@ -30,11 +30,16 @@ static bool accepts(const struct cr_tensor *x, const struct cr_tensor *w, const 
 
 #define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
 #define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+/* Plain convolutions only: of what ops may have beside the product, the kernels know nothing. */
 
 /* ---- forward ---- */
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
+    if (!cr_op_uses_only(op, IN_BIT(conv, x) | IN_BIT(conv, w), OUT_BIT(conv, y)) || op->attr.conv.relu) return false;
     return IN(conv, w)->dtype == IN(conv, x)->dtype && accepts(IN(conv, x), IN(conv, w), OUT(conv, y));
 }
 
@@ -50,6 +55,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
+    if (!cr_op_uses_only(op, IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w), OUT_BIT(conv_dgrad, dx))) return false;
     return IN(conv_dgrad, w)->dtype == IN(conv_dgrad, dy)->dtype && accepts(OUT(conv_dgrad, dx), IN(conv_dgrad, w), IN(conv_dgrad, dy));
 }
 
@@ -66,6 +72,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
+    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy), OUT_BIT(conv_wgrad, dw))) return false;
     return OUT(conv_wgrad, dw)->dtype == CR_F32 && accepts(IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
 }
 

@@ -19,15 +19,15 @@ enum {
     SIDE        = CK_STEM_SIDE,
     DEPTH       = CK_STEM_CHANNELS,
     TAPS        = SIDE * SIDE,
-    LINE        = 112,
-    SPAN        = LINE + SIDE - 1, /* pixels of a line, and of x under it */
+    LINE        = 112,             /* pixels */
+    SPAN        = LINE + SIDE - 1, /* pixels of x under a line */
     COLUMNS     = 64,              /* channels of y that a block makes */
     PLANE_BYTES = SPAN * 16,
     ROW_BYTES   = 2 * PLANE_BYTES,
     LINE_BYTES  = LINE * COLUMNS * 2,
-    GROUP       = 128,
-    WORKERS     = 2,
-    LOADERS     = 96, /* threads of a warpgroup; multiplying warpgroups; threads that load x */
+    GROUP       = 128, /* threads of a warpgroup */
+    WORKERS     = 2,   /* warpgroups that multiply */
+    LOADERS     = 96,  /* threads that load x */
     THREADS     = (1 + WORKERS) * GROUP,
     X_STAGES    = 3,
     SHARED_MOST = 227 * 1024
@@ -153,7 +153,7 @@ struct matrices {
 struct turns {
     uint32_t   mine, other, parity;
     __device__ turns(uint32_t bars, int me)
-        : mine(bars + 8 * (uint32_t)me), other(bars + 8 * (uint32_t)(1 - me)), parity(me == 0 ? 1 : 0) {}
+        : mine(bars + 8 * (uint32_t)me), other(bars + 8 * (uint32_t)((me + 1) % WORKERS)), parity(me == 0 ? 1 : 0) {}
     __device__ __forceinline__ void wait() {
         ck_mbar_wait(mine, parity);
         parity ^= 1;

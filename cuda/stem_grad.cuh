@@ -142,6 +142,7 @@ template <typename T, bool MIX> struct grad_worker {
 #pragma unroll
             for (int s = 0; s < SIDE; s++) ck_wgmma<T, 64>::template left<1>(acc[s], dy[i], x.at((i * 16 + s) * 16), 1);
         ck_wgmma_commit();
+        /* Not before: an arrival does not wait for loads from shared memory that are under way, the products did. */
         arrive(GRAD_EMPTY_G + line.at);
         for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
         turn.pass();

@@ -1,7 +1,9 @@
 /* Any bytes behind JPEG's magic: a picture or a clean refusal; what is decoded is prepared for evaluation too. The same
  * bytes are decoded once more where a box needs them, at a scale that fits: what a proven picture's box refuses, the
- * whole picture must refuse too. */
+ * whole picture must refuse too. What our own decoder makes of a picture must be what libjpeg makes of it. */
 #include "data_impl.h"
+
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
@@ -29,12 +31,25 @@ static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
     cr_scratch_free(&scratch);
 }
 
+static void check_against_libjpeg(const uint8_t *bytes, size_t count, const struct cr_image *ours) {
+    struct cr_image theirs;
+    cr_jpeg_only_libjpeg(true);
+    cr_status status = cr_image_decode(bytes, count, "fuzz.jpg", &theirs);
+    cr_jpeg_only_libjpeg(false);
+    CR_ASSERT((status == CR_OK) == (ours != NULL));
+    if (!ours) return;
+    CR_ASSERT(theirs.width == ours->width && theirs.height == ours->height);
+    CR_ASSERT(!memcmp(theirs.rgb, ours->rgb, (size_t)ours->width * (size_t)ours->height * 3));
+    cr_image_free(&theirs);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
     static const struct cr_prepare prep = {.size = 9, .eval_resize = 11};
     struct cr_image                image;
     if (count < 2 || bytes[0] != 0xff || bytes[1] != 0xd8) return 0;
     int64_t live = cr_alloc_live();
     bool    fine = cr_image_decode(bytes, count, "fuzz.jpg", &image) == CR_OK;
+    check_against_libjpeg(bytes, count, fine ? &image : NULL);
     if (fine) {
         uint8_t small[9 * 9 * 3];
         CR_ASSERT(cr_prepare_eval(&prep, &image, small) == CR_OK);
