@@ -1,5 +1,6 @@
 /* bn.cu: batch normalisation forward: sums of a batch, and coefficients from sums or from running statistics. What applies
  * them is in bn_apply.cu. */
+#include "bn_finish.cuh"
 #include "bn_sums.cuh"
 
 /* ---- bn_stats: sizeof(T) bytes an element, limited by memory ------------------------------------------------------- */
@@ -48,50 +49,23 @@ cudaError_t ck_bn_stats(enum ck_type type, const void *x, float *stats, void *wo
     return cudaErrorInvalidValue;
 }
 
-/* ---- per channel: C threads, in double (a variance is a difference of large numbers); limited by the launch ---------- */
+/* ---- per channel: C threads, in double; limited by the launch ------------------------------------------------------- */
 
 enum { CHANNEL_THREADS = 64 }; /* few: the blocks' loads spread over more multiprocessors */
 
-/* What is the same for all channels is divided once, on the host; a division in double takes as long as a load here. */
-struct finalize_factors {
-    double inverse, unbiased, keep, take; /* 1/M, M/(M-1), 1-momentum, momentum */
-};
-
-static __device__ __forceinline__ void put_half(void *half, enum ck_type type, int64_t i, float value) {
-    if (type == CK_F16) ((__half *)half)[i] = ck_round<__half>(value);
-    else ((__nv_bfloat16 *)half)[i] = ck_round<__nv_bfloat16>(value);
-}
-
-/* The batch is normalised by the biased variance; the running variance takes the unbiased one. Running statistics of a
- * channel whose sums are not finite stay as they are. */
 static __global__ void __launch_bounds__(CHANNEL_THREADS)
-    finalize_kernel(const struct ck_bn_finalize a, const struct finalize_factors k) {
+    finalize_kernel(const struct ck_bn_finalize a, const struct ck_bn_factors k) {
     const int64_t c = (int64_t)blockIdx.x * CHANNEL_THREADS + threadIdx.x, C = a.channels;
     if (c >= C) return;
-    const float  sum = a.stats[c], squares = a.stats[C + c], gamma = a.gamma[c], beta = a.beta[c];
-    const float  old_mean = a.old_mean[c], old_var = a.old_var[c];
-    const double mean = (double)sum * k.inverse;
-    double       var  = (double)squares * k.inverse - mean * mean;
-    if (var < 0) var = 0; /* rounding; NaN stays NaN */
-    const double rstd = rsqrt(var + (double)a.eps), scale = (double)gamma * rstd;
-    const float  bias = (float)((double)beta - mean * scale);
-    a.saved[c]     = (float)mean;
-    a.saved[C + c] = (float)rstd;
-    a.coef[c]      = (float)scale;
-    a.coef[C + c]  = bias;
-    if (a.coef_half) {
-        put_half(a.coef_half, a.half, c, (float)scale);
-        put_half(a.coef_half, a.half, C + c, bias);
-    }
-    const bool finite = isfinite(mean) && isfinite(var);
-    a.new_mean[c]     = finite ? (float)(k.keep * (double)old_mean + k.take * mean) : old_mean;
-    a.new_var[c]      = finite ? (float)(k.keep * (double)old_var + k.take * (var * k.unbiased)) : old_var;
+    const float          sum = a.stats[c], squares = a.stats[C + c];
+    struct ck_bn_channel channel;
+    channel.load(a, c);
+    channel.finish(a, k, c, C, sum, squares);
 }
 
 cudaError_t ck_bn_finalize(const struct ck_bn_finalize *args, cudaStream_t stream) {
-    const double                  M = (double)args->count, m = (double)args->momentum;
-    const struct finalize_factors k = {1 / M, args->count > 1 ? M / (M - 1) : 1, 1 - m, m};
-    finalize_kernel<<<ck_blocks(args->channels, CHANNEL_THREADS, INT64_MAX), CHANNEL_THREADS, 0, stream>>>(*args, k);
+    finalize_kernel<<<ck_blocks(args->channels, CHANNEL_THREADS, INT64_MAX), CHANNEL_THREADS, 0, stream>>>(
+        *args, ck_bn_factors_of(args));
     return cudaGetLastError();
 }
 
@@ -103,8 +77,8 @@ static __global__ void __launch_bounds__(CHANNEL_THREADS) coef_kernel(const stru
     a.coef[c]          = (float)scale;
     a.coef[C + c]      = bias;
     if (!a.coef_half) return;
-    put_half(a.coef_half, a.half, c, (float)scale);
-    put_half(a.coef_half, a.half, C + c, bias);
+    ck_put_half(a.coef_half, a.half, c, (float)scale);
+    ck_put_half(a.coef_half, a.half, C + c, bias);
 }
 
 cudaError_t ck_bn_coef(const struct ck_bn_coef *args, cudaStream_t stream) {

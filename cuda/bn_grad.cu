@@ -3,6 +3,7 @@
  *
  * Bytes an element (2 in 16 bits, 4 in f32, times): bn_grad_stats 2, bn_grad_apply 3, each 1 more with y and 1/8 byte more
  * with its bits; a mask made again from x costs none. */
+#include "bn_finish.cuh"
 #include "bn_point.cuh"
 #include "bn_sums.cuh"
 
@@ -112,20 +113,13 @@ cudaError_t ck_bn_grad_stats(const struct ck_bn_grad *a, void *workspace, int mu
 
 enum { CHANNEL_THREADS = 64 };
 
-/* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). `inverse`: 1/M. All
- * loads are under way before the first is used. */
 static __global__ void __launch_bounds__(CHANNEL_THREADS) grad_finalize_kernel(const struct ck_bn_grad_finalize a, double inverse) {
     const int64_t c = (int64_t)blockIdx.x * CHANNEL_THREADS + threadIdx.x, C = a.channels;
     if (c >= C) return;
-    const float  dbeta = a.accumulate && a.dbeta ? a.dbeta[c] : 0.0f, dgamma = a.accumulate && a.dgamma ? a.dgamma[c] : 0.0f;
-    const double sum = (double)a.dstats[c], product = (double)a.dstats[C + c];
-    const double mean = (double)a.saved[c], rstd = (double)a.saved[C + c], s = (double)a.gamma[c] * rstd;
-    const double X = product * inverse, G = sum * inverse;
-    if (a.dbeta) a.dbeta[c] = (float)((double)dbeta + sum);
-    if (a.dgamma) a.dgamma[c] = (float)((double)dgamma + product);
-    a.coef[c]         = (float)s;
-    a.coef[C + c]     = (float)(-s * rstd * X);
-    a.coef[2 * C + c] = (float)(s * (mean * rstd * X - G));
+    const float               sum = a.dstats[c], product = a.dstats[C + c];
+    struct ck_bn_grad_channel channel;
+    channel.load(a, c, C);
+    channel.finish(a, inverse, c, C, sum, product);
 }
 
 cudaError_t ck_bn_grad_finalize(const struct ck_bn_grad_finalize *args, cudaStream_t stream) {

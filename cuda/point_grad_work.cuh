@@ -174,6 +174,9 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
         if (P::HAS_A && a.has_add) pg_wait(barrier(P::FULL_A + slot), parity);
         if (P::HAS_B) pg_wait(barrier(P::FULL_B + slot), parity);
+        /* Without add nothing is loaded into `out` of a plain one: that its last store has been read, the storing thread
+         * alone knows. */
+        if (P::MODE == PLAIN && !a.has_add) pg_group_sync(1 + group, GROUP);
         finish_rows(chunk, out + row, x_from + row, add_from + row);
         pg_fence_async();
         pg_group_sync(1 + group, GROUP);

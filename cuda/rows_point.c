@@ -33,6 +33,9 @@ static float *sums_of(const struct cr_tensor *t) {
     return t ? (float *)(uintptr_t)&present : NULL;
 }
 
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
 static bool is_point(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *w) {
     return cuda_of(device)->cc == 90 && w->dim[1] == 1 && w->dim[2] == 1 && op->attr.conv.pad == 0;
 }
@@ -54,6 +57,10 @@ static struct ck_point_conv conv_of(const struct cr_program *p, const struct cr_
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_dtype type) {
     const struct cr_tensor *x = IN(x);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, coef) | IN_BIT(conv, bias) | IN_BIT(conv, add),
+                         OUT_BIT(conv, y) | OUT_BIT(conv, stats)))
+        return false;
     if (x->dtype != type || !is_point(device, op, IN(w))) return false;
     if (!is_like(IN(w), x) || !is_like(OUT(y), x) || !is_like(IN(add), x)) return false;
     if (!is_f32(IN(coef)) || !is_f32(IN(bias)) || !is_f32(OUT(stats))) return false;
@@ -115,6 +122,11 @@ static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_dtype type) {
     const struct cr_tensor *dy = IN(dy);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) | IN_BIT(conv_dgrad, bn_x) |
+                             IN_BIT(conv_dgrad, saved) | IN_BIT(conv_dgrad, gamma) | IN_BIT(conv_dgrad, beta),
+                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, dstats)))
+        return false;
     if (dy->dtype != type || !is_point(device, op, IN(w)) || (OUT(dstats) && !IN(bn_x))) return false;
     if (!is_like(IN(w), dy) || !is_like(OUT(dx), dy) || !is_like(IN(add), dy) || !is_like(IN(bn_x), dy)) return false;
     if (!is_f32(IN(saved)) || !is_f32(IN(gamma)) || !is_f32(IN(beta)) || !is_f32(OUT(dstats))) return false;

@@ -5,6 +5,8 @@
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
+#define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
+#define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
 
 /* Of slots that may be absent: fits when absent. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
@@ -28,6 +30,11 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x), *w = IN(w);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coef) | IN_BIT(w) | IN_BIT(x) | IN_BIT(coef) | IN_BIT(saved) |
+                             IN_BIT(add) | IN_BIT(bn_x),
+                         OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(dstats)))
+        return false;
     if (cuda_of(device)->cc != 90 || op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 ||
         w->dim[2] != 1)
         return false;

@@ -36,8 +36,20 @@ static bool takes(const struct cr_device *device, const struct cr_op *op, const 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_##slot)
 
+#define IN_BIT(slot) (1u << CR_IN_conv_##slot)
+#define OUT_BIT(slot) (1u << CR_OUT_conv_##slot)
+#define FINISH_IN (IN_BIT(gamma) | IN_BIT(beta) | IN_BIT(running_mean) | IN_BIT(running_var))
+#define FINISH_OUT (OUT_BIT(next) | OUT_BIT(saved) | OUT_BIT(running_mean) | OUT_BIT(running_var))
+
+/* All that finishes the sums is there, or nothing of it. */
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    if (IN(bias) || IN(add) || op->attr.conv.relu || !is_f32(IN(coef)) || !is_f32(OUT(stats))) return false;
+    if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(coef) | FINISH_IN, OUT_BIT(y) | OUT_BIT(stats) | FINISH_OUT)) return false;
+    if (op->attr.conv.relu || !is_f32(IN(coef)) || !is_f32(OUT(stats))) return false;
+    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
+        if (!is_f32(cuda_in(p, op, s)) || !cuda_in(p, op, s) != !IN(gamma)) return false;
+    for (int s = CR_OUT_conv_next; s <= CR_OUT_conv_running_var; s++)
+        if (!is_f32(cuda_out(p, op, s)) || !cuda_out(p, op, s) != !IN(gamma)) return false;
+    if (IN(gamma) && !OUT(stats)) return false;
     return takes(device, op, IN(x), IN(w), OUT(y)) && !(IN(coef) && IN(x)->dim[3] == 3);
 }
 
@@ -58,6 +70,21 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
 }
 static void conv_release(void *prepared) { cudaFree(prepared); }
 
+static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
+    const struct cr_bn_attr *a = &call->op->attr.conv.bn;
+    return (struct ck_bn_finalize){.gamma    = call->in[CR_IN_conv_gamma],
+                                   .beta     = call->in[CR_IN_conv_beta],
+                                   .old_mean = call->in[CR_IN_conv_running_mean],
+                                   .old_var  = call->in[CR_IN_conv_running_var],
+                                   .coef     = call->out[CR_OUT_conv_next],
+                                   .saved    = call->out[CR_OUT_conv_saved],
+                                   .new_mean = call->out[CR_OUT_conv_running_mean],
+                                   .new_var  = call->out[CR_OUT_conv_running_var],
+                                   .count    = a->count,
+                                   .eps      = a->eps,
+                                   .momentum = a->momentum};
+}
+
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program   *p    = call->program;
     const struct cr_op        *op   = call->op;
@@ -66,20 +93,33 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
                                        .w     = call->in[CR_IN_conv_w],
                                        .coef  = call->in[CR_IN_conv_coef],
                                        .y     = call->out[CR_OUT_conv_y],
-                                       .stats = call->out[CR_OUT_conv_stats]};
+                                       .stats = call->out[CR_OUT_conv_stats],
+                                       .finish = conv_finish(call)};
     CUDA_TRY(ck_small_conv(&args, call->workspace, call->prepared, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 #undef IN
 #undef OUT
+#undef IN_BIT
+#undef OUT_BIT
 
 /* ---- backward ---- */
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
 
+#define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
+#define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
+
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coef) | IN_BIT(w) | IN_BIT(x) | IN_BIT(coef) | IN_BIT(saved) |
+                             IN_BIT(add) | IN_BIT(bn_x) | IN_BIT(gamma),
+                         OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(dstats) | OUT_BIT(dgamma) | OUT_BIT(dbeta) | OUT_BIT(grad_coef)))
+        return false;
+    if (!IN(gamma) != !OUT(grad_coef) || (IN(gamma) ? !OUT(dstats) : OUT(dgamma) || OUT(dbeta))) return false;
+    if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coef))) return false;
     if (!takes(device, op, x, IN(w), IN(g))) return false;
     if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
     if (!is_f32(IN(dy_coef)) || !is_f32(IN(coef)) || !is_f32(IN(saved)) || !is_f32(OUT(dw)) || !is_f32(OUT(dstats))) return false;
@@ -114,7 +154,13 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                             .dx         = call->out[CR_OUT_conv_grad_dx],
                                             .dw         = call->out[CR_OUT_conv_grad_dw],
                                             .dstats     = call->out[CR_OUT_conv_grad_dstats],
-                                            .accumulate = op->attr.conv.accumulate};
+                                            .accumulate = op->attr.conv.accumulate,
+                                            .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
+                                                           .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
+                                                           .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
+                                                           .coef       = call->out[CR_OUT_conv_grad_grad_coef],
+                                                           .count      = op->attr.conv.bn.count,
+                                                           .accumulate = op->attr.conv.bn.accumulate}};
     CUDA_TRY(ck_small_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }

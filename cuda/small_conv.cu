@@ -25,6 +25,8 @@ struct forward_args {
     float       *stats, *partial;
     unsigned    *counter;
     int64_t      N;
+    struct ck_bn_finalize finish;
+    struct ck_bn_factors  factors;
 };
 
 /* Filters to shared memory, one row a channel k, in column order. */
@@ -70,6 +72,23 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
     sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
     __syncthreads();
     if (threadIdx.x == 0) *last = ticket(a.counter, gridDim.x);
+}
+
+/* The last block: adds all sums, and does what becomes of them. */
+template <int K> struct forward_end {
+    const forward_args &a;
+    ck_bn_channel       channel;
+    __device__ __forceinline__ explicit forward_end(const forward_args &args) : a(args) {
+        if (a.finish.coef && (int)threadIdx.x < K) channel.load(a.finish, threadIdx.x);
+    }
+    __device__ __forceinline__ void operator()(int k, float sum, float squares) const {
+        a.stats[k]     = sum;
+        a.stats[K + k] = squares;
+        if (a.finish.coef) channel.finish(a.finish, a.factors, k, K, sum, squares);
+    }
+};
+template <int K, int WARPS> __device__ __forceinline__ void forward_finish(const forward_args &a, void *room) {
+    sums_finish<K, WARPS>(a.partial, (int)gridDim.x, reinterpret_cast<double *>(room), forward_end<K>(a));
 }
 
 template <class S, typename T> __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_kernel(forward_args a) {
@@ -139,7 +158,7 @@ template <class S, typename T> __global__ void __launch_bounds__(cut<S>::THREADS
             for (int half = 0; half < 2; half++) piece_store<D::NT>(y + (m * 16 + half * 8) * S::K, out[m][half]);
         __syncthreads();
     }
-    if (a.stats && last) sums_finish<S::K, D::WARPS>(a.partial, (int)gridDim.x, a.stats, reinterpret_cast<double *>(memory));
+    if (a.stats && last) forward_finish<S::K, D::WARPS>(a, memory);
 }
 
 /* ---- the stem: 3 -> 16 channels ------------------------------------------------------------------------------------------ */
@@ -199,7 +218,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
             for (int half = 0; half < 2; half++) piece_store<NT>(y + (m * 16 + half * 8) * STEM_K, out[m][half]);
         __syncthreads();
     }
-    if (a.stats && last) sums_finish<STEM_K, WARPS>(a.partial, (int)gridDim.x, a.stats, reinterpret_cast<double *>(tile));
+    if (a.stats && last) forward_finish<STEM_K, WARPS>(a, tile);
 }
 
 /* ---- the host's side ---------------------------------------------------------------------------------------------------- */
@@ -251,8 +270,10 @@ size_t ck_small_conv_workspace(const struct ck_conv *v, int multiprocessors) {
 cudaError_t ck_small_conv(const struct ck_small_conv *args, void *workspace, unsigned *counters, int multiprocessors,
                           cudaStream_t stream) {
     const small::forward_args a = {.x = args->x, .w = args->w, .coef = args->coef, .y = args->y, .stats = args->stats,
-                                   .partial = (float *)workspace, .counter = counters, .N = args->conv.N};
+                                   .partial = (float *)workspace, .counter = counters, .N = args->conv.N,
+                                   .finish = args->finish, .factors = ck_bn_factors_of(&args->finish)};
     if (!ck_small_conv_takes(&args->conv) || (args->conv.C == 3 && args->coef)) return cudaErrorInvalidValue;
+    if (args->finish.coef && !args->stats) return cudaErrorInvalidValue;
     return args->conv.type == CK_F16 ? small::forward_any<__half>(&args->conv, a, multiprocessors, stream)
                                      : small::forward_any<__nv_bfloat16>(&args->conv, a, multiprocessors, stream);
 }

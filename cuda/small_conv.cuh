@@ -8,6 +8,7 @@
 #ifndef CK_SMALL_CONV_CUH
 #define CK_SMALL_CONV_CUH
 
+#include "bn_finish.cuh"
 #include "common.cuh"
 #include "small_conv.h"
 
@@ -90,8 +91,10 @@ __device__ __forceinline__ void begin_after_last() {
 /* ---- tiles ----------------------------------------------------------------------------------------------------------- */
 
 /* I pictures of ROWS x COLS pixels with CH channels. Column j of the picture (WIDE of them) stands in column(j); the others
- * are the margin. THREADS: of them that fill it, the first of the block, or those after a multiple of their number. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its channels. */
-template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_, int THREADS_ = small::THREADS>
+ * are the margin. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its channels. THREADS of a
+ * block, from a multiple of that number on, fill it. */
+template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_,
+          int THREADS_ = small::THREADS>
 struct tile {
     enum { I = I_, THREADS = THREADS_, ROWS = ROWS_, COLS = COLS_, CH = CH_, CT = CT_, SIDE = SIDE_, STEP = STEP_, LEFT = LEFT_ };
     enum { WIDE = SIDE / STEP, PITCH = CH * 2 + 16, IMAGE = ROWS * COLS * PITCH, BYTES = I * IMAGE, CHUNKS = CH / 8 };
@@ -117,6 +120,14 @@ template <class L, typename F> __device__ __forceinline__ void tile_walk(int row
         const bool real = h >= 0 && h < L::SIDE && (L::I == 1 || image < images);
         f((uint32_t)(to + image * L::IMAGE + row * L::COLS * L::PITCH), from + (image * L::SIDE + h) * L::SIDE * L::CT,
           thread + i * L::THREADS, real);
+    }
+}
+
+/* Brings the thread's coefficients of a tile, `rows` rows `gap` apart, into the L1 cache, ahead of the copies. */
+template <class L> __device__ __forceinline__ void tile_warm(const float *coef, int gap, int rows) {
+    for (int i = 0; i < rows; i++) {
+        float unused;
+        asm volatile("ld.global.f32 %0, [%1];\n" : "=f"(unused) : "l"(coef + i * gap + (int)threadIdx.x % L::CHUNKS * 8) : "memory");
     }
 }
 
@@ -296,9 +307,10 @@ __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&secon
     }
 }
 
-/* The block's row of partial [blocks][2*CH], of `rows` [WARPS][2*CH]; its first THREADS threads call, a barrier before. factor:
+/* The block's row of partial [blocks][2*CH], of `rows` [WARPS][2*CH]; its first WARPS warps call, a barrier before. factor:
  * of the second sums, [CH], or NULL. */
-template <int CH, int WARPS> __device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
+template <int CH, int WARPS>
+__device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
     for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
         float s = 0;
 #pragma unroll
@@ -307,12 +319,15 @@ template <int CH, int WARPS> __device__ __forceinline__ void sums_write(const fl
     }
 }
 
-/* By one block: out[2*CH] = sums of the rows, in double; room: WARPS * 2*CH doubles. */
-template <int CH, int WARPS> __device__ __forceinline__ void sums_finish(const float *partial, int blocks, float *out, double *room) {
+/* By one block: sums of the rows, in double; thread c < CH gets both of channel c: end(c, first, second). room: WARPS * 2*CH
+ * doubles. */
+template <int CH, int WARPS, typename End>
+__device__ __forceinline__ void sums_finish(const float *partial, int blocks, double *room, const End &end) {
+    static_assert(CH <= WARPS * CK_WARP, "a thread a channel");
     constexpr int LANES = 2 * CH / 4, THREADS = WARPS * CK_WARP, SHARES = THREADS / LANES;
     const int     lane = (int)threadIdx.x % LANES, share = (int)threadIdx.x / LANES, warp = (int)threadIdx.x / CK_WARP;
     double        s[4] = {};
-#pragma unroll 8
+#pragma unroll 16
     for (int b = share; b < blocks; b += SHARES) {
         const float4 v = __ldcg(reinterpret_cast<const float4 *>(partial + (int64_t)b * 2 * CH) + lane);
         s[0] += (double)v.x, s[1] += (double)v.y, s[2] += (double)v.z, s[3] += (double)v.w;
@@ -325,16 +340,18 @@ template <int CH, int WARPS> __device__ __forceinline__ void sums_finish(const f
 #pragma unroll
         for (int i = 0; i < 4; i++) room[warp * 2 * CH + lane * 4 + i] = s[i];
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < 2 * CH; i += THREADS) {
-        double sum[WARPS];
+    if ((int)threadIdx.x >= CH) return;
+    double first[WARPS], second[WARPS];
 #pragma unroll
-        for (int k = 0; k < WARPS; k++) sum[k] = room[k * 2 * CH + i];
-#pragma unroll
-        for (int step = 1; step < WARPS; step *= 2)
-#pragma unroll
-            for (int k = 0; k < WARPS; k += 2 * step) sum[k] += sum[k + step];
-        out[i] = (float)sum[0];
+    for (int k = 0; k < WARPS; k++) {
+        first[k]  = room[k * 2 * CH + threadIdx.x];
+        second[k] = room[k * 2 * CH + CH + threadIdx.x];
     }
+#pragma unroll
+    for (int step = 1; step < WARPS; step *= 2)
+#pragma unroll
+        for (int k = 0; k < WARPS; k += 2 * step) first[k] += first[k + step], second[k] += second[k + step];
+    end((int)threadIdx.x, (float)first[0], (float)second[0]);
 }
 
 /* ---- the host's side --------------------------------------------------------------------------------------------------- */

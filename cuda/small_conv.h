@@ -16,13 +16,15 @@ extern "C" {
 /* Is it one of the shapes above, in a 16-bit type? */
 bool ck_small_conv_takes(const struct ck_conv *conv);
 
-/* y = act(x) * w; stats[2][K] = sums of y and y^2 over the pixels (of the values that y got). */
+/* y = act(x) * w; stats[2][K] = sums of y and y^2 over the pixels (of the values that y got), and what becomes of them: as
+ * ck_bn_finalize of these stats, to the bit, by the block that makes them last. */
 struct ck_small_conv {
     struct ck_conv conv;
     const void    *x, *w;
     const float   *coef;  /* f32 [2][C]: act(x) = relu(x*coef[0] + coef[1]), 0 outside the picture; NULL: x as it is */
     void          *y;
     float         *stats; /* NULL: none */
+    struct ck_bn_finalize finish; /* coef NULL: none; its own stats and channels are not looked at */
 };
 /* counters: CK_SMALL_CONV_COUNTERS integers in device memory, only for stats: 0 at the first launch, and a launch leaves them 0.
  * Launches that may run at the same time must not share them. */
@@ -38,6 +40,7 @@ cudaError_t ck_small_conv(const struct ck_small_conv *args, void *workspace, uns
  *   dx  = v;  with `saved`: v where the activation is > 0, else 0, and dstats = sums of dx and of dx*xhat, where
  *         without bn_x  x is what a BN read: the activation is act(x), xhat = (x - saved[0]) * saved[1]
  *         with bn_x     x is the activation, xhat = (bn_x - saved[0]) * saved[1]
+ * and what becomes of dstats: as ck_bn_grad_finalize of them, to the bit.
  * Two launches: the second adds what the blocks of the first left in the workspace. Needs compute capability 9.0. */
 struct ck_small_conv_grad {
     struct ck_conv conv;
@@ -49,6 +52,7 @@ struct ck_small_conv_grad {
     void          *dx;          /* NULL with C = 3, and only there */
     float         *dw, *dstats; /* dstats: with `saved` alone */
     bool           accumulate;  /* dw += */
+    struct ck_bn_grad_finalize finish; /* coef NULL: none; its own dstats, saved and channels are not looked at */
 };
 size_t      ck_small_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_small_conv_grad(const struct ck_small_conv_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);

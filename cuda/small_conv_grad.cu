@@ -2,18 +2,20 @@
  * gradient of the input with mask, addition and sums, and the gradient of the filters.
  *
  * Two ways to share out the work:
- *   joint   a block reads its tiles of dy and x once and makes both gradients; its part of dw stays in registers until the
- *           end. For dw of up to 32*32*9 numbers.
+ *   joint   a block reads its tiles of dy and x once and makes both gradients, at the same time: its first 16 warps prepare dy
+ *           and make dx, the other 8 prepare x and make dw, whose sums stay in their registers until the end. Copies of the next
+ *           tile are under way meanwhile. One block a multiprocessor. For dw of up to 32*32*9 numbers.
  *   split   for larger dw: some blocks make dx, picture by picture; others one part of 32 x 32 channels of dw each, over
  *           many pictures, of which they read 32 channels alone. Both kinds run side by side on a multiprocessor.
  * Blocks leave their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order. (Clusters
  * that add through one another's shared memory, and a last block that adds, were slower: clusters of 8 leave a tenth of the
  * multiprocessors without work, which at 128 pictures is a second wave, and one block alone reads too slowly.)
  *
- * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.25 times (joint) or 2 to 3 times, from the L2 cache (split);
- * add, bn_x and again x 2 each; dx 2. Roof: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. Measured on an H200: half of a block's
- * time goes into dx, a third into reading and the BN, the rest into dw; with 16 warps a multiprocessor nothing is a single
- * limit, latencies are. */
+ * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.13 times (joint) or 2 to 3 times, from the L2 cache (split);
+ * add, bn_x and again x 2 each; dx 2. Roof: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. Measured on an H200 at 128 pictures,
+ * joint 16->16, of a launch's 26,000 clocks: the products 11,000 (two tiles; reads of shared memory by ldmatrix are 60 % of what
+ * it can deliver), the second launch 4,200, the first reads about 5,000 (all of it comes from the L2 cache at 24 bytes a
+ * multiprocessor and clock). */
 #include "small_grad_dw.cuh"
 #include "small_grad_dx.cuh"
 
@@ -55,8 +57,15 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     float          first[2 * D::NT] = {}, second[2 * D::NT] = {};
     dx_clear<S>(base, rows);
     begin_after_last();
-    for (int i = 0; i < D::STAGES; i++) joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::STAGE), blockIdx.x + (int64_t)i * gridDim.x);
-    dx_begin<S, T>(a, base, table);
+    const table_entry<S::C> entry(a);
+    if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
+    filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+    copy_group();
+    for (int i = 0; i < D::STAGES; i++)
+        joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::STAGE), blockIdx.x + (int64_t)i * gridDim.x);
+    entry.store(table);
+    copy_wait_group<D::STAGES>();
+    filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -84,7 +93,9 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     float            acc[D::EARLY][2][4] = {};
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(D::X_AT + i * D::STAGE));
     begin_after_last();
-    for (int i = 0; i < D::STAGES; i++) joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * D::STAGE), blockIdx.x + (int64_t)i * gridDim.x);
+    if (a.coef) tile_warm<X>(a.coef, S::C, 2);
+    for (int i = 0; i < D::STAGES; i++)
+        joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * D::STAGE), blockIdx.x + (int64_t)i * gridDim.x);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -148,17 +159,25 @@ template <class S, typename T> __device__ __forceinline__ void split_dx(const gr
     static_assert(D::TILES == 1, "whole pictures");
     dx_clear<S>(base, rows);
     begin_after_last();
+    const table_entry<S::C> entry(a);
+    if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * S::K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1);
         if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, -L::LEFT, 1);
         copy_group();
-        if (!begun) dx_begin<S, T>(a, base, table);
-        begun = true;
+        if (!begun) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+        copy_group();
         if (a.dy_x)
-            tile_bn_grad<L, 0, T>(dy, line, a.dy_coef, S::K, -L::LEFT, 1);
+            tile_bn_grad<L, 1, T>(dy, line, a.dy_coef, S::K, -L::LEFT, 1);
         else
+            copy_wait_group<1>();
+        if (!begun) {
+            entry.store(table);
             copy_wait_group<0>();
+            filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+        }
+        begun = true;
         __syncthreads();
         dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second);
         __syncthreads();
@@ -235,7 +254,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_ke
 enum { RESIDENT = 2 };
 int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-template <class S, typename T> cudaError_t grad_run(const grad_args &a, int multiprocessors, cudaStream_t stream) {
+template <class S, typename T>
+cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors, cudaStream_t stream) {
     using D             = grad_cut<S>;
     const int64_t  beside_dw = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
     const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : beside_dw);
@@ -244,25 +264,26 @@ template <class S, typename T> cudaError_t grad_run(const grad_args &a, int mult
         error = launch(joint_kernel<S, T>, a, most, D::BLOCK, D::BYTES, stream);
     else
         error = launch(split_kernel<S, T>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, D::BYTES, stream);
-    return error != cudaSuccess ? error : add_run<dw_place<S>>(a, D::JOINT ? (int64_t)most : (int64_t)D::GROUP, most, stream);
+    return error != cudaSuccess ? error : add_run<dw_place<S>>(a, finish, D::JOINT ? (int64_t)most : (int64_t)D::GROUP, most, stream);
 }
 
 template <typename T>
-cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, int multiprocessors, cudaStream_t stream) {
+cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors,
+                     cudaStream_t stream) {
     if (v->C == 3) {
         const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
         const cudaError_t error  = launch(stem_grad_kernel<T>, a, blocks, THREADS, STEM_ALL, stream);
-        return error != cudaSuccess ? error : add_run<stem_place>(a, blocks, 0, stream);
+        return error != cudaSuccess ? error : add_run<stem_place>(a, finish, blocks, 0, stream);
     }
-    if (v->C == 16 && v->K == 16) return grad_run<shape<16, 16, 32, 1, 3>, T>(a, multiprocessors, stream);
+    if (v->C == 16 && v->K == 16) return grad_run<shape<16, 16, 32, 1, 3>, T>(a, finish, multiprocessors, stream);
     if (v->C == 16)
-        return v->R == 3 ? grad_run<shape<16, 32, 32, 2, 3>, T>(a, multiprocessors, stream)
-                         : grad_run<shape<16, 32, 32, 2, 1>, T>(a, multiprocessors, stream);
-    if (v->C == 32 && v->K == 32) return grad_run<shape<32, 32, 16, 1, 3>, T>(a, multiprocessors, stream);
+        return v->R == 3 ? grad_run<shape<16, 32, 32, 2, 3>, T>(a, finish, multiprocessors, stream)
+                         : grad_run<shape<16, 32, 32, 2, 1>, T>(a, finish, multiprocessors, stream);
+    if (v->C == 32 && v->K == 32) return grad_run<shape<32, 32, 16, 1, 3>, T>(a, finish, multiprocessors, stream);
     if (v->C == 32)
-        return v->R == 3 ? grad_run<shape<32, 64, 16, 2, 3>, T>(a, multiprocessors, stream)
-                         : grad_run<shape<32, 64, 16, 2, 1>, T>(a, multiprocessors, stream);
-    return grad_run<shape<64, 64, 8, 1, 3>, T>(a, multiprocessors, stream);
+        return v->R == 3 ? grad_run<shape<32, 64, 16, 2, 3>, T>(a, finish, multiprocessors, stream)
+                         : grad_run<shape<32, 64, 16, 2, 1>, T>(a, finish, multiprocessors, stream);
+    return grad_run<shape<64, 64, 8, 1, 3>, T>(a, finish, multiprocessors, stream);
 }
 
 /* Blocks that leave a part of dw, or sums, and no more. */
@@ -288,8 +309,8 @@ cudaError_t ck_small_conv_grad(const struct ck_small_conv_grad *args, void *work
                                 .N = args->conv.N, .accumulate = args->accumulate};
     if (!ck_small_conv_takes(&args->conv)) return cudaErrorInvalidValue;
     if (!args->saved != !args->dstats || !args->dy_x != !args->dy_coef) return cudaErrorInvalidValue;
-    if (args->saved && !args->bn_x && !args->coef) return cudaErrorInvalidValue;
+    if ((args->saved && !args->bn_x && !args->coef) || (args->finish.coef && !args->dstats)) return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->saved || args->coef || args->add))) return cudaErrorInvalidValue;
-    return args->conv.type == CK_F16 ? small::grad_any<__half>(&args->conv, a, multiprocessors, stream)
-                                     : small::grad_any<__nv_bfloat16>(&args->conv, a, multiprocessors, stream);
+    return args->conv.type == CK_F16 ? small::grad_any<__half>(&args->conv, a, args->finish, multiprocessors, stream)
+                                     : small::grad_any<__nv_bfloat16>(&args->conv, a, args->finish, multiprocessors, stream);
 }

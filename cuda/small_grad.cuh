@@ -52,7 +52,7 @@ template <class S> struct grad_cut {
      * dy_x or dy, dy_x, x; dw meets over these. */
     enum { SUMS_AT = 0, TABLE_AT = DX_WARPS * 2 * S::C * 4, W_AT = TABLE_AT + 4 * S::C * 4, DY_AT = W_AT + S::K * W_PITCH };
     enum { LINE_AT = DY_AT + DY::BYTES, X_AT = LINE_AT + DY::VECTORS * 16, STAGE = X_AT + DW_X::BYTES - DY_AT };
-    enum { STAGES = TILES > 1 || DY_AT + 2 * STAGE < 160 * 1024 ? 2 : 1, JOINT_BYTES = DY_AT + STAGES * STAGE };
+    enum { STAGES = TILES > 1 || DY_AT + 2 * STAGE <= 200 * 1024 ? 2 : 1, JOINT_BYTES = DY_AT + STAGES * STAGE };
     enum { S_DY_AT = 0, S_LINE_AT = DW_DY::BYTES, S_X_AT = S_LINE_AT + DW_DY::VECTORS * 16, SPLIT_BYTES = S_X_AT + DW_X::BYTES };
     enum { MEET_AT = JOINT ? (int)X_AT : 0, ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4 };
     enum { LEAST = MEET_AT + ROUND, EITHER = (int)X_AT > (int)SPLIT_BYTES ? (int)X_AT : (int)SPLIT_BYTES };

@@ -123,13 +123,27 @@ template <class S> struct dw_place {
 };
 
 /* The second launch. partial: [PARTS][each][DW]; a block adds ACROSS vectors of four numbers, its threads share the `each` rows.
- * The block after those of dw adds dstats. */
+ * The block after those of dw adds dstats and does what becomes of them. */
 enum { ADD_ACROSS = 16, ADD_SHARES = THREADS / ADD_ACROSS, ADD_ROOM = WARPS * 2 * 64 * 8 };
 struct add_args {
     const float *partial, *sums_partial;
     float       *dw, *dstats;
     int          each, sums_blocks;
     bool         accumulate;
+    struct ck_bn_grad_finalize finish;
+    double                     inverse; /* 1/M */
+};
+template <int C> struct add_end {
+    const add_args   &a;
+    ck_bn_grad_channel channel;
+    __device__ __forceinline__ explicit add_end(const add_args &args) : a(args) {
+        if (a.finish.coef && (int)threadIdx.x < C) channel.load(a.finish, threadIdx.x, C);
+    }
+    __device__ __forceinline__ void operator()(int c, float sum, float product) const {
+        a.dstats[c]     = sum;
+        a.dstats[C + c] = product;
+        if (a.finish.coef) channel.finish(a.finish, a.inverse, c, C, sum, product);
+    }
 };
 template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
     constexpr int FOURS = Place::DW / 4, BLOCKS = FOURS / ADD_ACROSS;
@@ -138,7 +152,7 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
     begin_after_last();
     if (blockIdx.x == BLOCKS * Place::PARTS) {
         if constexpr (Place::CH > 0)
-            sums_finish<Place::CH, WARPS>(a.sums_partial, a.sums_blocks, a.dstats, reinterpret_cast<double *>(room));
+            sums_finish<Place::CH, WARPS>(a.sums_partial, a.sums_blocks, reinterpret_cast<double *>(room), add_end<Place::CH>(a));
         return;
     }
     const int     part = (int)blockIdx.x / BLOCKS, seat = (int)threadIdx.x % ADD_ACROSS, share = (int)threadIdx.x / ADD_ACROSS;
@@ -155,8 +169,11 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
     for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_ACROSS + seat]);
     Place::store(a.dw, part, four, sum, a.accumulate);
 }
-template <class Place> cudaError_t add_run(const grad_args &a, int64_t each, int64_t sums_blocks, cudaStream_t stream) {
-    const add_args add = {a.dw_partial, a.sums_partial, a.dw, a.dstats, (int)each, (int)sums_blocks, a.accumulate};
+template <class Place>
+cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int64_t each, int64_t sums_blocks, cudaStream_t stream) {
+    add_args add     = {a.dw_partial,     a.sums_partial, a.dw,   a.dstats, (int)each,
+                        (int)sums_blocks, a.accumulate,   finish, 1 / (double)finish.count};
+    add.finish.saved = a.saved;
     return launch(add_kernel<Place>, add, Place::DW / 4 / ADD_ACROSS * Place::PARTS + (a.dstats ? 1 : 0), THREADS, 0, stream);
 }
 

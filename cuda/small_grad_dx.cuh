@@ -9,18 +9,44 @@ namespace {
 
 /* ---- dx ----------------------------------------------------------------------------------------------------------------- */
 
-/* Filters to shared memory: row k, then tap, then the channels of x in column order. */
-template <class S, int NT, int PITCH, int THREADS, typename T> __device__ __forceinline__ void filter_fill(uint32_t to, const T *w) {
-    constexpr int CHUNKS = S::C / 8, ROW = S::TAPS * CHUNKS;
+/* Filters to shared memory: row k, then tap, then the channels of x in column order. The copies bring them as they are; later
+ * each warp turns what its lanes brought: column order is, in each 8*NT channels, a matrix of 4 x NT words turned round. A warp
+ * has regions of 8 rows by 8*NT channels, four at a time; turning, 8 neighbouring lanes have different rows, hence banks. */
+template <class S, int NT> struct filter_regions {
+    enum { ACROSS = S::TAPS * S::C / (8 * NT), ALL = S::K / 8 * ACROSS, WORDS = 4 * NT };
+    static __device__ __forceinline__ int row(int region) { return region / ACROSS * 8; }
+    static __device__ __forceinline__ int column(int region) { return region % ACROSS * WORDS * 4; } /* bytes */
+};
+template <class S, int NT, int PITCH, int WARPS, typename T> __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+    using R        = filter_regions<S, NT>;
+    const int lane = (int)threadIdx.x % CK_WARP;
+    for (int at = (int)threadIdx.x / CK_WARP * 4; at < R::ALL; at += WARPS * 4)
 #pragma unroll
-    for (int v = (int)threadIdx.x; v < S::K * ROW; v += THREADS) {
-        const uint4    q  = *reinterpret_cast<const uint4 *>(w + v * 8);
-        const int      c  = v % CHUNKS * 8;
-        const uint32_t at = to + (uint32_t)(v / ROW * PITCH + v % ROW / CHUNKS * S::C * 2);
-        shared_store_word(at + (uint32_t)column_of<NT>(c) * 2, q.x);
-        shared_store_word(at + (uint32_t)column_of<NT>(c + 2) * 2, q.y);
-        shared_store_word(at + (uint32_t)column_of<NT>(c + 4) * 2, q.z);
-        shared_store_word(at + (uint32_t)column_of<NT>(c + 6) * 2, q.w);
+        for (int q = 0; q < NT; q++) {
+            const int region = at + q * (4 / NT) + lane / (8 * NT), k = R::row(region) + lane % (8 * NT) / NT;
+            const int byte   = R::column(region) + lane % NT * 16;
+            if (R::ALL % 4 == 0 || region < R::ALL)
+                copy_async(to + (uint32_t)(k * PITCH + byte), reinterpret_cast<const char *>(w) + k * S::TAPS * S::C * 2 + byte, true);
+        }
+}
+/* The warp's copies have arrived. */
+template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void filter_turn(uint32_t to) {
+    using R        = filter_regions<S, NT>;
+    const int lane = (int)threadIdx.x % CK_WARP;
+    __syncwarp();
+    for (int at = (int)threadIdx.x / CK_WARP * 4; at < R::ALL; at += WARPS * 4) {
+        const int region = at + lane / 8;
+        if (R::ALL % 4 && region >= R::ALL) break;
+        const uint32_t place = to + (uint32_t)((R::row(region) + lane % 8) * PITCH + R::column(region));
+        uint32_t       word[R::WORDS];
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+            const uint4 v = shared_load(place + (uint32_t)i * 16);
+            word[4 * i] = v.x, word[4 * i + 1] = v.y, word[4 * i + 2] = v.z, word[4 * i + 3] = v.w;
+        }
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+            shared_store(place + (uint32_t)j * 16, make_uint4(word[j], word[NT + j], word[2 * NT + j], word[3 * NT + j]));
     }
 }
 
@@ -83,13 +109,18 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
     }
 }
 
-/* [4][C] in shared memory: coef, then saved. */
-template <int C, int THREADS> __device__ __forceinline__ void table_fill(const grad_args &a, float *table) {
-    for (int i = (int)threadIdx.x; i < 2 * C; i += THREADS) {
-        if (a.coef) table[i] = a.coef[i];
-        if (a.saved) table[2 * C + i] = a.saved[i];
+/* [4][C] in shared memory: coef, then saved. Loads come before the copies of tiles, which they would else queue behind. */
+template <int C> struct table_entry {
+    float coef = 0, saved = 0;
+    __device__ __forceinline__ table_entry(const grad_args &a) {
+        if ((int)threadIdx.x >= 2 * C) return;
+        if (a.coef) coef = a.coef[threadIdx.x];
+        if (a.saved) saved = a.saved[threadIdx.x];
     }
-}
+    __device__ __forceinline__ void store(float *table) const {
+        if ((int)threadIdx.x < 2 * C) table[threadIdx.x] = coef, table[2 * C + threadIdx.x] = saved;
+    }
+};
 
 /* MT groups of 16 pixels of dx from group m0 on. With a stride, they are those of one parity: rows 2i+PH, columns 2j+PW, on
  * which 1, 2 or 4 taps fall. */
@@ -180,16 +211,11 @@ template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter
     return filter + (uint32_t)((lane & 15) * D::W_PITCH + warp % D::NW * 8 * D::NT * 2 + (lane >> 4) * 16);
 }
 
-/* Before the first tile: what does not depend on earlier launches (dx_clear), and what does (dx_begin). */
+/* Before the first tile, what does not depend on earlier launches. */
 template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
     using D = grad_cut<S>;
-    for (int stage = 0; stage < (D::JOINT ? (int)D::STAGES : 1); stage++) tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + stage * D::STAGE));
+    for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++) tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::STAGE));
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
-}
-template <class S, typename T> __device__ __forceinline__ void dx_begin(const grad_args &a, uint32_t base, float *table) {
-    using D = grad_cut<S>;
-    filter_fill<S, D::NT, D::W_PITCH, D::DX_THREADS>(base + D::W_AT, (const T *)a.w);
-    table_fill<S::C, D::DX_THREADS>(a, table);
 }
 /* After the last: the block's sums. */
 template <class S>

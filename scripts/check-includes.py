@@ -21,7 +21,7 @@ HEADERS = {
     0: {"base": "base.h fsutil.h rng.h dtype.h thread.h json.h"},
     1: {"config": "config.h config.def config_keys.h ini.h", "graph": "graph.h ops.def", "files": "safetensors.h"},
     2: {"layers": "layers/layer.h", "optim": "optim/optim.h"},
-    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/junction.h passes/lanes.h plan_print.h", "model": "model.h"},
+    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/junction.h passes/lanes.h passes/trace.h plan_print.h", "model": "model.h"},
     4: {"backend": "backend.h", "comm": "comm.h"},
     5: {"exec": "exec.h profile.h costs.h costs_parts.h", "data": "data.h data_impl.h pack.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h"},
     6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h"},

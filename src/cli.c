@@ -41,6 +41,8 @@ static const struct option options[CR_OPT_COUNT] = {
                         "print what each convolution takes over, and the time that costs and saves"},
     [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
     [CR_OPT_CSV]   = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset"},
+    [CR_OPT_TRACE] = {"trace", 0, "FILE", NULL, ON(PLAN), "plan the memory log of any program instead (CSV: time,event,id,size)"},
+    [CR_OPT_ALIGNMENT] = {"alignment", 0, "BYTES", NULL, ON(PLAN), "of the blocks of --trace (64)"},
     [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (all that are there)"},
     [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH) | ON(PROFILE), "timed steps (20)"},
     [CR_OPT_ORDER]       = {"order", 0, "ORDER", NULL, ON(PROFILE), "time: slowest op first (default), or program: as they run"},

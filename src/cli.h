@@ -35,6 +35,8 @@ enum cr_option_id { /* in the order of --help */
     CR_OPT_CHOICES,
     CR_OPT_WHICH,
     CR_OPT_CSV,
+    CR_OPT_TRACE,
+    CR_OPT_ALIGNMENT,
     CR_OPT_DEVICES,
     CR_OPT_BENCH_STEPS,
     CR_OPT_ORDER,

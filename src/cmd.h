@@ -14,6 +14,8 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken);
+/* cresnet plan --trace */
+cr_status cr_plan_trace(const struct cr_args *args);
 cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);

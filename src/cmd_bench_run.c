@@ -3,6 +3,7 @@
 #include "cmd.h"
 #include "session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { STEPS = 20, WARMUP = 3, WINDOW = 10, STEPS_MAX = 1000000 };
@@ -13,7 +14,7 @@ struct bench {
     struct cr_session    session;
     struct cr_cmd_batch  batch;
     struct cr_step_block step;
-    int64_t              steps;
+    int64_t              steps, window; /* steps between two marks: what a time is the mean of */
     /* what came of it */
     int64_t age_ns, first_ns;          /* exec to the end of the first step; the first step */
     double  ms, ms_min, ms_max;        /* a step when nobody waits in between */
@@ -118,7 +119,8 @@ static cr_status time_steps(struct bench *b) {
     int64_t      *times, other;
     cr_status     status = CR_OK;
     CR_ALLOC(times, (size_t)b->steps);
-    b->steps = windows * window; /* whole windows are timed */
+    b->window = window;
+    b->steps  = windows * window; /* whole windows are timed */
     for (int64_t i = 0; i < WARMUP; i++) {
         CR_TRY_OUT(run_and_wait(b, i ? &other : &b->first_ns));
         if (i == 0) b->age_ns = cr_process_age_ns();
@@ -139,8 +141,8 @@ out:
 static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {
     cr_text_add(out,
                 "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, \"steps\": %lld, "
-                "\"batch\": %lld, \"accumulate\": %lld, \"exec_to_first_step_s\": %.3f, \"start\": \"%s\", \"device\": ",
-                (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps,
+                "\"window\": %lld, \"batch\": %lld, \"accumulate\": %lld, \"exec_to_first_step_s\": %.3f, \"start\": \"%s\", \"device\": ",
+                (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps, (long long)b->window,
                 (long long)(b->infer ? b->session.eval_batch : b->session.batch),
                 (long long)(b->infer ? 1 : b->config.train.accumulate), (double)b->age_ns * 1e-9, parts);
     cr_text_add_json(out, b->session.device->caps.text);
@@ -148,11 +150,13 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
 }
 
 static void print_text(const struct bench *b, const char *parts, struct cr_text *out) {
+    char of[32] = "";
+    if (b->window > 1) snprintf(of, sizeof of, " windows of %lld", (long long)b->window);
     cr_text_add(out,
-                "%s: %.3f ms (median of %lld; %.3f to %.3f), %.1f images/s; %.3f ms when each is waited for\n"
+                "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s; %.3f ms when each is waited for\n"
                 "start: %.2f s from exec to the end of the first %s (%s, first %s %.3f s)\n",
-                b->infer ? "batch" : "step", b->ms, (long long)b->steps, b->ms_min, b->ms_max, (double)images_of(b) / b->ms * 1e3,
-                b->latency_ms, (double)b->age_ns * 1e-9, b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step",
+                b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), of, b->ms_min, b->ms_max,
+                (double)images_of(b) / b->ms * 1e3, b->latency_ms, (double)b->age_ns * 1e-9, b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step",
                 (double)b->first_ns * 1e-9);
 }
 

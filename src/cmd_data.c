@@ -3,6 +3,7 @@
 #include "fsutil.h"
 #include "pack.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -84,6 +85,25 @@ static cr_status draw_shapes(const struct cr_args *args) {
 
 /* ---- packing ---- */
 
+/* The first SIGINT or SIGTERM gives up and removes what was written, the second ends at once. */
+static atomic_int stop_signal;
+
+static void on_stop(int number) {
+    atomic_store(&stop_signal, number);
+}
+
+static cr_status pack_stoppable(const struct cr_dataset *dataset, const char *path, struct cr_pack_options *options,
+                                struct cr_pack_result *out) {
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = (int)(SA_RESTART | SA_RESETHAND)}, on_int, on_term;
+    options->stop         = &stop_signal;
+    sigaction(SIGINT, &stop, &on_int);
+    sigaction(SIGTERM, &stop, &on_term);
+    cr_status status = cr_pack_dataset(dataset, path, options, out);
+    sigaction(SIGINT, &on_int, NULL);
+    sigaction(SIGTERM, &on_term, NULL);
+    return status;
+}
+
 static bool is_folder(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -113,8 +133,21 @@ static cr_status source_config(const struct cr_args *args, struct cr_config *con
     return status;
 }
 
+static void report_packed(const char *path, const struct cr_pack_result *result, bool json, struct cr_text *out) {
+    if (json) {
+        cr_text_add(out, "{\"file\": ");
+        cr_text_add_json(out, path);
+        cr_text_add(out, ", \"pictures\": %lld, \"bytes\": %lld, \"left_out\": %lld}\n", (long long)result->pictures,
+                    (long long)result->bytes, (long long)result->left_out);
+        return;
+    }
+    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result->pictures, (double)result->bytes * 1e-6);
+    if (result->left_out) cr_text_add(out, ", %lld left out that cannot be read", (long long)result->left_out);
+    cr_text_add(out, "\n");
+}
+
 static cr_status pack_split(const struct cr_config *config, enum cr_split split, const char *folder, int64_t raw_side,
-                            struct cr_text *out) {
+                            bool json, struct cr_text *out) {
     struct cr_pack_options options = {.raw_side      = (int)raw_side,
                                       .workers       = (int)config->data.workers,
                                       .corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL};
@@ -124,16 +157,15 @@ static cr_status pack_split(const struct cr_config *config, enum cr_split split,
     CR_TRY(cr_path_join(path, folder, "%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME));
     CR_TRY(cr_dataset_open(config, split, &dataset));
     cr_log(CR_LOG_INFO, "packing %lld pictures into %s", (long long)cr_dataset_count(dataset), path);
-    cr_status status = cr_pack_dataset(dataset, path, &options, &result);
+    cr_status status = pack_stoppable(dataset, path, &options, &result);
     cr_dataset_close(dataset);
     CR_TRY(status);
-    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result.pictures, (double)result.bytes * 1e-6);
-    if (result.left_out) cr_text_add(out, ", %lld left out that cannot be read", (long long)result.left_out);
-    cr_text_add(out, "\n");
+    report_packed(path, &result, json, out);
     return CR_OK;
 }
 
 static cr_status pack(const struct cr_args *args) {
+    bool             json = cr_args_has(args, CR_OPT_JSON);
     struct cr_args   rest = *args; /* the configuration is the second operand here */
     struct cr_config config;
     struct cr_text   text = {0};
@@ -148,9 +180,9 @@ static cr_status pack(const struct cr_args *args) {
     CR_TRY(source_config(&rest, &config));
     const char *folder = args->operand[2];
     CR_TRY_OUT(cr_fs_mkdirs(folder));
-    CR_TRY_OUT(pack_split(&config, CR_SPLIT_TRAIN, folder, raw_side, &text));
-    CR_TRY_OUT(pack_split(&config, CR_SPLIT_VAL, folder, raw_side, &text));
-    cr_text_add(&text, "train with data.kind=packed data.root=%s\n", folder);
+    CR_TRY_OUT(pack_split(&config, CR_SPLIT_TRAIN, folder, raw_side, json, &text));
+    CR_TRY_OUT(pack_split(&config, CR_SPLIT_VAL, folder, raw_side, json, &text));
+    if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", folder);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
@@ -158,47 +190,87 @@ out:
     return status;
 }
 
-static cr_status verify_file(const char *path, struct cr_text *out) {
+/* ---- verifying ---- */
+
+struct verification {
+    int            workers, files, bad;
+    bool           json;
+    cr_status      status; /* of the first bad file */
+    struct cr_text text;
+};
+
+static cr_status read_file(const char *path, struct verification *v) {
     struct cr_pack *file;
     CR_TRY(cr_pack_open(path, &file));
-    cr_status status = cr_pack_verify(file);
-    if (status == CR_OK)
-        cr_text_add(out, "%s: %lld pictures in %d classes, all as they were packed\n", path,
-                    (long long)cr_pack_count(file), cr_pack_classes(file));
+    cr_status status  = cr_pack_verify(file, v->workers);
+    long long count   = cr_pack_count(file);
+    int       classes = cr_pack_classes(file);
     cr_pack_close(file);
-    return status;
+    CR_TRY(status);
+    if (v->json) {
+        cr_text_add(&v->text, "{\"file\": ");
+        cr_text_add_json(&v->text, path);
+        cr_text_add(&v->text, ", \"ok\": true, \"pictures\": %lld, \"classes\": %d}\n", count, classes);
+    } else
+        cr_text_add(&v->text, "%s: %lld pictures in %d classes, all as they were packed\n", path, count, classes);
+    return CR_OK;
+}
+
+/* A bad file is told of, and the next one looked at. */
+static void verify_file(const char *path, struct verification *v) {
+    cr_status status = read_file(path, v);
+    v->files++;
+    if (status == CR_OK) return;
+    if (!v->bad++) v->status = status;
+    cr_log(CR_LOG_ERROR, "%s", cr_error_message());
+    if (v->json) {
+        cr_text_add(&v->text, "{\"file\": ");
+        cr_text_add_json(&v->text, path);
+        cr_text_add(&v->text, ", \"ok\": false, \"error\": ");
+        cr_text_add_json(&v->text, cr_error_message());
+        cr_text_add(&v->text, "}\n");
+    }
+    cr_error_clear();
 }
 
 static cr_status verify(const struct cr_args *args) {
     static const char *const names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
-    struct cr_text           text    = {0};
-    cr_status                status  = CR_OK;
+    struct verification      v       = {.json = cr_args_has(args, CR_OPT_JSON)};
+    struct cr_config         config;
+    cr_status                status;
     if (args->operands < 2) return cr_args_fail(args, "no file given: cresnet data verify FILE|DIR ...");
+    CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
+    v.workers = (int)config.data.workers;
+    cr_config_close(&config);
     for (int i = 1; i < args->operands; i++) {
         char path[CR_PATH_MAX];
         if (!is_folder(args->operand[i])) {
-            CR_TRY_OUT(verify_file(args->operand[i], &text));
+            verify_file(args->operand[i], &v);
             continue;
         }
         for (size_t k = 0; k < CR_COUNT(names); k++) {
             CR_TRY_OUT(cr_path_join(path, args->operand[i], "%s", names[k]));
-            CR_TRY_OUT(verify_file(path, &text));
+            verify_file(path, &v);
         }
     }
-    CR_TRY_OUT(cr_cmd_print(&text));
+    CR_TRY_OUT(cr_cmd_print(&v.text));
+    if (v.bad) CR_FAIL_OUT(v.status, "%d of %d files are not as they were packed", v.bad, v.files);
 out:
-    cr_text_free(&text);
+    cr_text_free(&v.text);
     return status;
 }
 
 /* ---- the command ---- */
 
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
-    const char *word = args->operands ? args->operand[0] : "";
-    (void)signal_taken;
-    bool packs = strcmp(word, "pack") == 0;
+    const char *word  = args->operands ? args->operand[0] : "";
+    bool        packs = strcmp(word, "pack") == 0;
     if (cr_args_has(args, CR_OPT_RAW) && !packs) return cr_args_fail(args, "--raw is for cresnet data pack");
-    if (packs) return pack(args);
+    if (packs) {
+        cr_status status = pack(args);
+        if (status == CR_ERR_INTERRUPTED) *signal_taken = atomic_load(&stop_signal);
+        return status;
+    }
     if (strcmp(word, "shapes") == 0) return draw_shapes(args);
     if (strcmp(word, "verify") == 0) return verify(args);
     return describe(args);

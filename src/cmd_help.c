@@ -43,7 +43,11 @@ static const char about_plan[] =
     "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs beside\n"
     "the lower bound that no plan can beat. Needs neither data nor a GPU; on a GPU, kernels whose times are not\n"
     "known yet are timed, as a run would. --program and --after print the program, --csv the pool, --json the\n"
-    "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way.\n";
+    "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way.\n"
+    "plan --trace FILE: the memory log of any program (CSV: time,event,id,size; malloc, free, read, write): finds the iteration\n"
+    "that repeats in it, what lives across, the bound, a plan, and what an online best-fit pool needs. --csv: the lives of an\n"
+    "iteration until their last use; one whose upper is beyond the iteration goes on in the next. memory.trace=FILE makes\n"
+    "cresnet train write such a log.\n";
 
 static const char about_check[] =
     "Runs the training and evaluation programs on random pictures (-b N of them, 2 by default) and\n"
@@ -75,7 +79,7 @@ static const char about_data[] =
     "                 OUT/val.crpk: one file a split with an index and checksums, read with data.kind=packed\n"
     "                 data.root=OUT. PNG and JPEG files are kept as they are; --raw=SIZE stores pixels, the short side\n"
     "                 reduced to SIZE. Pictures that cannot be read are left out (data.corrupt). -j N: threads.\n"
-    "data verify FILE|DIR ...: reads packed files to their end: checksums, index, every picture.\n";
+    "data verify FILE|DIR ...: reads packed files to their end: checksums, index, every picture. -j N: threads.\n";
 
 static const char about_help[] = "Explains a command, or every key of the configuration.\n";
 

@@ -113,6 +113,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     int                      which, pass;
     cr_status                status;
     (void)signal_taken;
+    if (cr_args_has(args, CR_OPT_TRACE)) return cr_plan_trace(args);
     CR_TRY(cr_args_most(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));

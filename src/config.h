@@ -88,4 +88,8 @@ void cr_config_help(struct cr_text *out);
 /* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 
+/* "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... in powers of 1024; KB ... of 1000). False: none of these,
+ * or beyond all reason. */
+bool cr_bytes_parse(const char *text, size_t *bytes);
+
 #endif

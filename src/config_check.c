@@ -53,6 +53,13 @@ static void check_model(const struct check *c) {
         COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
 }
 
+static void check_memory(const struct check *c) {
+    const char *limit = c->config->memory.limit;
+    size_t      bytes;
+    if (was_refused(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes)) return;
+    COMPLAIN(c, "memory.limit", "is an amount of memory with its unit, e.g. 8GiB or 700MB, or auto");
+}
+
 /* Which layers there are is the network's business: model.c asks again. */
 static bool is_part(const char *word, size_t length) {
     if (length == 6 && memcmp(word, "layer", 5) == 0) return word[5] >= '1' && word[5] <= '9';
@@ -146,6 +153,7 @@ bool cr_config_is_small(const struct cr_config *config) {
 void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints) {
     const struct check c = {config, complaints};
     check_model(&c);
+    check_memory(&c);
     check_freeze(&c);
     check_data(&c);
     check_optim(&c);

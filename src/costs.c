@@ -8,12 +8,13 @@
 #include "fsutil.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char first_words[] = "cresnet costs 1";
 enum { FILE_BYTES_MAX = 64 << 20 };
+static const int64_t NS_MAX = 100000000000; /* 100 s: of no op that anyone waits for, and sums of thousands stay small numbers */
 
 /* ---- signatures ---- */
 
@@ -41,15 +42,18 @@ static void add_attributes(struct cr_text *out, const struct cr_op *op) {
     case CR_OP_maxpool_grad:
     case CR_OP_pool_bn_grad_stats:
     case CR_OP_pool_bn_grad_apply:
-        cr_text_add(out, " s%d p%d w%d%s%s", c->stride, c->pad, c->window, c->accumulate ? " accumulate" : "", c->relu ? " relu" : "");
+        cr_text_add(out, " s%d p%d w%d%s%s%s", c->stride, c->pad, c->window, c->accumulate ? " accumulate" : "", c->relu ? " relu" : "",
+                    c->bn.accumulate ? " accumulate_bn" : "");
         break;
+    case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
+    case CR_OP_bn_grad_finalize: cr_text_add(out, "%s", op->attr.bn.accumulate ? " accumulate" : ""); break;
+    case CR_OP_dense_wgrad:
+    case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? " accumulate" : ""); break;
     case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? " s2d" : ""); break;
     default: break;
     }
 }
-
-const char cr_cost_nobody[] = "-";
 
 /* Options that change which rows there are stand in front. */
 cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
@@ -64,38 +68,58 @@ cr_status cr_cost_signature(const struct cr_device *device, const struct cr_prog
 
 /* ---- the table ---- */
 
-struct cr_cost_entry *cr_cost_find(struct cr_costs *c, const char *signature, const char *row, int way) {
-    const uint64_t hash = cr_cost_hash(signature);
-    for (int i = 0; i < c->entries; i++) {
-        struct cr_cost_entry *e = &c->entry[i];
-        if (e->hash == hash && e->way == way && strcmp(e->row, row) == 0 && strcmp(e->signature, signature) == 0) return e;
-    }
-    return NULL;
+bool cr_cost_keeps_refusals(enum cr_op_kind kind) {
+    return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad || kind == CR_OP_conv_grad;
 }
 
-bool cr_cost_is_pinned(const struct cr_costs *c, const char *signature) {
-    const uint64_t hash = cr_cost_hash(signature);
-    for (int i = 0; i < c->pinned; i++)
-        if (c->entry[i].hash == hash && strcmp(c->entry[i].signature, signature) == 0) return true;
-    return false;
+int cr_cost_next(const struct cr_costs *c, const char *signature, uint64_t hash, int after) {
+    int i = after != CR_NONE ? c->entry[after].next : c->buckets ? c->bucket[hash % (uint64_t)c->buckets] : CR_NONE;
+    while (i != CR_NONE && (c->entry[i].hash != hash || strcmp(c->entry[i].signature, signature) != 0)) i = c->entry[i].next;
+    return i;
 }
 
-cr_status cr_cost_add(struct cr_costs *c, const char *signature, const char *row, int way, int64_t ns, struct cr_cost_entry **out) {
-    if (c->entries == c->capacity) {
-        const int             more  = CR_MAX(256, c->capacity * 2);
-        struct cr_cost_entry *fresh = cr_realloc(c->entry, (size_t)more, sizeof *fresh);
-        if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *fresh);
-        c->entry    = fresh;
-        c->capacity = more;
-    }
-    struct cr_cost_entry e = {.hash = cr_cost_hash(signature), .way = way, .ns = ns};
-    e.signature            = cr_arena_printf(&c->arena, "%s", signature);
-    e.row                  = cr_arena_printf(&c->arena, "%s", row);
-    if (!e.signature || !e.row) return CR_NO_MEMORY(256);
-    c->entry[c->entries] = e;
-    if (out) *out = &c->entry[c->entries];
-    c->entries++;
+static void link_entry(struct cr_costs *c, int index) {
+    int *first           = &c->bucket[c->entry[index].hash % (uint64_t)c->buckets];
+    c->entry[index].next = *first;
+    *first               = index;
+}
+
+/* The first `entries` stay. */
+static void cut_table(struct cr_costs *c, int entries) {
+    c->entries = entries;
+    for (int i = 0; i < c->buckets; i++) c->bucket[i] = CR_NONE;
+    for (int i = 0; i < entries; i++) link_entry(c, i);
+}
+
+static cr_status grow_table(struct cr_costs *c) {
+    const int             more  = CR_MAX(256, c->capacity * 2);
+    struct cr_cost_entry *fresh = cr_realloc(c->entry, (size_t)more, sizeof *fresh);
+    if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *fresh);
+    c->entry    = fresh;
+    int *bucket = cr_realloc(c->bucket, (size_t)more, sizeof *bucket);
+    if (!bucket) return CR_NO_MEMORY((size_t)more * sizeof *bucket);
+    c->bucket   = bucket;
+    c->buckets  = more;
+    c->capacity = more;
+    cut_table(c, c->entries);
     return CR_OK;
+}
+
+cr_status cr_cost_add(struct cr_costs *c, const struct cr_cost_entry *entry) {
+    if (c->entries == c->capacity) CR_TRY(grow_table(c));
+    struct cr_cost_entry e = *entry;
+    e.hash                 = cr_cost_hash(e.signature);
+    e.signature            = cr_arena_printf(&c->arena, "%s", e.signature);
+    if (!e.signature) return CR_NO_MEMORY(256);
+    c->entry[c->entries] = e;
+    link_entry(c, c->entries++);
+    return CR_OK;
+}
+
+static void free_table(struct cr_costs *c) {
+    cr_free(c->entry);
+    cr_free(c->bucket);
+    cr_arena_free(&c->arena);
 }
 
 /* ---- text ---- */
@@ -130,85 +154,120 @@ static bool take_number(char **rest, int64_t max, int64_t *out) {
     return *end == 0 && *out >= 0 && *out <= max;
 }
 
-static cr_status take_line(struct cr_costs *c, char *line, bool *good) {
-    int64_t ns, way;
-    char   *row;
-    *good = false;
-    if (!take_number(&line, INT64_MAX / 2, &ns) || ns == 0) return CR_OK;
-    if (!(row = take_field(&line)) || !*row) return CR_OK;
-    if (!take_number(&line, 1 << 20, &way) || !*line || strchr(line, '\t')) return CR_OK;
-    *good = true;
-    if (cr_cost_find(c, line, row, (int)way)) return CR_OK;
-    return cr_cost_add(c, line, row, (int)way, ns, NULL);
+/* The op that a signature is of; CR_OP_COUNT: none. */
+static enum cr_op_kind kind_of(const char *signature) {
+    static const char *const options[] = {"any ", "tf32 "};
+    for (size_t i = 0; i < CR_COUNT(options); i++)
+        if (strncmp(signature, options[i], strlen(options[i])) == 0) signature += strlen(options[i]);
+    const size_t length = strcspn(signature, " ");
+    int          kind   = 0;
+    while (kind < CR_OP_COUNT && (strncmp(cr_op_info((enum cr_op_kind)kind)->name, signature, length) != 0 ||
+                                  cr_op_info((enum cr_op_kind)kind)->name[length]))
+        kind++;
+    return (enum cr_op_kind)kind;
+}
+
+static const char nobody[] = "-"; /* stands for the row where none takes the op */
+
+/* Index of the row of this name that does ops of this kind; CR_NONE with *known: no row, and that is an answer. */
+static int row_named(const struct cr_costs *c, const char *name, enum cr_op_kind kind, bool *known) {
+    int i = 0;
+    *known = true;
+    if (strcmp(name, nobody) == 0 && cr_cost_keeps_refusals(kind)) return CR_NONE;
+    while (c->device->rows[i] && (c->device->rows[i]->op != kind || strcmp(c->device->rows[i]->name, name) != 0)) i++;
+    *known = c->device->rows[i] != NULL;
+    return *known ? i : CR_NONE;
+}
+
+static bool is_there(const struct cr_costs *c, const struct cr_cost_entry *e) {
+    const uint64_t hash = cr_cost_hash(e->signature);
+    for (int i = CR_NONE; (i = cr_cost_next(c, e->signature, hash, i)) != CR_NONE;)
+        if (c->entry[i].row == e->row && c->entry[i].way == e->way && c->entry[i].source == e->source) return true;
+    return false;
+}
+
+/* *why: what is wrong with the line, else as it was. */
+static cr_status take_line(struct cr_costs *c, char *line, enum cr_cost_source source, const char **why) {
+    const char *const spoilt = "a line is cut off or spoilt";
+    int64_t           ns, way;
+    char             *row;
+    bool              known;
+    if (!take_number(&line, NS_MAX, &ns) || ns == 0 || !(row = take_field(&line)) || !*row || !take_number(&line, 1 << 20, &way) ||
+        !*line || strchr(line, '\t')) {
+        *why = spoilt;
+        return CR_OK;
+    }
+    struct cr_cost_entry e = {.signature = line, .way = (int)way, .ns = ns, .source = source};
+    e.row                  = row_named(c, row, kind_of(line), &known);
+    if (!known) *why = "it names a kernel that does not exist here";
+    return !known || is_there(c, &e) ? CR_OK : cr_cost_add(c, &e);
+}
+
+static cr_status take_lines(struct cr_costs *c, char *line, enum cr_cost_source source, const char **why) {
+    for (char *end; *line && !*why; line = end + 1) {
+        end = strchr(line, '\n');
+        if (!end) {
+            *why = "a line is cut off or spoilt";
+            return CR_OK;
+        }
+        *end = 0;
+        CR_TRY(take_line(c, line, source, why));
+    }
+    return CR_OK;
 }
 
 /* Takes all lines or, when something is wrong with them, none: *why then says what, else it is NULL. */
-static cr_status take_text(struct cr_costs *c, char *text, const char **why, bool *other_device) {
+static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum cr_cost_source source, const char **why, bool *other_device) {
     const int before = c->entries;
     *other_device    = false;
     *why             = "its first line is not \"cresnet costs 1\"";
-    char *line = text, *end = strchr(line, '\n');
+    char *end        = strchr(text, '\n');
     if (!end) return CR_OK;
-    *end            = 0;
-    char *rest      = line, *words = take_field(&rest);
+    *end        = 0;
+    char *rest  = text, *words = take_field(&rest);
     if (!words || strcmp(words, first_words) != 0) return CR_OK;
     *other_device = strcmp(rest, c->identity) != 0;
     *why          = "it was made for another device, library or version";
     if (*other_device) return CR_OK;
-    for (line = end + 1; *line; line = end + 1) {
-        bool good = false;
-        *why      = "a line is cut off or spoilt";
-        end       = strchr(line, '\n');
-        if (end) {
-            *end = 0;
-            CR_TRY(take_line(c, line, &good));
-        }
-        if (good) continue;
-        c->entries = before;
-        return CR_OK;
-    }
-    *why = NULL;
-    return CR_OK;
-}
-
-static cr_status make_text(const struct cr_costs *c, bool used_only, struct cr_text *out) {
-    cr_text_add(out, "%s\t%s\n", first_words, c->identity);
-    for (int i = 0; i < c->entries; i++) {
-        const struct cr_cost_entry *e = &c->entry[i];
-        if (!used_only || e->used) cr_text_add(out, "%lld\t%s\t%d\t%s\n", (long long)e->ns, e->row, e->way, e->signature);
-    }
-    return out->failed ? CR_NO_MEMORY(4096) : CR_OK;
-}
-
-cr_status cr_costs_text(const struct cr_costs *c, char **out) {
-    struct cr_text text = {0};
-    cr_status      status = make_text(c, true, &text);
-    *out                  = NULL;
-    if (status == CR_OK && !(*out = cr_strdup(text.data))) status = CR_NO_MEMORY(4096);
-    cr_text_free(&text);
+    *why = strlen(end + 1) + (size_t)(end + 1 - text) == length ? NULL : "there are zero bytes in it";
+    cr_status status = *why ? CR_OK : take_lines(c, end + 1, source, why);
+    if (status != CR_OK || *why) cut_table(c, before);
     return status;
 }
 
-cr_status cr_costs_pin(struct cr_costs *c, const char *text, const char *from) {
+static void add_line(const struct cr_costs *c, const struct cr_cost_entry *e, struct cr_text *out) {
+    cr_text_add(out, "%lld\t%s\t%d\t%s\n", (long long)e->ns, e->row == CR_NONE ? nobody : c->device->rows[e->row]->name, e->way,
+                e->signature);
+}
+
+static void add_first_line(const struct cr_costs *c, struct cr_text *out) { cr_text_add(out, "%s\t%s\n", first_words, c->identity); }
+
+cr_status cr_costs_text(const struct cr_costs *c, char **out) {
+    struct cr_text text = {0};
+    add_first_line(c, &text);
+    for (int i = 0; i < c->entries; i++)
+        if (c->entry[i].used) add_line(c, &c->entry[i], &text);
+    *out = text.failed ? NULL : cr_strdup(text.data);
+    cr_text_free(&text);
+    return *out ? CR_OK : CR_NO_MEMORY(4096);
+}
+
+cr_status cr_costs_pin(struct cr_costs *c, const char *text, size_t length, const char *from) {
+    const int   before = c->entries;
     const char *why;
     bool        other;
     CR_ASSERT(!c->asked); /* before the first question: an answer must not change */
-    char *copy = cr_strdup(text);
-    if (!copy) return CR_NO_MEMORY(strlen(text));
-    const int file = c->entries;
-    c->entries     = 0; /* entries of the file give way */
-    cr_status status = take_text(c, copy, &why, &other);
+    char *copy = cr_alloc(length + 1, 1);
+    if (!copy) return CR_NO_MEMORY(length);
+    memcpy(copy, text, length);
+    cr_status status = take_text(c, copy, length, CR_COST_CHECKPOINT, &why, &other);
     cr_free(copy);
-    if (status == CR_OK && !why) {
-        c->pinned = c->entries;
-        return CR_OK;
-    }
-    c->entries = file;
-    if (status != CR_OK) return status;
+    CR_TRY(status);
+    c->pinned = c->entries - before;
     if (other)
         return CR_FAIL(CR_ERR_DEVICE, "%s: its kernels were chosen on another device, library or version; here it is \"%s\"", from,
                        c->identity);
-    return CR_FAIL(CR_ERR_FORMAT, "%s: %s", from, why);
+    return why ? CR_FAIL(CR_ERR_FORMAT, "%s: %s", from, why) : CR_OK;
 }
 
 /* ---- the file ---- */
@@ -221,39 +280,59 @@ cr_status cr_costs_path(const struct cr_device *device, char **out) {
     for (const char *s = device->caps.text; *s && *s != ',' && n + 1 < sizeof name; s++)
         name[n++] = isalnum((unsigned char)*s) ? (char)tolower((unsigned char)*s) : '-';
     name[n] = 0;
-    if (own && strcmp(own, "off") == 0) path[0] = 0;
-    else if (own && *own) CR_TRY(cr_path_join(path, own, "costs-%s.txt", name));
-    else if (xdg && *xdg) CR_TRY(cr_path_join(path, xdg, "cresnet/costs-%s.txt", name));
-    else if (home && *home) CR_TRY(cr_path_join(path, home, ".cache/cresnet/costs-%s.txt", name));
-    else path[0] = 0;
+    path[0] = 0;
+    if (own && strcmp(own, "off") == 0) own = xdg = home = NULL;
+    cr_status status = CR_OK;
+    if (own && *own) status = cr_path_join(path, own, "costs-%s.txt", name);
+    else if (xdg && *xdg == '/') status = cr_path_join(path, xdg, "cresnet/costs-%s.txt", name); /* a relative one is to be ignored */
+    else if (home && *home) status = cr_path_join(path, home, ".cache/cresnet/costs-%s.txt", name);
+    if (status != CR_OK) {
+        cr_log(CR_LOG_WARN, "%s; times of kernels are not kept", cr_error_message());
+        cr_error_clear();
+        path[0] = 0;
+    }
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(sizeof path);
 }
 
 /* Trouble with the file costs time, not the run. */
-static void read_file(struct cr_costs *c) {
-    char       *text = NULL;
-    const char *why  = NULL;
+static void read_file(struct cr_costs *c, bool tell) {
+    char       *text   = NULL;
+    const char *why    = NULL;
+    size_t      length = 0;
     bool        other;
-    if (!c->path[0]) return;
-    FILE *there = fopen(c->path, "re");
-    if (!there) return; /* the first time */
-    fclose(there);
-    cr_status status = cr_file_read(c->path, FILE_BYTES_MAX, &text, NULL);
-    if (status == CR_OK) status = take_text(c, text, &why, &other);
-    if (status != CR_OK) {
-        why = cr_error_message();
-        c->entries = 0;
-    }
-    if (why) cr_log(CR_LOG_INFO, "%s is dropped: %s; kernels are timed anew", c->path, why);
+    if (!c->path[0] || access(c->path, F_OK) != 0) return; /* the first time */
+    cr_status status = cr_file_read(c->path, FILE_BYTES_MAX, &text, &length);
+    if (status == CR_OK) status = take_text(c, text, length, CR_COST_FILE, &why, &other);
+    if (status != CR_OK && tell) cr_log(CR_LOG_INFO, "%s; kernels are timed anew", cr_error_message());
+    if (why && tell) cr_log(CR_LOG_INFO, "%s is dropped: %s; kernels are timed anew", c->path, why);
     if (status != CR_OK) cr_error_clear();
     cr_free(text);
+}
+
+static bool measured_here(const struct cr_costs *c, const struct cr_cost_entry *e) {
+    for (int i = CR_NONE; (i = cr_cost_next(c, e->signature, e->hash, i)) != CR_NONE;)
+        if (c->entry[i].source == CR_COST_MEASURED) return true;
+    return false;
+}
+
+/* What is new goes to what the file holds now: another process may have written since it was read. */
+static cr_status file_text(const struct cr_costs *c, struct cr_text *out) {
+    struct cr_costs now = {.device = c->device, .path = c->path, .identity = c->identity};
+    read_file(&now, false);
+    add_first_line(c, out);
+    for (int i = 0; i < now.entries; i++)
+        if (!measured_here(c, &now.entry[i])) add_line(c, &now.entry[i], out);
+    for (int i = 0; i < c->entries; i++)
+        if (c->entry[i].source == CR_COST_MEASURED) add_line(c, &c->entry[i], out);
+    free_table(&now);
+    return out->failed ? CR_NO_MEMORY(4096) : CR_OK;
 }
 
 static cr_status write_file(const struct cr_costs *c) {
     struct cr_text text  = {0};
     char          *dir   = cr_strdup(c->path), *slash;
-    cr_status      status = dir ? make_text(c, false, &text) : CR_NO_MEMORY(strlen(c->path));
+    cr_status      status = dir ? file_text(c, &text) : CR_NO_MEMORY(strlen(c->path));
     if (status == CR_OK && (slash = strrchr(dir, '/')) && slash != dir) {
         *slash = 0;
         status = cr_fs_mkdirs(dir);
@@ -265,15 +344,18 @@ static cr_status write_file(const struct cr_costs *c) {
 }
 
 void cr_costs_rest(struct cr_costs *c) {
+    const int64_t fresh = c->measured - c->told;
     cr_scratch_release(c->device, &c->scratch);
-    if (c->measured == c->told && !c->news) return;
-    if (c->measured != c->told)
-        cr_log(CR_LOG_INFO, "%lld kernels timed in %.2f s%s%s", (long long)(c->measured - c->told), (double)c->measure_ns * 1e-9,
-               c->path[0] ? "; kept in " : "", c->path);
-    c->told = c->measured;
-    c->news = false;
-    if (!c->path[0] || write_file(c) == CR_OK) return;
-    cr_log(CR_LOG_WARN, "%s; the next start will time kernels again", cr_error_message());
+    if (!fresh && !c->news) return;
+    const cr_status status = c->path[0] ? write_file(c) : CR_OK;
+    if (fresh)
+        cr_log(CR_LOG_INFO, "%lld kernels timed in %.2f s%s%s", (long long)fresh, (double)(c->measure_ns - c->told_ns) * 1e-9,
+               c->path[0] && status == CR_OK ? "; kept in " : "", status == CR_OK ? c->path : "");
+    c->told    = c->measured;
+    c->told_ns = c->measure_ns;
+    c->news    = false;
+    if (status == CR_OK) return;
+    cr_log(CR_LOG_WARN, "%s; the next start will time kernels again (CRESNET_CACHE=DIR keeps their times elsewhere)", cr_error_message());
     cr_error_clear();
 }
 
@@ -295,7 +377,7 @@ cr_status cr_costs_open(struct cr_device *device, const char *path, struct cr_co
         goto out;
     }
     CR_TRY_OUT(make_identity(c));
-    read_file(c);
+    read_file(c, true);
     *out = c;
     return CR_OK;
 out:
@@ -306,8 +388,6 @@ out:
 void cr_costs_close(struct cr_costs *c) {
     if (!c) return;
     cr_scratch_release(c->device, &c->scratch);
-    cr_free(c->entry);
-    cr_free(c->best);
-    cr_arena_free(&c->arena);
+    free_table(c);
     cr_free(c);
 }

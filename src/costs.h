@@ -10,8 +10,9 @@
  *   - What the table knows is never measured again. It is kept in a file, one a device's name, whose first line says for
  *     which device, driver, libraries and rows it was made: a file that says something else is dropped with a line in the log,
  *     and so is one that cannot be read. No trouble with the file stops a run.
- *   - A checkpoint carries the entries that its run used. They go before the file's and are not mixed with fresh ones (pin),
- *     so that a run that goes on computes the same bits. When they do not fit this device, pin fails and says so.
+ *   - A checkpoint carries the entries that its run used. For their signatures nothing else is asked (pin), so that a run that
+ *     goes on computes the same bits; they never get into the file. When they do not fit this device, pin fails and says so.
+ *   - What was measured goes into the file as it is then: processes that write it in turn lose nothing.
  *   - Scratch memory is taken while measuring and given back by cr_costs_rest.
  * Knows devices and ops; nothing of sessions. */
 #ifndef CR_COSTS_H
@@ -46,9 +47,9 @@ void cr_costs_rest(struct cr_costs *costs);
 
 /* The entries asked for so far, as text, for a checkpoint; cr_free it. */
 CR_MUST cr_status cr_costs_text(const struct cr_costs *costs, char **out);
-/* Takes the entries of a checkpoint. CR_ERR_FORMAT when the text is none of ours; CR_ERR_DEVICE when it was made for another
+/* Takes the entries of a checkpoint, before the first question. CR_ERR_FORMAT when the text is none of ours; CR_ERR_DEVICE when it was made for another
  * device, driver, library or set of rows. Nothing is taken then. `from` is for messages. */
-CR_MUST cr_status cr_costs_pin(struct cr_costs *costs, const char *text, const char *from);
+CR_MUST cr_status cr_costs_pin(struct cr_costs *costs, const char *text, size_t length, const char *from);
 
 /* Measured so far: candidates, and the seconds that took. */
 void cr_costs_effort(const struct cr_costs *costs, int64_t *measured, double *seconds);
@@ -56,7 +57,7 @@ void cr_costs_effort(const struct cr_costs *costs, int64_t *measured, double *se
 /* ---- costs_measure.c ---- */
 
 struct cr_scratch {
-    void  *noise, *zeros; /* device memory: finite values; zeros, for what may be an index */
+    void  *noise, *zeros; /* device memory: finite values, and what ops measured before have left; zeros, for what may be an index */
     size_t noise_bytes, zero_bytes;
 };
 /* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up; of one where that

@@ -133,9 +133,13 @@ static cr_status time_short(const struct stopwatch *w, double *seconds) {
     void                  *recording = NULL;
     double                 one;
     CR_TRY(async->record_begin(w->device));
-    status            = launch_times(w, SHORT_RUNS);
-    cr_status  ending = async->record_end(w->device, &recording);
-    if (status == CR_OK) status = ending;
+    status = launch_times(w, SHORT_RUNS);
+    if (status == CR_OK) CR_TRY(async->record_end(w->device, &recording));
+    else {
+        cr_error_hold(); /* what a spoilt recording says is not why it is spoilt */
+        if (async->record_end(w->device, &recording) != CR_OK) recording = NULL;
+        cr_error_let_go();
+    }
     *seconds = 1e30;
     for (int i = 0; i <= ROUNDS && status == CR_OK; i++) {
         status = time_between(w, SHORT_RUNS, recording, &one);

@@ -4,42 +4,46 @@
 
 #include "costs.h"
 
-struct cr_cost_entry { /* one candidate of one signature */
-    uint64_t    hash; /* of the signature */
-    const char *signature, *row;
-    int         way;
-    int64_t     ns;
-    bool        used; /* an answer of this run rested on it */
+enum cr_cost_source {
+    CR_COST_FILE,
+    CR_COST_CHECKPOINT, /* goes before all others and never into the file: the user's table is not another run's */
+    CR_COST_MEASURED,
+    CR_COST_GUESSED /* measured too, but not all candidates: memory was short. Not for the file: the next run may have more */
 };
 
-struct cr_cost_answer { /* given before: the same question gets the same answer */
-    uint64_t       hash;
-    const char    *signature;
-    struct cr_cost cost;
+struct cr_cost_entry { /* one candidate of one signature */
+    uint64_t            hash; /* of the signature */
+    const char         *signature;
+    int                 row, way; /* row: index in device->rows; CR_NONE: no row takes this */
+    int64_t             ns;
+    enum cr_cost_source source;
+    bool                used; /* an answer of this run rested on it */
+    int                 next; /* entry in the same bucket; CR_NONE: none */
 };
 
 struct cr_costs {
-    struct cr_device      *device;
-    const char            *path, *identity;
-    struct cr_cost_entry  *entry;
-    int                    entries, capacity;
-    int                    pinned; /* the first so many are a checkpoint's */
-    struct cr_cost_answer *best;
-    int                    bests, best_capacity;
-    bool                   asked;
-    struct cr_scratch      scratch;
-    int64_t                measured, told, measure_ns;
-    bool                   news; /* the file lacks something, even if nothing was measured */
-    struct cr_arena        arena;
+    struct cr_device     *device;
+    const char           *path, *identity;
+    struct cr_cost_entry *entry;
+    int                   entries, capacity;
+    int                  *bucket; /* first entry by hash % buckets; CR_NONE: none */
+    int                   buckets;
+    int                   pinned; /* how many entries are a checkpoint's */
+    bool                  asked;
+    struct cr_scratch     scratch;
+    int64_t               measured, told, measure_ns, told_ns;
+    bool                  news; /* the file lacks something, even if nothing was measured */
+    struct cr_arena       arena;
 };
 
-extern const char     cr_cost_nobody[]; /* the row of an entry that says: no row takes this */
-uint64_t              cr_cost_hash(const char *text);
-CR_MUST cr_status     cr_cost_signature(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
-                                        struct cr_text *out);
-struct cr_cost_entry *cr_cost_find(struct cr_costs *costs, const char *signature, const char *row, int way);
-bool                  cr_cost_is_pinned(const struct cr_costs *costs, const char *signature);
-CR_MUST cr_status     cr_cost_add(struct cr_costs *costs, const char *signature, const char *row, int way, int64_t ns,
-                                  struct cr_cost_entry **out);
+uint64_t          cr_cost_hash(const char *text);
+CR_MUST cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                                    struct cr_text *out);
+/* Is it remembered of this kind that no row takes an op? */
+bool              cr_cost_keeps_refusals(enum cr_op_kind kind);
+/* The entries of a signature, the last added first: from CR_NONE on; CR_NONE: no more. */
+int               cr_cost_next(const struct cr_costs *costs, const char *signature, uint64_t hash, int after);
+/* Copies the entry and its signature. */
+CR_MUST cr_status cr_cost_add(struct cr_costs *costs, const struct cr_cost_entry *entry);
 
 #endif

@@ -3,116 +3,84 @@
 
 #include "exec.h"
 
-#include <string.h>
-
 /* ---- one signature ---- */
 
-static const struct cr_cost *answered(const struct cr_costs *c, const char *signature, uint64_t hash) {
-    for (int i = 0; i < c->bests; i++)
-        if (c->best[i].hash == hash && strcmp(c->best[i].signature, signature) == 0) return &c->best[i].cost;
-    return NULL;
+static bool is_pinned(const struct cr_costs *c, const char *signature, uint64_t hash) {
+    for (int i = CR_NONE; c->pinned && (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;)
+        if (c->entry[i].source == CR_COST_CHECKPOINT) return true;
+    return false;
 }
 
-static cr_status remember(struct cr_costs *c, const char *signature, uint64_t hash, const struct cr_cost *cost) {
-    if (c->bests == c->best_capacity) {
-        const int              more  = CR_MAX(256, c->best_capacity * 2);
-        struct cr_cost_answer *fresh = cr_realloc(c->best, (size_t)more, sizeof *fresh);
-        if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *fresh);
-        c->best          = fresh;
-        c->best_capacity = more;
+/* The fastest of what the table knows of the signature, of equals the one that came first; row CR_NONE: it knows that no row takes
+ * it. Once a signature has an entry, it has all: rows are not asked again, which for libraries takes longer than to launch what
+ * they offer. */
+static bool best_known(struct cr_costs *c, const char *signature, struct cr_cost *out) {
+    const uint64_t hash   = cr_cost_hash(signature);
+    const bool     pinned = is_pinned(c, signature, hash);
+    int            best   = CR_NONE, known = 0;
+    for (int i = CR_NONE; (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;) {
+        struct cr_cost_entry *e = &c->entry[i];
+        if (pinned && e->source != CR_COST_CHECKPOINT) continue;
+        e->used = true;
+        known++;
+        if (e->row != CR_NONE && (best == CR_NONE || e->ns <= c->entry[best].ns)) best = i; /* they come last first */
     }
-    struct cr_cost_answer a = {.hash = hash, .cost = *cost};
-    a.signature             = cr_arena_printf(&c->arena, "%s", signature);
-    if (!a.signature) return CR_NO_MEMORY(strlen(signature));
-    c->best[c->bests++] = a;
-    return CR_OK;
+    *out = (struct cr_cost){.row = CR_NONE};
+    if (best != CR_NONE)
+        *out = (struct cr_cost){.row = c->entry[best].row, .way = c->entry[best].way, .seconds = (double)c->entry[best].ns * 1e-9};
+    return known > 0;
 }
 
-/* Times a candidate. Where its scratch memory is not to be had, the roofline stands in: the order of the rows decides. */
-static cr_status measure(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, double best, int64_t *ns) {
-    const struct cr_target roof = cr_device_target(c->device);
-    const int64_t          start = cr_time_ns();
-    double                 seconds;
-    cr_status              status = cr_cost_measure(c->device, &c->scratch, p, op, best, &seconds);
-    if (status == CR_ERR_MEMORY) {
-        cr_error_clear();
-        cr_scratch_release(c->device, &c->scratch);
-        seconds = cr_op_seconds(&roof, p, op);
-        status  = CR_OK;
-    }
+static cr_status time_candidate(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, double best, double *seconds) {
+    const int64_t start  = cr_time_ns();
+    cr_status     status = cr_cost_measure(c->device, &c->scratch, p, op, best, seconds);
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
-    *ns = CR_MAX((int64_t)(seconds * 1e9 + 0.5), 1);
-    return status;
+    if (status == CR_OK || status == CR_ERR_MEMORY) return status;
+    return CR_FAIL(status, "%s (while %s was timed; with train.measure=no nothing is)", cr_error_message(), c->device->rows[op->row]->name);
 }
 
-static cr_status add_candidate(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, const char *signature,
-                               double *best) {
-    int64_t ns;
-    CR_TRY(measure(c, p, op, *best, &ns));
-    *best = *best == 0 ? (double)ns * 1e-9 : CR_MIN(*best, (double)ns * 1e-9);
-    return cr_cost_add(c, signature, c->device->rows[op->row]->name, op->way, ns, NULL);
+static cr_status add_candidate(struct cr_costs *c, const struct cr_op *op, const char *signature, double seconds) {
+    const struct cr_cost_entry e = {.signature = signature, .row = op->row, .way = op->way, .source = CR_COST_MEASURED,
+                                    .ns = CR_MAX((int64_t)(seconds * 1e9 + 0.5), 1)};
+    return cr_cost_add(c, &e);
 }
 
+/* A candidate whose scratch memory is not to be had is left out; where that is so of all, the order of the rows decides. */
 static cr_status measure_all(struct cr_costs *c, const struct cr_program *p, const struct cr_op *asked, const char *signature) {
-    struct cr_op op   = *asked;
-    double       best = 0;
-    int          from = 0;
-    for (const struct cr_kernel *row; (row = cr_row_find(c->device, p, &op, from, &op.row)); from = op.row + 1) {
-        const int ways = row->ways ? row->ways(c->device, p, &op) : 1;
-        for (op.way = 0; op.way < ways; op.way++) CR_TRY(add_candidate(c, p, &op, signature, &best));
+    const struct cr_target roof   = cr_device_target(c->device);
+    const int              before = c->entries;
+    struct cr_op           op = *asked, large = {.row = CR_NONE}; /* large: the first left out */
+    double                 seconds, best = 0;
+    for (int from = 0; cr_row_find(c->device, p, &op, from, &op.row); from = op.row + 1) {
+        const struct cr_kernel *row  = c->device->rows[op.row];
+        const int               ways = row->ways ? row->ways(c->device, p, &op) : 1;
+        for (op.way = 0; op.way < ways; op.way++) {
+            const cr_status status = time_candidate(c, p, &op, best, &seconds);
+            if (status == CR_ERR_MEMORY) {
+                cr_error_clear();
+                cr_scratch_release(c->device, &c->scratch);
+                if (large.row == CR_NONE) large = op;
+                continue;
+            }
+            CR_TRY(status);
+            best = best == 0 ? seconds : CR_MIN(best, seconds);
+            CR_TRY(add_candidate(c, &op, signature, seconds));
+        }
     }
-    return CR_OK;
-}
-
-static int row_named(const struct cr_costs *c, const char *name, enum cr_op_kind kind) {
-    for (int i = 0; c->device->rows[i]; i++)
-        if (c->device->rows[i]->op == kind && strcmp(c->device->rows[i]->name, name) == 0) return i;
-    return CR_NONE;
-}
-
-/* The fastest of what the table knows of the signature; row CR_NONE: it knows that no row takes it. Once a signature has an
- * entry, it has all: rows are not asked again, which for libraries takes longer than to launch what they offer. */
-static bool best_known(struct cr_costs *c, const char *signature, enum cr_op_kind kind, struct cr_cost *out) {
-    const uint64_t hash  = cr_cost_hash(signature);
-    bool           known = false;
-    *out                 = (struct cr_cost){.row = CR_NONE};
-    for (int i = 0; i < c->entries; i++) {
-        struct cr_cost_entry *e = &c->entry[i];
-        if (e->hash != hash || strcmp(e->signature, signature) != 0) continue;
-        known   = true;
-        e->used = true;
-        const double seconds = (double)e->ns * 1e-9;
-        const int    row     = row_named(c, e->row, kind);
-        if (row == CR_NONE || (out->row >= 0 && seconds >= out->seconds)) continue;
-        *out = (struct cr_cost){.row = row, .way = e->way, .seconds = seconds};
-    }
-    return known;
-}
-
-static cr_status ask(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, const char *signature, struct cr_cost *out) {
-    c->asked = true;
-    if (!best_known(c, signature, op->kind, out)) {
-        CR_TRY(measure_all(c, p, op, signature));
-        (void)best_known(c, signature, op->kind, out);
-    }
-    if (out->row < 0 && cr_cost_is_pinned(c, signature) && !cr_cost_find(c, signature, cr_cost_nobody, 0))
-        return CR_FAIL(CR_ERR_DEVICE, "the checkpoint's kernel for \"%s\" does not exist any more: results cannot be equal to the bit; "
-                       "resume with --force to choose anew", signature);
+    if (large.row == CR_NONE) return CR_OK;
+    if (c->entries == before) CR_TRY(add_candidate(c, &large, signature, cr_op_seconds(&roof, p, &large)));
+    for (int i = before; i < c->entries; i++) c->entry[i].source = CR_COST_GUESSED;
     return CR_OK;
 }
 
 cr_status cr_costs_best(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, struct cr_cost *out) {
     struct cr_text text   = {0};
     cr_status      status = cr_cost_signature(c->device, p, op, &text);
-    if (status == CR_OK) {
-        const uint64_t        hash  = cr_cost_hash(text.data);
-        const struct cr_cost *known = answered(c, text.data, hash);
-        if (known) *out = *known;
-        else {
-            status = ask(c, p, op, text.data, out);
-            if (status == CR_OK) status = remember(c, text.data, hash, out);
-        }
+    c->asked              = true;
+    if (status == CR_OK && !best_known(c, text.data, out)) {
+        status = measure_all(c, p, op, text.data);
+        (void)best_known(c, text.data, out);
     }
     cr_text_free(&text);
     return status;
@@ -120,36 +88,33 @@ cr_status cr_costs_best(struct cr_costs *c, const struct cr_program *p, const st
 
 /* ---- what passes see ---- */
 
-static bool is_convolution(enum cr_op_kind kind) {
-    return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad || kind == CR_OP_conv_grad;
-}
-
 /* Libraries take long to say no to a convolution: that is remembered like a cost. */
 static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct cr_costs *c = self;
-    if (!is_convolution(op->kind)) return cr_device_accepts(c->device, p, op);
+    if (!cr_cost_keeps_refusals(op->kind)) return cr_device_accepts(c->device, p, op);
     struct cr_text text = {0};
     struct cr_cost best;
     bool           accepts;
+    c->asked = true;
     if (cr_cost_signature(c->device, p, op, &text) != CR_OK) accepts = cr_device_accepts(c->device, p, op);
-    else if (best_known(c, text.data, op->kind, &best)) accepts = best.row >= 0;
+    else if (best_known(c, text.data, &best)) accepts = best.row >= 0;
     else {
+        const struct cr_cost_entry refused = {.signature = text.data, .row = CR_NONE, .ns = 1, .source = CR_COST_MEASURED, .used = true};
         accepts = cr_device_accepts(c->device, p, op);
-        if (!accepts && cr_cost_add(c, text.data, cr_cost_nobody, 0, 1, NULL) == CR_OK) {
-            c->entry[c->entries - 1].used = true;
-            c->news                       = true;
-        }
+        if (!accepts && cr_cost_add(c, &refused) == CR_OK) c->news = true;
     }
     cr_text_free(&text);
     return accepts;
 }
 
 static cr_status target_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    struct cr_cost best;
-    CR_TRY(cr_costs_best(self, p, op, &best));
-    CR_ASSERT(best.row >= 0); /* only accepted ops are asked about */
+    struct cr_costs *c = self;
+    struct cr_cost   best;
+    struct cr_op     asked = *op;
+    size_t           workspace;
+    CR_TRY(cr_costs_best(c, p, op, &best));
     *seconds = best.seconds;
-    return CR_OK;
+    return best.row >= 0 ? CR_OK : cr_device_select(c->device, p, &asked, &workspace); /* for its message */
 }
 
 /* Is there anything to choose? What the table knows of was chosen before. */
@@ -158,7 +123,7 @@ static cr_status has_choice(struct cr_costs *c, const struct cr_program *p, cons
     struct cr_cost best;
     int            first, second;
     cr_status      status = cr_cost_signature(c->device, p, op, &text);
-    *yes                  = status == CR_OK && best_known(c, text.data, op->kind, &best);
+    *yes                  = status == CR_OK && best_known(c, text.data, &best);
     cr_text_free(&text);
     if (status != CR_OK || *yes) return status;
     const struct cr_kernel *row = cr_row_find(c->device, p, op, 0, &first);

@@ -89,9 +89,9 @@ CR_MUST cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const 
                                struct cr_scratch *scratch, struct cr_window *out, bool *done);
 void              cr_jpeg_only_libjpeg(bool only);
 /* image_jpeg_pixels.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8 samples; one of
- * which only the first counts; a row of samples to full width; rows of samples to RGB, 16 pixels at a time. */
-void cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
-void cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride);
+ * which only the first counts (false: too large, libjpeg decides); a row of samples to full width; rows of samples to RGB, 16 pixels at a time. */
+bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
+bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride);
 void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second, uint8_t *out);
 void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst);
 
@@ -142,6 +142,9 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
 /* Adds a worker's counts, in which other_ns is still the whole time, and empties them. */
 void    cr_load_counts_take(struct cr_load_counts *sum, struct cr_load_counts *part);
 int64_t cr_thread_cpu_ns(void);
+
+/* pack.c: runs work(argument) in this thread and in workers - 1 others; those that cannot be started are done without. */
+void cr_work_together(void *(*work)(void *), void *argument, int workers);
 
 /* ---- data sets -------------------------------------------------------------------------------------------------- */
 

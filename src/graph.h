@@ -20,7 +20,7 @@
 
 enum {
     CR_OP_IN_MAX  = 10,
-    CR_OP_OUT_MAX = 5,
+    CR_OP_OUT_MAX = 6,
     CR_OP_IDS_MAX = CR_OP_IN_MAX + 1, /* what an op reads, or writes: its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
     CR_NONE = -1
@@ -58,18 +58,19 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out);
 enum cr_lane { CR_LANE_COMPUTE, CR_LANE_TO_HOST, CR_LANE_TO_DEVICE, CR_LANE_COMM, CR_LANES };
 const char *cr_lane_name(enum cr_lane lane);
 
+struct cr_bn_attr {
+    float   eps, momentum;
+    int64_t count;      /* bn_finalize, bn_grad_finalize: M = N*H*W, elements a channel's sums run over */
+    bool    relu;       /* bn_apply */
+    bool    accumulate; /* bn_grad_finalize adds to dgamma, dbeta */
+};
 struct cr_conv_attr { /* conv*, maxpool*, pad_shortcut*: windows are R x S, square stride and padding */
     int  stride, pad;
     int  window;     /* maxpool: R = S; conv takes R, S from the filter */
     int  pad_c;      /* pad_shortcut: zero channels in front */
     bool accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad add to dw */
     bool relu;       /* conv: ReLU at the end (inference) */
-};
-struct cr_bn_attr {
-    float   eps, momentum;
-    int64_t count;      /* bn_finalize, bn_grad_finalize: M = N*H*W, elements a channel's sums run over */
-    bool    relu;       /* bn_apply */
-    bool    accumulate; /* bn_grad_finalize adds to dgamma, dbeta */
+    struct cr_bn_attr bn; /* conv, conv_grad with gamma: of the BN whose sums they finish */
 };
 struct cr_loss_attr {
     float smoothing;

@@ -13,7 +13,14 @@
 
 #include <jpeglib.h>
 
-#if defined(__x86_64__)
+/* Plain libjpeg and old versions of libjpeg-turbo upsample some pictures otherwise, and there all is left to them. */
+#if defined(__x86_64__) && defined(LIBJPEG_TURBO_VERSION_NUMBER)
+#define CAN_DECODE (LIBJPEG_TURBO_VERSION_NUMBER >= 2001000)
+#else
+#define CAN_DECODE 0
+#endif
+
+#if CAN_DECODE
 
 #define TARGET __attribute__((target("avx2,bmi,bmi2")))
 
@@ -94,7 +101,7 @@ static bool make_table(const JHUFF_TBL *source, bool dc, struct code_table *tabl
     for (int length = 1; length <= 16; length++, code <<= 1) {
         table->offset[length] = index - code;
         for (int n = 0; n < source->bits[length]; n++, code++, index++) {
-            if (index >= 256 || code >= 1 << length) return false;
+            if (index >= 256 || code >= (1 << length) - 1) return false; /* a code of ones alone may not be */
             int symbol = source->huffval[index];
             if (dc && symbol > 11) return false;
             for (int rest = 0; length <= LOOK && rest < 1 << (LOOK - length); rest++)
@@ -265,17 +272,17 @@ TARGET static inline __attribute__((always_inline)) bool read_mcu(struct fast *f
             int     difference, last;
             if (keep) memset(block, 0, sizeof block);
             if (!read_dc(&f->reader, comp->dc, &difference)) return false;
-            comp->predicted = (int16_t)(comp->predicted + difference);
+            comp->predicted += difference;
+            if (comp->predicted != (int16_t)comp->predicted) return false;
             if (!read_ac(&f->reader, comp->ac, block, keep, &last)) return false;
             if (!keep) continue;
             size_t   y   = (size_t)(((my - f->y0) * comp->v + b / comp->h) * 8);
             size_t   x   = (size_t)(((mx - f->x0) * comp->h + b % comp->h) * 8);
             uint8_t *dst = comp->plane + y * comp->stride + x;
             block[0]     = (int16_t)comp->predicted;
-            if (last)
-                cr_jpeg_block(block, comp->step, dst, comp->stride);
-            else
-                cr_jpeg_flat_block(comp->predicted * comp->step[0], dst, comp->stride);
+            if (!(last ? cr_jpeg_block(block, comp->step, dst, comp->stride)
+                       : cr_jpeg_flat_block(comp->predicted * comp->step[0], dst, comp->stride)))
+                return false;
         }
     }
     return f->reader.at - f->reader.count / 8 <= f->end;

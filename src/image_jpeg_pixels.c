@@ -12,6 +12,10 @@
 
 enum { FRACTION = 13, PASS_BITS = 2 };
 
+/* Where libjpeg's ways of the transform (vectors of 16 bits, or none) stop being equal: sums of two values no longer
+ * fit 16 bits, or a result lies outside of the table that clamps it. No encoder makes such blocks. */
+enum { SUM_LIMIT = 1 << 14, RESULT_LIMIT = 512 };
+
 /* Cosine products, times 2^13. */
 enum {
     K_0_298 = 2446,
@@ -77,16 +81,30 @@ TARGET static inline __attribute__((always_inline)) void transpose(__m256i v[8])
     }
 }
 
-TARGET void cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride) {
+/* 16-bit lanes that hold, or'ed, x of each value x >= 0 and -x - 1 of each other one. */
+TARGET static inline __attribute__((always_inline)) __m256i magnitude(const __m256i v[8]) {
+    __m256i all = _mm256_setzero_si256();
+    for (int i = 0; i < 8; i += 2) {
+        __m256i two = _mm256_packs_epi32(v[i], v[i + 1]); /* what is beyond 16 bits stays at their end */
+        all         = _mm256_or_si256(all, _mm256_xor_si256(two, _mm256_srai_epi16(two, 15)));
+    }
+    return all;
+}
+
+TARGET bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride) {
     __m256i v[8];
     for (int i = 0; i < 8; i++) {
         __m128i row = _mm_loadu_si128((const __m128i *)(coefficient + 8 * i));
         v[i] = _mm256_mullo_epi32(_mm256_cvtepi16_epi32(row), _mm256_loadu_si256((const __m256i *)(step + 8 * i)));
     }
+    __m256i large = magnitude(v);
     transform(v, FRACTION - PASS_BITS);
+    large = _mm256_or_si256(large, magnitude(v));
     transpose(v);
     transform(v, FRACTION + PASS_BITS + 3);
     transpose(v);
+    if (!_mm256_testz_si256(large, _mm256_set1_epi16((int16_t) ~(SUM_LIMIT - 1)))) return false;
+    if (!_mm256_testz_si256(magnitude(v), _mm256_set1_epi16((int16_t) ~(RESULT_LIMIT - 1)))) return false;
     const __m256i middle = _mm256_set1_epi16(128);
     for (int i = 0; i < 8; i += 4) { /* four rows to bytes; packing works within halves of 128 bits */
         __m256i  a     = _mm256_adds_epi16(_mm256_packs_epi32(v[i], v[i + 1]), middle);
@@ -97,12 +115,15 @@ TARGET void cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64],
         _mm256_storeu_si256((__m256i *)four, rows);
         for (int r = 0; r < 4; r++) memcpy(dst + (size_t)(i + r) * stride, &four[r], 8);
     }
+    return true;
 }
 
-void cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride) {
-    int32_t value = ((dc + 4) >> 3) + 128;
-    value         = value < 0 ? 0 : value > 255 ? 255 : value;
+bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride) {
+    int32_t value = (dc + 4) >> 3;
+    if (value < -RESULT_LIMIT || value >= RESULT_LIMIT) return false;
+    value = CR_MAX(0, CR_MIN(value + 128, 255));
     for (int r = 0; r < 8; r++) memset(dst + (size_t)r * stride, value, 8);
+    return true;
 }
 
 /* ---- upsampling ---- */

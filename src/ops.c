@@ -73,7 +73,10 @@ static void infer_conv(struct rule *r) {
     CR_ASSERT(x->dim[3] == w->dim[3]);
     check_coef(r, CR_IN_conv_coef, 2, x);
     if (has(r, CR_IN_conv_bias)) CR_ASSERT(input(r, CR_IN_conv_bias)->dim[3] == w->dim[0]);
-    if (r->slot == CR_OUT_conv_stats) {
+    if (has(r, CR_IN_conv_gamma))
+        CR_ASSERT(input(r, CR_IN_conv_gamma)->dim[3] == w->dim[0] && r->op->out[CR_OUT_conv_stats] != CR_NONE && a->bn.count > 0);
+    if (r->slot != CR_OUT_conv_y) { /* stats, next, saved: running ones are the store's */
+        CR_ASSERT(r->slot <= CR_OUT_conv_saved);
         set_sums(r, x, w->dim[0]);
         return;
     }
@@ -224,11 +227,13 @@ static void infer_conv_dgrad(struct rule *r) {
 }
 static void infer_conv_grad(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
-    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* dw must be given */
+    CR_ASSERT(r->slot <= CR_OUT_conv_grad_dstats || r->slot == CR_OUT_conv_grad_grad_coef);
+    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
+    check_coef(r, CR_IN_conv_grad_gamma, 1, x);
     check_coef(r, CR_IN_conv_grad_coef, 2, x);
     check_coef(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
     if (r->slot == CR_OUT_conv_grad_dx) set_like(r, x);
-    else set_sums(r, x, x->dim[3]);
+    else set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coef ? 3 : 2, 1, 1, x->dim[3]);
 }
 
 /* ---- update ---- */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,7 +14,7 @@
 
 #define PACK_AGAIN "make it anew with cresnet data pack, or copy it again"
 
-enum { CLASSES_MAX = 1000000, PICTURE_BYTES_MAX = 1 << 30, PAGE = 4096 };
+enum { CLASSES_MAX = 1000000, PICTURE_BYTES_MAX = 1 << 30, PAGE = 4096, THREADS_MAX = 1024 };
 
 struct cr_pack {
     const uint8_t    *bytes;
@@ -114,17 +115,22 @@ struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t picture) 
                                   .crc    = load32(b + 24)};
 }
 
-/* Every picture has its place, its class and a size that can be, and together they fill what lies before the index. */
+/* A picture that lies in the file, with a class and a size that can be. */
+static bool can_be(const struct cr_pack *pack, const struct cr_pack_entry *e) {
+    if (e->offset > pack->size || e->bytes < 1 || e->bytes > PICTURE_BYTES_MAX || e->bytes > pack->size - e->offset)
+        return false;
+    if (e->label < 0 || e->label >= pack->classes || e->width < 1 || e->height < 1) return false;
+    if (e->width > CR_IMAGE_SIDE_MAX || e->height > CR_IMAGE_SIDE_MAX) return false;
+    if ((int64_t)e->width * e->height > CR_IMAGE_PIXELS_MAX) return false;
+    return pack->form != CR_PACK_RAW || e->bytes == (uint64_t)e->width * (uint64_t)e->height * 3;
+}
+
+/* The pictures that the index tells of can be, and together they fill what lies before it. */
 static cr_status check_index(const struct cr_pack *pack, uint64_t names_bytes) {
     uint64_t at = CR_PACK_HEADER_BYTES + names_bytes, end = (uint64_t)(pack->index - pack->bytes);
     for (int64_t i = 0; i < pack->count; i++) {
         struct cr_pack_entry e = cr_pack_entry(pack, i);
-        bool fine              = e.offset == at && e.bytes >= 1 && e.bytes <= PICTURE_BYTES_MAX && e.bytes <= end - at;
-        fine                   = fine && e.label >= 0 && e.label < pack->classes && e.width >= 1 && e.height >= 1;
-        fine                   = fine && e.width <= CR_IMAGE_SIDE_MAX && e.height <= CR_IMAGE_SIDE_MAX;
-        fine = fine && (pack->form != CR_PACK_RAW || e.bytes == (uint64_t)e.width * (uint64_t)e.height * 3);
-        fine = fine && (int64_t)e.width * e.height <= CR_IMAGE_PIXELS_MAX;
-        if (!fine)
+        if (!can_be(pack, &e) || e.offset != at || e.bytes > end - at)
             return CR_FAIL(CR_ERR_FORMAT, "%s: what its index says of picture %lld cannot be: " PACK_AGAIN, pack->name,
                            (long long)i);
         at += e.bytes;
@@ -221,6 +227,8 @@ const char *cr_pack_name(const struct cr_pack *pack) {
 cr_status cr_pack_read(const struct cr_pack *pack, int64_t picture, struct cr_pack_entry *entry,
                        const uint8_t **bytes) {
     *entry = cr_pack_entry(pack, picture);
+    if (!can_be(pack, entry)) /* it could when the file was opened */
+        return CR_FAIL(CR_ERR_FORMAT, "%s: was changed while it was in use: " PACK_AGAIN, pack->name);
     *bytes = pack->bytes + entry->offset;
     if (pack->mapped) { /* asks for the whole picture at once where page faults would ask for a few pages each */
         uintptr_t from = (uintptr_t)*bytes / PAGE * PAGE, to = (uintptr_t)*bytes + entry->bytes;
@@ -247,10 +255,46 @@ static cr_status verify_one(const struct cr_pack *pack, int64_t picture, struct 
     return CR_OK;
 }
 
-cr_status cr_pack_verify(const struct cr_pack *pack) {
+void cr_work_together(void *(*work)(void *), void *argument, int workers) {
+    pthread_t threads[THREADS_MAX];
+    int       started = 0, others = CR_MIN(workers - 1, (int)THREADS_MAX);
+    while (started < others && pthread_create(&threads[started], NULL, work, argument) == 0) started++;
+    work(argument);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+}
+
+struct verifying {
+    const struct cr_pack *pack;
+    atomic_llong          next, bad; /* bad: the first picture with a fault so far */
+    pthread_mutex_t       mutex;     /* of what follows, and of changes of bad */
+    cr_status             status;
+    char                  error[1024];
+};
+
+static void note_fault(struct verifying *v, int64_t picture, cr_status status) {
+    pthread_mutex_lock(&v->mutex);
+    if (picture < atomic_load(&v->bad)) {
+        atomic_store(&v->bad, picture);
+        v->status = status;
+        snprintf(v->error, sizeof v->error, "%s", cr_error_message());
+    }
+    pthread_mutex_unlock(&v->mutex);
+}
+
+/* Pictures are taken in order, so that all before a bad one are looked at. */
+static void *verify_main(void *argument) {
+    struct verifying *v       = argument;
     struct cr_scratch scratch = {0};
-    cr_status         status  = CR_OK;
-    for (int64_t i = 0; i < pack->count && status == CR_OK; i++) status = verify_one(pack, i, &scratch);
+    for (int64_t i; (i = atomic_fetch_add(&v->next, 1)) < atomic_load(&v->bad);) {
+        cr_status status = verify_one(v->pack, i, &scratch);
+        if (status != CR_OK) note_fault(v, i, status);
+    }
     cr_scratch_free(&scratch);
-    return status;
+    return NULL;
+}
+
+cr_status cr_pack_verify(const struct cr_pack *pack, int workers) {
+    struct verifying v = {.pack = pack, .bad = pack->count, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    cr_work_together(verify_main, &v, workers);
+    return v.status == CR_OK ? CR_OK : CR_FAIL(v.status, "%s", v.error);
 }

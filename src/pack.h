@@ -12,11 +12,14 @@
  *   - A reader believes nothing: sizes, offsets, counts, labels and both checksums are checked when a file is opened, a
  *     picture's checksum when it is read. Whatever is wrong, the message names the file and says what to do.
  *   - Every picture was decoded to its end when it was packed; its checksum says that it is still the same.
- * A file that is cut short while it is mapped ends the program (SIGBUS), as with every mapped file. */
+ * A file that is cut short while it is mapped ends the program (SIGBUS), as with every mapped file; other changes of it
+ * are met as damage. */
 #ifndef CR_PACK_H
 #define CR_PACK_H
 
 #include "data.h"
+
+#include <stdatomic.h>
 
 #define CR_PACK_MAGIC                                                                                                  \
     "\x89"                                                                                                             \
@@ -63,12 +66,12 @@ const char          *cr_pack_class_name(const struct cr_pack *pack, int label);
 enum cr_pack_form    cr_pack_form(const struct cr_pack *pack);
 const char          *cr_pack_name(const struct cr_pack *pack); /* of the file */
 struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t picture);
-/* Checks the picture's checksum: CR_ERR_FORMAT. *bytes points into the file and holds until cr_pack_close. Any number
- * of threads may read. */
+/* Checks the picture's place and checksum: CR_ERR_FORMAT. *bytes points into the file and holds until cr_pack_close.
+ * Any number of threads may read. */
 CR_MUST cr_status cr_pack_read(const struct cr_pack *pack, int64_t picture, struct cr_pack_entry *entry,
                                const uint8_t **bytes);
-/* Reads and decodes every picture; the first fault comes back as an error. */
-CR_MUST cr_status cr_pack_verify(const struct cr_pack *pack);
+/* Reads and decodes every picture, with `workers` threads; of the faults the first in the file comes back. */
+CR_MUST cr_status cr_pack_verify(const struct cr_pack *pack, int workers);
 
 /* ---- writing ---- */
 
@@ -87,6 +90,8 @@ void              cr_pack_abandon(struct cr_pack_writer *writer); /* removes wha
 struct cr_pack_options {
     int  raw_side, workers;
     bool corrupt_fatal; /* else a picture that cannot be read is named and left out */
+
+    const atomic_int *stop; /* not 0: give up, leaving nothing behind, with CR_ERR_INTERRUPTED; may be NULL */
 };
 struct cr_pack_result {
     int64_t pictures, left_out, bytes;

@@ -6,8 +6,6 @@
 #include "fsutil.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -137,7 +135,9 @@ void cr_pack_abandon(struct cr_pack_writer *writer) {
 
 /* ---- a whole data set ---- */
 
-enum { ROUND = 256 }; /* pictures that are prepared together; then they are written in order */
+/* Pictures that are prepared together; then they are written in order. Nanoseconds between lines of progress. */
+enum { ROUND = 256 };
+#define PROGRESS_NS INT64_C(30000000000)
 
 struct item {
     struct cr_buffer bytes;
@@ -154,7 +154,12 @@ struct packing {
     int                      items;
     struct item             *item;
     atomic_int               next;
+    const atomic_int        *stop; /* or NULL */
 };
+
+static bool stopped(const struct packing *p) {
+    return p->stop && atomic_load(p->stop);
+}
 
 static cr_status keep(struct item *item, const void *bytes, size_t count, int width, int height) {
     CR_TRY(cr_buffer_reserve(&item->bytes, count));
@@ -212,22 +217,13 @@ static cr_status prepare_item(const struct packing *p, int64_t sample, struct it
 static void *packing_main(void *argument) {
     struct packing   *p       = argument;
     struct cr_scratch scratch = {0};
-    for (int i; (i = atomic_fetch_add(&p->next, 1)) < p->items;) {
+    for (int i; !stopped(p) && (i = atomic_fetch_add(&p->next, 1)) < p->items;) {
         struct item *item = &p->item[i];
         item->status      = prepare_item(p, p->first + i, item, &scratch);
         if (item->status != CR_OK) snprintf(item->error, sizeof item->error, "%s", cr_error_message());
     }
     cr_scratch_free(&scratch);
     return NULL;
-}
-
-/* Threads that cannot be started are done without: this one works too. */
-static void prepare_round(struct packing *p, pthread_t *threads, int workers) {
-    int started = 0;
-    atomic_store(&p->next, 0);
-    while (started < workers - 1 && pthread_create(&threads[started], NULL, packing_main, p) == 0) started++;
-    packing_main(p);
-    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
 
 static cr_status write_item(struct cr_pack_writer *writer, const struct item *item, bool fatal,
@@ -257,23 +253,24 @@ static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *
 
 static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, const struct cr_pack_options *options,
                              struct cr_pack_result *result) {
-    int        workers = CR_MAX(options->workers, 1);
-    cr_status  status  = CR_OK;
-    pthread_t *threads;
-    CR_ALLOC(threads, (size_t)workers);
-    for (p->first = 0; p->first < p->dataset->count && status == CR_OK; p->first += ROUND) {
+    int64_t told = cr_time_ns();
+    for (p->first = 0; p->first < p->dataset->count; p->first += ROUND) {
+        if (cr_time_ns() - told > PROGRESS_NS) {
+            told = cr_time_ns();
+            cr_log(CR_LOG_INFO, "%lld of %lld pictures", (long long)p->first, (long long)p->dataset->count);
+        }
         p->items = (int)CR_MIN((int64_t)ROUND, p->dataset->count - p->first);
-        prepare_round(p, threads, workers);
-        for (int i = 0; i < p->items && status == CR_OK; i++)
-            status = write_item(writer, &p->item[i], options->corrupt_fatal, result);
+        atomic_store(&p->next, 0);
+        cr_work_together(packing_main, p, options->workers);
+        if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->path);
+        for (int i = 0; i < p->items; i++) CR_TRY(write_item(writer, &p->item[i], options->corrupt_fatal, result));
     }
-    cr_free(threads);
-    return status;
+    return CR_OK;
 }
 
 cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, const struct cr_pack_options *options,
                           struct cr_pack_result *out) {
-    struct packing         p      = {.dataset = dataset, .raw_side = options->raw_side};
+    struct packing         p      = {.dataset = dataset, .raw_side = options->raw_side, .stop = options->stop};
     struct cr_pack_result  result = {0};
     struct cr_pack_writer *writer = NULL;
     enum cr_pack_form      form   = CR_PACK_RAW;

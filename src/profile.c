@@ -2,6 +2,7 @@
 #include "profile.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Whole runs enqueued in front of a marked pass: at least two, so that the last of them begins without a wait. */
@@ -207,6 +208,8 @@ static double roof_of_all(const struct cr_profile *p) {
 
 void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     const struct cr_device_caps *caps = &p->device->caps;
+    char                         marks[64] = "";
+    if (p->mark_s > 0) snprintf(marks, sizeof marks, " (%.2f us a pair of marks taken off each)", p->mark_s * 1e6);
     cr_text_add(out, "%s  %-24s %-18s %s\n", numbers_head, "row", "op", "layer");
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op *op = &p->program->op[p->op[i].op];
@@ -216,11 +219,10 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     add_kinds(p, out);
     cr_text_add(out,
                 "\nroof: the longer of bytes at %.1f GB/s and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), what this device is taken to reach\n"
-                "sum of %d ops: %.3f ms (%.2f us a pair of marks taken off each); at the roof %.3f ms; the program run whole: %.3f ms (medians "
-                "of %d passes)\n",
+                "sum of %d ops: %.3f ms%s; at the roof %.3f ms; the program run whole: %.3f ms (medians of %d passes)\n",
                 caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, cr_device_flops(p->device, CR_MATH_TF32) * 1e-12,
-                cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, p->mark_s * 1e6,
-                roof_of_all(p) * 1e3, p->whole_s * 1e3, p->passes);
+                cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, marks, roof_of_all(p) * 1e3,
+                p->whole_s * 1e3, p->passes);
 }
 
 void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {

@@ -14,6 +14,15 @@ static void print_tensor(const struct cr_program *p, int id, bool with_shape, st
                 (long long)t->dim[2], (long long)t->dim[3]);
 }
 
+/* Of a convolution that finishes the sums of a BN. */
+static void print_finish(const struct cr_op *op, struct cr_text *out) {
+    const struct cr_bn_attr *a = &op->attr.conv.bn;
+    if (op->kind == CR_OP_conv && op->in[CR_IN_conv_gamma] >= 0)
+        cr_text_add(out, " eps=%g momentum=%g count=%lld", (double)a->eps, (double)a->momentum, (long long)a->count);
+    if (op->kind == CR_OP_conv_grad && op->in[CR_IN_conv_grad_gamma] >= 0)
+        cr_text_add(out, " count=%lld%s", (long long)a->count, a->accumulate ? " accumulate_bn" : "");
+}
+
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     switch (op->kind) {
     case CR_OP_conv:
@@ -22,6 +31,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_conv_grad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad, op->attr.conv.relu ? " relu" : "",
                     op->attr.conv.accumulate ? " accumulate" : "");
+        print_finish(op, out);
         break;
     case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : ""); break;
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", op->attr.conv.accumulate ? "  accumulate" : ""); break;

@@ -26,13 +26,30 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
 
 /* ---- programs ---- */
 
+/* What [memory] limit leaves for the pool of a program that is not planned yet. */
+static size_t limit_of_pool(const struct cr_session *s, const struct cr_program *p) {
+    const struct cr_program *all[] = {p};
+    const size_t             rest  = cr_memory_need(s->device, &s->model.store, all, 1);
+    return s->limit > rest ? s->limit - rest : 1;
+}
+
+static void find_limit(struct cr_session *s) {
+    const char *limit = s->config->memory.limit;
+    s->limit          = 0;
+    if (strcmp(limit, "auto") == 0) s->limit = s->device->backend->memory_free(s->device);
+    else if (*limit) CR_ASSERT(cr_bytes_parse(limit, &s->limit)); /* config_check.c has looked at it */
+}
+
 static cr_status compile(struct cr_session *s, enum cr_program_kind kind, int64_t batch, struct cr_program *out) {
     const struct cr_config *c      = s->config;
     struct cr_target        target = cr_session_target(s);
-    struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse};
+    struct cr_fit_report    fit = {0};
+    struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse, .report = &fit};
     CR_TRY(cr_model_program(&s->model, c, kind, batch, out));
+    if (s->limit) options.pool_limit = limit_of_pool(s, out);
     cr_status status = cr_compile(out, &target, &options);
     if (status != CR_OK) cr_program_free(out);
+    if (fit.repeated > s->fit.repeated) s->fit = fit;
     return status;
 }
 
@@ -70,6 +87,12 @@ static cr_status bind_programs(struct cr_session *s) {
     if (s->has_eval) all[count++] = &s->eval;
     /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count), left = s->device->backend->memory_free(s->device);
+    if (s->limit && need > s->limit)
+        return cr_config_fail(s->config, "memory.limit", "the run needs %.0f MiB, %.0f more than that, with all recomputing that helps: "
+                              "raise it, or lower train.batch (and train.eval_batch) or data.image_size", mib(need), mib(need - s->limit));
+    if (s->fit.repeated)
+        cr_log(CR_LOG_INFO, "memory  %d ops run twice: activations %.0f MiB instead of %.0f, about %.2f ms a step more", s->fit.repeated,
+               mib(s->fit.after), mib(s->fit.before), s->fit.seconds * 1e3);
     if (left && need > left) return say_what_is_needed(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
     if (status == CR_ERR_MEMORY) return say_what_is_needed(s, all, count, 0);
@@ -130,6 +153,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->batch      = o->batch ? o->batch : c->train.batch;
     s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
     CR_TRY(cr_session_costs(s, o));
+    find_limit(s);
     if (o->train) CR_TRY(compile_train(s));
     if (o->eval) {
         CR_TRY(compile(s, CR_PROGRAM_EVAL, s->eval_batch, &s->eval));

@@ -49,6 +49,8 @@ struct cr_session {
     struct cr_exec         *train_exec[CR_SESSION_TRAIN_MAX];
     struct cr_exec         *eval_exec;
     int64_t                 batch, eval_batch;
+    size_t                  limit;      /* [memory] limit in bytes; 0: none */
+    struct cr_fit_report    fit;        /* of the training program under that limit */
     struct cr_session_times times;
 };
 

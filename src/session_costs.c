@@ -14,10 +14,11 @@ static cr_status refuse(const char *why) {
 
 static cr_status pin(struct cr_session *s, const char *path, bool anew) {
     char     *text   = NULL;
+    size_t    length = 0;
     cr_status status = CR_OK;
     if (s->costs) {
-        status = cr_file_read(path, COSTS_BYTES_MAX, &text, NULL);
-        if (status == CR_OK) status = cr_costs_pin(s->costs, text, path);
+        status = cr_file_read(path, COSTS_BYTES_MAX, &text, &length);
+        if (status == CR_OK) status = cr_costs_pin(s->costs, text, length, path);
         cr_free(text);
         if (status == CR_OK || status == CR_ERR_MEMORY) return status;
     } else {

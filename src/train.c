@@ -77,12 +77,13 @@ static cr_status judge_update(const struct cr_run *run, const struct pending *p,
                    fp16 ? "another train.loss_scale (0 finds one), train.precision = bf16, " : "");
 }
 
-/* Once, after the first update: how long everything took that came before. */
+/* Once, after the first update: how long everything took that came before. On a device that works beside the host it is read when the
+ * second batch is on its way. */
 static void say_started(struct cr_run *run, struct flight *f) {
-    char          parts[160];
-    const int64_t age = cr_process_age_ns();
+    char parts[160];
     if (f->started) return;
-    f->started = true;
+    f->started        = true;
+    const int64_t age = cr_process_age_ns();
     cr_session_times_text(&run->session, parts, sizeof parts);
     if (age > 0) cr_log(CR_LOG_INFO, "started; %.2f s from exec to the end of the first step (%s)", (double)age * 1e-9, parts);
 }
@@ -297,6 +298,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     const struct cr_report_options o = {.run_dir = run.dir, .total_steps = run.total_steps, .steps_per_epoch = run.at.steps_per_epoch,
                                         .epochs = run.config.train.epochs, .log_every = run.config.train.log_every,
                                         .images_per_step = run.config.train.batch * run.config.train.accumulate};
+    CR_TRY_OUT(cr_run_trace(&run));
     CR_TRY_OUT(cr_report_open(&o, &report));
     char json[128];
     snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"total_steps\":%" PRId64 ",\"version\":\"%s\"", run.at.step, run.total_steps, CR_VERSION);

@@ -19,6 +19,8 @@ struct cr_run {
 };
 /* Everything up to the first step. On failure *run is closed. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run);
+/* train_trace.c: writes the log that [memory] trace asks for. */
+CR_MUST cr_status cr_run_trace(const struct cr_run *run);
 void              cr_run_close(struct cr_run *run);
 
 #endif

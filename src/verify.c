@@ -296,7 +296,9 @@ out:
 
 bool cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math) {
     if (!truth->op) return false;
-    if (cr_verify_rule(truth->op->kind)->by_unit && cr_verify_unit(math)->sum != cr_verify_unit(truth->math)->sum) return false;
+    const struct cr_verify_unit *a = cr_verify_unit(math), *b = cr_verify_unit(truth->math);
+    const bool                   by_unit = cr_verify_rule(truth->op->kind)->by_unit || cr_verify_finishes(truth->op);
+    if (by_unit && (a->sum != b->sum || a->operand != b->operand || a->drift != b->drift)) return false;
     truth->math = math;
     return true;
 }
@@ -364,6 +366,13 @@ static double error_of(const struct judging *g, int64_t i, bool *overflows) {
     const double  sum    = fabs(want - (before ? before[i] : 0)) + error;
     *overflows           = *overflows || overflows_to(g->result, sum);
     return error + cr_verify_half_ulp(g->result, sum);
+}
+
+double cr_verify_error(const struct cr_verify_truth *truth, int slot, int64_t i, bool *any) {
+    const struct judging g     = judging_of(truth, slot);
+    const double         error = error_of(&g, i, any), top = fabs(truth->want[slot][i]) + error;
+    *any = *any || truth->scale[slot][i] == CR_VERIFY_UNUSED || overflows_to(g.dtype, top);
+    return error + cr_verify_half_ulp(g.dtype, top);
 }
 
 static struct judged judge(const struct judging *g, int64_t i, double got) {

@@ -158,7 +158,7 @@ double cr_verify_stored(enum cr_dtype dtype, double x);   /* x rounded to dtype 
 double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of a number up to x to dtype; 0 for integers */
 double cr_verify_largest(enum cr_dtype dtype);            /* largest finite number */
 
-/* ---- fused ops: verify_read.c, verify_gates.c, verify_sums.c ---------------------------------------------------- */
+/* ---- fused ops: verify_read.c, verify_gates.c, verify_sums.c, verify_finish.c ----------------------------------- */
 
 /* Relative to |x*scale| + |bias|: two roundings in f32, and room for more where scale and bias are made of factors. */
 #define CR_VERIFY_AFFINE 0x1p-22
@@ -181,6 +181,21 @@ struct cr_verify_gates cr_verify_gates_of(const struct cr_verify_values *v, int 
 enum cr_verify_gate    cr_verify_gate_of(const struct cr_verify_gates *gates, int64_t i, int64_t channel);
 /* Puts gates on an output that was computed without them. */
 CR_MUST cr_status cr_verify_close_gates(const struct cr_verify_gates *gates, struct cr_verify_truth *truth, int slot);
+
+/* One channel of bn_finalize: its sums, by how much they may be off, and k, the relative error of a handful of roundings. */
+enum { CR_VERIFY_BN_MEAN, CR_VERIFY_BN_RSTD, CR_VERIFY_BN_SCALE, CR_VERIFY_BN_BIAS, CR_VERIFY_BN_RUNNING_MEAN,
+       CR_VERIFY_BN_RUNNING_VAR, CR_VERIFY_BN_NUMBERS };
+struct cr_verify_finalize {
+    const struct cr_bn_attr *attr;
+    double                   sum, squares, sum_error, squares_error, gamma, beta, running_mean, running_var, k;
+};
+void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIFY_BN_NUMBERS], double error[CR_VERIFY_BN_NUMBERS]);
+/* Does a convolution make coefficients of its own sums? Their bounds depend on the math. */
+bool cr_verify_finishes(const struct cr_op *op);
+/* How far element i of an output may be off, the rounding to its type included. *any: it may be anything. */
+double    cr_verify_error(const struct cr_verify_truth *truth, int slot, int64_t i, bool *any);
+cr_status cr_verify_finish_conv(const struct cr_verify_values *v, struct cr_verify_truth *truth);
+cr_status cr_verify_finish_conv_grad(const struct cr_verify_values *v, struct cr_verify_truth *truth);
 
 void cr_verify_read_conv(struct cr_verify_run *run);
 void cr_verify_read_wgrad(struct cr_verify_run *run);

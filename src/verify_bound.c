@@ -14,32 +14,26 @@ static int64_t elems(const struct cr_program *p, int tensor) { return cr_tensor_
 
 /* ---- closed forms ---- */
 
-/* The variance is a difference: its error is that of E[x^2] and mean^2, so the error of rstd is found by putting both ends
- * of the variance's interval into 1/sqrt. A must be divided by C*u*sqrt(n) again, with which the bound multiplies. */
+/* A must be divided by C*u*sqrt(n) again, with which the bound multiplies. */
 static void closed_bn_finalize(const struct cr_verify_values *v, double *const scale[]) {
-    const struct cr_bn_attr *a = &v->op->attr.bn;
     const double *stats = v->in[CR_IN_bn_finalize_stats], *gamma = v->in[CR_IN_bn_finalize_gamma],
                  *beta = v->in[CR_IN_bn_finalize_beta], *running_mean = v->in[CR_IN_bn_finalize_running_mean],
                  *running_var = v->in[CR_IN_bn_finalize_running_var];
     const int64_t C = dim(v->program, v->op->in[CR_IN_bn_finalize_stats], 3);
-    const double  M = (double)a->count, m = a->momentum, unbias = M / largest(M - 1, 1);
     const double  k = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
     for (int64_t c = 0; c < C; c++) {
-        const double mean = stats[c] / M, square = fabs(stats[C + c] / M), raw = square - mean * mean;
-        const double d_var = k * (square + mean * mean), var = largest(raw, 0);
-        const double rstd = 1 / sqrt(var + a->eps), high = 1 / sqrt(largest(raw - d_var, 0) + a->eps),
-                     low = 1 / sqrt(largest(raw + d_var, 0) + a->eps);
-        const double d_rstd = largest(high - rstd, rstd - low) / k + rstd;
-        const double s = gamma[c] * rstd, d_scale = fabs(gamma[c]) * d_rstd + fabs(s);
-        scale[CR_OUT_bn_finalize_saved][c]        = fabs(mean);
-        scale[CR_OUT_bn_finalize_saved][C + c]    = d_rstd;
-        scale[CR_OUT_bn_finalize_coef][c]         = d_scale;
-        scale[CR_OUT_bn_finalize_coef][C + c]     = fabs(mean) * (d_scale + fabs(s)) + fabs(beta[c]);
-        for (int half = 0; half < 2 && scale[CR_OUT_bn_finalize_coef_half]; half++)
+        const struct cr_verify_finalize f = {.attr = &v->op->attr.bn, .sum = stats[c], .squares = stats[C + c], .gamma = gamma[c],
+                                             .beta = beta[c], .running_mean = running_mean[c], .running_var = running_var[c], .k = k};
+        double want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
+        cr_verify_finalize(&f, want, error);
+        for (int half = 0; half < 2; half++) {
+            scale[CR_OUT_bn_finalize_saved][half * C + c] = error[CR_VERIFY_BN_MEAN + half] / k;
+            scale[CR_OUT_bn_finalize_coef][half * C + c]  = error[CR_VERIFY_BN_SCALE + half] / k;
+            if (!scale[CR_OUT_bn_finalize_coef_half]) continue;
             scale[CR_OUT_bn_finalize_coef_half][half * C + c] = scale[CR_OUT_bn_finalize_coef][half * C + c];
-        scale[CR_OUT_bn_finalize_running_mean][c] = (1 - m) * fabs(running_mean[c]) + m * fabs(mean);
-        scale[CR_OUT_bn_finalize_running_var][c] =
-            (1 - m) * fabs(running_var[c]) + m * unbias * (var + square + mean * mean);
+        }
+        scale[CR_OUT_bn_finalize_running_mean][c] = error[CR_VERIFY_BN_RUNNING_MEAN] / k;
+        scale[CR_OUT_bn_finalize_running_var][c]  = error[CR_VERIFY_BN_RUNNING_VAR] / k;
     }
 }
 
@@ -138,7 +132,7 @@ static void correct_sgd(const struct cr_verify_values *v, double *const scale[])
 
 static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5, .adjust = adjust_normalize},
-    [CR_OP_conv]              = {.magnitude = "kakaa", .extra = 1, .products = true, .pads = true, .read = cr_verify_read_conv,
+    [CR_OP_conv]              = {.magnitude = "kakaakkkk", .extra = 1, .products = true, .pads = true, .read = cr_verify_read_conv,
                                  .behind = cr_verify_behind_conv},
     [CR_OP_bn_stats]          = {.magnitude = "a", .extra = 2},
     [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4, .by_unit = true},
@@ -173,7 +167,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
                                  .behind = cr_verify_behind_dgrad},
     [CR_OP_conv_wgrad]        = {.magnitude = "kak", .before = 'a', .extra = 1, .products = true, .pads = true,
                                  .read = cr_verify_read_wgrad},
-    [CR_OP_conv_grad]         = {.magnitude = "kkkakkkak", .before = 'a', .extra = 1, .products = true, .pads = true,
+    [CR_OP_conv_grad]         = {.magnitude = "kkkakkkakk", .before = 'a', .extra = 1, .products = true, .pads = true,
                                  .read = cr_verify_read_conv_grad, .behind = cr_verify_behind_conv_grad},
     [CR_OP_s2d_filter]        = {.exact = true},
     [CR_OP_s2d_filter_grad]   = {.magnitude = "a", .before = 'a'},
@@ -264,7 +258,9 @@ double cr_verify_terms(const struct cr_program *p, const struct cr_op *op, int o
 
 bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     switch (op->kind) {
-    case CR_OP_conv_grad: return op->attr.conv.accumulate && out_slot == CR_OUT_conv_grad_dw;
+    case CR_OP_conv_grad:
+        if (out_slot == CR_OUT_conv_grad_dgamma || out_slot == CR_OUT_conv_grad_dbeta) return op->attr.conv.bn.accumulate;
+        return op->attr.conv.accumulate && out_slot == CR_OUT_conv_grad_dw;
     case CR_OP_s2d_filter_grad:
     case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
     case CR_OP_dense_wgrad:

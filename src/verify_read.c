@@ -1,6 +1,7 @@
 /* verify_read.c: bounds of fused ops, first part: operands that are made while they are read.
  *
- * Three things make the bounds of fused ops different (verify_gates.c has the second, verify_sums.c the third). Where x is
+ * Three things make the bounds of fused ops different (verify_gates.c has the second, verify_sums.c the third; verify_finish.c
+ * has what is made of such sums). Where x is
  * read as act(x) = max(x*scale + bias, 0), rounded to the data's type, a row computes x*scale + bias in f32: near the middle
  * between two numbers of the type it may end on the other one. Where a gradient passes only if x*scale + bias > 0, a row may
  * see another sign near 0. Where sums are taken of what was just computed, they may be of the number before or after it is
@@ -77,7 +78,8 @@ static void read_activated(struct cr_verify_run *run, int x, int coef) {
 
 void cr_verify_read_conv(struct cr_verify_run *run) {
     read_activated(run, CR_IN_conv_x, CR_IN_conv_coef);
-    run->op->out[CR_OUT_conv_stats] = CR_NONE;
+    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++) run->op->in[s] = CR_NONE;
+    for (int s = CR_OUT_conv_stats; s <= CR_OUT_conv_running_var; s++) run->op->out[s] = CR_NONE;
 }
 void cr_verify_read_wgrad(struct cr_verify_run *run) { read_activated(run, CR_IN_conv_wgrad_x, CR_IN_conv_wgrad_coef); }
 void cr_verify_read_maxpool(struct cr_verify_run *run) { read_activated(run, CR_IN_maxpool_x, CR_IN_maxpool_coef); }
@@ -108,8 +110,8 @@ static void read_through_bn(struct cr_verify_run *run) {
 void cr_verify_read_conv_grad(struct cr_verify_run *run) {
     read_through_bn(run);
     read_activated(run, CR_IN_conv_grad_x, CR_IN_conv_grad_coef);
-    run->op->in[CR_IN_conv_grad_saved] = run->op->in[CR_IN_conv_grad_bn_x] = CR_NONE;
-    run->op->out[CR_OUT_conv_grad_dstats]                                  = CR_NONE;
+    run->op->in[CR_IN_conv_grad_saved] = run->op->in[CR_IN_conv_grad_bn_x] = run->op->in[CR_IN_conv_grad_gamma] = CR_NONE;
+    for (int s = CR_OUT_conv_grad_dstats; s <= CR_OUT_conv_grad_grad_coef; s++) run->op->out[s] = CR_NONE;
 }
 
 /* ---- pooling of act(x): values within their ends, and an index where no other tap could win ---- */

@@ -77,7 +77,9 @@ static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_tr
 }
 
 cr_status cr_verify_behind_conv(const struct cr_verify_values *v, struct cr_verify_truth *t) {
-    return v->op->out[CR_OUT_conv_stats] < 0 ? CR_OK : take_sums(v, t, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_stats});
+    if (v->op->out[CR_OUT_conv_stats] < 0) return CR_OK;
+    CR_TRY(take_sums(v, t, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_stats}));
+    return cr_verify_finish_conv(v, t);
 }
 
 cr_status cr_verify_behind_dgrad(const struct cr_verify_values *v, struct cr_verify_truth *t) {
@@ -98,8 +100,9 @@ cr_status cr_verify_behind_conv_grad(const struct cr_verify_values *v, struct cr
                                        : cr_verify_gates_of(v, CR_IN_conv_grad_x, CR_NONE, CR_IN_conv_grad_coef);
     CR_TRY(cr_verify_close_gates(&g, t, CR_OUT_conv_grad_dx));
     if (v->op->out[CR_OUT_conv_grad_dstats] < 0) return CR_OK;
-    return take_sums(v, t, (struct sums){CR_OUT_conv_grad_dx, CR_OUT_conv_grad_dstats,
-                                         v->in[after_block ? CR_IN_conv_grad_bn_x : CR_IN_conv_grad_x], v->in[CR_IN_conv_grad_saved]});
+    CR_TRY(take_sums(v, t, (struct sums){CR_OUT_conv_grad_dx, CR_OUT_conv_grad_dstats,
+                                         v->in[after_block ? CR_IN_conv_grad_bn_x : CR_IN_conv_grad_x], v->in[CR_IN_conv_grad_saved]}));
+    return cr_verify_finish_conv_grad(v, t);
 }
 
 /* Without a summand dx is a move: A stays 0. */

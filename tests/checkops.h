@@ -32,7 +32,8 @@ enum checkops_flag {
     CHECKOPS_ACT       = 1 << 19, /* the mask is made again from act */
     CHECKOPS_THROUGH   = 1 << 20, /* conv_grad: dy_x and dy_coef */
     CHECKOPS_NO_DX     = 1 << 21,
-    CHECKOPS_S2D       = 1 << 22
+    CHECKOPS_S2D       = 1 << 22,
+    CHECKOPS_FINISH    = 1 << 23  /* with STATS or BN: what becomes of those sums */
 };
 
 struct checkops_case {

@@ -14,7 +14,7 @@ static const char *const family_names[FAMILIES] = {"normal", "half zero", "large
  * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M metrics,
  * T state, I pool index, Q norm, B boxes of pictures */
 static const char *const meaning[CR_OP_COUNT] = {
-    [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xxcbx",          [CR_OP_bn_stats] = "x",
+    [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xxcbxgbmv",      [CR_OP_bn_stats] = "x",
     [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
     [CR_OP_relu] = "x",           [CR_OP_add] = "xx",              [CR_OP_maxpool] = "xc",
     [CR_OP_avgpool] = "x",        [CR_OP_pad_shortcut] = "x",      [CR_OP_dense] = "xxb",
@@ -24,7 +24,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_bn_grad_stats] = "xxhyc", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxkyc",
     [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xxxxhgb",  [CR_OP_conv_wgrad] = "xxc",
     [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQT",           [CR_OP_zero] = "",
-    [CR_OP_cast] = "x",           [CR_OP_conv_grad] = "xxkxxchxx", [CR_OP_pool_bn_grad_stats] = "xIxch",
+    [CR_OP_cast] = "x",           [CR_OP_conv_grad] = "xxkxxchxxg", [CR_OP_pool_bn_grad_stats] = "xIxch",
     [CR_OP_fold_bn] = "xgbmv",    [CR_OP_pool_bn_grad_apply] = "xIxck", [CR_OP_s2d_filter] = "x", [CR_OP_s2d_filter_grad] = "x",
 };
 

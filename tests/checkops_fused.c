@@ -42,6 +42,14 @@ static const struct shape stems[] = { /* K filters */
     {1, 1, 1, 1, 1, 0, 0, 0, false}, {1, 1, 1, 1, 7, 0, 0, 0, false}, {1, 1, 1, 1, 16, 0, 0, 0, false}, {1, 1, 1, 1, 64, 0, 0, 0, true},
 };
 
+/* Of convolutions that finish the sums of a BN: those of CIFAR's nets, and small ones for all families. */
+static const struct shape cifar[] = {
+    {2, 6, 5, 8, 16, 3, 1, 1, false},     {1, 5, 7, 16, 24, 1, 2, 0, false},    {1, 8, 8, 64, 64, 3, 1, 1, false},
+    {4, 32, 32, 16, 16, 3, 1, 1, true},   {3, 32, 32, 16, 32, 3, 2, 1, true},   {2, 32, 32, 16, 32, 1, 2, 0, true},
+    {4, 16, 16, 32, 32, 3, 1, 1, true},   {2, 16, 16, 32, 64, 3, 2, 1, true},   {3, 16, 16, 32, 64, 1, 2, 0, true},
+    {5, 8, 8, 64, 64, 3, 1, 1, true},     {3, 32, 32, 3, 16, 3, 1, 1, true},
+};
+
 struct table {
     const struct shape *shape;
     size_t              shapes;
@@ -85,6 +93,15 @@ static void list_convs(struct checkops_list *out) {
                CHECKOPS_THROUGH | CHECKOPS_NO_DX, CHECKOPS_THROUGH | CHECKOPS_COEF | CHECKOPS_NO_DX));
 }
 
+static void list_finishing(struct checkops_list *out) {
+    const struct table inner = {cifar, CR_COUNT(cifar) - 1}; /* the stem has nothing before it */
+    list(out, CR_OP_conv, TABLE(cifar), FLAGS(CHECKOPS_STATS | CHECKOPS_FINISH));
+    list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_COEF | CHECKOPS_STATS | CHECKOPS_FINISH));
+    list(out, CR_OP_conv_grad, inner,
+         FLAGS(INNER | CHECKOPS_FINISH, INNER | CHECKOPS_FINISH | CHECKOPS_ACCUMULATE, FIRST | CHECKOPS_ADD | CHECKOPS_FINISH,
+               CHECKOPS_COEF | CHECKOPS_BN | CHECKOPS_FINISH));
+}
+
 static void list_pointwise(struct checkops_list *out) {
     list(out, CR_OP_bn_apply, TABLE(images),
          FLAGS(CHECKOPS_RELU | CHECKOPS_BITS, CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS,
@@ -112,6 +129,7 @@ static void list_coef_copies(struct checkops_list *out) {
 
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
+    list_finishing(out);
     list_pointwise(out);
     list_coef_copies(out);
     list(out, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_COEF, CHECKOPS_COEF | CHECKOPS_NO_INDEX));

@@ -14,7 +14,10 @@ enum mistake {
     OPENS_AT_ZERO,       /* a pre-activation of 0 lets the gradient pass */
     TAKES_OTHER_INPUT,   /* xhat of x where the BN's input is another tensor */
     READS_RAW_INPUT,     /* dw of x instead of act(x) */
-    FORGETS_OFFSET       /* of the BN behind the convolution */
+    FORGETS_OFFSET,      /* of the BN behind the convolution */
+    FINISHES_BIASED,     /* the running variance is that of the batch */
+    FINISHES_OTHER_COUNT, /* means over one pixel more */
+    FINISHES_BEFORE_LAST /* dgamma and dbeta of sums without the last pixel */
 };
 static enum mistake mistake;
 
@@ -106,6 +109,28 @@ static void conv_run(const struct cr_call *call, const struct operand *in, const
     }
 }
 
+/* A variance is a difference: floats are too short for it. */
+static void conv_finish(const struct cr_call *call, const struct operand *in) {
+    const struct cr_bn_attr *a     = &call->op->attr.conv.bn;
+    const float             *stats = call->out[CR_OUT_conv_stats];
+    float                   *next = call->out[CR_OUT_conv_next], *saved = call->out[CR_OUT_conv_saved];
+    const int64_t            K = in[CR_IN_conv_gamma].t->dim[3], M = a->count + (mistake == FINISHES_OTHER_COUNT);
+    for (int64_t k = 0; k < K; k++) {
+        const double mean = (double)stats[k] / (double)M, square = (double)stats[K + k] / (double)M, raw = square - mean * mean;
+        const float  var = raw < 0 ? 0 : (float)raw, rstd = 1 / sqrtf(var + a->eps), scale = rstd * in[CR_IN_conv_gamma].value[k];
+        const float  unbias = mistake == FINISHES_BIASED || M == 1 ? 1 : (float)M / (float)(M - 1);
+        float        run_mean = in[CR_IN_conv_running_mean].value[k], run_var = in[CR_IN_conv_running_var].value[k];
+        if (isfinite(mean) && isfinite(var)) {
+            run_mean += a->momentum * ((float)mean - run_mean);
+            run_var += a->momentum * (var * unbias - run_var);
+        }
+        saved[k] = (float)mean, saved[K + k] = rstd;
+        next[k] = scale, next[K + k] = in[CR_IN_conv_beta].value[k] - (float)mean * scale;
+        ((float *)call->out[CR_OUT_conv_running_mean])[k] = run_mean;
+        ((float *)call->out[CR_OUT_conv_running_var])[k]  = run_var;
+    }
+}
+
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     struct operand in[CR_OP_IN_MAX] = {{0}}, x = {0};
     cr_status      status;
@@ -113,6 +138,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     CR_TRY_OUT(operands_open(call, in));
     CR_TRY_OUT(activate(&in[CR_IN_conv_x], &in[CR_IN_conv_coef], &x));
     conv_run(call, in, &x);
+    if (in[CR_IN_conv_gamma].t) conv_finish(call, in);
 out:
     cr_free(x.value);
     operands_close(in);
@@ -196,6 +222,26 @@ static void grad_run(const struct grad *v, const struct cr_call *call) {
     }
 }
 
+/* The last pixel's share is left out of the gradients of gamma and beta, not of dstats. */
+static void grad_finish(const struct grad *v, const struct cr_call *call) {
+    const struct operand   *saved = &v->in[CR_IN_conv_grad_saved], *gamma = &v->in[CR_IN_conv_grad_gamma];
+    const struct cr_tensor *x = v->in[CR_IN_conv_grad_x].t;
+    const int64_t           C = x->dim[3], n = cr_tensor_elems(x);
+    const float             M = (float)(v->a.bn.count + (mistake == FINISHES_OTHER_COUNT)), *sums = call->out[CR_OUT_conv_grad_dstats];
+    float *dgamma = call->out[CR_OUT_conv_grad_dgamma], *dbeta = call->out[CR_OUT_conv_grad_dbeta];
+    float *coef = call->out[CR_OUT_conv_grad_grad_coef];
+    for (int64_t c = 0; c < C; c++) {
+        const float mean = saved->value[c], rstd = saved->value[C + c], s = gamma->value[c] * rstd;
+        const float G = sums[c] / M, X = sums[C + c] / M;
+        const float last = (float)cr_number_load(x->dtype, call->out[CR_OUT_conv_grad_dx], n - C + c);
+        dbeta[c]         = sums[c] - (mistake == FINISHES_BEFORE_LAST ? last : 0) + (v->a.bn.accumulate ? dbeta[c] : 0);
+        dgamma[c]        = sums[C + c] + (v->a.bn.accumulate ? dgamma[c] : 0);
+        coef[c]          = s;
+        coef[C + c]      = -s * rstd * X;
+        coef[2 * C + c]  = s * (mean * rstd * X - G);
+    }
+}
+
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
     struct grad v = {.a = call->op->attr.conv};
     cr_status   status;
@@ -204,6 +250,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     CR_TRY_OUT(grad_dy(&v));
     CR_TRY_OUT(activate(&v.in[CR_IN_conv_grad_x], &v.in[CR_IN_conv_grad_coef], &v.xa));
     grad_run(&v, call);
+    if (v.in[CR_IN_conv_grad_gamma].t) grad_finish(&v, call);
 out:
     cr_free(v.dy.value);
     cr_free(v.xa.value);
@@ -247,6 +294,10 @@ static const struct {
     ROW("bad.takes_other_input", conv_grad, F16, takes_f16, grad_launch, TAKES_OTHER_INPUT),
     ROW("bad.reads_raw_input", conv_grad, F16, takes_f16, grad_launch, READS_RAW_INPUT),
     ROW("bad.forgets_offset", conv_grad, F16, takes_f16, grad_launch, FORGETS_OFFSET),
+    ROW("bad.finishes_biased", conv, F16, takes_f16, conv_launch, FINISHES_BIASED),
+    ROW("bad.finishes_other_count", conv, F16, takes_f16, conv_launch, FINISHES_OTHER_COUNT),
+    ROW("bad.finishes_other_count_of_grad", conv_grad, F16, takes_f16, grad_launch, FINISHES_OTHER_COUNT),
+    ROW("bad.finishes_before_last", conv_grad, F16, takes_f16, grad_launch, FINISHES_BEFORE_LAST),
 };
 
 int checkops_selftest_fused(checkops_blames *blames, void *self, int *tried) {

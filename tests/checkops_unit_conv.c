@@ -17,6 +17,30 @@ static void in_output(struct checkops_build *b, int slot) { /* like y */
 }
 static void out_filter(struct checkops_build *b, int slot) { out(b, slot, b->wide, b->c->K, b->c->window, b->c->window, b->c->C); }
 
+static struct cr_bn_attr bn_of(const struct checkops_build *b, int64_t count) {
+    return (struct cr_bn_attr){.eps = 1e-5f, .momentum = 0.1f, .count = count, .accumulate = asks(b, CHECKOPS_ACCUMULATE)};
+}
+
+/* What bn_finalize would do. */
+static void forward_finish(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.conv.bn            = bn_of(b, c->N * checkops_window_out(c->H, c) * checkops_window_out(c->W, c));
+    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++) in_vector(b, s, 1, c->K);
+    b->op.out[CR_OUT_conv_next] = b->op.out[CR_OUT_conv_saved] = CR_NEW;
+    b->op.out[CR_OUT_conv_running_mean]                        = b->op.in[CR_IN_conv_running_mean];
+    b->op.out[CR_OUT_conv_running_var]                         = b->op.in[CR_IN_conv_running_var];
+}
+
+/* What bn_grad_finalize would do. */
+static void grad_finish(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.conv.bn            = bn_of(b, c->N * c->H * c->W);
+    in_vector(b, CR_IN_conv_grad_gamma, 1, c->C);
+    out(b, CR_OUT_conv_grad_dgamma, b->wide, 1, 1, 1, c->C);
+    out(b, CR_OUT_conv_grad_dbeta, b->wide, 1, 1, 1, c->C);
+    b->op.out[CR_OUT_conv_grad_grad_coef] = CR_NEW;
+}
+
 static void build_forward(struct checkops_build *b) {
     in_image(b, CR_IN_conv_x);
     in_filter(b, CR_IN_conv_w);
@@ -24,6 +48,7 @@ static void build_forward(struct checkops_build *b) {
     if (asks(b, CHECKOPS_BIAS)) in_vector(b, CR_IN_conv_bias, 1, b->c->K);
     if (asks(b, CHECKOPS_ADD)) in_output(b, CR_IN_conv_add);
     if (asks(b, CHECKOPS_STATS)) b->op.out[CR_OUT_conv_stats] = CR_NEW;
+    if (asks(b, CHECKOPS_FINISH)) forward_finish(b);
 }
 
 static void build_dgrad(struct checkops_build *b) {
@@ -58,6 +83,7 @@ static void build_grad(struct checkops_build *b) {
     }
     b->op.out[CR_OUT_conv_grad_dx] = asks(b, CHECKOPS_NO_DX) ? CR_NONE : CR_NEW;
     out_filter(b, CR_OUT_conv_grad_dw);
+    if (asks(b, CHECKOPS_FINISH)) grad_finish(b);
 }
 
 void checkops_build_conv(struct checkops_build *b) {

@@ -143,6 +143,7 @@ static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, i
                                 .state_meta       = &meta,
                                 .state_meta_count = 1,
                                 .config_text      = config,
+                                .costs_text       = "cresnet costs 1\tdevice\n",
                                 .class_names      = classes,
                                 .classes          = 3,
                                 .best             = best,

@@ -173,6 +173,37 @@ run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "lea
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
 run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
 run plan tiny.ini --csv; is "plan --csv" "$(head -1 stdout)" "id,lower,upper,size,offset"
+# ---- plan --trace ----
+{ echo time,event,id,size; echo 0,malloc,p,100
+  for i in 10 20 30 40; do
+      printf '%s\n' $i,malloc,a,640 $i,write,a, $((i + 1)),malloc,b,1280 $((i + 1)),read,a, $((i + 1)),write,b, $((i + 1)),free,a, \
+          $((i + 2)),malloc,c,64 $((i + 2)),read,b, $((i + 2)),write,c, $((i + 3)),read,c, $((i + 3)),read,p, $((i + 3)),free,b, $((i + 3)),free,c,
+  done; } >log.csv
+run plan --trace log.csv; expect "plan --trace" 0 "53 events, 13 blocks, of which 1 live on" "whole ones of 13 events" "load peak" "best fit, online" "an allocation each"
+run plan --trace log.csv --json; holds "plan --trace --json: one line" json_lines
+holds "plan --trace --json: the numbers" python3 -c 'import json
+p = json.loads(open("stdout").readline())
+assert p["period"] == 13 and p["iterations"] == 3 and p["across_bytes"] == 100 and p["lives"] == 3 and p["wrapping"] == 0, p
+assert p["free"]["bound_bytes"] == p["free"]["peak_bytes"] == 1920 and p["free"]["sum_bytes"] == 1984, p
+assert p["use"]["bound_bytes"] == p["use"]["peak_bytes"] == 1920 and p["online_bytes"] >= 1920, p'
+run plan --trace log.csv --csv; is "plan --trace --csv" "$(wc -l <stdout) $(head -1 stdout)" "4 id,lower,upper,size,offset"
+run plan --trace log.csv --alignment 1024 --json; expect "plan --trace --alignment" 0 '"bound_bytes": 3072'
+run plan --trace nowhere.csv; expect "a log that is not there" 1 "nowhere.csv: cannot open"
+{ head -3 log.csv; echo 11,free,a,; echo 12,read,a,; } >bad.csv
+run plan --trace bad.csv; expect "a log that cannot be" 1 "bad.csv:5: a is read after its free (it was freed in line 4)"
+head -15 log.csv >once.csv; run plan --trace once.csv; expect "a log of one iteration" 1 "no iteration is there twice"
+run plan --trace log.csv tiny.ini; expect "plan --trace with a configuration" 2 "unexpected operand tiny.ini"
+run plan --trace log.csv --program; expect "plan --trace --program" 2 "not a configuration"
+run plan --trace; expect "plan --trace without a file" 2 "--trace needs a value"
+for how in "" train.accumulate=3 train.fuse=no; do # the run's own log plans as its program does
+    rm -f own.csv; run train tiny.ini train.steps=1 memory.trace=own.csv -o own$how $how; expect "train $how memory.trace" 0 "trace   own.csv"
+    run plan --trace own.csv --json; planned=$(python3 -c 'import json
+p = json.loads(open("stdout").readline()); assert p["iterations"] == 2 and p["rest"] == 0
+print(p["use"]["peak_bytes"], p["free"]["peak_bytes"])')
+    run plan tiny.ini $how --json; is "plan $how of the run's own log" "$planned" "$(field peak_bytes) $(field peak_bytes)"
+done
+run train tiny.ini train.steps=1 memory.trace=no-folder/own.csv -o owned; expect "memory.trace in no folder" 1 "no-folder/own.csv"
+
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "1000 classes are assumed"
 "$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}
 holds "a closed pipe is no crash" [ "$rc" -eq 0 -o "$rc" -eq 141 ]
@@ -192,12 +223,24 @@ run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missin
 
 run data pack tiny.ini $shapes packed; expect "data pack" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures" "data.kind=packed"
 run data files.ini data.kind=packed data.root=packed; expect "data of a packed set" 0 "200 images" "40 images" "10 classes" "circle"
-run data verify packed; expect "data verify" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures"
+run data verify packed -j 3; expect "data verify" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures"
+run data verify packed --json; expect "data verify --json" 0 '"ok": true, "pictures": 200, "classes": 10'
+holds "data verify --json" json_lines
+run data pack pictures packed --raw=20 --json; expect "data pack --json" 0 '"pictures": 200' '"left_out": 0'
+holds "data pack --json" json_lines
 run data pack pictures packed --raw=20; expect "data pack of a folder, raw" 0 "200 pictures, 0.2 MB"
 run data verify packed/train.crpk; expect "data verify of one file" 0 "200 pictures"
 dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
-run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack"
+run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack" "1 of 2 files"
 head -c 5000 packed/train.crpk >cut.crpk
+run data verify cut.crpk packed/train.crpk --json; expect "data verify goes on" 1 '"ok": false' "cut off" '"pictures": 200'
+holds "data verify of a cut file, --json" json_lines
+mkdir stopped; echo kept >stopped/train.crpk
+"$bin" data pack tiny.ini data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
+packer=$!
+for i in $(seq 200); do ls stopped/*.tmp.* >/dev/null 2>&1 && break; sleep 0.05; done
+kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
+is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
 run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
 run data verify; expect "data verify without a file" 2 "FILE|DIR"
 run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"

@@ -1,37 +1,40 @@
 /* test_costs.c: the table of measured costs, on a device that only pretends: each row takes the time it is told to, so the
  * fastest candidate is known. What is asked: the choice, what is measured and what is not, the file and its faults, a
  * checkpoint's table. */
-#include "costs.h"
+#include "costs_parts.h"
 #include "fsutil.h"
 
 #include "data_support.h"
 
+#include <errno.h>
 #include <math.h>
+#include <unistd.h>
 
 /* ---- the device: rows of one op that take as long as they say ---- */
 
 static double    clock_s;       /* the device's time */
 static int       launches, prepares, releases;
 static double    takes[3][2];   /* seconds by row and way */
-static bool      no_memory;
+static size_t    workspace[3];  /* bytes, by row */
+static size_t    memory_max;    /* of one reservation */
 
 struct prepared {
     int row, way;
 };
 
-static cr_status prepare_row(int row, const struct cr_op *op, void **out, size_t *workspace) {
+static cr_status prepare_row(int row, const struct cr_op *op, void **out, size_t *bytes) {
     struct prepared *p = cr_alloc(1, sizeof *p);
     if (!p) return CR_NO_MEMORY(sizeof *p);
     *p         = (struct prepared){row, op->way};
     *out       = p;
-    *workspace = 100;
+    *bytes     = workspace[row];
     prepares++;
     return CR_OK;
 }
 #define PREPARE(n)                                                                                                     \
     static cr_status prepare_##n(struct cr_device *d, const struct cr_program *p, const struct cr_op *op, void **out,  \
-                                 size_t *workspace) {                                                                  \
-        return (void)d, (void)p, prepare_row(n, op, out, workspace);                                                   \
+                                 size_t *bytes) {                                                                      \
+        return (void)d, (void)p, prepare_row(n, op, out, bytes);                                                       \
     }
 PREPARE(0)
 PREPARE(1)
@@ -55,7 +58,7 @@ static const struct cr_kernel *rows[] = {&row_a, &row_b, &row_c, NULL};
 
 static cr_status fake_reserve(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
-    if (no_memory) return CR_FAIL(CR_ERR_MEMORY, "no memory");
+    if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
     *out = cr_alloc(bytes, 1);
     return *out ? CR_OK : CR_NO_MEMORY(bytes);
 }
@@ -106,7 +109,8 @@ static void stand_open(struct stand *s, const char *folder, const char *device) 
     snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
     memcpy(takes, as_given, sizeof takes);
     launches = prepares = releases = 0;
-    no_memory                      = false;
+    memory_max                     = 1 << 20;
+    workspace[0] = workspace[1] = workspace[2] = 100;
     cr_program_init(&s->program, "p", NULL);
     s->op                   = cr_op_make(CR_OP_relu, CR_NONE);
     s->op.in[CR_IN_relu_x]  = cr_tensor_add(&s->program, "x", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
@@ -204,7 +208,9 @@ static void a_file_that_does_not_fit_is_dropped(void) {
 /* A line of numbers that are none, fields that lack, a cut end: nothing of the file is believed. */
 static void a_spoilt_line_drops_the_file(void) {
     static const char *const lines[] = {"x\tfake.a\t0\tsig\n", "-1\tfake.a\t0\tsig\n", "0\tfake.a\t0\tsig\n", "1\t\t0\tsig\n",
-                                        "1\tfake.a\t0\n",       "1\tfake.a\t0\tsig",   "1\tfake.a\t9999999999\tsig\n", "\n"};
+                                        "1\tfake.a\t0\n",       "1\tfake.a\t0\tsig",   "1\tfake.a\t9999999999\tsig\n", "\n",
+                                        "1\tfake.a\t0\tsig\n", "1\tfake.a\t0\tconv x=f16[1,1,1,1] -> y=f16[1,1,1,1]\n", "1\tfake.q\t0\trelu x\n",
+                                        "1\t-\t0\trelu x\n", "100000000001\tfake.a\t0\trelu x\n", "99999999999999999999\tfake.a\t0\trelu x\n"};
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
     make_folder(dir);
@@ -224,7 +230,91 @@ static void a_spoilt_line_drops_the_file(void) {
         CHECK(measured(&s) == 3);
         stand_close(&s);
     }
+    size_t length = strlen(text);
+    memcpy(strrchr(text, '\n') - 3, "\0\n1", 3); /* what stands behind the zero must not go unread */
+    REQUIRE_OK(cr_file_write_atomic(path, text, length));
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    CHECK(measured(&s) == 3);
+    stand_close(&s);
     cr_free(text);
+    drop_folder(dir);
+}
+
+/* A good line of another signature is no harm. */
+static void a_line_of_another_op_changes_nothing(void) {
+    struct stand   s;
+    struct cr_text more = {0};
+    char           dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    REQUIRE_OK(cr_costs_text(s.costs, &text));
+    cr_text_add(&more, "%s100000000000\tfake.a\t0\trelu x\n", text);
+    REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).way == 1 && measured(&s) == 0);
+    stand_close(&s);
+    cr_text_free(&more);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+static void a_pipe_in_the_files_place_holds_nothing_up(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(dir);
+    CHECK_INT(mkfifo(text_into(path, "%s/costs.txt", dir), 0600), 0);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).row == 1 && measured(&s) == 3);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+static void resize(struct stand *s, int64_t batch) { s->program.tensor[0].dim[0] = s->program.tensor[1].dim[0] = batch; }
+
+/* Each wrote what it had measured: neither is lost. */
+static void two_processes_share_the_file(void) {
+    struct stand a, b;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&a, dir, "GPU A, driver 1");
+    stand_open(&b, dir, "GPU A, driver 1");
+    best(&a);
+    cr_costs_rest(a.costs);
+    resize(&b, 7);
+    best(&b);
+    cr_costs_rest(b.costs);
+    stand_close(&a);
+    stand_close(&b);
+    stand_open(&a, dir, "GPU A, driver 1");
+    best(&a);
+    resize(&a, 7);
+    CHECK(best(&a).way == 1);
+    CHECK(measured(&a) == 0);
+    stand_close(&a);
+    drop_folder(dir);
+}
+
+/* Entries of hundreds of signatures are found again, in the file and in memory. */
+static void many_signatures(void) {
+    enum { MANY = 700 };
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    for (int round = 0; round < 2; round++) {
+        stand_open(&s, dir, "GPU A, driver 1");
+        for (int i = 1; i <= MANY; i++) {
+            resize(&s, i);
+            takes[0][0] = i % 2 ? 3e-4 : 9e-5; /* every other is faster by row a */
+            const struct cr_cost cost = best(&s);
+            CHECK(cost.row == i % 2 && fabs(cost.seconds - (i % 2 ? 1e-4 : 9e-5)) < 2e-9);
+        }
+        CHECK(measured(&s) == (round ? 0 : 3 * MANY));
+        cr_costs_rest(s.costs);
+        stand_close(&s);
+    }
     drop_folder(dir);
 }
 
@@ -241,21 +331,21 @@ static void a_checkpoints_table_comes_first(void) {
     if (!mine) return;
     memcpy(mine, "900000", 6); /* the other run found it slow */
     stand_open(&s, dir, "GPU A, driver 1");
-    REQUIRE_OK(cr_costs_pin(s.costs, text, "step-1/costs.txt"));
+    REQUIRE_OK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt"));
     struct cr_cost cost = best(&s);
     CHECK(cost.row == 1 && cost.way == 0 && measured(&s) == 0);
     stand_close(&s);
     stand_open(&s, dir, "GPU A, driver 2");
-    CHECK(cr_costs_pin(s.costs, text, "step-1/costs.txt") == CR_ERR_DEVICE);
+    CHECK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
-    CHECK(cr_costs_pin(s.costs, "nonsense\n", "step-1/costs.txt") == CR_ERR_FORMAT);
+    CHECK(cr_costs_pin(s.costs, "nonsense\n", 9, "step-1/costs.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).way == 1 && measured(&s) == 3); /* nothing of it was taken */
     stand_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* The row that a checkpoint's choice rested on is gone: deterministic runs must stop. */
+/* The row that a checkpoint's choice rested on is gone. */
 static void a_kernel_that_is_gone_is_told(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
@@ -264,15 +354,144 @@ static void a_kernel_that_is_gone_is_told(void) {
     best(&s);
     REQUIRE_OK(cr_costs_text(s.costs, &text));
     stand_close(&s);
-    for (char *at = text; (at = strstr(at, "fake.")); at++) memcpy(at, "gone.", 5);
+    for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
     stand_open(&s, dir, "GPU A, driver 1");
-    REQUIRE_OK(cr_costs_pin(s.costs, text, "step-1/costs.txt"));
-    struct cr_cost cost;
-    CHECK(cr_costs_best(s.costs, &s.program, &s.op, &cost) == CR_ERR_DEVICE);
-    CHECK_HAS(cr_error_message(), "--force");
+    CHECK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt") == CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "a kernel that does not exist here");
+    CHECK(best(&s).way == 1 && measured(&s) == 3); /* nothing of it was taken */
     stand_close(&s);
     cr_free(text);
     drop_folder(dir);
+}
+
+/* A checkpoint's entries are for its run: the user's file keeps its own, and gets what was measured besides. */
+static void a_checkpoints_table_stays_out_of_the_file(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    REQUIRE_OK(cr_costs_text(s.costs, &text));
+    resize(&s, 5);
+    best(&s);
+    cr_costs_rest(s.costs);
+    stand_close(&s);
+    char *mine = strstr(text, "100000\tfake.b\t1");
+    CHECK(mine != NULL);
+    if (mine) memcpy(mine, "900000", 6);
+    stand_open(&s, dir, "GPU A, driver 1");
+    REQUIRE_OK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt"));
+    cr_free(text);
+    CHECK(best(&s).way == 0);
+    resize(&s, 5); /* another batch in evaluation: the checkpoint does not know it, the file does */
+    CHECK(best(&s).way == 1 && measured(&s) == 0);
+    resize(&s, 6); /* nobody does */
+    CHECK(best(&s).way == 1 && measured(&s) == 3);
+    REQUIRE_OK(cr_costs_text(s.costs, &text)); /* the next checkpoint holds all that was asked */
+    CHECK_HAS(text, "900000\tfake.b\t1");
+    CHECK_HAS(text, "x=f16[5,");
+    CHECK_HAS(text, "x=f16[6,");
+    cr_costs_rest(s.costs);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).way == 1);
+    resize(&s, 6);
+    CHECK(best(&s).way == 1 && measured(&s) == 0);
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* A candidate that wants more memory than there is would not run either; with more memory it is to be tried again. */
+static void what_finds_no_memory_is_not_chosen(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    workspace[1] = 2 << 20;
+    CHECK(best(&s).row == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
+    REQUIRE_OK(cr_costs_text(s.costs, &text)); /* the run that goes on takes the same kernel */
+    CHECK_HAS(text, "300000\tfake.a\t0");
+    cr_costs_rest(s.costs);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).row == 1 && measured(&s) == 3);
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* What changes which rows there are, or what they do, is part of the signature. */
+static void attributes_are_told_apart(void) {
+    static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad, CR_OP_dense_bgrad, CR_OP_conv_wgrad};
+    struct cr_device             device  = {0};
+    struct cr_program            p;
+    cr_program_init(&p, "p", NULL);
+    for (size_t i = 0; i < CR_COUNT(kinds); i++) {
+        struct cr_op   op    = cr_op_make(kinds[i], CR_NONE);
+        struct cr_text plain = {0}, adds = {0};
+        CHECK_STATUS(cr_cost_signature(&device, &p, &op, &plain), CR_OK);
+        if (op.kind == CR_OP_bn_grad_finalize) op.attr.bn.accumulate = true;
+        else if (op.kind == CR_OP_dense_wgrad || op.kind == CR_OP_dense_bgrad) op.attr.dense.accumulate = true;
+        else op.attr.conv.accumulate = true;
+        CHECK_STATUS(cr_cost_signature(&device, &p, &op, &adds), CR_OK);
+        CHECK(plain.data && adds.data && strcmp(plain.data, adds.data) != 0);
+        cr_text_free(&plain);
+        cr_text_free(&adds);
+    }
+    cr_program_free(&p);
+}
+
+static void a_file_that_cannot_be_written_stops_nothing(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(dir);
+    put_text(dir, "a-file", "");
+    stand_open(&s, text_into(path, "%s/a-file", dir), "GPU A, driver 1");
+    CHECK(best(&s).row == 1);
+    cr_costs_rest(s.costs);
+    CHECK_STR(cr_error_message(), "");
+    CHECK(best(&s).row == 1 && measured(&s) == 3);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    for (int64_t n = 1; n <= 6; n++) { /* a full disk at each change: create, write, sync, close, rename, sync of the folder */
+        cr_fs_fail_at(n, 1, ENOSPC);
+        cr_costs_rest(s.costs);
+        cr_fs_fail_at(0, 0, 0);
+        CHECK_STR(cr_error_message(), "");
+        CHECK((access(s.path, F_OK) == 0) == (n == 6));
+        resize(&s, 10 + n);
+        best(&s);
+    }
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    for (int64_t n = 1; n <= 5; n++) { /* what could not be written at first was written later */
+        resize(&s, 10 + n);
+        best(&s);
+    }
+    CHECK(measured(&s) == 0);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+static void where_the_file_is_kept(void) {
+    struct cr_device device = {.caps = {.text = "GPU A, driver 1"}};
+    char             long_home[CR_PATH_MAX + 8], *path;
+    memset(long_home, 'h', sizeof long_home - 1);
+    long_home[sizeof long_home - 1] = 0;
+    const struct { const char *own, *xdg, *home, *want; } cases[] = {
+        {"off", "/x", "/h", ""},     {"cache", "/x", "/h", "cache/costs-gpu-a.txt"}, {"", "/x", "/h", "/x/cresnet/costs-gpu-a.txt"},
+        {"", "x", "/h", "/h/.cache/cresnet/costs-gpu-a.txt"}, {"", "", "", ""},      {"", "", long_home, ""}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        setenv("CRESNET_CACHE", cases[i].own, 1);
+        setenv("XDG_CACHE_HOME", cases[i].xdg, 1);
+        setenv("HOME", cases[i].home, 1);
+        REQUIRE_OK(cr_costs_path(&device, &path));
+        CHECK_STR(path, cases[i].want);
+        CHECK_STR(cr_error_message(), "");
+        cr_free(path);
+    }
 }
 
 static void without_scratch_memory_the_first_row_stands(void) {
@@ -280,12 +499,15 @@ static void without_scratch_memory_the_first_row_stands(void) {
     char         dir[SUPPORT_PATH];
     make_folder(dir);
     stand_open(&s, dir, "GPU A, driver 1");
-    no_memory = true;
+    memory_max = 0;
     CHECK(best(&s).row == 0 && best(&s).way == 0 && launches == 0);
     stand_close(&s);
     drop_folder(dir);
 }
 
 TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(what_is_known_is_not_measured_again), CASE(a_file_that_does_not_fit_is_dropped),
-      CASE(a_spoilt_line_drops_the_file), CASE(a_checkpoints_table_comes_first), CASE(a_kernel_that_is_gone_is_told),
-      CASE(without_scratch_memory_the_first_row_stands))
+      CASE(a_spoilt_line_drops_the_file), CASE(a_line_of_another_op_changes_nothing), CASE(a_pipe_in_the_files_place_holds_nothing_up),
+      CASE(two_processes_share_the_file), CASE(many_signatures), CASE(a_checkpoints_table_comes_first),
+      CASE(a_checkpoints_table_stays_out_of_the_file), CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
+      CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart), CASE(a_file_that_cannot_be_written_stops_nothing),
+      CASE(where_the_file_is_kept))

@@ -334,6 +334,25 @@ static void slots_are_taken_as_they_can_be(void) {
     CHECK(!takes(DGRAD_ADD, wide_dgrad_add));
 }
 
+/* Own rows behind cuDNN's take a plain convolution in every type, and nothing that is asked for besides. */
+static void own_convolutions_are_plain(void) {
+    const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
+    for (size_t i = 0; i < CR_COUNT(precisions) * FORMS; i++) {
+        const struct precision *precision = &precisions[i / FORMS];
+        const enum form         form      = (enum form)(i % FORMS);
+        const bool              plain     = form == PLAIN || form == WGRAD || form == DGRAD;
+        struct alone            a;
+        alone_open(&a, form, precision->real, &s);
+        if (own_row_accepts(80, precision, &a.p, &a.op) != plain)
+            TEST_FAIL_("%s, %s: %s", precision->name, form_name[form], plain ? "refused" : "taken");
+        if (form == PLAIN) {
+            with_relu(&a);
+            CHECK(!own_row_accepts(80, precision, &a.p, &a.op));
+        }
+        alone_close(&a);
+    }
+}
+
 /* ---- large batches ---- */
 
 static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr_math math, const struct shape_of_conv *s) {
@@ -455,5 +474,6 @@ static void large_batches_are_supported(void) {
 
 TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(fused_forms_are_there_where_they_are_expected),
       CASE(forms_have_several_ways), CASE(what_cannot_be_is_refused), CASE(slots_are_taken_as_they_can_be),
+      CASE(own_convolutions_are_plain),
       CASE(what_is_refused_unasked_is_not_there),
       CASE(large_batches_are_cut), CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))

@@ -165,6 +165,61 @@ static void opening_survives_failing_allocations(void) {
     bound_close(&b);
 }
 
+/* ---- what is done once ---- */
+
+static int launched[2][64]; /* [recording][op] */
+
+static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) {
+    (void)d;
+    launched[recording][call->op - call->program->op]++;
+    return CR_OK;
+}
+
+/* Did the ops before `once` run `early` times, the others `late` times and into the recording `recorded` times, since last asked? */
+static void check_launches(const struct cr_program *p, int early, int late, int recorded) {
+    for (int i = 0; i < p->ops; i++) {
+        CHECK_INT(launched[0][i], i < p->once ? early : late);
+        CHECK_INT(launched[1][i], i < p->once ? 0 : recorded);
+    }
+    memset(launched, 0, sizeof launched);
+}
+
+/* Ops of parameters only stay out of the recording, and run again when they are told to and not else. */
+static void early_ops_are_run_once_and_not_recorded(void) {
+    static struct cr_kernel         counted[512];
+    const struct cr_compile_options how  = {.reuse = true, .fuse = true};
+    struct cr_step_block            step = {0};
+    struct bound                    b;
+    struct cr_exec                 *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    cr_program_free(&b.program);
+    struct cr_target target = cr_device_target(b.device);
+    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
+    REQUIRE_OK(cr_compile(&b.program, &target, &how));
+    CHECK(b.program.once > 1 && b.program.ops - b.program.once > 1 && b.program.ops <= 64);
+    for (int i = 0; b.rows[i]; i++) {
+        counted[i]        = *b.rows[i];
+        counted[i].launch = launch_counts;
+        b.rows[i]         = &counted[i];
+    }
+    memset(launched, 0, sizeof launched);
+    cr_memory_close(&b.memory);
+    const struct cr_program *all[] = {&b.program};
+    REQUIRE_OK(cr_memory_open(&b.memory, b.device, &b.model.store, all, 1));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 1, 1, 1);
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 0, 0, 0); /* replayed */
+    cr_exec_refresh(exec);
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 1, 0, 0);
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 0, 0, 0);
+    cr_exec_close(exec);
+    bound_close(&b);
+}
+
 /* Ring included. */
 static void memory_survives_failing_allocations(void) {
     struct bound     b;
@@ -185,4 +240,4 @@ static void memory_survives_failing_allocations(void) {
 }
 
 TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
-      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations), CASE(memory_survives_failing_allocations))
+      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations), CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations))

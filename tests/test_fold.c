@@ -135,6 +135,41 @@ static void folding_is_done_once_until_told(void) {
     net_close(&n);
 }
 
+/* Seconds of a device on which a convolution that adds takes as long as `*self` says, and all else one. */
+static cr_status price(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    (void)p;
+    *seconds = op->kind == CR_OP_conv && op->in[CR_IN_conv_add] != CR_NONE ? *(double *)self : 1;
+    return CR_OK;
+}
+
+/* How many sums are passes of their own when a convolution that adds, with its ReLU, takes `with_sum` seconds? */
+static int sums_left(double with_sum, int *relus) {
+    struct cr_target  target = {.self = &with_sum, .cost = price};
+    struct cr_config  config;
+    struct cr_model   model;
+    struct cr_program p;
+    int               sums = -1;
+    CHECK_STATUS(cr_config_open(&config, NULL, small, (int)CR_COUNT(small)), CR_OK);
+    CHECK_STATUS(cr_model_open(&config, CLASSES, SIZE, SIZE, &model), CR_OK);
+    CHECK_STATUS(cr_model_program(&model, &config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
+    CHECK_STATUS(cr_pass_fold(&p, &target), CR_OK);
+    CHECK_STATUS(cr_program_check(&p), CR_OK);
+    sums   = count_kind(&p, CR_OP_add);
+    *relus = count_kind(&p, CR_OP_relu);
+    cr_program_free(&p);
+    cr_model_close(&model);
+    cr_config_close(&config);
+    return sums;
+}
+
+static void a_sum_that_costs_more_inside_stays_outside(void) {
+    int relus;
+    CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: as much apart */
+    CHECK_INT(relus, 0);
+    CHECK_INT(sums_left(3.5, &relus), 2); /* two blocks */
+    CHECK_INT(relus, 2);
+}
+
 static void poisoned_memory_changes_nothing(void) {
     struct net n;
     float      a[BATCH * CLASSES], b[BATCH * CLASSES];
@@ -149,4 +184,4 @@ static void poisoned_memory_changes_nothing(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(padded_shortcuts), CASE(bottlenecks_and_the_large_stem), CASE(folding_is_done_once_until_told),
-      CASE(poisoned_memory_changes_nothing))
+      CASE(a_sum_that_costs_more_inside_stays_outside), CASE(poisoned_memory_changes_nothing))

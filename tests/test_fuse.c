@@ -177,6 +177,133 @@ static void maxpool_takes_bn(void) {
     check_fused(&h, NULL, "maxpool y = x:x coef:coef; loss_grad dx = logits:x labels:x state:x");
 }
 
+/* ---- convolutions that finish the sums they make ---- */
+
+/* conv with its statistics, then bn_finalize. */
+struct finishing {
+    struct hand h;
+    int         run[2], stats, w;
+};
+
+static void finishing_open(struct finishing *f) {
+    struct cr_op op = cr_op_make(CR_OP_conv, CR_NONE);
+    hand_open(&f->h);
+    struct cr_program *p = &f->h.p;
+    f->w                 = cr_tensor_add(p, "w", CR_F32, CR_REGION_INPUT, 8, 1, 1, 8);
+    f->run[0]            = cr_tensor_add(p, "mean", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
+    f->run[1]            = cr_tensor_add(p, "var", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
+    p->tensor[f->run[0]].offset = 1 << 20; /* apart from the other leaves */
+    p->tensor[f->run[1]].offset = 2 << 20;
+    op.in[CR_IN_conv_x]         = f->h.x;
+    op.in[CR_IN_conv_w]         = f->w;
+    op.out[CR_OUT_conv_stats]   = CR_NEW;
+    op.attr.conv.stride         = 1;
+    keep(&f->h, emit1(&f->h, op, "y"));
+    f->stats = p->op[0].out[CR_OUT_conv_stats];
+}
+
+static void finishing_ends(struct finishing *f, bool half) {
+    struct cr_op op                         = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    op.in[CR_IN_bn_finalize_stats]          = f->stats;
+    op.in[CR_IN_bn_finalize_gamma]          = f->run[0];
+    op.in[CR_IN_bn_finalize_beta]           = f->run[1];
+    op.in[CR_IN_bn_finalize_running_mean]   = op.out[CR_OUT_bn_finalize_running_mean] = f->run[0];
+    op.in[CR_IN_bn_finalize_running_var]    = op.out[CR_OUT_bn_finalize_running_var] = f->run[1];
+    op.out[CR_OUT_bn_finalize_coef_half]    = half ? CR_NEW : CR_NONE;
+    op.attr.bn                              = (struct cr_bn_attr){.eps = 1, .momentum = 0.5f, .count = 32};
+    keep(&f->h, emit1(&f->h, op, "next"));
+}
+
+static const char apart[] = "conv y = x:x w:w; bn_finalize next = stats:y.stats gamma:mean beta:var running_mean:mean running_var:var";
+
+static void conv_takes_finalize(void) {
+    struct finishing f;
+    finishing_open(&f);
+    finishing_ends(&f, false);
+    struct cr_target target = {.alignment = 64};
+    REQUIRE_OK(cr_pass_fuse(&f.h.p, &target));
+    const struct cr_op *op = &f.h.p.op[0];
+    CHECK_INT(f.h.p.ops, 1);
+    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_next]].name, "next");
+    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_running_var]].name, "var");
+    CHECK_STR(f.h.p.tensor[op->in[CR_IN_conv_beta]].name, "var");
+    CHECK_INT(op->attr.conv.bn.count, 32);
+    CHECK_INT(op->attr.conv.stride, 1);
+    cr_program_free(&f.h.p);
+}
+
+static bool no_finishing(void *self, const struct cr_program *p, const struct cr_op *op) {
+    (void)self, (void)p;
+    return op->kind != CR_OP_conv || op->in[CR_IN_conv_gamma] == CR_NONE;
+}
+
+/* A target that cannot; sums, or their 16-bit copy, that others want; another lane. */
+static void finalize_stays(void) {
+    const struct cr_target cannot = {.alignment = 64, .accepts = no_finishing};
+    for (int why = 0; why < 4; why++) {
+        struct finishing f;
+        finishing_open(&f);
+        finishing_ends(&f, why == 1);
+        if (why == 2) keep(&f.h, f.stats);
+        if (why == 3) f.h.p.op[1].lane = CR_LANE_TO_HOST;
+        check_fused(&f.h, why == 0 ? &cannot : NULL, apart);
+    }
+}
+
+/* Who stands between and reads what bn_finalize moves, or writes what it reads, would meet other numbers. */
+static void finalize_stays_behind_others(void) {
+    for (int writes = 0; writes < 2; writes++) {
+        struct finishing f;
+        struct cr_op     op = cr_op_make(writes ? CR_OP_zero : CR_OP_relu, CR_NONE);
+        finishing_open(&f);
+        if (writes) op.out[0] = f.run[1];
+        else op.in[0] = f.run[0];
+        keep(&f.h, emit1(&f.h, op, "z"));
+        finishing_ends(&f, false);
+        struct cr_target target = {.alignment = 64};
+        REQUIRE_OK(cr_pass_fuse(&f.h.p, &target));
+        CHECK_INT(count_kind(&f.h.p, CR_OP_bn_finalize), 1);
+        CHECK_INT(COUNT_IN(&f.h.p, conv, gamma), 0);
+        cr_program_free(&f.h.p);
+    }
+}
+
+/* A launch costs the same whatever it does: then everything is joined. */
+static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    (void)self, (void)p, (void)op;
+    *seconds = 1e-6;
+    return CR_OK;
+}
+
+/* Nothing is left but the gradient of the last block's BN, whose sums no convolution makes; of the shortcut's BNs (B) the
+ * sums come from the block's end. */
+static void cifar_finishes_in_convolutions(void) {
+    for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
+        struct bench_model b;
+        struct cr_program  p;
+        const char        *overrides[] = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
+        struct cr_target   target      = {.alignment = 64, .cost = costs_a_launch};
+        REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
+        REQUIRE_OK(cr_pass_fuse(&p, &target));
+        REQUIRE_OK(cr_program_check(&p));
+        const int bns = b_shortcut ? 21 : 19;
+        CHECK_INT(count_kind(&p, CR_OP_bn_finalize), 0);
+        CHECK_INT(COUNT_OUT(&p, conv, next), bns);
+        CHECK_INT(COUNT_OUT(&p, conv_grad, dstats), COUNT_OUT(&p, conv_grad, grad_coef));
+        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_coef) + count_kind(&p, CR_OP_bn_grad_finalize), bns);
+        for (int i = 0; i < p.ops; i++) {
+            if (p.op[i].kind != CR_OP_bn_grad_finalize) continue;
+            for (int k = 0; k < i; k++)
+                CHECK(p.op[k].kind != CR_OP_conv_grad ||
+                      p.op[k].out[CR_OUT_conv_grad_dstats] != p.op[i].in[CR_IN_bn_grad_finalize_dstats]);
+        }
+        if (!b_shortcut) CHECK_INT(count_kind(&p, CR_OP_bn_grad_finalize), 1);
+        cr_program_free(&p);
+        bench_close(&b);
+    }
+}
+
 /* ---- what must stay apart ---- */
 
 static void read_by_another(void) {
@@ -500,7 +627,8 @@ static void zero_gammas_compute_the_same(void) {
 
 TESTS(CASE(bn_takes_relu), CASE(bn_takes_sum_from_either_side), CASE(bn_takes_sum_and_relu),
       CASE(bn_takes_the_shortcuts_bn), CASE(bn_gradient_takes_relu_gradient), CASE(block_stores_bits),
-      CASE(block_end_takes_sum_and_statistics), CASE(maxpool_takes_bn), CASE(read_by_another), CASE(read_twice_by_one),
+      CASE(block_end_takes_sum_and_statistics), CASE(maxpool_takes_bn), CASE(conv_takes_finalize),
+      CASE(finalize_stays), CASE(finalize_stays_behind_others), CASE(cifar_finishes_in_convolutions), CASE(read_by_another), CASE(read_twice_by_one),
       CASE(kept_for_others), CASE(kept_sum), CASE(on_another_lane), CASE(rewritten_in_between),
       CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(targets_decide), CASE(references_follow),
       CASE(shortcut_b_joins_two_bns), CASE(any_mixture_computes_the_same), CASE(frozen_parts_compute_the_same),

@@ -154,4 +154,61 @@ static void damaged_files_get_the_same_verdict(void) {
     cr_scratch_free(&scratch);
 }
 
-TESTS(CASE(usual_files_have_the_pixels_of_libjpeg), CASE(unusual_files_too), CASE(damaged_files_get_the_same_verdict))
+/* The first segment of this kind from `at` on, or NULL. */
+static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
+    for (size_t at = 2; at + 4 <= count && bytes[at] == 0xff && bytes[at + 1] != 0xda;) {
+        if (bytes[at + 1] == marker) return bytes + at;
+        at += 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
+    }
+    return NULL;
+}
+
+/* Coefficients that no encoder makes, since the quantiser is not the one that they were made with: where the transform
+ * leaves 16 bits or the table that clamps, libjpeg's ways of it differ, and ours must be whichever it takes. */
+static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
+    static const uint8_t steps[] = {2, 9, 16, 40, 255};
+    struct cr_scratch    scratch = {0};
+    for (size_t l = 0; l < 5; l++)
+        for (size_t k = 0; k < CR_COUNT(steps); k++) {
+            struct form form   = {luma[l][0], luma[l][1], 100, 90, 70, .noise = k % 2};
+            int         box[4] = {0, 0, 90, 70};
+            uint64_t    ours, theirs;
+            size_t      count;
+            uint8_t    *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xdb);
+            REQUIRE(table && table[3] == 67);
+            memset(table + 5, steps[k], 64);
+            REQUIRE_OK(decode_box(bytes, count, box, false, false, &scratch, &ours));
+            REQUIRE_OK(decode_box(bytes, count, box, false, true, &scratch, &theirs));
+            if (ours != theirs) TEST_FAIL_("form %zu, steps of %d: other pixels", l, steps[k]);
+            cr_free(bytes);
+        }
+    cr_scratch_free(&scratch);
+}
+
+/* A Huffman code of ones alone, which the format keeps free: libjpeg refuses the table, and so do we. */
+static void codes_of_ones_are_refused(void) {
+    struct cr_scratch scratch = {0};
+    struct form       form    = {1, 1, 80, 40, 30, .restart = 0};
+    int               box[4]  = {0, 0, 40, 30};
+    uint64_t          sum;
+    size_t            count;
+    uint8_t          *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xc4);
+    REQUIRE(table && table[3] == 31 && table[4] == 0 && table[13] == 1); /* DC: one code of 9 bits, 8 ones and a 0 */
+    size_t   head = (size_t)(table - bytes) + 33;
+    uint8_t *more = cr_alloc(count + 1, 1);
+    memcpy(more, bytes, head);
+    more[head] = 0; /* one more symbol, with the next code */
+    memcpy(more + head + 1, bytes + head, count - head);
+    more[table - bytes + 3]  = 32;
+    more[table - bytes + 13] = 2;
+    REQUIRE_OK(decode_box(bytes, count, box, false, false, &scratch, &sum));
+    for (int only_libjpeg = 0; only_libjpeg < 2; only_libjpeg++)
+        for (int proven = 0; proven < 2; proven++)
+            CHECK_STATUS(decode_box(more, count + 1, box, proven, only_libjpeg, &scratch, &sum), CR_ERR_FORMAT);
+    cr_free(more);
+    cr_free(bytes);
+    cr_scratch_free(&scratch);
+}
+
+TESTS(CASE(usual_files_have_the_pixels_of_libjpeg), CASE(unusual_files_too), CASE(damaged_files_get_the_same_verdict),
+      CASE(huge_coefficients_have_the_pixels_of_libjpeg), CASE(codes_of_ones_are_refused))

@@ -246,7 +246,7 @@ static cr_status try_bytes(const uint8_t *bytes, size_t count) {
     struct cr_pack *pack;
     cr_status       status = cr_pack_open_bytes(bytes, count, "some.crpk", &pack);
     if (status != CR_OK) return status;
-    status = cr_pack_verify(pack);
+    status = cr_pack_verify(pack, 1);
     cr_pack_close(pack);
     return status;
 }
@@ -403,6 +403,52 @@ static void an_altered_picture_is_skipped(void) {
     drop_folder(folder);
 }
 
+/* Of some bad pictures the first is named, however many threads look. */
+static void verifying_names_the_first_fault(void) {
+    size_t   count;
+    uint8_t *bytes = pack_bytes(0, &count);
+    REQUIRE(bytes);
+    uint64_t        index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
+    struct cr_pack *pack;
+    for (int workers = 0; workers < 6; workers++) {
+        REQUIRE_OK(cr_pack_open_bytes(bytes, count, "some.crpk", &pack));
+        REQUIRE_OK(cr_pack_verify(pack, workers));
+        for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
+        CHECK_STATUS(cr_pack_verify(pack, workers), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "picture 7 ");
+        for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
+        cr_pack_close(pack);
+    }
+    cr_free(bytes);
+}
+
+/* The file is written over in place after it was opened: what its index says then is not believed either. */
+static void a_file_changed_in_use_is_refused(void) {
+    for (int raw = 0; raw <= 18; raw += 18) {
+        size_t   count;
+        uint8_t *bytes = pack_bytes(raw, &count);
+        REQUIRE(bytes);
+        struct cr_pack      *pack;
+        struct cr_pack_entry entry;
+        const uint8_t       *at;
+        uint64_t             index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
+        REQUIRE_OK(cr_pack_open_bytes(bytes, count, "some.crpk", &pack));
+        REQUIRE_OK(cr_pack_read(pack, 2, &entry, &at));
+        memset(bytes + index, 0xff, count - index);
+        CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "some.crpk: was changed while it was in use");
+        memset(bytes + index, 0, count - index);
+        CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
+        put64(bytes + index + 64, count - 3); /* begins in the file and ends behind it */
+        put32(bytes + index + 72, 12);
+        put32(bytes + index + 80, 2);
+        put32(bytes + index + 84, 2);
+        CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
+        cr_pack_close(pack);
+        cr_free(bytes);
+    }
+}
+
 static void wrong_folders_are_refused(void) {
     char               folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     struct cr_dataset *set = NULL;
@@ -461,6 +507,29 @@ static void failing_writes_leave_nothing(void) {
     drop_folder(folder);
 }
 
+static void a_stopped_packing_leaves_what_was_there(void) {
+    char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+    size_t count, count_after;
+    make_pack(folder, packed, 0, 1);
+    text_into(path, "%s/train.crpk", packed);
+    uint8_t               *before = read_bytes(path, &count);
+    struct cr_dataset     *set;
+    struct cr_pack_result  result;
+    atomic_int             stop    = 2;
+    struct cr_pack_options options = {.workers = 3, .raw_side = 10, .stop = &stop};
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    CHECK_STATUS(cr_pack_dataset(set, path, &options, &result), CR_ERR_INTERRUPTED);
+    cr_dataset_close(set);
+    uint8_t *after = read_bytes(path, &count_after);
+    CHECK(count == count_after && !memcmp(before, after, count));
+    cr_free(before);
+    cr_free(after);
+    unlink(path);
+    unlink(text_into(path, "%s/val.crpk", packed));
+    CHECK(rmdir(packed) == 0); /* nothing else was in it */
+    drop_folder(folder);
+}
+
 static void failing_allocations_are_clean(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], path[SUPPORT_PATH];
     make_pack(folder, packed, 0, 1);
@@ -493,5 +562,6 @@ static void failing_allocations_are_clean(void) {
 TESTS(CASE(checksums_are_crc32c), CASE(packed_pictures_are_those_of_the_files), CASE(packing_is_a_function_of_the_set),
       CASE(raw_pictures_prepare_as_the_files), CASE(sets_without_files_are_packed_raw),
       CASE(unreadable_pictures_are_left_out), CASE(cut_and_altered_files_are_refused), CASE(wrong_numbers_are_refused),
-      CASE(an_altered_picture_is_skipped), CASE(wrong_folders_are_refused), CASE(failing_writes_leave_nothing),
-      CASE(failing_allocations_are_clean))
+      CASE(an_altered_picture_is_skipped), CASE(verifying_names_the_first_fault),
+      CASE(a_file_changed_in_use_is_refused), CASE(wrong_folders_are_refused), CASE(failing_writes_leave_nothing),
+      CASE(a_stopped_packing_leaves_what_was_there), CASE(failing_allocations_are_clean))

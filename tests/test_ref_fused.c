@@ -315,6 +315,111 @@ static void conv_grad_is_its_chain(const struct shape *s, enum grad_case which) 
     ref_close(&n.run);
 }
 
+/* ---- what becomes of the sums ---- */
+
+/* gamma, beta, running mean and variance of K channels. */
+static void parameters(struct ref_run *run, const char *name, int64_t K, int leaf[4]) {
+    for (int i = 0; i < 4; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s.%d", name, i);
+        leaf[i] = ref_leaf(run, text, 1, 1, 1, K);
+    }
+}
+
+static void conv_finishes_its_sums(const struct shape *s) {
+    struct ref_run run;
+    int            own[4], plain[4];
+    REQUIRE_OK(ref_open(&run, CR_F64, 2));
+    const int    x = x_of(&run, s, "x"), w = w_of(&run, s), y = convolved(&run, s, x, w, "plain.y");
+    struct cr_op op = op_of(CR_OP_conv), stats = op_of(CR_OP_bn_stats), fin = op_of(CR_OP_bn_finalize);
+    parameters(&run, "own", s->K, own);
+    parameters(&run, "plain", s->K, plain);
+    stats.in[0]                     = y;
+    fin.in[CR_IN_bn_finalize_stats] = ref_emit(&run, &stats, "plain.stats");
+    fin.attr.bn = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.25f, .count = cr_tensor_elems(&run.p.tensor[y]) / s->K};
+    for (int i = 0; i < 4; i++) {
+        fin.in[CR_IN_bn_finalize_gamma + i] = plain[i];
+        op.in[CR_IN_conv_gamma + i]         = own[i];
+    }
+    fin.out[CR_OUT_bn_finalize_running_mean] = plain[2];
+    fin.out[CR_OUT_bn_finalize_running_var]  = plain[3];
+    const int coef = ref_emit(&run, &fin, "plain.coef"), saved = run.p.op[run.p.ops - 1].out[CR_OUT_bn_finalize_saved];
+    op.in[CR_IN_conv_x]       = x;
+    op.in[CR_IN_conv_w]       = w;
+    op.out[CR_OUT_conv_stats] = op.out[CR_OUT_conv_next] = op.out[CR_OUT_conv_saved] = CR_NEW;
+    op.out[CR_OUT_conv_running_mean] = own[2];
+    op.out[CR_OUT_conv_running_var]  = own[3];
+    op.attr.conv                     = window_of(s);
+    op.attr.conv.bn                  = fin.attr.bn;
+    ref_emit(&run, &op, "y");
+    const struct cr_op fused = run.p.op[run.p.ops - 1];
+    REQUIRE_OK(ref_bind(&run));
+    ref_fill(&run, x, 0.1, 1);
+    ref_fill(&run, w, 0.1, 1);
+    for (int i = 0; i < 4; i++) {
+        ref_fill(&run, own[i], 1, 0.5);
+        for (int64_t k = 0; k < s->K; k++) ref_set(&run, plain[i], k, ref_at(&run, own[i], k));
+    }
+    REQUIRE_OK(ref_exec(&run, 0, run.p.ops));
+    same(&run, fused.out[CR_OUT_conv_next], coef);
+    same(&run, fused.out[CR_OUT_conv_saved], saved);
+    same(&run, own[2], plain[2]);
+    same(&run, own[3], plain[3]);
+    ref_close(&run);
+}
+
+static void conv_grad_finishes_its_sums(const struct shape *s, bool accumulate) {
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F64, 2));
+    const int       g = y_of(&run, s, "g"), x = x_of(&run, s, "x"), w = w_of(&run, s);
+    const struct bn bn = bn_leaves(&run, "bn", s->C);
+    struct cr_op    op = op_of(CR_OP_conv_grad), fin = op_of(CR_OP_bn_grad_finalize);
+    int             dgamma[2], dbeta[2];
+    for (int i = 0; i < 2; i++) {
+        dgamma[i] = like(&run, bn.gamma, i ? "plain.dgamma" : "dgamma");
+        dbeta[i]  = like(&run, bn.gamma, i ? "plain.dbeta" : "dbeta");
+    }
+    op.in[CR_IN_conv_grad_g]            = g;
+    op.in[CR_IN_conv_grad_w]            = w;
+    op.in[CR_IN_conv_grad_x]            = x;
+    op.in[CR_IN_conv_grad_coef]         = bn.coef;
+    op.in[CR_IN_conv_grad_saved]        = bn.saved;
+    op.in[CR_IN_conv_grad_gamma]        = bn.gamma;
+    op.out[CR_OUT_conv_grad_dx]         = op.out[CR_OUT_conv_grad_dstats] = op.out[CR_OUT_conv_grad_grad_coef] = CR_NEW;
+    op.out[CR_OUT_conv_grad_dw]         = like(&run, w, "dw");
+    op.out[CR_OUT_conv_grad_dgamma]     = dgamma[0];
+    op.out[CR_OUT_conv_grad_dbeta]      = dbeta[0];
+    op.attr.conv                        = window_of(s);
+    op.attr.conv.bn                     = (struct cr_bn_attr){.count = s->N * s->H * s->W, .accumulate = accumulate};
+    ref_emit(&run, &op, "dx");
+    const struct cr_op fused = run.p.op[run.p.ops - 1];
+    fin.in[CR_IN_bn_grad_finalize_dstats]   = grad_sums(&run, fused.out[CR_OUT_conv_grad_dx], x, bn.saved, "plain.dstats");
+    fin.in[CR_IN_bn_grad_finalize_gamma]    = bn.gamma;
+    fin.in[CR_IN_bn_grad_finalize_saved]    = bn.saved;
+    fin.out[CR_OUT_bn_grad_finalize_dgamma] = dgamma[1];
+    fin.out[CR_OUT_bn_grad_finalize_dbeta]  = dbeta[1];
+    fin.attr.bn                             = op.attr.conv.bn;
+    ref_emit(&run, &fin, "plain");
+    const int coef = run.p.op[run.p.ops - 1].out[CR_OUT_bn_grad_finalize_coef];
+    REQUIRE_OK(ref_bind(&run));
+    for (int i = 0; i < 3; i++) ref_fill(&run, (const int[]){g, x, w}[i], 0.1, 1);
+    for (int i = 0; i < 2; i++) ref_fill(&run, dgamma[i], 5, 0), ref_fill(&run, dbeta[i], 3, 0);
+    bn_fill(&run, &bn);
+    REQUIRE_OK(ref_exec(&run, 0, run.p.ops));
+    same(&run, fused.out[CR_OUT_conv_grad_grad_coef], coef);
+    same(&run, dgamma[0], dgamma[1]);
+    same(&run, dbeta[0], dbeta[1]);
+    ref_close(&run);
+}
+
+static void sums_are_finished(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        conv_finishes_its_sums(&shapes[i]);
+        conv_grad_finishes_its_sums(&shapes[i], false);
+        conv_grad_finishes_its_sums(&shapes[i], true);
+    }
+}
+
 static void convolutions(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         conv_reads_act_and_sums(&shapes[i]);
@@ -505,5 +610,5 @@ static void coefficients_have_a_copy(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(convolutions), CASE(whole_backward), CASE(block_end), CASE(bn_gradient_gates), CASE(pooling_reads_act), CASE(stem),
+TESTS(CASE(convolutions), CASE(whole_backward), CASE(sums_are_finished), CASE(block_end), CASE(bn_gradient_gates), CASE(pooling_reads_act), CASE(stem),
       CASE(coefficients_have_a_copy))

@@ -312,6 +312,50 @@ static void evaluation_leaves_corrupt_pictures_out(void) {
     finish(&r);
 }
 
+/* Some updates; the loader begins anew each time. */
+static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
+    const struct cr_loader_options options = {.split = CR_SPLIT_TRAIN, .prepare = s->prepare_train, .batch = 4, .seed = 1, .prefetch = 2,
+                                              .drop_last = true};
+    const struct cr_step_block     block   = {.lr = 0.05f, .momentum = 0.9f};
+    struct cr_loader              *loader;
+    REQUIRE_OK(cr_loader_open(set, &options, &loader));
+    for (int step = 0; step < 3; step++) {
+        struct cr_batch batch;
+        REQUIRE_OK(cr_loader_next(loader, &batch));
+        REQUIRE_OK(cr_exec_feed(s->train_exec[0], batch.images, batch.labels, batch.boxes));
+        cr_loader_release(loader, &batch);
+        REQUIRE_OK(cr_exec_run(s->train_exec[0], &block));
+    }
+    cr_loader_close(loader);
+}
+
+/* What evaluation does once for many batches must not outlive the training between two evaluations. */
+static void an_evaluation_before_changes_nothing(void) {
+    struct run r;
+    double     loss[2];
+    prepare(&r);
+    for (int before = 0; before < 2; before++) {
+        struct cr_config   config;
+        struct cr_session  s;
+        struct cr_dataset *train_set, *val_set;
+        struct cr_scores   scores;
+        REQUIRE_OK(OPEN(&r, &config, &s, NULL));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &train_set));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &val_set));
+        CHECK(s.eval.once > 0);
+        if (before) REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
+        train_a_little(&s, train_set);
+        REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
+        loss[before] = scores.loss_sum;
+        cr_dataset_close(train_set);
+        cr_dataset_close(val_set);
+        cr_session_close(&s);
+        cr_config_close(&config);
+    }
+    CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
+    finish(&r);
+}
+
 /* ---- the law of the step loop ---- */
 
 static void the_step_loop_allocates_nothing(void) {
@@ -353,5 +397,5 @@ static void the_step_loop_allocates_nothing(void) {
 TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(workers_and_saving_do_not_change_a_bit),
       CASE(a_change_of_the_run_needs_force), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
       CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing), CASE(weights_fit_or_are_refused),
-      CASE(evaluation_counts_every_picture_once), CASE(evaluation_leaves_corrupt_pictures_out),
+      CASE(evaluation_counts_every_picture_once), CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
       CASE(the_step_loop_allocates_nothing))

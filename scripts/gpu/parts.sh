@@ -311,7 +311,7 @@ part_infer() {
             row INFO "ResNet-50 inference, batch 256, $p" "$(rate infer configs/resnet50.ini train.eval_batch=256 data.kind=synthetic train.precision=$p --steps 60) img/s"
         fi
     done
-    row INFO "ResNet-50 inference, batch 1, fp16" "$("$bin" bench infer configs/resnet50.ini train.eval_batch=1 data.kind=synthetic train.precision=fp16 "$(device_option)" --steps 200 -q)"
+    row INFO "ResNet-50 inference, batch 1, fp16" "$("$bin" bench infer configs/resnet50.ini train.eval_batch=1 data.kind=synthetic train.precision=fp16 "$(device_option)" --steps 200 -q | head -n 1)"
 }
 
 part_profile() {

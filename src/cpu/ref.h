@@ -119,6 +119,20 @@ void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const str
 void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_gate *gate, const struct ref *x,
                       const struct ref *saved, const struct ref *dstats);
 
+/* What becomes of a BN's sums: bn_finalize and bn_grad_finalize, and convolutions that do the same with sums of their own.
+ * In the first coef, half, saved, mean, var are written (mean and var begin as old_mean and old_var), in the second dgamma,
+ * dbeta, coef; of these half, dgamma and dbeta may be absent. */
+struct ref_finalize {
+    struct cr_bn_attr attr;
+    struct ref        stats, gamma, beta, old_mean, old_var, coef, half, saved, mean, var;
+};
+struct ref_grad_finalize {
+    struct cr_bn_attr attr;
+    struct ref        dstats, gamma, saved, dgamma, dbeta, coef;
+};
+void cr_ref_finalize(const struct ref_finalize *f);
+void cr_ref_grad_finalize(const struct ref_grad_finalize *f);
+
 /* Runs of elements that one thread takes at a time in pointwise ops. */
 enum { REF_RUN = 4096 };
 static inline int64_t ref_runs(int64_t elems) {

@@ -39,32 +39,40 @@ static void put_coef(const struct ref *coef, int64_t c, double scale, double bia
 
 /* Normalisation uses the biased variance, the running variance the unbiased one (PyTorch's convention). A channel whose
  * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot harm evaluation. */
-cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
-    const struct cr_bn_attr *a     = &call->op->attr.bn;
-    struct ref               stats = REF_IN(bn_finalize, stats), gamma = REF_IN(bn_finalize, gamma);
-    struct ref beta = REF_IN(bn_finalize, beta), coef = REF_OUT(bn_finalize, coef), saved = REF_OUT(bn_finalize, saved);
-    struct ref run_mean = REF_OUT(bn_finalize, running_mean), run_var = REF_OUT(bn_finalize, running_var);
-    struct ref old_mean = REF_IN(bn_finalize, running_mean), old_var = REF_IN(bn_finalize, running_var);
-    struct ref half     = REF_OUT(bn_finalize, coef_half);
-    const int64_t C = stats.C;
-    const double  M = (double)a->count, m = (double)a->momentum;
-    ref_carry_over(&old_mean, &run_mean);
-    ref_carry_over(&old_var, &run_var);
+void cr_ref_finalize(const struct ref_finalize *f) {
+    const int64_t C = f->stats.C;
+    const double  M = (double)f->attr.count, m = (double)f->attr.momentum;
+    ref_carry_over(&f->old_mean, &f->mean);
+    ref_carry_over(&f->old_var, &f->var);
     for (int64_t c = 0; c < C; c++) {
-        double mean = ref_get(&stats, c) / M;
-        double var  = ref_get(&stats, C + c) / M - mean * mean;
+        double mean = ref_get(&f->stats, c) / M;
+        double var  = ref_get(&f->stats, C + c) / M - mean * mean;
         if (var < 0) var = 0; /* rounding; NaN stays NaN */
-        double rstd = 1 / sqrt(var + (double)a->eps), scale = ref_get(&gamma, c) * rstd;
-        ref_put(&saved, c, mean);
-        ref_put(&saved, C + c, rstd);
-        put_coef(&coef, c, scale, ref_get(&beta, c) - mean * scale);
-        put_coef(&half, c, scale, ref_get(&beta, c) - mean * scale);
+        double rstd = 1 / sqrt(var + (double)f->attr.eps), scale = ref_get(&f->gamma, c) * rstd;
+        ref_put(&f->saved, c, mean);
+        ref_put(&f->saved, C + c, rstd);
+        put_coef(&f->coef, c, scale, ref_get(&f->beta, c) - mean * scale);
+        put_coef(&f->half, c, scale, ref_get(&f->beta, c) - mean * scale);
         if (!isfinite(mean) || !isfinite(var)) continue;
         double unbiased = M > 1 ? var * M / (M - 1) : var;
-        ref_put(&run_mean, c, (1 - m) * ref_get(&run_mean, c) + m * mean);
-        ref_put(&run_var, c, (1 - m) * ref_get(&run_var, c) + m * unbiased);
+        ref_put(&f->mean, c, (1 - m) * ref_get(&f->mean, c) + m * mean);
+        ref_put(&f->var, c, (1 - m) * ref_get(&f->var, c) + m * unbiased);
     }
+}
+
+cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    cr_ref_finalize(&(struct ref_finalize){.attr     = call->op->attr.bn,
+                                           .stats    = REF_IN(bn_finalize, stats),
+                                           .gamma    = REF_IN(bn_finalize, gamma),
+                                           .beta     = REF_IN(bn_finalize, beta),
+                                           .old_mean = REF_IN(bn_finalize, running_mean),
+                                           .old_var  = REF_IN(bn_finalize, running_var),
+                                           .coef     = REF_OUT(bn_finalize, coef),
+                                           .half     = REF_OUT(bn_finalize, coef_half),
+                                           .saved    = REF_OUT(bn_finalize, saved),
+                                           .mean     = REF_OUT(bn_finalize, running_mean),
+                                           .var      = REF_OUT(bn_finalize, running_var)});
     return CR_OK;
 }
 

@@ -52,23 +52,29 @@ static void put_or_add(const struct ref *t, int64_t i, double x, bool accumulate
 }
 
 /* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). */
+void cr_ref_grad_finalize(const struct ref_grad_finalize *f) {
+    const int64_t C = f->dstats.C;
+    const double  M = (double)f->attr.count;
+    for (int64_t c = 0; c < C; c++) {
+        double sum = ref_get(&f->dstats, c), product = ref_get(&f->dstats, C + c);
+        double mean = ref_get(&f->saved, c), rstd = ref_get(&f->saved, C + c), s = ref_get(&f->gamma, c) * rstd;
+        put_or_add(&f->dbeta, c, sum, f->attr.accumulate);
+        put_or_add(&f->dgamma, c, product, f->attr.accumulate);
+        ref_put(&f->coef, c, s);
+        ref_put(&f->coef, C + c, -s * rstd * (product / M));
+        ref_put(&f->coef, 2 * C + c, s * (mean * rstd * (product / M) - sum / M));
+    }
+}
+
 cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call *call) {
     (void)device;
-    const struct cr_bn_attr *a      = &call->op->attr.bn;
-    struct ref               dstats = REF_IN(bn_grad_finalize, dstats), gamma = REF_IN(bn_grad_finalize, gamma);
-    struct ref               saved = REF_IN(bn_grad_finalize, saved), coef = REF_OUT(bn_grad_finalize, coef);
-    struct ref               dgamma = REF_OUT(bn_grad_finalize, dgamma), dbeta = REF_OUT(bn_grad_finalize, dbeta);
-    const int64_t            C = dstats.C;
-    const double             M = (double)a->count;
-    for (int64_t c = 0; c < C; c++) {
-        double sum = ref_get(&dstats, c), product = ref_get(&dstats, C + c);
-        double mean = ref_get(&saved, c), rstd = ref_get(&saved, C + c), s = ref_get(&gamma, c) * rstd;
-        put_or_add(&dbeta, c, sum, a->accumulate);
-        put_or_add(&dgamma, c, product, a->accumulate);
-        ref_put(&coef, c, s);
-        ref_put(&coef, C + c, -s * rstd * (product / M));
-        ref_put(&coef, 2 * C + c, s * (mean * rstd * (product / M) - sum / M));
-    }
+    cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr   = call->op->attr.bn,
+                                                     .dstats = REF_IN(bn_grad_finalize, dstats),
+                                                     .gamma  = REF_IN(bn_grad_finalize, gamma),
+                                                     .saved  = REF_IN(bn_grad_finalize, saved),
+                                                     .dgamma = REF_OUT(bn_grad_finalize, dgamma),
+                                                     .dbeta  = REF_OUT(bn_grad_finalize, dbeta),
+                                                     .coef   = REF_OUT(bn_grad_finalize, coef)});
     return CR_OK;
 }
 

@@ -57,6 +57,20 @@ CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int
     REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
 }
 
+/* What bn_finalize does. */
+static void finish(const struct cr_call *call, const struct ref *stats) {
+    cr_ref_finalize(&(struct ref_finalize){.attr     = call->op->attr.conv.bn,
+                                           .stats    = *stats,
+                                           .gamma    = REF_IN(conv, gamma),
+                                           .beta     = REF_IN(conv, beta),
+                                           .old_mean = REF_IN(conv, running_mean),
+                                           .old_var  = REF_IN(conv, running_var),
+                                           .coef     = REF_OUT(conv, next),
+                                           .saved    = REF_OUT(conv, saved),
+                                           .mean     = REF_OUT(conv, running_mean),
+                                           .var      = REF_OUT(conv, running_var)});
+}
+
 cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v     = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
     struct ref      coef  = REF_IN(conv, coef), stats = REF_OUT(conv, stats);
@@ -66,6 +80,7 @@ cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
     if (stats.data) cr_ref_sum_squares(device, &v.y, &stats);
+    if (call->op->in[CR_IN_conv_gamma] >= 0) finish(call, &stats);
     return CR_OK;
 }
 

@@ -31,6 +31,14 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     else if (saved.data) v.ending.gate = (struct ref_gate){.x = x, .act = coef};
     cr_ref_dgrad(device, &v);
     if (dstats.data) cr_ref_sum_grads(device, &dx, &open, bn_x.data ? &bn_x : &x, &saved, &dstats);
+    if (call->op->in[CR_IN_conv_grad_gamma] >= 0)
+        cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr   = call->op->attr.conv.bn,
+                                                         .dstats = dstats,
+                                                         .gamma  = REF_IN(conv_grad, gamma),
+                                                         .saved  = saved,
+                                                         .dgamma = REF_OUT(conv_grad, dgamma),
+                                                         .dbeta  = REF_OUT(conv_grad, dbeta),
+                                                         .coef   = REF_OUT(conv_grad, grad_coef)});
     return CR_OK;
 }
 

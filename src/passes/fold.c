@@ -104,23 +104,24 @@ static int conv_behind(const struct fold *f, int tensor, int root) {
 }
 
 /* A sum beside a convolution may cost more than a pass of its own over memory. */
-static cr_status is_worth_it(struct fold *f, const struct cr_op *joined, int conv, int other, bool *worth) {
+static cr_status is_worth_it(struct fold *f, const struct cr_op *joined, const int *parts, int count, bool *worth) {
     double apart = 0, together = 0;
     *worth = accepted(f, joined);
     if (!*worth) return CR_OK;
-    CR_TRY(seconds_of(f, op_at(f, conv), &apart));
-    CR_TRY(seconds_of(f, op_at(f, other), &apart));
+    for (int i = 0; i < count; i++) CR_TRY(seconds_of(f, op_at(f, parts[i]), &apart));
     CR_TRY(seconds_of(f, joined, &together));
     *worth = together <= apart;
     return CR_OK;
 }
 
-static cr_status join(struct fold *f, struct cr_op *joined, int conv, int root) {
-    bool worth;
+/* `joined` does what the parts do, the last of which it replaces. */
+static cr_status join(struct fold *f, struct cr_op *joined, const int *parts, int count) {
+    const int root = parts[count - 1];
+    bool      worth;
     joined->out[CR_OUT_conv_y] = op_at(f, root)->out[0];
-    CR_TRY(is_worth_it(f, joined, conv, root, &worth));
+    CR_TRY(is_worth_it(f, joined, parts, count, &worth));
     if (!worth) return CR_OK;
-    cr_edit_remove(&f->edit, conv);
+    for (int i = 0; i < count - 1; i++) cr_edit_remove(&f->edit, parts[i]);
     cr_edit_replace(&f->edit, root, joined);
     return CR_OK;
 }
@@ -133,7 +134,7 @@ static cr_status try_add(struct fold *f, int root) {
         if (conv == CR_NONE || op_at(f, conv)->in[CR_IN_conv_add] != CR_NONE) continue;
         struct cr_op joined       = *op_at(f, conv);
         joined.in[CR_IN_conv_add] = other;
-        CR_TRY(join(f, &joined, conv, root));
+        CR_TRY(join(f, &joined, (const int[]){conv, root}, 2));
         if (op_at(f, root)->kind == CR_OP_conv) return CR_OK;
     }
     return CR_OK;
@@ -144,7 +145,7 @@ static cr_status try_relu(struct fold *f, int root) {
     if (conv == CR_NONE) return CR_OK;
     struct cr_op joined   = *op_at(f, conv);
     joined.attr.conv.relu = true;
-    return join(f, &joined, conv, root);
+    return join(f, &joined, (const int[]){conv, root}, 2);
 }
 
 /* add -> relu behind a folded convolution at once: a row may know bias+add+ReLU and not bias+add. */
@@ -159,12 +160,8 @@ static cr_status try_add_relu(struct fold *f, int root) {
         struct cr_op joined       = *op_at(f, conv);
         joined.in[CR_IN_conv_add] = other;
         joined.attr.conv.relu     = true;
-        joined.out[CR_OUT_conv_y] = op_at(f, root)->out[CR_OUT_relu_y];
-        if (!accepted(f, &joined)) continue;
-        cr_edit_remove(&f->edit, conv);
-        cr_edit_remove(&f->edit, add);
-        cr_edit_replace(&f->edit, root, &joined);
-        return CR_OK;
+        CR_TRY(join(f, &joined, (const int[]){conv, add, root}, 3));
+        if (op_at(f, root)->kind == CR_OP_conv) return CR_OK;
     }
     return CR_OK;
 }

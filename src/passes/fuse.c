@@ -165,11 +165,20 @@ static const struct pattern patterns[] = {
     {"maxpool_grad+bn_grad", CR_OP_maxpool_grad, cr_join_pool_grad},
 };
 
-static void join_patterns(struct cr_edit *edit, const struct cr_target *target) {
+/* Of what the choices by cost have left. */
+static const struct pattern late_patterns[] = {
+    {"conv+bn_finalize", CR_OP_bn_finalize, cr_join_conv_finish},
+    {"conv_grad+bn_grad_finalize", CR_OP_bn_grad_finalize, cr_join_conv_grad_finish},
+};
+
+static void join(struct cr_edit *edit, const struct cr_target *target, const struct pattern *pattern, size_t count) {
     const struct cr_program *p = edit->program;
-    for (size_t k = 0; k < CR_COUNT(patterns); k++)
+    for (size_t k = 0; k < count; k++)
         for (int i = 0; i < p->ops; i++)
-            if (!edit->removed[i] && p->op[i].kind == patterns[k].root) patterns[k].join(edit, target, i);
+            if (!edit->removed[i] && p->op[i].kind == pattern[k].root) pattern[k].join(edit, target, i);
+}
+static void join_patterns(struct cr_edit *edit, const struct cr_target *target) {
+    join(edit, target, patterns, CR_COUNT(patterns));
 }
 
 cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *target) {
@@ -178,7 +187,10 @@ cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *targe
     CR_TRY(cr_edit_open(&edit, program));
     join_patterns(&edit, target);
     cr_status status = cr_pass_junctions(&edit, target);
-    if (status == CR_OK) status = cr_edit_finish(&edit);
+    if (status == CR_OK) {
+        join(&edit, target, late_patterns, CR_COUNT(late_patterns));
+        status = cr_edit_finish(&edit);
+    }
     cr_edit_close(&edit);
     return status;
 }

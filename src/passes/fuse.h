@@ -26,6 +26,8 @@ cr_join cr_join_stats_mask,
     cr_join_apply_mask;         /* a BN's gradient: the ReLU's mask computed again from the BN's input */
 cr_join cr_join_block_mask;     /* the end of a block stores one bit an element for its gradient */
 cr_join cr_join_block_end_grad; /* add -> relu_grad -> bn_grad_stats */
+/* fuse_finish.c, after the choices by cost: a convolution that makes the sums of a BN also does what becomes of them */
+cr_join cr_join_conv_finish, cr_join_conv_grad_finish;
 /* fuse_stem.c */
 cr_join cr_join_bn_pool, cr_join_pool_grad; /* BN + ReLU -> maxpool, and the way back */
 /* Turns the 7x7 convolution of stride 2 on the picture into one on the picture in space-to-depth form. Runs before the

@@ -76,7 +76,7 @@ static void ask_backward(const struct cr_junctions *j, const struct cr_site *s, 
 /* ---- what it costs ---- */
 
 static int64_t ps_of(struct cr_junctions *j, struct cr_op op) {
-    const double most    = 1e6; /* seconds: sums of many stay whole numbers */
+    const double most    = 1e3; /* seconds: sums of thousands stay within 64 bits */
     double       seconds = 0;
     if (j->status != CR_OK) return 0;
     if (j->target->cost)

@@ -35,14 +35,14 @@ void cr_lanes_clocks(const struct cr_program *p, struct cr_clock *clock) {
 
 /* ---- stays ---- */
 
-static int touched(const struct cr_op *op, int ids[16]) {
+static int touched(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
     int n = cr_op_reads(op, ids);
     return n + cr_op_writes(op, ids + n);
 }
 
 /* Everything op i touches stays until op j: j does not wait for i. */
 static void stretch_up(const struct cr_program *p, struct cr_stay *stay, int i, int j) {
-    int ids[16], n = touched(&p->op[i], ids);
+    int ids[2 * CR_OP_IDS_MAX], n = touched(&p->op[i], ids);
     for (int k = 0; k < n; k++) {
         stay[ids[k]].upper    = CR_MAX(stay[ids[k]].upper, j + 1);
         stay[ids[k]].crossing = true;

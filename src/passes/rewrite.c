@@ -121,15 +121,31 @@ static bool overlap(const struct cr_program *p, int a, int b) {
     return s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
+static bool any_overlap(const struct cr_program *p, const int *a, int n, const int *b, int m) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < m; j++)
+            if (overlap(p, a[i], b[j])) return true;
+    return false;
+}
+
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to) {
     const struct cr_program *p = edit->program;
     int                      reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[from], reads);
-    for (int k = from + 1; k < to; k++) {
+    for (int k = from + 1; k < to; k++)
+        if (!edit->removed[k] && any_overlap(p, reads, n, writes, cr_op_writes(&p->op[k], writes))) return false;
+    return true;
+}
+
+bool cr_edit_can_move_up(const struct cr_edit *edit, int from, int to) {
+    const struct cr_program *p = edit->program;
+    int                      reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX], ids[CR_OP_IDS_MAX];
+    const int                n = cr_op_reads(&p->op[from], reads), m = cr_op_writes(&p->op[from], writes);
+    for (int k = to + 1; k < from; k++) {
         if (edit->removed[k]) continue;
-        int m = cr_op_writes(&p->op[k], writes);
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < m; j++)
-                if (overlap(p, reads[i], writes[j])) return false;
+        int count = cr_op_writes(&p->op[k], ids);
+        if (any_overlap(p, reads, n, ids, count) || any_overlap(p, writes, m, ids, count)) return false;
+        count = cr_op_reads(&p->op[k], ids);
+        if (any_overlap(p, writes, m, ids, count)) return false;
     }
     return true;
 }

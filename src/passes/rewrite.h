@@ -37,5 +37,8 @@ int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from);
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor);
 /* May the work of op `from` be done at the later place `to`: nothing between them writes what it reads. */
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to);
+/* May the work of op `from` be done right behind the earlier op `to`: nothing between them writes what it reads, and nothing
+ * there reads or writes what it writes. */
+bool cr_edit_can_move_up(const struct cr_edit *edit, int from, int to);
 
 #endif

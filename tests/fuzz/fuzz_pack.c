@@ -33,7 +33,7 @@ static void try_bytes(const uint8_t *bytes, size_t count) {
         status = cr_pack_read(pack, i, &entry, &at);
         CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
     }
-    status = cr_pack_verify(pack);
+    status = cr_pack_verify(pack, 1);
     CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
     cr_pack_close(pack);
     CR_ASSERT(cr_alloc_live() == live);
