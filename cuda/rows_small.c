@@ -26,7 +26,8 @@ static struct ck_conv shape_of(const struct cr_op *op, const struct cr_tensor *x
 /* Filters may be too large for the numbers of struct ck_conv only where the shape is none of ours. */
 static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w,
                   const struct cr_tensor *y) {
-    if (cuda_of(device)->cc < 90 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
+    const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels want */
+    if (cc < 90 || cc >= 120 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
     const struct ck_conv v = shape_of(op, x, w, y);
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_small_conv_takes(&v);
 }
@@ -64,7 +65,10 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     CUDA_TRY(cudaMalloc(prepared, CK_SMALL_CONV_COUNTERS * sizeof(unsigned)));
     cudaError_t error = cudaMemset(*prepared, 0, CK_SMALL_CONV_COUNTERS * sizeof(unsigned));
     if (error == cudaSuccess) error = cudaDeviceSynchronize();
-    if (error != cudaSuccess) cudaFree(*prepared);
+    if (error != cudaSuccess) {
+        cudaFree(*prepared);
+        *prepared = NULL;
+    }
     CUDA_TRY(error);
     return CR_OK;
 }

@@ -368,8 +368,11 @@ cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, in
     config.dynamicSmemBytes   = (size_t)bytes;
     config.stream             = stream;
     config.attrs              = &attribute;
-    config.numAttrs           = 1;
-    const cudaError_t error   = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncAttributes binary;
+    cudaError_t        error = cudaFuncGetAttributes(&binary, kernel);
+    if (error != cudaSuccess) return error;
+    config.numAttrs = binary.binaryVersion >= 90 ? 1 : 0; /* older code has no wait in it */
+    error           = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return error != cudaSuccess ? error : cudaLaunchKernelEx(&config, kernel, a);
 }
 

@@ -21,7 +21,7 @@ HEADERS = {
     0: {"base": "base.h fsutil.h rng.h dtype.h thread.h json.h"},
     1: {"config": "config.h config.def config_keys.h ini.h", "graph": "graph.h ops.def", "files": "safetensors.h"},
     2: {"layers": "layers/layer.h", "optim": "optim/optim.h"},
-    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/junction.h passes/lanes.h passes/trace.h plan_print.h", "model": "model.h"},
+    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/junction.h passes/lanes.h passes/trace.h passes/plan_tree.h plan_print.h plan_png.h lives_csv.h", "model": "model.h"},
     4: {"backend": "backend.h", "comm": "comm.h"},
     5: {"exec": "exec.h profile.h costs.h costs_parts.h", "data": "data.h data_impl.h pack.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h"},
     6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h"},
@@ -29,7 +29,7 @@ HEADERS = {
 }
 # Sources in src/ without a header of their own name belong to a part by the start of their name.
 PARTS = {
-    "config": ["config_", "ini_"], "graph": ["ops", "program", "store"], "files": ["safetensors_"], "passes": ["plan_print"],
+    "config": ["config_", "ini_"], "graph": ["ops", "program", "store"], "files": ["safetensors_"], "passes": ["plan_print", "lives_check"],
     "data": ["data_", "dataset", "image", "resize", "augment", "loader", "pack"], "checkpoint": ["checkpoint_"],
     "verify": ["verify_"], "train": ["train_", "evaluate", "predict", "session_", "state_"], "comm": ["comm_"],
     "prune": ["prune_", "sparse"], "exec": ["exec_", "profile", "costs_"], "backend": ["backend_"], "model": ["model_"],

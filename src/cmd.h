@@ -16,6 +16,9 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken);
 /* cresnet plan --trace */
 cr_status cr_plan_trace(const struct cr_args *args);
+/* cresnet plan --csv FILE: the operand is a file of lives. */
+bool      cr_plan_wants_lives(const struct cr_args *args);
+cr_status cr_plan_lives_file(const struct cr_args *args);
 cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);

@@ -3,6 +3,7 @@
  * table that its checkpoint holds. */
 #include "cmd.h"
 #include "passes/junction.h"
+#include "plan_png.h"
 #include "plan_print.h"
 #include "session.h"
 
@@ -85,6 +86,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     CR_TRY(open_model(p));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
     CR_TRY(compile(p, kind, after));
+    if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_plan_png_write(&p->program, NULL, args->value[CR_OPT_PNG]));
     if (cr_args_has(args, CR_OPT_JSON))
         cr_plan_print_json(&p->program, &p->config, p->session.device->caps.text, p->batch, out);
     else if (cr_args_has(args, CR_OPT_CSV))
@@ -114,6 +116,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     cr_status                status;
     (void)signal_taken;
     if (cr_args_has(args, CR_OPT_TRACE)) return cr_plan_trace(args);
+    if (cr_plan_wants_lives(args)) return cr_plan_lives_file(args);
     CR_TRY(cr_args_most(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
@@ -122,6 +125,8 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
                             passes[pass]);
     if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
         return cr_args_fail(args, "--choices prints a table of its own: leave --after, --json and --csv out");
+    if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES)))
+        return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after and --choices out");
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];

@@ -4,6 +4,8 @@
 
 enum { BY_FREE = CR_TRACE_BY_FREE, BY_USE = CR_TRACE_BY_USE, BYS = 2, ALIGNMENT = 64, ALIGNMENT_MAX = 1 << 30 };
 
+static const double doubtful = 0.05; /* share of the log */
+
 struct work {
     const char          *path;
     struct cr_trace      trace;
@@ -22,6 +24,9 @@ static double ratio(size_t bytes, size_t bound) { return bound ? (double)bytes /
 static cr_status run(struct work *w, size_t alignment) {
     CR_TRY(cr_trace_read(w->path, &w->trace));
     CR_TRY(cr_trace_find_loop(&w->trace, w->path, &w->loop));
+    const double share = (double)(w->loop.end - w->loop.start) / w->trace.events;
+    if (share < doubtful)
+        cr_log(CR_LOG_WARN, "%s: what repeats is %.2f %% of the log only: it may not be the iteration", w->path, 100 * share);
     for (int by = 0; by < BYS; by++) {
         CR_TRY(cr_trace_plan(&w->trace, &w->loop, (enum cr_trace_by)by, alignment, &w->plan[by]));
         CR_TRY(cr_trace_check(&w->trace, &w->loop, &w->plan[by]));

@@ -4,12 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_ACTIVATION, KIND_GRADIENT, KIND_STATISTICS, KIND_WORKSPACE, KINDS };
-
 static const struct {
     char        letter;
     const char *name;
-} kinds[KINDS] = {{'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}};
+} kinds[CR_PLAN_KINDS] = {{'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}};
 
 enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
@@ -22,7 +20,7 @@ struct life { /* of a chain of tensors that hand one storage on; only at the cha
 
 struct view {
     const struct cr_program *p;
-    enum kind               *kind; /* by tensor */
+    enum cr_plan_kind               *kind; /* by tensor */
     struct life             *life; /* by tensor: its chain's when it is the first of it */
     size_t                  *load; /* by op: bytes alive */
     int                      fullest;
@@ -44,7 +42,7 @@ static int chain_root(const struct cr_program *p, int t) {
     return t;
 }
 
-static enum kind kind_of_op(enum cr_op_kind op) {
+static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     switch (op) {
     case CR_OP_bn_stats:
     case CR_OP_bn_finalize:
@@ -53,22 +51,22 @@ static enum kind kind_of_op(enum cr_op_kind op) {
     case CR_OP_bn_grad_finalize:
     case CR_OP_grad_check:
     case CR_OP_loss:
-    case CR_OP_zero: return KIND_STATISTICS;
+    case CR_OP_zero: return CR_PLAN_STATISTICS;
     default:
-        return op >= CR_OP_loss_grad ? KIND_GRADIENT : KIND_ACTIVATION; /* ops.def: backward stands after forward */
+        return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT : CR_PLAN_ACTIVATION; /* ops.def: backward stands after forward */
     }
 }
 
 /* A sum of gradients is written by the same op as a sum of activations: it is one when it stands behind the loss. */
-static void find_kinds(struct view *v) {
+void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     bool backward = false;
-    for (int i = 0; i < v->p->ops; i++) {
-        const struct cr_op *op = &v->p->op[i];
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
         backward |= op->kind == CR_OP_loss_grad;
-        enum kind kind = kind_of_op(op->kind);
+        enum cr_plan_kind kind = kind_of_op(op->kind);
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (op->out[s] >= 0) v->kind[op->out[s]] = kind == KIND_ACTIVATION && backward ? KIND_GRADIENT : kind;
-        if (op->workspace >= 0) v->kind[op->workspace] = KIND_WORKSPACE;
+            if (op->out[s] >= 0) out[op->out[s]] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;
+        if (op->workspace >= 0) out[op->workspace] = CR_PLAN_WORKSPACE;
     }
 }
 
@@ -110,7 +108,7 @@ static bool view_open(struct view *v, const struct cr_program *p, struct cr_text
         out->failed = true;
         return false;
     }
-    find_kinds(v);
+    cr_plan_kinds(p, v->kind);
     find_lives(v);
     find_load(v);
     return true;
@@ -152,16 +150,16 @@ static void print_kinds(const struct view *v, struct cr_text *out) {
     struct {
         int    tensors;
         double all, fullest;
-    } sum[KINDS] = {0};
+    } sum[CR_PLAN_KINDS] = {0};
     for (int t = 0; t < p->tensors; t++) {
         if (!is_alive(&p->tensor[t])) continue;
-        enum kind k = v->kind[t];
+        enum cr_plan_kind k = v->kind[t];
         sum[k].tensors++;
         sum[k].all += (double)p->tensor[t].bytes;
         if (owns_at(v, t, v->fullest)) sum[k].fullest += (double)p->tensor[t].bytes;
     }
     cr_text_add(out, "\n%-16s %8s %10s in all %10s at the fullest op\n", "kind", "tensors", v->unit, v->unit);
-    for (int k = 0; k < KINDS; k++)
+    for (int k = 0; k < CR_PLAN_KINDS; k++)
         cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
                     in_units(v, sum[k].all), in_units(v, sum[k].fullest));
 }
@@ -194,7 +192,7 @@ static void print_largest(const struct view *v, struct cr_text *out) {
 /* ---- the picture ---- */
 
 struct picture {
-    double cell[ROWS][COLUMNS][KINDS]; /* bytes times ops */
+    double cell[ROWS][COLUMNS][CR_PLAN_KINDS]; /* bytes times ops */
     int    columns;
     double row_bytes, column_ops;
 };
@@ -203,7 +201,7 @@ static double shared(double a, double b, double c, double d) {
     return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c));
 }
 
-static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum kind kind) {
+static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum cr_plan_kind kind) {
     double low = (double)x->offset, high = low + (double)x->bytes, from = x->first, to = x->last + 1;
     int    row0 = (int)(low / pic->row_bytes), column0 = (int)(from / pic->column_ops);
     for (int r = row0; r < ROWS && r * pic->row_bytes < high; r++)
@@ -216,7 +214,7 @@ static char letter_of(const struct picture *pic, int row, int column) {
     const double *cell = pic->cell[row][column];
     double        sum  = 0;
     int           most = 0;
-    for (int k = 0; k < KINDS; k++) {
+    for (int k = 0; k < CR_PLAN_KINDS; k++) {
         sum += cell[k];
         if (cell[k] > cell[most]) most = k;
     }

@@ -10,6 +10,10 @@
 
 #include "graph.h"
 
+enum cr_plan_kind { CR_PLAN_ACTIVATION, CR_PLAN_GRADIENT, CR_PLAN_STATISTICS, CR_PLAN_WORKSPACE, CR_PLAN_KINDS };
+
+/* What each tensor of the program is; `out` has room for one a tensor. */
+void cr_plan_kinds(const struct cr_program *program, enum cr_plan_kind *out);
 /* Peak, bound, their ratio; bytes by kind; the five largest tensors at the fullest op; the picture: time to the right,
  * one column a group of ops, addresses upwards, a letter for the kind that holds most of a cell. */
 void cr_plan_print_summary(const struct cr_program *program, struct cr_text *out);

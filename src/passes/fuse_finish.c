@@ -1,5 +1,6 @@
 /* fuse_finish.c: a convolution that makes the sums of a BN makes its coefficients of them too: two launches over a handful of
- * channels less a BN. Nothing is computed twice and no tensor is read more often, so there is no choice by cost. See fuse.h.
+ * channels less a BN. It is done where the joined op takes no longer than both: a library's convolution may be faster than any
+ * that knows how. See fuse.h.
  *
  * The joined op stands where the convolution stood: who reads the coefficients comes later than both. */
 #include "passes/fuse.h"
@@ -12,8 +13,23 @@ static int maker_of(const struct cr_edit *edit, int root, int sums, enum cr_op_k
     return cr_fuse_same_lane(edit, maker, root) && cr_edit_can_move_up(edit, root, maker) ? maker : CR_NONE;
 }
 
+static bool add_seconds(struct cr_edit *edit, const struct cr_target *target, const struct cr_op *op, double *sum) {
+    double one = cr_op_seconds(target, edit->program, op);
+    if (target->cost) edit->failure = target->cost(target->self, edit->program, op, &one);
+    *sum += one;
+    return edit->failure == CR_OK;
+}
+
+/* Only who knows times can say no: the roofline sees no launches. */
+static bool pays(struct cr_edit *edit, const struct cr_target *target, int maker, int root, const struct cr_op *joined) {
+    double apart = 0, together = 0;
+    if (!target->cost) return true;
+    return edit->failure == CR_OK && add_seconds(edit, target, cr_fuse_op(edit, maker), &apart) &&
+           add_seconds(edit, target, cr_fuse_op(edit, root), &apart) && add_seconds(edit, target, joined, &together) && together <= apart;
+}
+
 static bool put(struct cr_edit *edit, const struct cr_target *target, int maker, int root, const struct cr_op *joined) {
-    if (!cr_fuse_accepted(edit, target, joined)) return false;
+    if (!cr_fuse_accepted(edit, target, joined) || !pays(edit, target, maker, root, joined)) return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, maker, joined);
     return true;

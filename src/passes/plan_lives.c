@@ -61,7 +61,7 @@ static cr_status set_up(struct planner *w, const struct cr_life *life, int count
     for (int i = 0; i < count; i++) {
         if (is_empty(&life[i])) continue;
         size_t units = life[i].size / alignment + (life[i].size % alignment != 0);
-        if (units > (SIZE_MAX / 4 - total) / alignment)
+        if (units > ((size_t)INT64_MAX - total) / alignment)
             return CR_FAIL(CR_ERR_MEMORY, "the plan would need more bytes than can be counted: use a smaller batch");
         total += units * alignment;
         w->item[w->items++] = (struct item){.size = (int64_t)units, .life = i};
@@ -115,7 +115,7 @@ static struct key key_of(const struct planner *w, int index, enum by by) {
     int64_t            length = x->upper - x->lower;
     switch (by) {
     case BY_SIZE: return (struct key){x->size, length, index};
-    case BY_AREA: return (struct key){x->size * length, x->size, index};
+    case BY_AREA: return (struct key){x->size > INT64_MAX / length ? INT64_MAX : x->size * length, x->size, index};
     case BY_SIZE_LATE: return (struct key){x->size, x->lower, index};
     case BY_LENGTH: return (struct key){length, x->size, index};
     case BY_START: return (struct key){-x->lower, x->size, index};

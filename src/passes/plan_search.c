@@ -4,7 +4,8 @@
  * until a better one is found. Then the lower bound is asked for, or the capacity that the caller wants; where that is too
  * low, or too hard, the middle between it and the best plan, and so on.
  * A tree's size hangs on the order in which it tries lives that could come next, and no order is good for all: several take
- * turns with budgets that double. Three of them learn: lives go first that cross the sections where earlier walks failed.
+ * turns. Some keep to a rule, some draw lots within one, and one learns: lives go first that cross the sections where earlier
+ * walks failed. Walks are short and start anew, since what was placed wrongly at the start is not put right below.
  * Times without anything alive cut the lives into groups, which are searched alone. */
 #include "passes.h"
 #include "passes/plan_tree.h"
@@ -13,9 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum by { BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES, BY_FAILURES_AREA, BYS };
+enum by { BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES };
 
-enum { FIRST_VISITS = 1 << 22, TREE_BYTES_MAX = 256 << 20, TREE_ITEMS_MAX = 8192 };
+static const enum by turns[] = {BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES, BY_LOAD_DRAWN};
+
+enum { FIRST_VISITS = 1 << 21, TREE_BYTES_MAX = 256 << 20, TREE_ITEMS_MAX = 8192 };
 
 #define FADE   0.7 /* of what earlier walks have learnt */
 #define JITTER 0.3
@@ -183,11 +186,9 @@ static struct order_key key_of(const struct search *w, const struct group *g, in
     case BY_LOAD_AREA: return (struct order_key){load, size * length, length, i};
     case BY_SIZE: return (struct order_key){size, load, length, i};
     case BY_LOAD_DRAWN: return (struct order_key){load, length * noise, size, i};
-    case BY_FAILURES: return (struct order_key){failures * noise, length, size, i};
-    case BY_FAILURES_AREA:
-    case BYS: break;
+    case BY_FAILURES: break;
     }
-    return (struct order_key){failures * size * noise, length, size, i};
+    return (struct order_key){failures * noise, length, size, i};
 }
 
 static int compare_keys(const void *a, const void *b) { /* large first; ties by index */
@@ -230,7 +231,7 @@ static int64_t luby(int64_t k) {
 
 /* What walk number `attempt` may look at. The orders without chance repeat themselves, so they come back rarely, with more. */
 static int64_t visits_of(int attempt, enum by by) {
-    int64_t turn = attempt / BYS;
+    int64_t turn = attempt / (int)CR_COUNT(turns);
     if (by >= BY_LOAD_DRAWN) return FIRST_VISITS * luby(turn + 1);
     return turn & (turn - 1) ? 0 : FIRST_VISITS * CR_MAX(turn, 1);
 }
@@ -239,12 +240,12 @@ static int64_t visits_of(int attempt, enum by by) {
 static enum cr_tree_end ask_group(struct search *w, struct group *g, int64_t capacity, struct cr_tree_budget *budget) {
     if (!g->has_tree) return CR_TREE_STOPPED;
     for (int attempt = 0; budget->visits > 0 && cr_time_ns() <= budget->deadline_ns; attempt++) {
-        enum by               by    = (enum by)(attempt % BYS);
+        enum by               by    = turns[attempt % (int)CR_COUNT(turns)];
         int64_t               given = CR_MIN(visits_of(attempt, by), budget->visits);
         struct cr_tree_budget turn  = {given, budget->deadline_ns};
         if (!given) continue;
         find_order(w, g, by);
-        enum cr_tree_end end = cr_tree_walk(&g->tree, w->rank, capacity, by >= BY_LOAD_DRAWN, &turn);
+        enum cr_tree_end end = cr_tree_walk(&g->tree, w->rank, capacity, &turn);
         budget->visits -= given - turn.visits;
         if (end == CR_TREE_SOLVED) keep_plan(w, g);
         if (end != CR_TREE_STOPPED) return end;

@@ -175,22 +175,6 @@ static int64_t lifted(const struct cr_tree *t, int i) {
     return least;
 }
 
-static struct cr_tree_range range_of(const struct cr_tree *t, int i) {
-    return (struct cr_tree_range){t->item[i].lower, t->item[i].upper};
-}
-
-static struct cr_tree_range hull(struct cr_tree_range a, struct cr_tree_range b) {
-    return (struct cr_tree_range){CR_MIN(a.begin, b.begin), CR_MAX(a.end, b.end)};
-}
-
-static bool meet(struct cr_tree_range a, struct cr_tree_range b) {
-    return a.begin < b.end && b.begin < a.end;
-}
-
-static void blame(struct cr_tree *t, int i) {
-    t->blamed = range_of(t, i);
-}
-
 static bool find_least(struct cr_tree *t, struct part p, struct key key) {
     for (int i = p.first; in_part(t, p, i); i = t->next[i])
         t->least[i] = is_open(t, i, key) ? t->rest[i] : key.offset;
@@ -201,24 +185,13 @@ static bool find_least(struct cr_tree *t, struct part p, struct key key) {
             if (least == INT64_MAX) {
                 for (int s = t->item[i].lower; s < t->item[i].upper; s++)
                     t->failures[s] += 1.0 / (t->item[i].upper - t->item[i].lower);
-                blame(t, i);
                 return false;
             }
             t->least[i] = least;
         }
-        if (t->least[i] > t->capacity - t->item[i].size) {
-            blame(t, i);
-            return false;
-        }
+        if (t->least[i] > t->capacity - t->item[i].size) return false;
     }
     return true;
-}
-
-/* All that is left to be placed in the section. */
-static void blame_section(struct cr_tree *t, struct part p, int section) {
-    t->blamed = (struct cr_tree_range){section, section + 1};
-    for (int i = p.first; i < t->items && t->item[i].lower <= section; i = t->next[i])
-        if (t->item[i].upper > section) t->blamed = hull(t->blamed, range_of(t, i));
 }
 
 static bool sections_fit(struct cr_tree *t, struct part p) {
@@ -231,7 +204,6 @@ static bool sections_fit(struct cr_tree *t, struct part p) {
     for (int s = p.begin; s < p.end; s++) {
         if (!t->total[s] || t->lowest[s] <= t->capacity - t->total[s]) continue;
         t->failures[s]++;
-        blame_section(t, p, s);
         return false;
     }
     return true;
@@ -282,10 +254,9 @@ static bool walk(struct cr_tree *t, struct part p, struct key key) {
     if (!in_part(t, p, p.first)) return true;
     int64_t ceiling = INT64_MAX;
     for (int i = p.first; in_part(t, p, i); i = t->next[i]) ceiling = CR_MIN(ceiling, t->rest[i] + t->item[i].size);
-    struct cr_tree_range blamed = {p.end, p.begin};
     for (;;) {
         int b = next_choice(t, p, key, ceiling);
-        if (b < 0 || is_spent(t)) break;
+        if (b < 0 || is_spent(t)) return false;
         int         depth   = t->depth;
         size_t      changes = t->changes;
         struct part rest    = {b == p.first ? t->next[b] : p.first, p.begin, p.end};
@@ -293,35 +264,21 @@ static bool walk(struct cr_tree *t, struct part p, struct key key) {
         place(t, b);
         if (may_succeed(t, rest, key) && walk_sides(t, rest, &t->item[b], key)) return true;
         take_back(t, depth, changes);
-        if (t->stopped) return false;
-        if (t->jumps && !meet(t->blamed, range_of(t, b))) {
-            t->jumped = true;
-            return false;
-        }
-        blamed = hull(blamed, hull(t->blamed, range_of(t, b)));
-        if (!may_succeed(t, p, key)) { /* b is passed over now */
-            t->blamed = hull(blamed, t->blamed);
-            return false;
-        }
+        if (t->stopped || !may_succeed(t, p, key)) return false; /* b is passed over now */
     }
-    t->blamed = (struct cr_tree_range){p.begin, p.end};
-    return false;
 }
 
-enum cr_tree_end cr_tree_walk(struct cr_tree *t, const int *rank, int64_t capacity, bool jumps,
-                              struct cr_tree_budget *budget) {
+enum cr_tree_end cr_tree_walk(struct cr_tree *t, const int *rank, int64_t capacity, struct cr_tree_budget *budget) {
     t->rank     = rank;
     t->capacity = capacity;
     t->budget   = budget;
     t->steps    = 0;
     t->stopped  = false;
-    t->jumped   = false;
-    t->jumps    = jumps;
     for (int i = 0; i < t->items; i++)
         if (t->item[i].size > capacity) return CR_TREE_NONE;
     for (int s = 0; s < t->sections; s++)
         if (t->total[s] > capacity) return CR_TREE_NONE;
     bool solved = walk(t, (struct part){t->next[t->items], 0, t->sections}, (struct key){-1, 0});
     take_back(t, 0, 0);
-    return solved ? CR_TREE_SOLVED : t->stopped || t->jumped ? CR_TREE_STOPPED : CR_TREE_NONE;
+    return solved ? CR_TREE_SOLVED : t->stopped ? CR_TREE_STOPPED : CR_TREE_NONE;
 }

@@ -24,10 +24,6 @@ struct cr_tree_budget {
 
 enum cr_tree_end { CR_TREE_SOLVED, CR_TREE_NONE, CR_TREE_STOPPED };
 
-struct cr_tree_range { /* sections, half open */
-    int begin, end;
-};
-
 /* One step of undoing. */
 struct cr_tree_change {
     int64_t *where, was;
@@ -54,8 +50,6 @@ struct cr_tree {
     struct cr_tree_budget *budget;
     int64_t                steps;
     bool                   stopped;
-    bool                   jumps, jumped;
-    struct cr_tree_range   blamed; /* sections that the last failure came from */
     double                *failures; /* by section: how often nothing fitted there; the caller may fade them */
 };
 
@@ -64,7 +58,6 @@ CR_MUST cr_status cr_tree_open(struct cr_tree *tree, struct cr_tree_item *item, 
 void              cr_tree_close(struct cr_tree *tree);
 /* Bytes that opening would take, for callers with a limit. */
 size_t           cr_tree_bytes(const struct cr_tree_item *item, int items, int sections);
-enum cr_tree_end cr_tree_walk(struct cr_tree *tree, const int *rank, int64_t capacity, bool jumps,
-                              struct cr_tree_budget *budget);
+enum cr_tree_end cr_tree_walk(struct cr_tree *tree, const int *rank, int64_t capacity, struct cr_tree_budget *budget);
 
 #endif

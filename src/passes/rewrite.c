@@ -171,6 +171,7 @@ cr_status cr_edit_finish(struct cr_edit *edit) {
     struct cr_program *p = edit->program;
     int               *map;
     if (p->failed) return CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor);
+    if (edit->failure != CR_OK) return edit->failure;
     CR_ALLOC(map, (size_t)CR_MAX(p->tensors, 1));
     int tensors = 0, ops = 0;
     for (int t = 0; t < p->tensors; t++) map[t] = is_needed(edit, t) ? tensors++ : CR_NONE;

@@ -17,6 +17,7 @@ struct cr_edit {
     int               *writes;   /* by tensor: output slots that hold it */
     int                capacity; /* of these three */
     bool              *removed;  /* by op */
+    cr_status          failure;  /* of a question asked while deciding (a cost); finish returns it */
 };
 CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program);
 void              cr_edit_close(struct cr_edit *edit); /* frees the edit, not the program; fine after a failed open */

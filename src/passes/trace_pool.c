@@ -38,8 +38,10 @@ static cr_status insert_range(struct pool *pool, int at, struct range range) {
 
 static cr_status pool_take(struct pool *pool, size_t size, size_t *offset) {
     int best = CR_NONE;
-    for (int i = 0; i < pool->ranges; i++)
-        if (pool->range[i].free && pool->range[i].size >= size && (best < 0 || pool->range[i].size < pool->range[best].size)) best = i;
+    for (int i = 0; i < pool->ranges; i++) {
+        const struct range *r = &pool->range[i];
+        if (r->free && r->size >= size && (best == CR_NONE || r->size < pool->range[best].size)) best = i;
+    }
     if (best == CR_NONE) { /* grows; a free range at the top is part of it */
         if (pool->ranges && pool->range[pool->ranges - 1].free) pool->top = pool->range[--pool->ranges].offset;
         best = pool->ranges;
