@@ -44,6 +44,8 @@ static const char about_plan[] =
     "the lower bound that no plan can beat. Needs neither data nor a GPU; on a GPU, kernels whose times are not\n"
     "known yet are timed, as a run would. --program and --after print the program, --csv the pool, --json the\n"
     "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way.\n"
+    "plan --csv FILE.csv: offsets for the lives in the file (id,lower,upper,size; half open), of whatever program: greedy, then\n"
+    "a search for --time-limit S seconds at most. Exit 1 when no plan within --capacity N was found; sizes have no unit.\n"
     "plan --trace FILE: the memory log of any program (CSV: time,event,id,size; malloc, free, read, write): finds the iteration\n"
     "that repeats in it, what lives across, the bound, a plan, and what an online best-fit pool needs. --csv: the lives of an\n"
     "iteration until their last use; one whose upper is beyond the iteration goes on in the next. memory.trace=FILE makes\n"

@@ -1,5 +1,5 @@
-/* lives_check.c: the proof of a plan of lives (lives_csv.h). Shares no code with the planner: a sweep over time keeps what is
- * alive sorted by place, and whatever begins is compared with the neighbour on either side of its place. */
+/* lives_check.c: the proof of a plan of lives (lives_csv.h). Shares no code with the planner: a sweep over time keeps
+ * what is alive sorted by place, and whatever begins is compared with the neighbour on either side of its place. */
 #include "lives_csv.h"
 
 #include <stdlib.h>
@@ -84,7 +84,8 @@ cr_status cr_lives_check(const struct cr_lives *lives, size_t capacity) {
     struct sweep w      = {.lives = lives};
     for (int i = 0; i < lives->count; i++)
         if (lives->life[i].size > capacity || lives->life[i].offset > capacity - lives->life[i].size)
-            return CR_FAIL(CR_ERR_FORMAT, "the plan is wrong: %.40s ends above the capacity %zu", lives->id[i], capacity);
+            return CR_FAIL(CR_ERR_FORMAT, "the plan is wrong: %.40s ends above the capacity %zu", lives->id[i],
+                           capacity);
     w.event = cr_alloc(2 * (size_t)lives->count, sizeof *w.event);
     w.alive = cr_alloc((size_t)lives->count, sizeof *w.alive);
     if (!w.event || !w.alive) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while checking the plan");

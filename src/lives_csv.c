@@ -44,8 +44,8 @@ static char *take_line(struct reader *r) {
 /* The next field without the blanks around it; *rest goes on behind it, NULL after the last. */
 static char *take_field(char **rest) {
     char *field = *rest, *end = field + strcspn(field, ",");
-    *rest       = *end ? end + 1 : NULL;
-    *end        = 0;
+    *rest = *end ? end + 1 : NULL;
+    *end  = 0;
     field += strspn(field, " \t");
     end = field + strlen(field);
     while (end > field && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
@@ -61,8 +61,10 @@ static cr_status read_header(struct reader *r) {
         int         c     = 0;
         while (c < COLUMNS && strcmp(field, column_names[c]) != 0) c++;
         if (c == COLUMNS)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: unknown column %.40s; known are id, lower, upper, size, and offset, which is ignored",
-                           r->name, r->line, field);
+            return CR_FAIL(
+                CR_ERR_FORMAT,
+                "%s:%d: unknown column %.40s; known are id, lower, upper, size, and offset, which is ignored", r->name,
+                r->line, field);
         if (r->place[c] >= 0) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %s stands twice", r->name, r->line, field);
         r->place[c] = r->fields++;
     }
@@ -73,13 +75,15 @@ static cr_status read_header(struct reader *r) {
 }
 
 /* Decimal digits, with a sign where `least` allows it. */
-static cr_status read_number(const struct reader *r, enum column column, const char *field, int64_t least, int64_t *out) {
+static cr_status read_number(const struct reader *r, enum column column, const char *field, int64_t least,
+                             int64_t *out) {
     bool    negative = *field == '-';
     int64_t value    = 0;
     size_t  digits   = 0;
     for (const char *c = field + negative; *c >= '0' && *c <= '9'; c++, digits++) {
         if (value > (NUMBER_MAX - (*c - '0')) / 10)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %s %.40s is larger than 2^62", r->name, r->line, column_names[column], field);
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %s %.40s is larger than 2^62", r->name, r->line, column_names[column],
+                           field);
         value = value * 10 + (*c - '0');
     }
     if (!digits || field[(size_t)negative + digits])
@@ -125,12 +129,11 @@ static cr_status read_life(struct reader *r, char *line) {
     CR_TRY(read_number(r, COLUMN_LOWER, field[COLUMN_LOWER], INT64_MIN, &life->lower));
     CR_TRY(read_number(r, COLUMN_UPPER, field[COLUMN_UPPER], INT64_MIN, &life->upper));
     CR_TRY(read_number(r, COLUMN_SIZE, field[COLUMN_SIZE], 0, &size));
-    if (life->lower >= life->upper)
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: lower must be below upper", r->name, r->line);
+    if (life->lower >= life->upper) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: lower must be below upper", r->name, r->line);
     if (size > INT64_MAX - r->sum)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the sizes up to here sum up to 2^63 or more", r->name, r->line);
     r->sum += size;
-    life->size                     = (size_t)size;
+    life->size                      = (size_t)size;
     r->lives->line[r->lives->count] = r->line;
     r->lives->id[r->lives->count++] = field[COLUMN_ID];
     return CR_OK;
@@ -183,8 +186,7 @@ static cr_status parse_text(const char *name, char *text, size_t count, struct c
     struct cr_lives lives  = {.text = text};
     struct reader   r      = {.name = name, .next = text, .lives = &lives};
     cr_status       status = CR_OK;
-    if (strlen(text) != count)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: holds a 0 byte at %zu: not a text", name, strlen(text));
+    if (strlen(text) != count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: holds a 0 byte at %zu: not a text", name, strlen(text));
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0) r.next += 3; /* a byte-order mark */
     CR_TRY_OUT(read_all(&r));
 out:

@@ -1,8 +1,8 @@
 /* lives_csv.h: a memory-planning instance as CSV: columns id,lower,upper,size, lives half open; the plan adds offset.
  *
  * Laws
- *   - Columns come in any order; a column `offset` is an older plan and ignored; any other is refused, since it may hold a
- *     demand (an alignment, a fixed place) that the plan would not meet.
+ *   - Columns come in any order; a column `offset` is an older plan and ignored; any other is refused, since it may
+ * hold a demand (an alignment, a fixed place) that the plan would not meet.
  *   - Numbers are whole, up to 2^62; what is wrong is told as file:line.
  *   - cr_lives_check shares no code with any planner.
  * Knows nothing of programs or devices. */

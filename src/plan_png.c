@@ -8,8 +8,23 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LEFT = 70, RIGHT = 20, TOP = 34, BOTTOM = 34, PLOT_WIDTH = 1200, PLOT_HEIGHT = 640, TICKS = 8, TICK = 5, DOT = 2 };
-enum { WIDTH = LEFT + PLOT_WIDTH + RIGHT, HEIGHT = TOP + PLOT_HEIGHT + BOTTOM, GLYPH_WIDTH = 4 * DOT, GLYPH_HEIGHT = 5 * DOT };
+enum {
+    LEFT        = 70,
+    RIGHT       = 20,
+    TOP         = 34,
+    BOTTOM      = 34,
+    PLOT_WIDTH  = 1200,
+    PLOT_HEIGHT = 640,
+    TICKS       = 8,
+    TICK        = 5,
+    DOT         = 2
+};
+enum {
+    WIDTH        = LEFT + PLOT_WIDTH + RIGHT,
+    HEIGHT       = TOP + PLOT_HEIGHT + BOTTOM,
+    GLYPH_WIDTH  = 4 * DOT,
+    GLYPH_HEIGHT = 5 * DOT
+};
 
 struct colour {
     uint8_t r, g, b;
@@ -48,9 +63,9 @@ static void fill(struct picture *pic, int x0, int y0, int x1, int y1, struct col
 static unsigned glyph_of(char c) {
     static const char     letters[] = "0123456789.abcdefghijklmnopqrstuvwxyz";
     static const uint16_t dots[]    = {
-        075557, 026227, 071747, 071717, 055711, 074717, 074757, 071122, 075757, 075717, 000002, /* digits, point */
-        025755, 065656, 034443, 065556, 074647, 074644, 034553, 055755, 072227, 011152, 055655, 044447, /* a to l */
-        057755, 065555, 025552, 065644, 025563, 065655, 034216, 072222, 055557, 055552, 055775, 055255, 055222, 071247};
+           075557, 026227, 071747, 071717, 055711, 074717, 074757, 071122, 075757, 075717, 000002, /* digits, point */
+           025755, 065656, 034443, 065556, 074647, 074644, 034553, 055755, 072227, 011152, 055655, 044447, /* a to l */
+           057755, 065555, 025552, 065644, 025563, 065655, 034216, 072222, 055557, 055552, 055775, 055255, 055222, 071247};
     const char *at = c ? strchr(letters, c) : NULL;
     return at ? dots[at - letters] : 0;
 }
@@ -86,7 +101,8 @@ static void draw_tensor(struct picture *pic, double from, double to, const struc
     if (wide && high) fill(pic, x0 + 1, y0 + 1, x1, y1, c);
 }
 
-static void draw_pool(struct picture *pic, const struct cr_program *p, const double *at, const enum cr_plan_kind *kind) {
+static void draw_pool(struct picture *pic, const struct cr_program *p, const double *at,
+                      const enum cr_plan_kind *kind) {
     fill(pic, LEFT, TOP, LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT, nothing);
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *x = &p->tensor[t];
@@ -108,7 +124,8 @@ static double tick_step(double range) {
 static void draw_axes(struct picture *pic, bool timed) {
     char   text[32];
     bool   small = pic->bytes < 1 << 20;
-    double unit = small ? 1 << 10 : 1 << 20, high = pic->bytes / unit, scale = timed ? 1e3 : 1, wide = pic->span * scale;
+    double unit = small ? 1 << 10 : 1 << 20, high = pic->bytes / unit, scale = timed ? 1e3 : 1,
+           wide = pic->span * scale;
     for (double step = tick_step(high), v = 0; v <= high * 1.0001; v += step) {
         int y = row_of(pic, v * unit);
         fill(pic, LEFT - TICK, y, LEFT, y + 1, ink);
@@ -141,7 +158,8 @@ static cr_status write_file(const struct picture *pic, const char *path) {
     uint8_t         *packed;
     CR_ALLOC(packed, bytes);
     int       done   = png_image_write_to_memory(&image, packed, &bytes, 0, pic->rgb, 0, NULL);
-    cr_status status = done ? cr_file_write_atomic(path, packed, bytes) : CR_FAIL(CR_ERR_IO, "%s: cannot be packed as PNG: %s", path, image.message);
+    cr_status status = done ? cr_file_write_atomic(path, packed, bytes)
+                            : CR_FAIL(CR_ERR_IO, "%s: cannot be packed as PNG: %s", path, image.message);
     cr_free(packed);
     return status;
 }
@@ -160,10 +178,11 @@ static cr_status draw(struct picture *pic, const struct cr_program *p, const dou
 }
 
 cr_status cr_plan_png_write(const struct cr_program *p, const double *seconds, const char *path) {
-    struct picture     pic    = {.rgb = cr_alloc((size_t)WIDTH * HEIGHT, 3)};
-    double            *at     = cr_alloc((size_t)p->ops + 1, sizeof *at);
-    enum cr_plan_kind *kind   = cr_alloc((size_t)p->tensors, sizeof *kind);
-    cr_status          status = pic.rgb && at && kind ? draw(&pic, p, seconds, at, kind, path) : CR_NO_MEMORY((size_t)WIDTH * HEIGHT * 3);
+    struct picture     pic  = {.rgb = cr_alloc((size_t)WIDTH * HEIGHT, 3)};
+    double            *at   = cr_alloc((size_t)p->ops + 1, sizeof *at);
+    enum cr_plan_kind *kind = cr_alloc((size_t)p->tensors, sizeof *kind);
+    cr_status          status =
+        pic.rgb && at && kind ? draw(&pic, p, seconds, at, kind, path) : CR_NO_MEMORY((size_t)WIDTH * HEIGHT * 3);
     cr_free(pic.rgb);
     cr_free(at);
     cr_free(kind);

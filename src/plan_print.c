@@ -20,7 +20,7 @@ struct life { /* of a chain of tensors that hand one storage on; only at the cha
 
 struct view {
     const struct cr_program *p;
-    enum cr_plan_kind               *kind; /* by tensor */
+    enum cr_plan_kind       *kind; /* by tensor */
     struct life             *life; /* by tensor: its chain's when it is the first of it */
     size_t                  *load; /* by op: bytes alive */
     int                      fullest;

@@ -204,6 +204,23 @@ print(p["use"]["peak_bytes"], p["free"]["peak_bytes"])')
 done
 run train tiny.ini train.steps=1 memory.trace=no-folder/own.csv -o owned; expect "memory.trace in no folder" 1 "no-folder/own.csv"
 
+run plan tiny.ini --png pool.png; expect "plan --png" 0 "lower bound"
+is "plan --png: a PNG" "$(head -c 4 pool.png | tail -c 3)" PNG
+run plan tiny.ini --png nowhere/pool.png; expect "plan --png into a missing folder" 1 "nowhere/pool.png"
+run plan tiny.ini --png pool.png --after fuse; expect "plan --png --after" 2 "leave --after"
+printf 'id,lower,upper,size\na,0,4,30\nb,0,2,50\nc,2,6,40\nd,4,6,10\n' >lives.csv
+run plan --csv lives.csv; expect "plan of a file of lives" 0 "id,lower,upper,size,offset" "peak 80, lower bound 80"
+is "plan of a file of lives: rows" "$(wc -l <stdout)" 5
+cp stdout planned.csv
+run plan --csv planned.csv --capacity 80 --time-limit 0; expect "a plan is planned again" 0 "greedy 80"
+run plan --csv lives.csv --capacity 79; expect "a capacity below the bound" 1 "79" "every plan needs at least 80"
+is "a capacity below the bound: no rows" "$out" ""
+printf 'id,lower,upper,size\na,0,4,x\n' >bad.csv
+run plan --csv bad.csv; expect "a bad file of lives" 1 "bad.csv:2: size must be a whole number"
+run plan --csv gone.csv; expect "a missing file of lives" 1 "gone.csv"
+run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be a whole number"
+run plan --csv lives.csv --json; expect "lives and --json" 2 "by itself"
+run plan --csv lives.csv train.batch=3; expect "lives and a key" 2 "has no keys"
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "1000 classes are assumed"
 "$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}
 holds "a closed pipe is no crash" [ "$rc" -eq 0 -o "$rc" -eq 141 ]

@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SEARCH_VISITS = 1 << 24 };
+
+#define SEARCH_ABOVE 1.01 /* of the lower bound */
+
 struct plan {
     struct cr_program *p;
     struct cr_stay    *stay;
@@ -90,6 +94,17 @@ static void build_lives(struct plan *w) {
         if (w->chain[t] == CR_NONE) add_to_life(w, t);
 }
 
+/* Greedy placing is enough for nearly every program; the search is for the rest, and counted, so that it stays short. */
+static cr_status place_together(struct plan *w, size_t alignment, size_t *peak, size_t *bound) {
+    const struct cr_plan_effort effort = {.alignment = alignment, .visits = SEARCH_VISITS, .limit_ns = INT64_MAX};
+    struct cr_plan_found        found;
+    CR_TRY(cr_plan_lives(w->life, w->lives, alignment, peak, bound));
+    if ((double)*peak <= SEARCH_ABOVE * (double)*bound) return CR_OK;
+    CR_TRY(cr_plan_search(w->life, w->lives, &effort, &found));
+    *peak = found.peak;
+    return CR_OK;
+}
+
 /* Every life gets memory of its own. */
 static void place_apart(struct plan *w, size_t alignment, size_t *peak) {
     size_t top = 0;
@@ -124,7 +139,7 @@ cr_status cr_pass_plan(struct cr_program *p, size_t alignment, bool reuse) {
     if (reuse) find_aliases(&w);
     build_lives(&w);
     if (reuse) {
-        CR_TRY_OUT(cr_plan_lives(w.life, w.lives, alignment, &peak, &bound));
+        CR_TRY_OUT(place_together(&w, alignment, &peak, &bound));
     } else {
         CR_TRY_OUT(cr_plan_bound(w.life, w.lives, alignment, &bound));
         place_apart(&w, alignment, &peak);

@@ -1,12 +1,12 @@
 /* plan_search.c: offsets for lives where greedy placing stays above the bound.
  *
- * plan_tree.c answers whether everything fits below a capacity; this file asks it. Greedy comes first, and its plan stands
- * until a better one is found. Then the lower bound is asked for, or the capacity that the caller wants; where that is too
- * low, or too hard, the middle between it and the best plan, and so on.
- * A tree's size hangs on the order in which it tries lives that could come next, and no order is good for all: several take
- * turns. Some keep to a rule, some draw lots within one, and one learns: lives go first that cross the sections where earlier
- * walks failed. Walks are short and start anew, since what was placed wrongly at the start is not put right below.
- * Times without anything alive cut the lives into groups, which are searched alone. */
+ * plan_tree.c answers whether everything fits below a capacity; this file asks it. Greedy comes first, and its plan
+ * stands until a better one is found. Then the lower bound is asked for, or the capacity that the caller wants; where
+ * that is too low, or too hard, the middle between it and the best plan, and so on. A tree's size hangs on the order in
+ * which it tries lives that could come next, and no order is good for all: several take turns. Some keep to a rule,
+ * some draw lots within one, and one learns: lives go first that cross the sections where earlier walks failed. Walks
+ * are short and start anew, since what was placed wrongly at the start is not put right below. Times without anything
+ * alive cut the lives into groups, which are searched alone. */
 #include "passes.h"
 #include "passes/plan_tree.h"
 #include "rng.h"
@@ -16,11 +16,12 @@
 
 enum by { BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES };
 
-static const enum by turns[] = {BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES, BY_LOAD_DRAWN};
+static const enum by turns[] = {BY_LOAD, BY_LENGTH,     BY_AREA,     BY_LOAD_AREA,
+                                BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES, BY_LOAD_DRAWN};
 
 enum { FIRST_VISITS = 1 << 21, TREE_BYTES_MAX = 256 << 20, TREE_ITEMS_MAX = 8192 };
 
-#define FADE   0.7 /* of what earlier walks have learnt */
+#define FADE 0.7 /* of what earlier walks have learnt */
 #define JITTER 0.3
 
 struct group {
@@ -37,19 +38,19 @@ struct order_key {
 };
 
 struct search {
-    struct cr_life      *life;
-    struct cr_tree_item *item;   /* by lower */
-    double              *length; /* by item, in the caller's time */
-    int64_t             *best;   /* offsets by item */
-    int                  items;
-    int64_t             *time;
-    int                  times;
-    int64_t              unit; /* bytes */
-    struct group        *group;
-    int                  groups;
-    struct order_key    *key;
-    int                 *rank;
-    int64_t              low, high; /* no plan below, a plan at */
+    struct cr_life       *life;
+    struct cr_tree_item  *item;   /* by lower */
+    double               *length; /* by item, in the caller's time */
+    int64_t              *best;   /* offsets by item */
+    int                   items;
+    int64_t              *time;
+    int                   times;
+    int64_t               unit; /* bytes */
+    struct group         *group;
+    int                   groups;
+    struct order_key     *key;
+    int                  *rank;
+    int64_t               low, high; /* no plan below, a plan at */
     struct cr_tree_budget budget;
 };
 
@@ -98,11 +99,11 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
     for (int i = 0; i < count; i++) {
         const struct cr_life *x = &w->life[i];
         if (!x->size || x->lower >= x->upper) continue;
-        int64_t bytes             = (int64_t)((x->size + alignment - 1) / alignment * alignment);
-        w->item[w->items++]       = (struct cr_tree_item){.size = bytes, .life = i};
-        w->unit                   = common_divisor(bytes, w->unit);
-        w->time[w->times++]       = x->lower;
-        w->time[w->times++]       = x->upper;
+        int64_t bytes       = (int64_t)((x->size + alignment - 1) / alignment * alignment);
+        w->item[w->items++] = (struct cr_tree_item){.size = bytes, .life = i};
+        w->unit             = common_divisor(bytes, w->unit);
+        w->time[w->times++] = x->lower;
+        w->time[w->times++] = x->upper;
     }
     find_times(w);
     for (int i = 0; i < w->items; i++) {
@@ -229,7 +230,8 @@ static int64_t luby(int64_t k) {
     return (size + 1) / 2;
 }
 
-/* What walk number `attempt` may look at. The orders without chance repeat themselves, so they come back rarely, with more. */
+/* What walk number `attempt` may look at. The orders without chance repeat themselves, so they come back rarely, with
+ * more. */
 static int64_t visits_of(int attempt, enum by by) {
     int64_t turn = attempt / (int)CR_COUNT(turns);
     if (by >= BY_LOAD_DRAWN) return FIRST_VISITS * luby(turn + 1);
@@ -253,19 +255,19 @@ static enum cr_tree_end ask_group(struct search *w, struct group *g, int64_t cap
     return CR_TREE_STOPPED;
 }
 
-/* One share of what is left of the budget. */
-static struct cr_tree_budget share_of(const struct search *w, int64_t parts) {
-    struct cr_tree_budget share = {CR_MAX(w->budget.visits / parts, 1), INT64_MAX};
+/* So many fifths of what is left of the budget. */
+static struct cr_tree_budget share_of(const struct search *w, int fifths) {
+    struct cr_tree_budget share = {CR_MAX(w->budget.visits / 5 * fifths, 1), INT64_MAX};
     if (w->budget.deadline_ns == INT64_MAX) return share;
     int64_t now       = cr_time_ns();
-    share.deadline_ns = now + (w->budget.deadline_ns - now) / parts;
+    share.deadline_ns = now + (w->budget.deadline_ns - now) / 5 * fifths;
     return share;
 }
 
 /* Brings every group below the capacity. */
-static enum cr_tree_end ask(struct search *w, int64_t capacity, int64_t parts) {
+static enum cr_tree_end ask(struct search *w, int64_t capacity, int fifths) {
     enum cr_tree_end      all   = CR_TREE_SOLVED;
-    struct cr_tree_budget share = share_of(w, parts);
+    struct cr_tree_budget share = share_of(w, fifths);
     int64_t               given = share.visits;
     for (int k = 0; k < w->groups && all != CR_TREE_NONE; k++) {
         if (w->group[k].peak <= capacity) continue;
@@ -282,18 +284,20 @@ static bool is_spent(const struct search *w) {
     return w->budget.visits <= 0 || cr_time_ns() > w->budget.deadline_ns;
 }
 
-/* Down to `goal`, or as near as the budget allows. What was not solved in its share is taken for too low, without proof. */
+/* Down to `goal`, or as near as the budget allows. What was not solved in its share is taken for too low, without
+ * proof. */
 static void descend(struct search *w, int64_t goal) {
     int64_t failed = goal - 1, capacity = goal;
     while (w->high > capacity && capacity > failed && !is_spent(w)) {
-        enum cr_tree_end end = ask(w, capacity, capacity == goal ? 2 : 4);
+        enum cr_tree_end end = ask(w, capacity, capacity == goal ? 4 : 1);
         if (end != CR_TREE_SOLVED) failed = capacity;
         if (end == CR_TREE_NONE) w->low = capacity + 1;
         capacity = failed + (w->high - failed) / 2;
     }
 }
 
-static cr_status search_lives(struct search *w, int count, const struct cr_plan_effort *effort, struct cr_plan_found *found) {
+static cr_status search_lives(struct search *w, int count, const struct cr_plan_effort *effort,
+                              struct cr_plan_found *found) {
     CR_TRY(find_items(w, count, effort->alignment));
     CR_TRY(find_groups(w));
     w->low  = (int64_t)found->bound / w->unit;
@@ -301,12 +305,13 @@ static cr_status search_lives(struct search *w, int count, const struct cr_plan_
     CR_TRY(open_trees(w));
     descend(w, CR_MAX(w->low, (int64_t)(effort->capacity / (size_t)w->unit)));
     for (int i = 0; i < w->items; i++) w->life[w->item[i].life].offset = (size_t)(w->best[i] * w->unit);
-    found->peak = (size_t)(w->high * w->unit);
+    found->peak  = (size_t)(w->high * w->unit);
     found->least = (size_t)(w->low * w->unit);
     return CR_OK;
 }
 
-cr_status cr_plan_search(struct cr_life *life, int count, const struct cr_plan_effort *effort, struct cr_plan_found *found) {
+cr_status cr_plan_search(struct cr_life *life, int count, const struct cr_plan_effort *effort,
+                         struct cr_plan_found *found) {
     cr_status     status = CR_OK;
     struct search w      = {.life = life, .budget = {effort->visits, INT64_MAX}};
     CR_TRY(cr_plan_lives(life, count, effort->alignment, &found->peak, &found->bound));

@@ -1,14 +1,14 @@
 /* plan_tree.c: see plan_tree.h.
  *
- * Every plan can be pressed down until each life rests on the bottom or on another one, and its lives can then be placed
- * one by one with offsets that never fall. So a node of the tree places one of the remaining lives where it comes to
- * rest, never below the life placed before (at equal offsets the ranks decide): each plan is met once. What was passed over
- * that way can be placed only after something else has come to lie under it. A subtree is left when
+ * Every plan can be pressed down until each life rests on the bottom or on another one, and its lives can then be
+ * placed one by one with offsets that never fall. So a node of the tree places one of the remaining lives where it
+ * comes to rest, never below the life placed before (at equal offsets the ranks decide): each plan is met once. What
+ * was passed over that way can be placed only after something else has come to lie under it. A subtree is left when
  *   - a remaining life would still fit below the offset at hand: the same plan with it placed there is met elsewhere;
  *   - a life that was passed over has nothing left that could lift it in time;
  *   - in some section what remains, on top of the lowest place that is left there, passes the capacity.
- * When no remaining life spans a border between two sections, the two sides are solved one after the other, and if one has no
- * solution the other is not tried again. */
+ * When no remaining life spans a border between two sections, the two sides are solved one after the other, and if one
+ * has no solution the other is not tried again. */
 #include "passes/plan_tree.h"
 
 #include <string.h>
@@ -163,8 +163,8 @@ static bool is_open(const struct cr_tree *t, int i, struct key key) {
     return t->rest[i] != key.offset ? t->rest[i] > key.offset : t->rank[i] > key.rank;
 }
 
-/* Where life i, which was passed over, can lie at the lowest: on top of the lowest of those that may still come under it.
- * INT64_MAX when there is none. */
+/* Where life i, which was passed over, can lie at the lowest: on top of the lowest of those that may still come under
+ * it. INT64_MAX when there is none. */
 static int64_t lifted(const struct cr_tree *t, int i) {
     int64_t top = t->rest[i] + t->item[i].size, least = INT64_MAX;
     for (int k = t->near_at[i]; k < t->near_at[i + 1]; k++) {
@@ -176,8 +176,7 @@ static int64_t lifted(const struct cr_tree *t, int i) {
 }
 
 static bool find_least(struct cr_tree *t, struct part p, struct key key) {
-    for (int i = p.first; in_part(t, p, i); i = t->next[i])
-        t->least[i] = is_open(t, i, key) ? t->rest[i] : key.offset;
+    for (int i = p.first; in_part(t, p, i); i = t->next[i]) t->least[i] = is_open(t, i, key) ? t->rest[i] : key.offset;
     for (int i = p.first; in_part(t, p, i); i = t->next[i]) {
         if (!is_open(t, i, key)) {
             t->budget->visits -= t->near_at[i + 1] - t->near_at[i];

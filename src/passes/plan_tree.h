@@ -10,7 +10,7 @@
 
 #include "base.h"
 
-struct cr_tree_item { /* sorted by lower */
+struct cr_tree_item {     /* sorted by lower */
     int     lower, upper; /* sections, half open */
     int64_t size;         /* > 0 */
     int64_t offset;       /* out: set when the tree was solved */
@@ -32,8 +32,8 @@ struct cr_tree_change {
 struct cr_tree {
     struct cr_tree_item *item; /* the caller's */
     int                  items, sections;
-    int                 *near, *near_at; /* lives that overlap life i: near[near_at[i] .. near_at[i + 1]) */
-    const int           *rank;           /* by item: which of several at one offset comes first */
+    int                 *near, *near_at;  /* lives that overlap life i: near[near_at[i] .. near_at[i + 1]) */
+    const int           *rank;            /* by item: which of several at one offset comes first */
     int                 *next, *previous; /* the lives that are not placed, as a ring by `lower`; `items` is the head */
     bool                *placed;
     int64_t             *rest;  /* by item: where it would come to rest now */
