@@ -324,6 +324,7 @@ __device__ __forceinline__ void sums_write(const float *rows, const float *facto
 template <int CH, int WARPS, typename End>
 __device__ __forceinline__ void sums_finish(const float *partial, int blocks, double *room, const End &end) {
     static_assert(CH <= WARPS * CK_WARP, "a thread a channel");
+    static_assert((WARPS & (WARPS - 1)) == 0, "added in pairs");
     constexpr int LANES = 2 * CH / 4, THREADS = WARPS * CK_WARP, SHARES = THREADS / LANES;
     const int     lane = (int)threadIdx.x % LANES, share = (int)threadIdx.x / LANES, warp = (int)threadIdx.x / CK_WARP;
     double        s[4] = {};
