@@ -73,12 +73,8 @@ static __global__ void __launch_bounds__(CHANNEL_THREADS) coef_kernel(const stru
     const int64_t c = (int64_t)blockIdx.x * CHANNEL_THREADS + threadIdx.x, C = a.channels;
     if (c >= C) return;
     const double scale = (double)a.gamma[c] / sqrt((double)a.var[c] + (double)a.eps);
-    const float  bias  = (float)((double)a.beta[c] - (double)a.mean[c] * scale);
     a.coef[c]          = (float)scale;
-    a.coef[C + c]      = bias;
-    if (!a.coef_half) return;
-    ck_put_half(a.coef_half, a.half, c, (float)scale);
-    ck_put_half(a.coef_half, a.half, C + c, bias);
+    a.coef[C + c]      = (float)((double)a.beta[c] - (double)a.mean[c] * scale);
 }
 
 cudaError_t ck_bn_coef(const struct ck_bn_coef *args, cudaStream_t stream) {

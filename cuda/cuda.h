@@ -90,6 +90,23 @@ static inline int64_t cuda_pixels(const struct cr_tensor *t) {
     return t->dim[0] * t->dim[1] * t->dim[2];
 }
 
+/* A convolution by the x, w and y of its forward form; any of them may be the gradient instead. */
+static inline struct ck_conv cuda_conv_shape(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w,
+                                             const struct cr_tensor *y) {
+    return (struct ck_conv){.type   = cuda_type(x),
+                            .R      = (int)w->dim[1],
+                            .S      = (int)w->dim[2],
+                            .stride = op->attr.conv.stride,
+                            .pad    = op->attr.conv.pad,
+                            .N      = x->dim[0],
+                            .H      = x->dim[1],
+                            .W      = x->dim[2],
+                            .C      = x->dim[3],
+                            .K      = y->dim[3],
+                            .P      = y->dim[1],
+                            .Q      = y->dim[2]};
+}
+
 /* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
 
 extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_rows.c */

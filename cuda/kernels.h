@@ -68,12 +68,10 @@ struct ck_bn_finalize {
 };
 cudaError_t ck_bn_finalize(const struct ck_bn_finalize *args, cudaStream_t stream);
 
-/* coef[2][C] from running statistics; coef_half as above. */
+/* coef[2][C] from running statistics. */
 struct ck_bn_coef {
     const float *gamma, *beta, *mean, *var;
     float       *coef;
-    void        *coef_half;
-    enum ck_type half;
     int64_t      channels;
     float        eps;
 };

@@ -1,22 +1,6 @@
 /* rows_conv.c: own convolutions, behind cuDNN's: whatever shape it does not take in f32, f16 or bf16. Kernels in conv.cu. */
 #include "cuda.h"
 
-/* The shape that op and tensors describe; w may be its gradient, x and y theirs. */
-static struct ck_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
-    return (struct ck_conv){.type   = cuda_type(x),
-                            .R      = (int)w->dim[1],
-                            .S      = (int)w->dim[2],
-                            .stride = op->attr.conv.stride,
-                            .pad    = op->attr.conv.pad,
-                            .N      = x->dim[0],
-                            .H      = x->dim[1],
-                            .W      = x->dim[2],
-                            .C      = x->dim[3],
-                            .K      = y->dim[3],
-                            .P      = y->dim[1],
-                            .Q      = y->dim[2]};
-}
-
 /* What conv.cu numbers in 32 bits: sides of images, elements of a filter, blocks of 64 x 64 results. */
 static bool fits(const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
     const int64_t side = 1 << 20, taps = w->dim[1] * w->dim[2], wide = CR_MAX(x->dim[3], y->dim[3]);
@@ -46,7 +30,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
-    const struct ck_conv     v  = shape_of(op, IN(conv, x), IN(conv, w), OUT(conv, y));
+    const struct ck_conv     v  = cuda_conv_shape(op, IN(conv, x), IN(conv, w), OUT(conv, y));
     CUDA_TRY(ck_conv_forward(&v, call->in[CR_IN_conv_x], call->in[CR_IN_conv_w], call->out[CR_OUT_conv_y], cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -62,7 +46,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
 static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
-    const struct ck_conv     v  = shape_of(op, OUT(conv_dgrad, dx), IN(conv_dgrad, w), IN(conv_dgrad, dy));
+    const struct ck_conv     v  = cuda_conv_shape(op, OUT(conv_dgrad, dx), IN(conv_dgrad, w), IN(conv_dgrad, dy));
     CUDA_TRY(ck_conv_dgrad(&v, call->in[CR_IN_conv_dgrad_dy], call->in[CR_IN_conv_dgrad_w], call->out[CR_OUT_conv_dgrad_dx],
                            cr_cuda_stream(device, call)));
     return CR_OK;
@@ -78,7 +62,7 @@ static bool wgrad_accepts(const struct cr_device *device, const struct cr_progra
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                                size_t *workspace_bytes) {
-    const struct ck_conv v = shape_of(op, IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
+    const struct ck_conv v = cuda_conv_shape(op, IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
     *prepared              = NULL;
     *workspace_bytes       = ck_conv_wgrad_workspace(&v, cuda_of(device)->multiprocessors);
     return CR_OK;
@@ -87,7 +71,7 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
 static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
-    const struct ck_conv     v  = shape_of(op, IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
+    const struct ck_conv     v  = cuda_conv_shape(op, IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
     CUDA_TRY(ck_conv_wgrad(&v, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy], call->out[CR_OUT_conv_wgrad_dw],
                            op->attr.conv.accumulate, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;

@@ -1,5 +1,5 @@
 /* rows_small.c: the convolutions of CIFAR's ResNets, forward and backward, as kernels of ours in f16 and bf16, on compute
- * capability 9.0 and later. Kernels are in small_conv.cu and small_conv_grad.cu. */
+ * capability 9.0 to 11.x. Kernels are in small_conv.cu and small_conv_grad.cu. */
 #include "cuda.h"
 #include "small_conv.h"
 
@@ -7,28 +7,12 @@
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) { return !t || t->dtype == data->dtype; }
 static bool is_f32(const struct cr_tensor *t) { return !t || t->dtype == CR_F32; }
 
-/* x, w and y of the forward convolution. */
-static struct ck_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
-    return (struct ck_conv){.type   = cuda_type(x),
-                            .R      = (int)w->dim[1],
-                            .S      = (int)w->dim[2],
-                            .stride = op->attr.conv.stride,
-                            .pad    = op->attr.conv.pad,
-                            .N      = x->dim[0],
-                            .H      = x->dim[1],
-                            .W      = x->dim[2],
-                            .C      = x->dim[3],
-                            .K      = y->dim[3],
-                            .P      = y->dim[1],
-                            .Q      = y->dim[2]};
-}
-
 /* Filters may be too large for the numbers of struct ck_conv only where the shape is none of ours. */
 static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w,
                   const struct cr_tensor *y) {
     const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels want */
     if (cc < 90 || cc >= 120 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
-    const struct ck_conv v = shape_of(op, x, w, y);
+    const struct ck_conv v = cuda_conv_shape(op, x, w, y);
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_small_conv_takes(&v);
 }
 
@@ -57,7 +41,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
 /* With stats: the counters, which launches leave as they find them, at 0. */
 static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                               size_t *workspace_bytes) {
-    const struct ck_conv v = shape_of(op, IN(x), IN(w), OUT(y));
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
     *prepared              = NULL;
     *workspace_bytes       = 0;
     if (!OUT(stats)) return CR_OK;
@@ -92,7 +76,7 @@ static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program   *p    = call->program;
     const struct cr_op        *op   = call->op;
-    const struct ck_small_conv args = {.conv  = shape_of(op, IN(x), IN(w), OUT(y)),
+    const struct ck_small_conv args = {.conv  = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
                                        .x     = call->in[CR_IN_conv_x],
                                        .w     = call->in[CR_IN_conv_w],
                                        .coef  = call->in[CR_IN_conv_coef],
@@ -135,7 +119,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
 
 static cr_status grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                               size_t *workspace_bytes) {
-    const struct ck_conv v = shape_of(op, IN(x), IN(w), IN(g));
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
     *prepared              = NULL;
     *workspace_bytes       = ck_small_conv_grad_workspace(&v, cuda_of(device)->multiprocessors);
     return CR_OK;
@@ -145,7 +129,7 @@ static void nothing_to_release(void *prepared) { (void)prepared; }
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program        *p    = call->program;
     const struct cr_op             *op   = call->op;
-    const struct ck_small_conv_grad args = {.conv       = shape_of(op, IN(x), IN(w), IN(g)),
+    const struct ck_small_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
                                             .g          = call->in[CR_IN_conv_grad_g],
                                             .dy_x       = call->in[CR_IN_conv_grad_dy_x],
                                             .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],

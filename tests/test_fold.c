@@ -1,43 +1,15 @@
 /* test_fold.c: batch normalisation folded into the filters: the folded evaluation program gives the logits of the plain one (on
  * the reference rows), has no pass over images of its own left, and does its folding once for many batches, again when told. */
 #include "data_support.h"
-#include "exec.h"
-#include "model.h"
+#include "net_support.h"
 #include "rng.h"
 
 enum { BATCH = 3, CLASSES = 5, SIZE = 16 };
 
-struct net {
-    struct cr_config  config;
-    struct cr_model   model;
-    struct cr_device *device;
-    struct cr_program program;
-    struct cr_memory  memory;
-    struct cr_exec   *exec;
-};
-
-static cr_status net_open(struct net *n, const char *const *overrides, int count, bool fuse) {
-    const struct cr_device_options  options = {.threads = 1, .ref_only = true};
-    const struct cr_compile_options how     = {.reuse = true, .fuse = fuse};
-    const struct cr_program        *all[]   = {&n->program};
-    *n = (struct net){0};
-    CR_TRY(cr_config_open(&n->config, NULL, overrides, count));
-    CR_TRY(cr_model_open(&n->config, CLASSES, SIZE, SIZE, &n->model));
-    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &n->device));
-    struct cr_target target = cr_device_target(n->device);
-    CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_EVAL, BATCH, &n->program));
-    CR_TRY(cr_compile(&n->program, &target, &how));
-    CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
-    return cr_exec_open(&n->program, &n->memory, &n->exec);
-}
-
-static void net_close(struct net *n) {
-    cr_exec_close(n->exec);
-    if (n->memory.device) cr_memory_close(&n->memory);
-    cr_program_free(&n->program);
-    cr_device_close(n->device);
-    cr_model_close(&n->model);
-    cr_config_close(&n->config);
+static cr_status open_eval(struct net *n, const char *const *overrides, int count, bool fuse) {
+    const struct net_plan plan = {.overrides = overrides, .count = count, .kind = CR_PROGRAM_EVAL, .classes = CLASSES, .size = SIZE, .batch = BATCH,
+                                  .device = {.threads = 1, .ref_only = true}, .fuse = fuse};
+    return net_open(n, &plan);
 }
 
 /* Parameters and running statistics as after some training: nothing 0, variances positive. */
@@ -75,17 +47,11 @@ static void compare(const float *a, const float *b) {
     CHECK(apart <= 2e-5 * largest);
 }
 
-static int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == kind;
-    return n;
-}
-
 static void check_net(const char *const *overrides, int count) {
     struct net plain = {0}, folded = {0};
     float      a[BATCH * CLASSES], b[BATCH * CLASSES];
-    CHECK_STATUS(net_open(&plain, overrides, count, false), CR_OK);
-    CHECK_STATUS(net_open(&folded, overrides, count, true), CR_OK);
+    CHECK_STATUS(open_eval(&plain, overrides, count, false), CR_OK);
+    CHECK_STATUS(open_eval(&folded, overrides, count, true), CR_OK);
     if (plain.exec && folded.exec) {
         fill_store(&plain, 1);
         fill_store(&folded, 1);
@@ -94,10 +60,10 @@ static void check_net(const char *const *overrides, int count) {
             run(&folded, batch, b);
             compare(a, b);
         }
-        const int convs = count_kind(&plain.program, CR_OP_conv);
-        CHECK(convs > 3 && count_kind(&folded.program, CR_OP_fold_bn) == convs);
-        CHECK(count_kind(&folded.program, CR_OP_bn_apply) == 0 && count_kind(&folded.program, CR_OP_relu) == 0);
-        CHECK(count_kind(&folded.program, CR_OP_add) == 0 && count_kind(&folded.program, CR_OP_bn_coef) == 0);
+        const int convs = net_count(&plain.program, CR_OP_conv);
+        CHECK(convs > 3 && net_count(&folded.program, CR_OP_fold_bn) == convs);
+        CHECK(net_count(&folded.program, CR_OP_bn_apply) == 0 && net_count(&folded.program, CR_OP_relu) == 0);
+        CHECK(net_count(&folded.program, CR_OP_add) == 0 && net_count(&folded.program, CR_OP_bn_coef) == 0);
         CHECK(folded.program.once >= convs && plain.program.once == 0);
     }
     net_close(&plain);
@@ -119,7 +85,7 @@ static const char *const small[] = {"data.kind=synthetic", "data.image_size=16",
 static void folding_is_done_once_until_told(void) {
     struct net n;
     float      first[BATCH * CLASSES], stale[BATCH * CLASSES], fresh[BATCH * CLASSES], want[BATCH * CLASSES];
-    REQUIRE_OK(net_open(&n, small, (int)CR_COUNT(small), true));
+    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), true));
     fill_store(&n, 1);
     run(&n, 0, first);
     fill_store(&n, 2);
@@ -128,7 +94,7 @@ static void folding_is_done_once_until_told(void) {
     run(&n, 0, fresh);
     CHECK(memcmp(stale, fresh, sizeof stale) != 0);
     net_close(&n);
-    REQUIRE_OK(net_open(&n, small, (int)CR_COUNT(small), false));
+    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), false));
     fill_store(&n, 2);
     run(&n, 0, want);
     compare(want, fresh);
@@ -154,8 +120,8 @@ static int sums_left(double with_sum, int *relus) {
     CHECK_STATUS(cr_model_program(&model, &config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
     CHECK_STATUS(cr_pass_fold(&p, &target), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
-    sums   = count_kind(&p, CR_OP_add);
-    *relus = count_kind(&p, CR_OP_relu);
+    sums   = net_count(&p, CR_OP_add);
+    *relus = net_count(&p, CR_OP_relu);
     cr_program_free(&p);
     cr_model_close(&model);
     cr_config_close(&config);
@@ -173,7 +139,7 @@ static void a_sum_that_costs_more_inside_stays_outside(void) {
 static void poisoned_memory_changes_nothing(void) {
     struct net n;
     float      a[BATCH * CLASSES], b[BATCH * CLASSES];
-    REQUIRE_OK(net_open(&n, small, (int)CR_COUNT(small), true));
+    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), true));
     fill_store(&n, 1);
     run(&n, 0, a);
     REQUIRE_OK(cr_exec_poison(n.exec));

@@ -1,45 +1,16 @@
 /* test_recompute.c: tensors computed twice: training comes out the same to the bit, with freed memory poisoned too; the load falls to
  * the limit or as far as it can; and what must not be repeated is not. */
 #include "data_support.h"
-#include "exec.h"
-#include "model.h"
+#include "net_support.h"
 #include "rng.h"
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
-struct net {
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_device    *device;
-    struct cr_program    program;
-    struct cr_memory     memory;
-    struct cr_exec      *exec;
-    struct cr_fit_report fit;
-};
-
-static cr_status net_open(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit) {
-    const struct cr_device_options  options = {.threads = 2, .deterministic = true};
-    const struct cr_compile_options how     = {.reuse = true, .fuse = fuse, .pool_limit = limit, .report = &n->fit};
-    const struct cr_program        *all[]   = {&n->program};
-    *n = (struct net){0};
-    CR_TRY(cr_config_open(&n->config, NULL, overrides, count));
-    CR_TRY(cr_model_open(&n->config, CLASSES, SIZE, SIZE, &n->model));
-    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &n->device));
-    struct cr_target target = cr_device_target(n->device);
-    CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_STEP, BATCH, &n->program));
-    CR_TRY(cr_compile(&n->program, &target, &how));
-    CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
-    CR_TRY(cr_exec_open(&n->program, &n->memory, &n->exec));
+static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit) {
+    const struct net_plan plan = {.overrides = overrides, .count = count, .kind = CR_PROGRAM_STEP, .classes = CLASSES, .size = SIZE, .batch = BATCH,
+                                  .device = {.threads = 2, .deterministic = true}, .fuse = fuse, .pool_limit = limit};
+    CR_TRY(net_open(n, &plan));
     return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
-}
-
-static void net_close(struct net *n) {
-    cr_exec_close(n->exec);
-    if (n->memory.device) cr_memory_close(&n->memory);
-    cr_program_free(&n->program);
-    cr_device_close(n->device);
-    cr_model_close(&n->model);
-    cr_config_close(&n->config);
 }
 
 static void train(struct net *n) {
@@ -57,29 +28,20 @@ static void train(struct net *n) {
 
 static void *store_of(const struct net *n) { return n->memory.region[CR_REGION_STORE]; }
 
-/* Kept tensors and the update stay as they were; only repeated ops are new. */
-static int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
-    int count = 0;
-    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind;
-    return count;
-}
-
 static void check_net(const char *const *overrides, int count, bool fuse) {
     struct net plain, less;
-    memset(&plain, 0, sizeof plain);
-    CHECK_STATUS(net_open(&plain, overrides, count, fuse, 0), CR_OK);
+    CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0), CR_OK);
     if (!plain.exec) return net_close(&plain);
     const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
     train(&plain);
     for (int percent = 90; percent >= 10; percent -= 20) {
         const size_t limit = whole / 100 * (size_t)percent;
-        memset(&less, 0, sizeof less);
-        CHECK_STATUS(net_open(&less, overrides, count, fuse, limit), CR_OK);
+        CHECK_STATUS(open_step(&less, overrides, count, fuse, limit), CR_OK);
         if (less.exec) {
             const struct cr_fit_report *r = &less.fit;
             CHECK(r->after <= r->before && (r->repeated > 0) == (r->after < r->before));
             CHECK(less.program.ops == plain.program.ops + r->repeated);
-            CHECK(count_kind(&less.program, CR_OP_sgd) == 1 && count_kind(&less.program, CR_OP_conv_wgrad) == count_kind(&plain.program, CR_OP_conv_wgrad));
+            CHECK(net_count(&less.program, CR_OP_sgd) == 1 && net_count(&less.program, CR_OP_conv_wgrad) == net_count(&plain.program, CR_OP_conv_wgrad));
             if (percent == 90) CHECK(r->after <= limit && less.program.region_bytes[CR_REGION_POOL] <= limit);
             CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
             train(&less);
@@ -104,8 +66,7 @@ NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "m
 static void nothing_is_repeated_without_need(void) {
     static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu", "model.arch=custom", "model.depths=1,1", "model.widths=8,16"};
     struct net n;
-    memset(&n, 0, sizeof n);
-    CHECK_STATUS(net_open(&n, overrides, (int)CR_COUNT(overrides), true, (size_t)1 << 40), CR_OK);
+    CHECK_STATUS(open_step(&n, overrides, (int)CR_COUNT(overrides), true, (size_t)1 << 40), CR_OK);
     CHECK(n.fit.repeated == 0 && n.fit.before == n.fit.after && n.fit.before > 0);
     net_close(&n);
 }

@@ -226,13 +226,14 @@ static cr_status repeat(struct fit *f, const struct candidate *c) {
 }
 
 static cr_status fit_all(struct fit *f, size_t limit, struct cr_fit_report *report) {
+    const int most = 2 * f->p->ops; /* each repetition makes new gaps between uses: an end that does not depend on luck */
     CR_TRY(survey(f));
     report->before = f->load[fullest(f)];
     for (;;) {
         const int        moment = fullest(f);
         struct candidate best   = {.tensor = CR_NONE};
         report->after           = f->load[moment];
-        if (f->load[moment] <= limit) return CR_OK;
+        if (f->load[moment] <= limit || report->repeated == most) return CR_OK;
         for (int t = 0; t < f->p->tensors; t++) CR_TRY(consider(f, t, moment, &best));
         if (best.tensor == CR_NONE) return CR_OK; /* no more to be had: the caller sees it */
         CR_TRY(repeat(f, &best));
