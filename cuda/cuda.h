@@ -38,6 +38,7 @@ struct cuda_device {
     cudaEvent_t      ring_done[2];
     const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
+    const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
 };
 
 static inline struct cuda_device *cuda_of(const struct cr_device *device) {
@@ -119,11 +120,14 @@ extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* rows_point_gr
 extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* rows_stem.c */
 extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* rows_fold.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
+extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* rows_swap.c: copies to the host's memory and back */
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check, sgd */
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
 
 extern const struct cr_backend cr_backend_cuda;
 extern const struct cr_async   cr_cuda_async; /* cuda_async.c */
+extern const struct cr_pool    cr_cuda_pools[]; /* cuda_pools.c */
+cr_status cr_cuda_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out); /* cuda_described.c */
 
 /* cuda_init.c */
 cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);

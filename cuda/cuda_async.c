@@ -32,6 +32,15 @@ static cr_status move(struct cr_device *device, enum cr_lane lane, void *dst, co
     return copy(device, lane, dst, src, bytes, cudaMemcpyDeviceToDevice);
 }
 
+static cr_status fill(struct cr_device *device, enum cr_lane lane, void *dst, int byte, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->lane[lane]));
+    return CR_OK;
+}
+static cr_status delay(struct cr_device *device, enum cr_lane lane, int64_t ns) {
+    CUDA_TRY(ck_delay(ns, cuda_of(device)->lane[lane]));
+    return CR_OK;
+}
+
 static cr_status mark_open(struct cr_device *device, void **mark) {
     (void)device;
     cudaEvent_t event;
@@ -104,6 +113,8 @@ const struct cr_async cr_cuda_async = {
     .put             = put,
     .get             = get,
     .move            = move,
+    .fill            = fill,
+    .delay           = delay,
     .mark_open       = mark_open,
     .mark_close      = mark_close,
     .mark_set        = mark_set,

@@ -66,6 +66,9 @@ static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) 
     d->base.caps.tf32_share  = 0.5;
     d->base.caps.f32_share   = 1.0 / 16; /* without matrix units, on 8.0 and 9.0 */
     d->base.caps.flops_per_s = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
+    /* A good half of what 16 lanes of PCIe 4 carry one way; what the machine has is measured where it matters (costs.h). */
+    d->base.caps.to_host_bytes_per_s = d->base.caps.to_device_bytes_per_s = 18e9;
+    d->base.caps.copy_latency_s = 10e-6;
     if (d->base.caps.bytes_per_s <= 0) d->base.caps.bytes_per_s = 1e12;
     if (d->base.caps.flops_per_s <= 0) d->base.caps.flops_per_s = 1e14;
 }
@@ -101,6 +104,13 @@ static cr_status open_lanes(struct cuda_device *d) {
     return CR_OK;
 }
 
+static size_t cuda_memory_free(struct cr_device *device) {
+    size_t free_bytes = 0, total = 0;
+    (void)device;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) (void)cudaGetLastError();
+    return free_bytes;
+}
+
 static cr_status open_device(struct cuda_device *d) {
     struct cudaDeviceProp prop;
     CR_TRY(check_index(d->index));
@@ -111,6 +121,8 @@ static cr_status open_device(struct cuda_device *d) {
         return CR_FAIL(CR_ERR_DEVICE, "%s has compute capability %d.%d; cresnet needs a GPU of 8.0 or later: use --device cpu", prop.name,
                        prop.major, prop.minor);
     CUDA_TRY(cudaSetDevice(d->index));
+    CUDA_TRY(cudaFree(NULL)); /* makes the context */
+    d->base.free_at_start = cuda_memory_free(&d->base);
     CR_TRY(open_lanes(d));
     d->base.caps.alignment = CR_CUDA_ALIGN;
     d->base.caps.half      = true;
@@ -167,7 +179,7 @@ cr_status cr_cuda_cudnn(struct cuda_device *d, cudnnHandle_t *out) {
 }
 
 cr_status cr_cuda_cublas(struct cuda_device *d, cublasHandle_t *out) {
-    if (!d->cublas) {
+    if (!d->cublas && !d->described) {
         CUBLAS_TRY(cublasCreate(&d->cublas));
         CUDA_TRY(cudaMalloc(&d->blas_workspace, CR_CUDA_BLAS_BYTES)); /* its own would be allocated in mid-run */
         CUBLAS_TRY(cublasSetStream(d->cublas, d->lane[CR_LANE_COMPUTE]));
@@ -201,13 +213,6 @@ static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) 
 static void cuda_release(struct cr_device *device, void *region) {
     (void)device;
     (void)cudaFree(region);
-}
-
-static size_t cuda_memory_free(struct cr_device *device) {
-    size_t free_bytes = 0, total = 0;
-    (void)device;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) (void)cudaGetLastError();
-    return free_bytes;
 }
 
 /* ---- copies that wait: through two page-locked pieces, so that one is filled while the other travels ---- */
@@ -276,4 +281,6 @@ const struct cr_backend cr_backend_cuda = {
     .set_step    = cuda_set_step,
     .async       = &cr_cuda_async,
     .init_store  = cr_cuda_init_store,
+    .pools       = cr_cuda_pools,
+    .describe    = cr_cuda_describe,
 };

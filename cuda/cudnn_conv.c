@@ -233,6 +233,7 @@ struct cache_entry {
 };
 struct cudnn_cache {
     struct cache_entry *first; /* a network has some hundred: a walk is cheaper than anything cuDNN does */
+    struct cudnn_place  place; /* of a device that is only described; else a handle is it, which the device owns */
 };
 
 void cr_cudnn_cache_close(struct cudnn_cache *cache) {
@@ -242,19 +243,21 @@ void cr_cudnn_cache_close(struct cudnn_cache *cache) {
         close_plans(&e->plans);
         cr_free(e);
     }
+    if (cache->place.described) cr_cudnn_place_close(&cache->place);
     cr_free(cache);
 }
 
 static cr_status find_entry(struct cuda_device *device, const struct cudnn_conv_key *key, struct cache_entry **out) {
-    struct cudnn_place  place = {0};
     struct cache_entry *e;
-    CR_TRY(cr_cuda_cudnn(device, &place.handle));
     if (!device->plans) CR_ALLOC(device->plans, 1);
+    struct cudnn_place *place = &device->plans->place;
+    if (!device->described) CR_TRY(cr_cuda_cudnn(device, &place->handle));
+    else if (!place->described) CR_TRY(cr_cudnn_place_described(device->cc, place));
     for (e = device->plans->first; e; e = e->next)
         if (memcmp(&e->plans.key, key, sizeof *key) == 0) break;
     if (!e) {
         CR_ALLOC(e, 1);
-        open_plans(&e->plans, place, key);
+        open_plans(&e->plans, *place, key);
         e->next              = device->plans->first;
         device->plans->first = e;
     }

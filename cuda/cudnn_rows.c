@@ -11,11 +11,14 @@
 
 /* ---- accepts, ways ---- */
 
-/* What breaks is told by prepare, which meets it again. */
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
+/* Its sums beside a convolution are added in whatever order blocks come: no two runs need be equal. */
+static bool sums_as_they_come(const struct cudnn_conv_key *key) { return (key->uses & CR_CUDNN_STATS) != 0; }
+
+/* `sums`: of the row for such sums. What breaks is told by prepare, which meets it again. */
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math, bool sums) {
     struct cudnn_conv_key key;
     struct cudnn_slices   slices;
-    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_slices_of(&key, &slices)) return false;
+    if (!cr_cudnn_key_of(p, op, math, &key) || sums_as_they_come(&key) != sums || !cr_cudnn_slices_of(&key, &slices)) return false;
     bool there = true;
     for (int64_t i = 0; i < slices.count && there; i++) {
         if (i > 1 && i < slices.count - 1) continue; /* those between are as slice 1 */
@@ -72,6 +75,8 @@ struct prepared_conv {
     struct slice         *slice;
     size_t                sums_at, plan_at; /* offsets in the workspace */
     size_t                sums_bytes;       /* of a slice; 0: written where they belong */
+    size_t                gate_at;          /* in the workspace, when `gates` */
+    bool                  gates;            /* ck_bn_gate comes behind the convolution */
 };
 
 static void release(void *opaque) {
@@ -213,8 +218,62 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     return after(s, call, stream);
 }
 
+/* ---- a data gradient, then the ReLU and the BN's sums in a pass of our own: those of cuDNN come in no fixed order ---- */
+
+/* The op that is left to cuDNN. */
+static struct cr_op without_gate(const struct cr_op *op) {
+    struct cr_op plain = *op;
+    plain.in[CR_IN_conv_dgrad_bn_x] = plain.in[CR_IN_conv_dgrad_saved] = CR_NONE;
+    plain.in[CR_IN_conv_dgrad_gamma] = plain.in[CR_IN_conv_dgrad_beta] = plain.out[CR_OUT_conv_dgrad_dstats] = CR_NONE;
+    return plain;
+}
+
+static bool is_f32(const struct cr_tensor *t) { return t && t->dtype == CR_F32; }
+
+static bool gated_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_dgrad_bn_x), *dx = cuda_out(p, op, CR_OUT_conv_dgrad_dx);
+    const struct cr_op      plain = without_gate(op);
+    return x && x->dtype == dx->dtype && x->dim[3] % 8 == 0 && is_f32(cuda_in(p, op, CR_IN_conv_dgrad_saved)) &&
+           is_f32(cuda_in(p, op, CR_IN_conv_dgrad_gamma)) && is_f32(cuda_in(p, op, CR_IN_conv_dgrad_beta)) &&
+           is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_dstats)) && accepts(device, p, &plain, math, false);
+}
+
+static int gated_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
+    const struct cr_op plain = without_gate(op);
+    return ways(device, p, &plain, math);
+}
+
+static cr_status gated_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+                               void **prepared, size_t *workspace_bytes) {
+    const struct cr_tensor *x     = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
+    const struct cr_op      plain = without_gate(op);
+    CR_TRY(prepare(device, p, &plain, math, prepared, workspace_bytes));
+    struct prepared_conv *s = *prepared;
+    s->gates                = true;
+    s->gate_at              = aligned(*workspace_bytes);
+    *workspace_bytes = s->gate_at + ck_bn_gate_workspace(cuda_type(x), cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status gate(struct cr_device *device, const struct prepared_conv *s, const struct cr_call *call) {
+    const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_conv_dgrad_bn_x);
+    const struct ck_bn_gate args = {.type     = cuda_type(x),
+                                    .g        = call->out[CR_OUT_conv_dgrad_dx],
+                                    .x        = call->in[CR_IN_conv_dgrad_bn_x],
+                                    .saved    = call->in[CR_IN_conv_dgrad_saved],
+                                    .gamma    = call->in[CR_IN_conv_dgrad_gamma],
+                                    .beta     = call->in[CR_IN_conv_dgrad_beta],
+                                    .dstats   = call->out[CR_OUT_conv_dgrad_dstats],
+                                    .pixels   = cuda_pixels(x),
+                                    .channels = x->dim[3]};
+    CUDA_TRY(ck_bn_gate(&args, (char *)call->workspace + s->gate_at, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared_conv *s = call->prepared;
     cr_status status = run(device, call);
+    if (status == CR_OK && s->gates) status = gate(device, s, call);
     return status == CR_OK ? CR_OK : explained(status, call->program, call->op);
 }
 
@@ -229,28 +288,64 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         return ways(device, p, op, CR_MATH_##MATH);                                                                    \
     }                                                                                                                  \
     static bool accepts_##type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {   \
-        return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) && accepts(device, p, op, CR_MATH_##MATH);     \
+        return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) && accepts(device, p, op, CR_MATH_##MATH, false); \
     }
 BY_MATH(f32, F32)
 BY_MATH(tf32, TF32)
 BY_MATH(f16, F16)
 BY_MATH(bf16, BF16)
+#define GATED_BY_MATH(type, MATH)                                                                                      \
+    static cr_status prepare_##type##_gate(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, \
+                                           void **prepared, size_t *workspace_bytes) {                                 \
+        return gated_prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                                \
+    }                                                                                                                  \
+    static int ways_##type##_gate(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {      \
+        return gated_ways(device, p, op, CR_MATH_##MATH);                                                              \
+    }                                                                                                                  \
+    static bool accepts_##type##_gate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) { \
+        return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) && gated_accepts(device, p, op, CR_MATH_##MATH); \
+    }
+GATED_BY_MATH(f32, F32)
+GATED_BY_MATH(tf32, TF32)
+GATED_BY_MATH(f16, F16)
+GATED_BY_MATH(bf16, BF16)
+static bool accepts_sums(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return accepts(device, p, op, CR_MATH_F16, true);
+}
 
-#define ROW(kind, type, MATH)                                                                                          \
-    static const struct cr_kernel kind##_##type = {.name          = "cudnn." #kind "." #type,                          \
-                                                   .op            = CR_OP_##kind,                                      \
-                                                   .math          = CR_MATH_##MATH,                                    \
-                                                   .deterministic = true,                                              \
-                                                   .accepts       = accepts_##type,                                    \
-                                                   .ways          = ways_##type,                                       \
-                                                   .prepare       = prepare_##type,                                    \
-                                                   .launch        = launch,                                            \
-                                                   .release       = release};
-#define ROWS(kind) ROW(kind, tf32, TF32) ROW(kind, f32, F32) ROW(kind, f16, F16) ROW(kind, bf16, BF16)
+enum {
+    WHOLE      = CR_LIBERTY_NAN_IS_ZERO,
+    HALF       = CR_LIBERTY_NAN_IS_ZERO | CR_LIBERTY_HALF_BIAS | CR_LIBERTY_ROUNDS_SUM,
+    HALF_GATED = HALF | CR_LIBERTY_ZERO_PASSES
+};
+
+#define ROW(kind, named, type, MATH, repeats, accept, freedom)                                                         \
+    static const struct cr_kernel kind##_##named = {.name          = "cudnn." #kind "." #named,                        \
+                                                    .op            = CR_OP_##kind,                                     \
+                                                    .math          = CR_MATH_##MATH,                                   \
+                                                    .deterministic = repeats,                                          \
+                                                    .liberties     = freedom,                                          \
+                                                    .accepts       = accept,                                           \
+                                                    .ways          = ways_##type,                                      \
+                                                    .prepare       = prepare_##type,                                   \
+                                                    .launch        = launch,                                           \
+                                                    .release       = release};
+#define ROWS(kind)                                                                                                     \
+    ROW(kind, tf32, tf32, TF32, true, accepts_tf32, WHOLE)                                                             \
+    ROW(kind, f32, f32, F32, true, accepts_f32, WHOLE)                                                                 \
+    ROW(kind, f16, f16, F16, true, accepts_f16, HALF_GATED)                                                            \
+    ROW(kind, bf16, bf16, BF16, true, accepts_bf16, HALF)
 ROWS(conv)
 ROWS(conv_dgrad)
 ROWS(conv_wgrad)
+ROW(conv, f16_sums, f16, F16, false, accepts_sums, HALF)
+ROW(conv_dgrad, f16_sums, f16, F16, false, accepts_sums, HALF_GATED)
+ROW(conv_dgrad, tf32_gate, tf32_gate, TF32, true, accepts_tf32_gate, WHOLE)
+ROW(conv_dgrad, f32_gate, f32_gate, F32, true, accepts_f32_gate, WHOLE)
+ROW(conv_dgrad, f16_gate, f16_gate, F16, true, accepts_f16_gate, HALF)
+ROW(conv_dgrad, bf16_gate, bf16_gate, BF16, true, accepts_bf16_gate, HALF)
 
 #define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
-const struct cr_kernel *const cr_cudnn_conv_rows[] = {BEST_FIRST(conv), BEST_FIRST(conv_dgrad), BEST_FIRST(conv_wgrad),
-                                                      NULL};
+const struct cr_kernel *const cr_cudnn_conv_rows[] = {BEST_FIRST(conv), &conv_f16_sums, BEST_FIRST(conv_dgrad), &conv_dgrad_f16_sums,
+                                                      &conv_dgrad_tf32_gate, &conv_dgrad_f32_gate, &conv_dgrad_f16_gate, &conv_dgrad_bf16_gate,
+                                                      BEST_FIRST(conv_wgrad), NULL};

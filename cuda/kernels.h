@@ -134,6 +134,21 @@ struct ck_relu_grad {
 size_t      ck_relu_grad_workspace(const struct ck_relu_grad *args, int multiprocessors); /* of type, bns and the sizes */
 cudaError_t ck_relu_grad(const struct ck_relu_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
+/* ---- gate.cu: the ReLU behind a BN, and that BN's sums, behind a convolution's data gradient --------------------------- */
+
+/* g = g where (x-mean)*rstd*gamma + beta > 0, else 0; and the sums of g and g*(x-mean)*rstd. */
+struct ck_bn_gate {
+    enum ck_type type;              /* of g and x */
+    void        *g;                 /* in place */
+    const void  *x;
+    const float *saved;             /* (mean, rstd), [2][C] */
+    const float *gamma, *beta;
+    float       *dstats;            /* [2][C] */
+    int64_t      pixels, channels;  /* channels: a multiple of 8 */
+};
+size_t      ck_bn_gate_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors);
+cudaError_t ck_bn_gate(const struct ck_bn_gate *args, void *workspace, int multiprocessors, cudaStream_t stream);
+
 /* ---- fold.cu: batch normalisation folded into filters ---------------------------------------------------------------- */
 
 struct ck_fold_bn {
@@ -239,6 +254,8 @@ cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 
 /* y[i] = x[i], or y[i] + x[i] with `add`. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
+/* delay.cu: keeps the stream busy for about `ns`, 1 ms at most; for tests. */
+cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
 /* slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
 cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems, cudaStream_t stream);
 

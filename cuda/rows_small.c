@@ -46,6 +46,7 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     *workspace_bytes       = 0;
     if (!OUT(stats)) return CR_OK;
     *workspace_bytes = ck_small_conv_workspace(&v, cuda_of(device)->multiprocessors);
+    if (cuda_of(device)->described) return CR_OK;
     CUDA_TRY(cudaMalloc(prepared, CK_SMALL_CONV_COUNTERS * sizeof(unsigned)));
     cudaError_t error = cudaMemset(*prepared, 0, CK_SMALL_CONV_COUNTERS * sizeof(unsigned));
     if (error == cudaSuccess) error = cudaDeviceSynchronize();
@@ -56,7 +57,9 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     CUDA_TRY(error);
     return CR_OK;
 }
-static void conv_release(void *prepared) { cudaFree(prepared); }
+static void conv_release(void *prepared) {
+    if (prepared) cudaFree(prepared);
+}
 
 static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
     const struct cr_bn_attr *a = &call->op->attr.conv.bn;

@@ -129,15 +129,17 @@ static cr_status sgd_prepare(struct cr_device *device, const struct cr_program *
     const size_t     bytes = (size_t)(p->store->value_elems / CK_SGD_BLOCK);
     cr_status        status;
     uint8_t         *host = NULL;
-    struct sgd_plan *plan = cr_alloc(1, sizeof *plan);
     (void)op;
+    *prepared        = NULL;
+    *workspace_bytes = 0;
+    if (cuda_of(device)->described) return CR_OK;
+    struct sgd_plan *plan = cr_alloc(1, sizeof *plan);
     if (!plan) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the map of parameters");
     host = cr_alloc(bytes, 1);
     if (!host) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the map of parameters: %zu bytes", bytes);
     fill_map(p->store, host);
     CR_TRY_OUT(map_to_device(device, host, bytes, plan));
-    *prepared        = plan;
-    *workspace_bytes = 0;
+    *prepared = plan;
 out:
     cr_free(host);
     if (status != CR_OK) sgd_release(plan);

@@ -24,6 +24,14 @@ struct cr_step_block {
 /* How a row computes; decides the tolerance that it is judged by. */
 enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT /* moves, integers */ };
 
+/* What a library's kernel may do that its op does not say. Rows of our own take none of these; verify.h judges accordingly. */
+enum cr_liberty {
+    CR_LIBERTY_HALF_BIAS   = 1 << 0, /* a bias is rounded to the program's type before it is added */
+    CR_LIBERTY_ROUNDS_SUM  = 1 << 1, /* a sum of products is rounded to the program's type before `add` is added */
+    CR_LIBERTY_ZERO_PASSES = 1 << 2, /* a ReLU's gradient passes where the pre-activation is exactly 0, or NaN */
+    CR_LIBERTY_NAN_IS_ZERO = 1 << 3  /* a ReLU of NaN gives 0 */
+};
+
 struct cr_device;
 
 /* One bound op: pointers by slot, NULL where absent. */
@@ -42,6 +50,7 @@ struct cr_kernel {
     enum cr_op_kind op;
     enum cr_math    math;
     bool            deterministic; /* two runs with the same thread count are equal to the bit */
+    unsigned        liberties;     /* bits of enum cr_liberty */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows; op->way
@@ -68,6 +77,10 @@ struct cr_device_caps { /* for the roofline cost and the plan */
     double bytes_per_s, flops_per_s;
     double f32_share, tf32_share; /* of flops_per_s, for rows of that math; 0: all of it */
     bool   half;        /* has rows for 16-bit programs */
+    /* Copies to and from host memory beside compute, both ways at once: round figures until they are measured (costs.h); 0: the
+     * device has no such lanes. */
+    double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
+    double copy_alone; /* times as fast while none goes the other way; 0: as fast */
     char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
 };
 
@@ -81,6 +94,9 @@ struct cr_async {
     cr_status (*put)(struct cr_device *device, enum cr_lane lane, void *dst, const void *host, size_t bytes);
     cr_status (*get)(struct cr_device *device, enum cr_lane lane, void *host, const void *src, size_t bytes);
     cr_status (*move)(struct cr_device *device, enum cr_lane lane, void *dst, const void *src, size_t bytes);
+    /* For tests: sets each byte; keeps the lane busy for about so long. */
+    cr_status (*fill)(struct cr_device *device, enum cr_lane lane, void *dst, int byte, size_t bytes);
+    cr_status (*delay)(struct cr_device *device, enum cr_lane lane, int64_t ns);
     cr_status (*mark_open)(struct cr_device *device, void **mark);
     void (*mark_close)(struct cr_device *device, void *mark); /* NULL is fine */
     cr_status (*mark_set)(struct cr_device *device, enum cr_lane lane, void *mark);
@@ -97,6 +113,23 @@ struct cr_async {
     void (*range_pop)(void);
 };
 
+/* A device's own ways to hand out memory while a program runs, for comparisons with a planned pool. */
+struct cr_pool_event {
+    int    block; /* each is taken once, then given back once */
+    bool   take;  /* else: given back */
+    size_t bytes; /* > 0 */
+};
+struct cr_pool_times {
+    double ms;         /* all calls of a step: the median */
+    size_t peak_bytes; /* most memory that it held from the device, as the device tells; 0: it does not */
+};
+struct cr_pool {
+    const char *name, *what; /* ends a list: name NULL */
+    /* Plays the events of a step so many times, after one to warm up; only memory is handed out, nothing is launched. */
+    cr_status (*play)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out);
+};
+
+struct cr_gpu;
 struct cr_backend {
     const char *name; /* "cpu", "cuda" */
     /* CR_OK and *why = NULL when a device is there; else *why says what is missing (static text). */
@@ -117,6 +150,9 @@ struct cr_backend {
     const struct cr_async *async;
     /* Fills value and running planes by He's rule; on a GPU without host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);
+    const struct cr_pool *pools; /* NULL: none */
+    /* Opens a GPU that is not there: see cr_gpu_describe. CR_ERR_DEVICE says what is missing. NULL: none of this kind. */
+    cr_status (*describe)(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out);
 };
 
 /* Every backend's device begins with this. */
@@ -125,12 +161,35 @@ struct cr_device {
     const struct cr_kernel *const *rows; /* best first within a kind; ends with NULL */
     struct cr_device_options options;
     struct cr_device_caps    caps;
+    size_t                   free_at_start; /* of a device with memory of its own, before anything was taken there; 0: unknown */
 };
 
 extern const struct cr_backend cr_backend_cpu;
 
 /* All compiled-in backends, best first; ends with NULL. */
 const struct cr_backend *const *cr_backends(void);
+
+/* ---- GPUs that are not there: backend_gpus.c ---- */
+
+/* By data sheets; rates are those of large, dense work. */
+struct cr_gpu {
+    const char *name; /* for --target: "h200" */
+    const char *text; /* "NVIDIA H200" */
+    int         cc, multiprocessors; /* cc: 90 for compute capability 9.0 */
+    size_t      memory_bytes;        /* as its driver counts them */
+    double      bytes_per_s;
+    double      flops_per_s;           /* 16-bit matrix products, sums in f32 */
+    double      f32_share, tf32_share; /* of flops_per_s */
+    double      copy_bytes_per_s;      /* to or from page-locked memory of the host, each way */
+};
+/* NULL: none of that name. */
+const struct cr_gpu *cr_gpu_find(const char *name);
+void                 cr_gpu_names(struct cr_text *out); /* "h200, h100, ..." */
+/* A device that only answers questions: rows, whether they accept, their workspace. Memory and launches are not for it. *asked:
+ * the rows are those that would run there; else this build or machine lacks what they need, and it is cr_gpu_listed's. */
+CR_MUST cr_status cr_gpu_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out, bool *asked);
+/* The same by a list of what kernels take, without workspaces, wherever it runs. `why`: what was missing, for caps.text. */
+CR_MUST cr_status cr_gpu_listed(const struct cr_gpu *gpu, const struct cr_device_options *options, const char *why, struct cr_device **out);
 
 /* Is the device that [train] device names there? Asked before anything slow begins; opens nothing. */
 CR_MUST cr_status cr_device_check(enum cr_device_kind kind);

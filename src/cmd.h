@@ -16,6 +16,14 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken);
 /* cresnet plan --trace */
 cr_status cr_plan_trace(const struct cr_args *args);
+struct cr_session;
+/* cresnet plan --target: a device that only answers questions, in place of the session's; *real: the type of activations. */
+CR_MUST cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *config, struct cr_device **device,
+                                      enum cr_dtype *real);
+/* What a run of the program there would need. */
+CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct cr_program *program, struct cr_text *out);
+/* cresnet plan --curve: memory against predicted time of a program that is selected, by swapping alone. */
+CR_MUST cr_status cr_plan_swap_curve(const struct cr_program *selected, const struct cr_target *target, struct cr_text *out);
 /* cresnet plan --csv FILE: the operand is a file of lives. */
 bool      cr_plan_wants_lives(const struct cr_args *args);
 cr_status cr_plan_lives_file(const struct cr_args *args);
@@ -31,6 +39,8 @@ cr_status cr_bench_run(const struct cr_args *args, bool infer);
 cr_status cr_bench_init(const struct cr_args *args);
 /* cresnet bench data; its operand is a configuration. */
 cr_status cr_bench_data(const struct cr_args *args);
+/* cresnet bench pools; its operand is a configuration. */
+cr_status cr_bench_pools(const struct cr_args *args);
 /* Of nanoseconds; sorts them. */
 double    cr_cmd_median_ms(int64_t *times, int64_t count);
 

@@ -21,6 +21,7 @@ struct bench {
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = &b->config;
+    if (!c->train.batch) return cr_config_fail(c, "train.batch", "is found for a device, and here is none: give a number");
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_args_int(args, CR_OPT_AGAINST, 1, 1000000000, 0, &b->against));
     b->options = (struct cr_loader_options){.split         = CR_SPLIT_TRAIN,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STEPS = 20, WARMUP = 3, WINDOW = 10, STEPS_MAX = 1000000 };
+enum { STEPS = 20, WARMUP = 3, WINDOW = 10, STEPS_MAX = 1000000, SETTLED = 10 /* steps, after which memory is looked at */ };
 
 struct bench {
     bool                 infer;
@@ -19,6 +19,7 @@ struct bench {
     int64_t age_ns, first_ns;          /* exec to the end of the first step; the first step */
     double  ms, ms_min, ms_max;        /* a step when nobody waits in between */
     double  latency_ms;                /* a step from feeding to its end */
+    size_t  device_bytes;              /* all that the run takes of a GPU beside the bare context: libraries, kernels, recordings; 0: unknown */
 };
 
 static int compare_times(const void *a, const void *b) {
@@ -113,6 +114,12 @@ out:
     return status;
 }
 
+static void look_at_memory(struct bench *b) {
+    struct cr_device *device = b->session.device;
+    const size_t      left   = device->free_at_start ? device->backend->memory_free(device) : 0;
+    b->device_bytes          = left && left < device->free_at_start ? device->free_at_start - left : 0;
+}
+
 static cr_status time_steps(struct bench *b) {
     const bool    async  = b->session.device->backend->async != NULL;
     const int64_t window = async ? CR_MIN((int64_t)WINDOW, b->steps) : 1, windows = b->steps / window;
@@ -125,7 +132,10 @@ static cr_status time_steps(struct bench *b) {
         CR_TRY_OUT(run_and_wait(b, i ? &other : &b->first_ns));
         if (i == 0) b->age_ns = cr_process_age_ns();
     }
-    for (int64_t i = 0; i < b->steps; i++) CR_TRY_OUT(run_and_wait(b, &times[i]));
+    for (int64_t i = 0; i < b->steps; i++) {
+        CR_TRY_OUT(run_and_wait(b, &times[i]));
+        if (i + 1 == CR_MIN((int64_t)SETTLED - WARMUP, b->steps)) look_at_memory(b);
+    }
     b->latency_ms = cr_cmd_median_ms(times, b->steps);
     if (async) CR_TRY_OUT(time_windows(b, window, windows, times));
     b->ms     = cr_cmd_median_ms(times, windows);
@@ -138,6 +148,18 @@ out:
 
 /* ---- the answer ---- */
 
+/* What a limit counts. */
+static size_t reserved(const struct bench *b) {
+    const struct cr_session *s = &b->session;
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    int                      count = 0;
+    for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
+    if (s->has_eval) all[count++] = &s->eval;
+    return cr_memory_need(s->device, &s->model.store, all, count);
+}
+
+static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
+
 static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {
     cr_text_add(out,
                 "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, \"steps\": %lld, "
@@ -146,6 +168,14 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
                 (long long)(b->infer ? b->session.eval_batch : b->session.batch),
                 (long long)(b->infer ? 1 : b->config.train.accumulate), (double)b->age_ns * 1e-9, parts);
     cr_text_add_json(out, b->session.device->caps.text);
+    const size_t *bytes = b->session.memory.bytes;
+    if (b->device_bytes) cr_text_add(out, ", \"device_mib\": %.1f", mib(b->device_bytes));
+    cr_text_add(out, ", \"pool_mib\": %.1f, \"store_mib\": %.1f, \"host_mib\": %.1f, \"reserved_mib\": %.1f", mib(bytes[CR_REGION_POOL]),
+                mib(bytes[CR_REGION_STORE]), mib(bytes[CR_REGION_HOST]), mib(reserved(b)));
+    const struct cr_fit_report *fit = &b->session.fit;
+    if (fit->seconds_before > 0)
+        cr_text_add(out, ", \"repeated\": %d, \"swapped\": %d, \"moved_mib\": %.1f, \"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
+                    fit->repeated, fit->swapped, mib(fit->moved), fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
     cr_text_add(out, "}\n");
 }
 
@@ -158,6 +188,11 @@ static void print_text(const struct bench *b, const char *parts, struct cr_text 
                 b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), of, b->ms_min, b->ms_max,
                 (double)images_of(b) / b->ms * 1e3, b->latency_ms, (double)b->age_ns * 1e-9, b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step",
                 (double)b->first_ns * 1e-9);
+    const size_t *bytes = b->session.memory.bytes;
+    cr_text_add(out, "memory: pool %.1f MiB, parameters and state %.1f", mib(bytes[CR_REGION_POOL]), mib(bytes[CR_REGION_STORE]));
+    if (bytes[CR_REGION_HOST]) cr_text_add(out, ", swapped to the host %.1f", mib(bytes[CR_REGION_HOST]));
+    if (b->device_bytes) cr_text_add(out, "; all that the run takes of the GPU %.1f", mib(b->device_bytes));
+    cr_text_add(out, "\n");
 }
 
 cr_status cr_bench_run(const struct cr_args *args, bool infer) {

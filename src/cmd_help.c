@@ -44,6 +44,10 @@ static const char about_plan[] =
     "the lower bound that no plan can beat. Needs neither data nor a GPU; on a GPU, kernels whose times are not\n"
     "known yet are timed, as a run would. --program and --after print the program, --csv the pool, --json the\n"
     "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way.\n"
+    "With memory.limit the plan keeps it as a run would. --lives: where each large tensor waits for its next use, and why;\n"
+    "--curve: predicted time against memory by swapping alone.\n"
+    "--target GPU: for one that is not there: what its kernels take and want as workspace is asked without it where CUDA and cuDNN\n"
+    "are, else known by a list; costs are the roofline's; device memory beside what the GPU has.\n"
     "plan --csv FILE.csv: offsets for the lives in the file (id,lower,upper,size; half open), of whatever program: greedy, then\n"
     "a search for --time-limit S seconds at most. Exit 1 when no plan within --capacity N was found; sizes have no unit.\n"
     "plan --trace FILE: the memory log of any program (CSV: time,event,id,size; malloc, free, read, write): finds the iteration\n"
@@ -64,6 +68,8 @@ static const char about_bench[] =
     "bench data: the loader alone, as fast as it can: images/s, also a worker, MB/s of files, where the time goes (first\n"
     "            meetings are read to the end, later ones as far as the crop needs). --steps N: batches (20).\n"
     "            --against=IMG_PER_S: the share of its time that a trainer of this speed would wait.\n"
+    "bench pools: the memory of a training step, planned and as pools need it that do not know the future: best fit, one\n"
+    "call a tensor, and on a GPU cudaMallocAsync; MiB, and ms of their calls.\n"
     "bench init: how long initial values take: drawn on the device; by one thread, copied tensor by tensor; by all\n"
     "            cores into page-locked memory, copied once. Memory of each, and how far the values are apart. For\n"
     "            CONFIGs, or without any for ResNet-18, 50, 152 and one of 1.16e9 parameters (GPU). --steps N: repeats (3).\n";
@@ -94,7 +100,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PLAN]    = {"plan", "show the network, its program, its memory", "CONFIG|RUN " KEYS, about_plan,
                         cr_cmd_plan},
     [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
-    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader or initialisation", "step|infer|ops|data CONFIG|RUN " KEYS " | init [CONFIG|RUN ...]", about_bench, cr_cmd_bench},
+    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader, initialisation or memory pools", "step|infer|ops|data|pools CONFIG|RUN " KEYS " | init [CONFIG|RUN ...]", about_bench, cr_cmd_bench},
     [CR_CMD_PROFILE] = {"profile", "time every op of the training step", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, draw the shapes set",
                         "CONFIG|RUN " KEYS " | pack CONFIG|DIR OUT | verify FILE|DIR ... | shapes DIR", about_data,

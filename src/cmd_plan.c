@@ -5,6 +5,7 @@
 #include "passes/junction.h"
 #include "plan_png.h"
 #include "plan_print.h"
+#include "pools.h"
 #include "session.h"
 
 struct plan {
@@ -12,7 +13,7 @@ struct plan {
     struct cr_cmd_source source;
     struct cr_session    session; /* device, model and costs only */
     struct cr_program    program;
-    bool                 has_program;
+    bool                 has_program, elsewhere; /* elsewhere: --target, the device only answers questions */
     int64_t              batch;
 };
 
@@ -21,7 +22,7 @@ static const char *const which_words[] = {"(step)", "step", "micro_first", "micr
 static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
                                                    CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
-static cr_status open_model(struct plan *p) {
+static cr_status open_model(struct plan *p, const struct cr_args *args) {
     const struct cr_config         *c       = &p->config;
     struct cr_session              *s       = &p->session;
     const struct cr_session_options options = {.costs_from = p->source.folder, .costs_anew = true};
@@ -32,27 +33,31 @@ static cr_status open_model(struct plan *p) {
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
-    CR_TRY(cr_session_device(c, false, &s->device, &real));
+    p->elsewhere = cr_args_has(args, CR_OPT_TARGET);
+    if (p->elsewhere) CR_TRY(cr_plan_target_open(args, c, &s->device, &real));
+    else CR_TRY(cr_session_device(c, false, &s->device, &real));
     CR_TRY(cr_model_open(c, classes, train.size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
-    return cr_session_costs(s, &options);
+    if (!p->elsewhere) CR_TRY(cr_session_costs(s, &options));
+    cr_session_limit(s);
+    s->batch = c->train.batch;
+    return s->batch ? CR_OK : cr_session_find_batch(s, 0);
 }
 
 /* The whole program, not compiled. */
 static cr_status emit(struct plan *p, enum cr_program_kind kind) {
     const struct cr_config *c = &p->config;
-    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
+    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
     CR_TRY(cr_model_program(&p->session.model, c, kind, p->batch, &p->program));
     p->has_program = true;
     return CR_OK;
 }
 
 static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
-    const struct cr_config   *c       = &p->config;
-    struct cr_target          target  = cr_session_target(&p->session);
-    struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse, .until = until};
-    CR_TRY(emit(p, kind));
-    CR_TRY(cr_compile(&p->program, &target, &options));
+    const struct cr_config *c = &p->config;
+    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
+    CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
+    p->has_program = true;
     if (p->session.costs) cr_costs_rest(p->session.costs);
     return CR_OK;
 }
@@ -71,6 +76,34 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct
     return CR_OK;
 }
 
+static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
+    struct cr_target target = cr_session_target(&p->session);
+    p->session.limit        = 0; /* the curve has limits of its own */
+    CR_TRY(compile(p, kind, "select"));
+    if (p->session.costs) CR_TRY(cr_costs_copies(p->session.costs, &target));
+    CR_TRY(cr_plan_swap_curve(&p->program, &target, out));
+    if (p->session.costs) cr_costs_rest(p->session.costs);
+    return CR_OK;
+}
+
+/* How [memory] limit is kept, or by how much it is not. */
+static void print_fit(struct plan *p, struct cr_text *out) {
+    const struct cr_program *all[] = {&p->program};
+    const size_t             need  = cr_memory_need(p->session.device, &p->session.model.store, all, 1);
+    if (!p->session.limit) return;
+    cr_text_add(out, "\nlimit %.0f MiB: ", (double)p->session.limit / (1 << 20));
+    cr_session_fit_text(&p->session, out);
+    if (need > p->session.limit) cr_text_add(out, "\n%.0f MiB too much", (double)(need - p->session.limit) / (1 << 20));
+    cr_text_add(out, "\n");
+}
+
+static cr_status print_lives(struct plan *p, struct cr_text *out) {
+    const struct cr_target target = cr_session_target(&p->session);
+    cr_session_fit_text(&p->session, out);
+    if (out->length) cr_text_add(out, "\n\n");
+    return cr_plan_print_lives(&p->program, &target, out);
+}
+
 /* The table is made from a plain forward program of one picture: cheap, and the same whatever the options. */
 static cr_status print_table(struct plan *p, struct cr_text *out) {
     struct cr_program eval;
@@ -80,23 +113,45 @@ static cr_status print_table(struct plan *p, struct cr_text *out) {
     return CR_OK;
 }
 
+/* Planning is quick and gives the same each time: done once more, to be timed. */
+static cr_status print_json(struct plan *p, struct cr_text *out) {
+    const struct cr_device *device = p->session.device;
+    const int64_t           start  = cr_time_ns();
+    struct cr_pool_event   *event;
+    struct cr_pool_times    online;
+    int                     events;
+    CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config.memory.reuse));
+    const double ms = (double)(cr_time_ns() - start) * 1e-6;
+    CR_TRY(cr_pool_events(&p->program, device->caps.alignment, &event, &events));
+    const cr_status status = cr_pool_best_fit(event, events, 1, &online);
+    cr_free(event);
+    CR_TRY(status);
+    cr_plan_print_json(&p->program, &p->config, device->caps.text, p->batch, ms, online.peak_bytes, out);
+    return CR_OK;
+}
+
 static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
-    CR_TRY(open_model(p));
+    CR_TRY(open_model(p, args));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
+    if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
     CR_TRY(compile(p, kind, after));
     if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_plan_png_write(&p->program, NULL, args->value[CR_OPT_PNG]));
     if (cr_args_has(args, CR_OPT_JSON))
-        cr_plan_print_json(&p->program, &p->config, p->session.device->caps.text, p->batch, out);
+        CR_TRY(print_json(p, out));
     else if (cr_args_has(args, CR_OPT_CSV))
         cr_plan_print_csv(&p->program, out);
+    else if (cr_args_has(args, CR_OPT_LIVES))
+        CR_TRY(print_lives(p, out));
     else if (after || cr_args_has(args, CR_OPT_PROGRAM))
         cr_program_print(&p->program, out);
     else {
         CR_TRY(print_table(p, out));
         cr_text_add(out, "\n");
         cr_plan_print_summary(&p->program, out);
+        print_fit(p, out);
+        if (p->elsewhere) CR_TRY(cr_plan_target_print(&p->session, &p->program, out));
     }
     return CR_OK;
 }
@@ -125,6 +180,9 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
                             passes[pass]);
     if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
         return cr_args_fail(args, "--choices prints a table of its own: leave --after, --json and --csv out");
+    if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIVES)) &&
+        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES)))
+        return cr_args_fail(args, "--curve and --lives print tables of their own: leave --after, --json, --csv and --choices out");
     if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES)))
         return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after and --choices out");
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));

@@ -28,6 +28,7 @@ CR_ENUMS(E)
 #undef X
 
 #define FIELD_INT(section, key, def, min, max, help) int64_t key;
+#define FIELD_AUTO(section, key, def, min, max, help) int64_t key;
 #define FIELD_REAL(section, key, def, min, max, help) double key;
 #define FIELD_BOOL(section, key, def, help) bool key;
 #define FIELD_TEXT(section, key, def, help) const char *key;
@@ -36,7 +37,7 @@ CR_ENUMS(E)
 #define FIELD_REALS(section, key, def, min, max, help) struct cr_reals key;
 #define SECTION(name, KEYS, help)                                                                                      \
     struct {                                                                                                           \
-        KEYS(FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT, FIELD_ENUM, FIELD_INTS, FIELD_REALS)                       \
+        KEYS(FIELD_INT, FIELD_AUTO, FIELD_REAL, FIELD_BOOL, FIELD_TEXT, FIELD_ENUM, FIELD_INTS, FIELD_REALS)                       \
     } name;
 
 struct cr_config {
@@ -48,6 +49,7 @@ struct cr_config {
 };
 #undef SECTION
 #undef FIELD_INT
+#undef FIELD_AUTO
 #undef FIELD_REAL
 #undef FIELD_BOOL
 #undef FIELD_TEXT

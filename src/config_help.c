@@ -32,6 +32,7 @@ static void type_words(struct cr_text *out, const struct cr_words *words) {
 static void type_add(struct cr_text *out, const struct cr_key *key) {
     switch (key->kind) {
     case CR_KEY_INT: cr_text_add(out, "integer, %" PRId64 " to %" PRId64, key->int_min, key->int_max); break;
+    case CR_KEY_AUTO: cr_text_add(out, "integer, %" PRId64 " to %" PRId64 ", or auto", key->int_min, key->int_max); break;
     case CR_KEY_REAL: type_real(out, key, "number,"); break;
     case CR_KEY_BOOL: cr_text_add(out, "yes or no"); break;
     case CR_KEY_TEXT: cr_text_add(out, "text"); break;

@@ -21,6 +21,8 @@ CR_ENUMS(E)
 #define AT(s, k) .section = #s, .name = #k, .offset = offsetof(struct cr_config, s.k)
 #define ROW_INT(s, k, d, lo, hi, h)                                                                                    \
     {AT(s, k), .kind = CR_KEY_INT, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define ROW_AUTO(s, k, d, lo, hi, h)                                                                                   \
+    {AT(s, k), .kind = CR_KEY_AUTO, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
 #define ROW_REAL(s, k, d, lo, hi, h)                                                                                   \
     {AT(s, k), .kind = CR_KEY_REAL, .real_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
 #define ROW_BOOL(s, k, d, h) {AT(s, k), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
@@ -32,7 +34,7 @@ CR_ENUMS(E)
     {AT(s, k), .kind = CR_KEY_INTS, .text_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
 #define ROW_REALS(s, k, d, lo, hi, h)                                                                                  \
     {AT(s, k), .kind = CR_KEY_REALS, .text_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
-#define ROWS(name, KEYS, help) KEYS(ROW_INT, ROW_REAL, ROW_BOOL, ROW_TEXT, ROW_ENUM, ROW_INTS, ROW_REALS)
+#define ROWS(name, KEYS, help) KEYS(ROW_INT, ROW_AUTO, ROW_REAL, ROW_BOOL, ROW_TEXT, ROW_ENUM, ROW_INTS, ROW_REALS)
 
 const struct cr_key cr_keys[]    = {CR_SECTIONS(ROWS)};
 const int           cr_key_count = (int)CR_COUNT(cr_keys);

@@ -11,7 +11,7 @@
 
 #include <locale.h>
 
-enum cr_key_kind { CR_KEY_INT, CR_KEY_REAL, CR_KEY_BOOL, CR_KEY_TEXT, CR_KEY_ENUM, CR_KEY_INTS, CR_KEY_REALS };
+enum cr_key_kind { CR_KEY_INT, CR_KEY_AUTO, CR_KEY_REAL, CR_KEY_BOOL, CR_KEY_TEXT, CR_KEY_ENUM, CR_KEY_INTS, CR_KEY_REALS };
 
 struct cr_words {
     const char *const *at;
@@ -22,7 +22,7 @@ struct cr_key {
     const char      *section, *name, *help;
     enum cr_key_kind kind;
     size_t           offset;      /* of the value in struct cr_config */
-    int64_t          int_default; /* INT, BOOL, ENUM */
+    int64_t          int_default; /* INT, AUTO, BOOL, ENUM */
     int64_t          int_min, int_max;
     double           real_default;
     double           real_min, real_max;

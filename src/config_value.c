@@ -66,6 +66,14 @@ static bool read_int(const struct reader *r, const char *what, const char *text,
     return true;
 }
 
+static bool read_auto(const struct reader *r, const char *text, int64_t *out) {
+    *out = 0;
+    if (strcasecmp(text, "auto") == 0) return true;
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (*digits && !digits[strspn(digits, "0123456789")]) return read_int(r, "", text, out);
+    return refuse(r, "must be a whole number from %" PRId64 " to %" PRId64 ", or auto", r->key->int_min, r->key->int_max);
+}
+
 static bool read_real(const struct reader *r, const char *what, const char *text, double *out) {
     char low[32], high[32], *end = NULL;
     cr_real_print(r->key->real_min, low, sizeof low);
@@ -149,6 +157,7 @@ bool cr_value_parse(const struct cr_key *key, struct cr_config *config, const ch
     *why                      = 0;
     switch (key->kind) {
     case CR_KEY_INT: return read_int(&r, "", text, field);
+    case CR_KEY_AUTO: return read_auto(&r, text, field);
     case CR_KEY_REAL: return read_real(&r, "", text, field);
     case CR_KEY_BOOL: return read_bool(&r, text, field);
     case CR_KEY_ENUM: {
@@ -185,6 +194,10 @@ bool cr_value_parse(const struct cr_key *key, struct cr_config *config, const ch
 const char *cr_value_default(const struct cr_key *key, char *buffer, size_t bytes) {
     switch (key->kind) {
     case CR_KEY_INT: snprintf(buffer, bytes, "%" PRId64, key->int_default); return buffer;
+    case CR_KEY_AUTO:
+        if (!key->int_default) return "auto";
+        snprintf(buffer, bytes, "%" PRId64, key->int_default);
+        return buffer;
     case CR_KEY_REAL: cr_real_print(key->real_default, buffer, bytes); return buffer;
     case CR_KEY_BOOL: return key->int_default ? "yes" : "no";
     case CR_KEY_ENUM: return key->words.at[key->int_default];
@@ -205,6 +218,10 @@ void cr_value_print(const struct cr_key *key, const struct cr_config *config, st
     const void *field = cr_key_value(key, config);
     switch (key->kind) {
     case CR_KEY_INT: cr_text_add(out, "%" PRId64, *(const int64_t *)field); break;
+    case CR_KEY_AUTO:
+        if (*(const int64_t *)field) cr_text_add(out, "%" PRId64, *(const int64_t *)field);
+        else cr_text_add(out, "auto");
+        break;
     case CR_KEY_REAL: print_real(out, *(const double *)field); break;
     case CR_KEY_BOOL: cr_text_add(out, "%s", *(const bool *)field ? "yes" : "no"); break;
     case CR_KEY_TEXT: cr_text_add(out, "%s", *(const char *const *)field); break;
@@ -234,6 +251,7 @@ void cr_value_print(const struct cr_key *key, const struct cr_config *config, st
 bool cr_value_equal(const struct cr_key *key, const struct cr_config *a, const struct cr_config *b) {
     const void *left = cr_key_value(key, a), *right = cr_key_value(key, b);
     switch (key->kind) {
+    case CR_KEY_AUTO:
     case CR_KEY_INT: return *(const int64_t *)left == *(const int64_t *)right;
     case CR_KEY_REAL: return *(const double *)left == *(const double *)right;
     case CR_KEY_BOOL: return *(const bool *)left == *(const bool *)right;

@@ -34,6 +34,10 @@ CR_MUST cr_status cr_costs_path(const struct cr_device *device, char **out); /* 
 /* The device as passes see it, with costs from this table. It refers to the table. */
 struct cr_target cr_costs_target(struct cr_costs *costs);
 
+/* Rates of the copies of programs that swap, into this table's target: from the table, or measured now: a tenth of a second, once a
+ * device. Where nothing could be measured the device's round figures stand. */
+CR_MUST cr_status cr_costs_copies(struct cr_costs *costs, struct cr_target *target);
+
 /* The fastest candidate for the op, measuring what is not known. */
 struct cr_cost {
     int    row, way;

@@ -11,6 +11,9 @@ enum cr_cost_source {
     CR_COST_GUESSED /* measured too, but not all candidates: memory was short. Not for the file: the next run may have more */
 };
 
+/* What is kept of copies between host and device: seconds of a large one each way, both at once, and of a small one. */
+enum cr_copy_time { CR_COPY_TO_HOST, CR_COPY_TO_DEVICE, CR_COPY_OUT_ALONE, CR_COPY_IN_ALONE, CR_COPY_SMALL, CR_COPY_TIMES };
+
 struct cr_cost_entry { /* one candidate of one signature */
     uint64_t            hash; /* of the signature */
     const char         *signature;
@@ -30,6 +33,8 @@ struct cr_costs {
     int                   buckets;
     int                   pinned; /* how many entries are a checkpoint's */
     bool                  asked;
+    bool                  copies_known;
+    double                copy_s[CR_COPY_TIMES];
     struct cr_scratch     scratch;
     int64_t               measured, told, measure_ns, told_ns;
     bool                  news; /* the file lacks something, even if nothing was measured */
@@ -43,6 +48,10 @@ CR_MUST cr_status cr_cost_signature(const struct cr_device *device, const struct
 bool              cr_cost_keeps_refusals(enum cr_op_kind kind);
 /* The entries of a signature, the last added first: from CR_NONE on; CR_NONE: no more. */
 int               cr_cost_next(const struct cr_costs *costs, const char *signature, uint64_t hash, int after);
+/* The fastest of what the table knows of the signature; row CR_NONE: it knows that no row takes it. False: it knows nothing. */
+bool              cr_cost_best_known(struct cr_costs *costs, const char *signature, struct cr_cost *out);
+/* Puts the rates of copies that were measured, if any, into the target. */
+void              cr_cost_use_copies(const struct cr_costs *costs, struct cr_target *target);
 /* Copies the entry and its signature. */
 CR_MUST cr_status cr_cost_add(struct cr_costs *costs, const struct cr_cost_entry *entry);
 

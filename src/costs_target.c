@@ -11,10 +11,9 @@ static bool is_pinned(const struct cr_costs *c, const char *signature, uint64_t 
     return false;
 }
 
-/* The fastest of what the table knows of the signature, of equals the one that came first; row CR_NONE: it knows that no row takes
- * it. Once a signature has an entry, it has all: rows are not asked again, which for libraries takes longer than to launch what
- * they offer. */
-static bool best_known(struct cr_costs *c, const char *signature, struct cr_cost *out) {
+/* Of equals the one that came first. Once a signature has an entry, it has all: rows are not asked again, which for libraries takes
+ * longer than to launch what they offer. */
+bool cr_cost_best_known(struct cr_costs *c, const char *signature, struct cr_cost *out) {
     const uint64_t hash   = cr_cost_hash(signature);
     const bool     pinned = is_pinned(c, signature, hash);
     int            best   = CR_NONE, known = 0;
@@ -78,9 +77,9 @@ cr_status cr_costs_best(struct cr_costs *c, const struct cr_program *p, const st
     struct cr_text text   = {0};
     cr_status      status = cr_cost_signature(c->device, p, op, &text);
     c->asked              = true;
-    if (status == CR_OK && !best_known(c, text.data, out)) {
+    if (status == CR_OK && !cr_cost_best_known(c, text.data, out)) {
         status = measure_all(c, p, op, text.data);
-        (void)best_known(c, text.data, out);
+        (void)cr_cost_best_known(c, text.data, out);
     }
     cr_text_free(&text);
     return status;
@@ -97,7 +96,7 @@ static bool target_accepts(void *self, const struct cr_program *p, const struct 
     bool           accepts;
     c->asked = true;
     if (cr_cost_signature(c->device, p, op, &text) != CR_OK) accepts = cr_device_accepts(c->device, p, op);
-    else if (best_known(c, text.data, &best)) accepts = best.row >= 0;
+    else if (cr_cost_best_known(c, text.data, &best)) accepts = best.row >= 0;
     else {
         const struct cr_cost_entry refused = {.signature = text.data, .row = CR_NONE, .ns = 1, .source = CR_COST_MEASURED, .used = true};
         accepts = cr_device_accepts(c->device, p, op);
@@ -112,6 +111,11 @@ static cr_status target_cost(void *self, const struct cr_program *p, const struc
     struct cr_cost   best;
     struct cr_op     asked = *op;
     size_t           workspace;
+    if (op->kind == CR_OP_swap_out || op->kind == CR_OP_swap_in || op->kind == CR_OP_sync) { /* by their bytes: costs_copies.c */
+        const struct cr_target target = cr_costs_target(c);
+        *seconds                      = cr_op_seconds(&target, p, op);
+        return CR_OK;
+    }
     CR_TRY(cr_costs_best(c, p, op, &best));
     *seconds = best.seconds;
     return best.row >= 0 ? CR_OK : cr_device_select(c->device, p, &asked, &workspace); /* for its message */
@@ -123,7 +127,7 @@ static cr_status has_choice(struct cr_costs *c, const struct cr_program *p, cons
     struct cr_cost best;
     int            first, second;
     cr_status      status = cr_cost_signature(c->device, p, op, &text);
-    *yes                  = status == CR_OK && best_known(c, text.data, &best);
+    *yes                  = status == CR_OK && cr_cost_best_known(c, text.data, &best);
     cr_text_free(&text);
     if (status != CR_OK || *yes) return status;
     const struct cr_kernel *row = cr_row_find(c->device, p, op, 0, &first);
@@ -150,5 +154,6 @@ struct cr_target cr_costs_target(struct cr_costs *costs) {
     t.accepts          = target_accepts;
     t.select           = target_select;
     t.cost             = target_cost;
+    cr_cost_use_copies(costs, &t);
     return t;
 }

@@ -1,9 +1,12 @@
 /* exec.c: binding and running. See exec.h. */
 #include "exec.h"
+#include "rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { DELAY_MOST_NS = 50 * 1000, DELAY_ONE_IN = 4, DELAYED_REPLAYS = 8 };
 
 struct bound_op {
     const struct cr_kernel *kernel;
@@ -23,7 +26,11 @@ struct cr_exec {
     struct bound_op         *op;
     struct cr_arena          arena;
     bool                     sync_each; /* CRESNET_SYNC=1: a late device fault is charged to its op */
-    unsigned char           *poison;    /* NaN bytes, as many as the largest tensor has; NULL: off */
+    struct cr_fill          *fill;      /* ranges that are filled with NaN bytes, in the order of ops; NULL: off */
+    int                      fills;
+    unsigned char           *poison;    /* on a device without async: NaN bytes, as many as the largest tensor has */
+    bool                     disturbed; /* ops begin late, by chance */
+    struct cr_rng            chance;
     int64_t                  runs;
     bool                     fresh;     /* the first `once` ops are done */
     void                    *recording; /* NULL: not yet, or never */
@@ -149,6 +156,7 @@ void cr_exec_close(struct cr_exec *exec) {
         if (exec->op[i].kernel && exec->op[i].kernel->release && exec->op[i].call.prepared)
             exec->op[i].kernel->release(exec->op[i].call.prepared);
     cr_free(exec->op);
+    cr_free(exec->fill);
     cr_free(exec->poison);
     cr_arena_free(&exec->arena);
     cr_free(exec);
@@ -183,31 +191,54 @@ cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_
     return cr_feed_send(m->device, m->ring, m->region[CR_REGION_INPUT], exec->program->region_bytes[CR_REGION_INPUT]);
 }
 
-/* ---- poison ---- */
+/* ---- poison and delays ---- */
+
+/* What was recorded is no longer what runs shall do. */
+static cr_status drop_recording(struct cr_exec *exec) {
+    if (!exec->recording) return CR_OK;
+    CR_TRY(device_of(exec)->backend->sync(device_of(exec)));
+    async_of(exec)->recording_close(device_of(exec), exec->recording);
+    exec->recording = NULL;
+    return CR_OK;
+}
 
 cr_status cr_exec_poison(struct cr_exec *exec) {
     size_t largest = 1;
-    for (int t = 0; t < exec->program->tensors; t++) largest = CR_MAX(largest, exec->program->tensor[t].bytes);
+    cr_free(exec->fill);
+    exec->fill = NULL;
+    CR_TRY(drop_recording(exec));
+    CR_TRY(cr_fills_make(exec->program, &exec->fill, &exec->fills));
+    if (async_of(exec)) return CR_OK;
+    for (int i = 0; i < exec->fills; i++) largest = CR_MAX(largest, exec->fill[i].end - exec->fill[i].begin);
     cr_free(exec->poison);
     CR_ALLOC(exec->poison, largest);
-    memset(exec->poison, 0xff, largest);
+    memset(exec->poison, CR_POISON_BYTE, largest);
     return CR_OK;
 }
 
-static bool taken_over(const struct cr_program *p, int tensor) {
-    for (int t = 0; t < p->tensors; t++)
-        if (p->tensor[t].alias == tensor && p->tensor[t].first >= 0) return true;
-    return false;
-}
-
-static cr_status poison_dead(struct cr_exec *exec, int op) {
-    const struct cr_program *p = exec->program;
-    for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *dead = &p->tensor[t];
-        if (dead->region != CR_REGION_POOL || dead->last != op || dead->keep || taken_over(p, t)) continue;
-        CR_TRY(device_of(exec)->backend->put(device_of(exec), address(exec, t), exec->poison, dead->bytes));
+static cr_status poison_at(struct cr_exec *exec, int op, bool behind) {
+    struct cr_device *device = device_of(exec);
+    for (int i = 0; exec->fill && i < exec->fills && exec->fill[i].op <= op; i++) {
+        const struct cr_fill *f = &exec->fill[i];
+        if (f->op != op || f->behind != behind) continue;
+        unsigned char *to    = (unsigned char *)exec->memory->region[CR_REGION_POOL] + f->begin;
+        const size_t   bytes = f->end - f->begin;
+        CR_TRY(async_of(exec) ? async_of(exec)->fill(device, CR_LANE_COMPUTE, to, CR_POISON_BYTE, bytes)
+                              : device->backend->put(device, to, exec->poison, bytes));
     }
     return CR_OK;
+}
+
+cr_status cr_exec_disturb(struct cr_exec *exec, uint64_t seed) {
+    if (!async_of(exec)) return CR_OK;
+    exec->disturbed = true;
+    exec->chance    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
+    return drop_recording(exec);
+}
+
+static cr_status delay_by_chance(struct cr_exec *exec, enum cr_lane lane) {
+    if (!exec->disturbed || cr_rng_below(&exec->chance, DELAY_ONE_IN)) return CR_OK;
+    return async_of(exec)->delay(device_of(exec), lane, (int64_t)cr_rng_below(&exec->chance, DELAY_MOST_NS + 1));
 }
 
 /* ---- running op by op ---- */
@@ -233,7 +264,10 @@ static cr_status launch_op(struct cr_exec *exec, const struct cr_step_block *ste
     bound->call.step              = step;
     if (async) async->range_push(bound->title);
     cr_status status = exec->before ? async->mark_set(device, exec->program->op[i].lane, exec->before[i]) : CR_OK;
+    if (status == CR_OK) status = poison_at(exec, i, false);
+    if (status == CR_OK) status = delay_by_chance(exec, exec->program->op[i].lane);
     if (status == CR_OK) status = bound->kernel->launch(device, &bound->call);
+    if (status == CR_OK) status = poison_at(exec, i, true);
     if (status == CR_OK && exec->after) status = async->mark_set(device, exec->program->op[i].lane, exec->after[i]);
     if (status == CR_OK && bound->done) status = async->mark_set(device, exec->program->op[i].lane, bound->done);
     if (status == CR_OK && exec->sync_each) status = device->backend->sync(device);
@@ -249,12 +283,11 @@ static cr_status launch_range(struct cr_exec *exec, const struct cr_step_block *
     for (int i = first; i <= last; i++) {
         CR_TRY(wait_before(exec, i, lane_begun));
         CR_TRY(launch_op(exec, step, i));
-        if (exec->poison) CR_TRY(poison_dead(exec, i));
     }
     for (int l = CR_LANE_COMPUTE + 1; l < CR_LANES; l++)
         if (lane_begun[l] && exec->last_of[l] <= last)
             CR_TRY(async_of(exec)->lane_wait(device_of(exec), CR_LANE_COMPUTE, exec->op[exec->last_of[l]].done));
-    return CR_OK;
+    return last == exec->program->ops - 1 ? poison_at(exec, last + 1, false) : CR_OK;
 }
 
 static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step) {
@@ -264,7 +297,9 @@ static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step
 
 cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
     CR_TRY(set_step(exec, step));
-    return launch_range(exec, step, first, last);
+    CR_TRY(launch_range(exec, step, first, last));
+    /* A part of a program leaves lanes that compute does not wait for. */
+    return exec->begun && last < exec->program->ops - 1 ? device_of(exec)->backend->sync(device_of(exec)) : CR_OK;
 }
 
 cr_status cr_exec_run_marked(struct cr_exec *exec, const struct cr_step_block *step, void *const *before, void *const *after) {
@@ -312,7 +347,8 @@ static cr_status fetch_results(struct cr_exec *exec) {
 void cr_exec_refresh(struct cr_exec *exec) { exec->fresh = false; }
 
 cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step) {
-    const bool records = async_of(exec) && !exec->sync_each && !exec->poison;
+    const bool records = async_of(exec) && !exec->sync_each;
+    if (exec->disturbed && exec->runs % DELAYED_REPLAYS == 0) CR_TRY(drop_recording(exec)); /* other delays */
     CR_TRY(set_step(exec, step));
     if (!exec->fresh) CR_TRY(launch_range(exec, step, 0, exec->program->once - 1));
     exec->fresh = true;
@@ -346,10 +382,23 @@ cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_resul
     return CR_OK;
 }
 
+/* The HOST region is not the device's to copy. */
+static bool is_hosts(const struct cr_exec *exec, int tensor) {
+    return exec->program->tensor[tensor].region == CR_REGION_HOST && async_of(exec);
+}
+
 cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host) {
-    return device_of(exec)->backend->get(device_of(exec), host, address(exec, tensor), exec->program->tensor[tensor].bytes);
+    const size_t bytes = exec->program->tensor[tensor].bytes;
+    if (!is_hosts(exec, tensor)) return device_of(exec)->backend->get(device_of(exec), host, address(exec, tensor), bytes);
+    CR_TRY(device_of(exec)->backend->sync(device_of(exec)));
+    memcpy(host, address(exec, tensor), bytes);
+    return CR_OK;
 }
 
 cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host) {
-    return device_of(exec)->backend->put(device_of(exec), address(exec, tensor), host, exec->program->tensor[tensor].bytes);
+    const size_t bytes = exec->program->tensor[tensor].bytes;
+    if (!is_hosts(exec, tensor)) return device_of(exec)->backend->put(device_of(exec), address(exec, tensor), host, bytes);
+    CR_TRY(device_of(exec)->backend->sync(device_of(exec)));
+    memcpy(address(exec, tensor), host, bytes);
+    return CR_OK;
 }

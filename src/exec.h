@@ -34,6 +34,8 @@ struct cr_memory {
 /* Bytes of device memory that cr_memory_open will take, slots of the ring included. */
 size_t            cr_memory_need(const struct cr_device *device, const struct cr_store *store,
                                  const struct cr_program *const *programs, int count);
+/* Bytes of the host's memory that it will take for the HOST region. */
+size_t            cr_memory_host_need(const struct cr_program *const *programs, int count);
 CR_MUST cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_store *store,
                                  const struct cr_program *const *programs, int count);
 void              cr_memory_close(struct cr_memory *memory);
@@ -69,12 +71,30 @@ int64_t           cr_exec_runs(const struct cr_exec *exec);
 CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out);
 
 /* From now on each pool range is filled with NaN bytes when its tensor dies: a result that changes read memory that was no
- * longer its own. For tests. */
+ * longer its own. On a device with async the device does so, in the compute lane's order, where that lane knows every other
+ * one to have left the range (cr_fills_make). For tests. */
 CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
+/* From now on, on a device with async, a quarter of the ops begin up to 50 us late, by chance: what order is missing between lanes
+ * comes to light. Most runs replay a recording, delays included, as without; every few runs one is launched op by op and recorded
+ * anew with other delays. For tests. */
+CR_MUST cr_status cr_exec_disturb(struct cr_exec *exec, uint64_t seed);
 const char       *cr_exec_row_name(const struct cr_exec *exec, int op);
 /* Reads a tensor (of the store, or kept) to the host / writes one; waits for the runs before. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
+
+/* ---- exec_disturb.c, for exec.c and its tests ---- */
+
+/* A range of the pool that nothing lives in from here on. */
+struct cr_fill {
+    int    op;         /* of the compute lane; program.ops: at the end, when all lanes are done */
+    bool   behind;     /* behind the op's launch, but before its mark; else in front of it, behind its waits */
+    size_t begin, end; /* bytes of the pool */
+};
+enum { CR_POISON_BYTE = 0xff }; /* NaN in every type of numbers with a point */
+/* The ranges of all tensors that die in a planned program, in the order of ops; cr_free them. Left out are those whose bytes go to
+ * another lane at once: see exec_disturb.c. */
+CR_MUST cr_status cr_fills_make(const struct cr_program *program, struct cr_fill **out, int *count);
 
 /* ---- exec_feed.c, for exec.c ---- */
 CR_MUST cr_status cr_feed_open(struct cr_device *device, size_t bytes, struct cr_feed_ring **out); /* NULL on a device without async */

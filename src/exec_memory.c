@@ -52,26 +52,58 @@ static cr_status target_select(void *self, const struct cr_program *p, struct cr
 }
 
 struct cr_target cr_device_target(struct cr_device *device) {
-    return (struct cr_target){.self = device, .alignment = device->caps.alignment, .bytes_per_s = device->caps.bytes_per_s,
-                              .flops_per_s = device->caps.flops_per_s, .accepts = target_accepts, .select = target_select};
+    const struct cr_device_caps *caps = &device->caps;
+    return (struct cr_target){.self = device, .alignment = caps->alignment, .bytes_per_s = caps->bytes_per_s,
+                              .flops_per_s = caps->flops_per_s, .to_host_bytes_per_s = caps->to_host_bytes_per_s,
+                              .to_device_bytes_per_s = caps->to_device_bytes_per_s, .copy_latency_s = caps->copy_latency_s,
+                              .copy_alone = caps->copy_alone,
+                              .accepts = target_accepts, .select = target_select};
 }
 
 /* ---- memory ---- */
 
+/* The HOST region is empty in most runs; a kernel may be handed the address of any other. */
 static void sum_up(const struct cr_store *store, const struct cr_program *const *programs, int count, size_t bytes[CR_REGIONS]) {
     memset(bytes, 0, CR_REGIONS * sizeof *bytes);
     bytes[CR_REGION_STORE] = cr_store_bytes(store);
     for (int i = 0; i < count; i++)
         for (int r = CR_REGION_POOL; r < CR_REGIONS; r++) bytes[r] = CR_MAX(bytes[r], programs[i]->region_bytes[r]);
-    for (int r = 0; r < CR_REGIONS; r++) bytes[r] = CR_MAX(bytes[r], (size_t)256);
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST) bytes[r] = CR_MAX(bytes[r], (size_t)256);
 }
 
 size_t cr_memory_need(const struct cr_device *device, const struct cr_store *store, const struct cr_program *const *programs,
                       int count) {
     size_t bytes[CR_REGIONS], sum = 0;
     sum_up(store, programs, count, bytes);
-    for (int r = 0; r < CR_REGIONS; r++) sum += bytes[r];
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST) sum += bytes[r];
     return sum + cr_feed_need(device, bytes[CR_REGION_INPUT]);
+}
+
+size_t cr_memory_host_need(const struct cr_program *const *programs, int count) {
+    size_t most = 0;
+    for (int i = 0; i < count; i++) most = CR_MAX(most, programs[i]->region_bytes[CR_REGION_HOST]);
+    return most;
+}
+
+/* Page-locked on a device that works beside the host; one whose memory is the host's has no other. */
+static cr_status reserve_host(struct cr_memory *m) {
+    const struct cr_async *async = m->device->backend->async;
+    const size_t           bytes = m->bytes[CR_REGION_HOST];
+    if (!bytes) return CR_OK;
+    if (!async) return m->device->backend->reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
+    const cr_status status = async->host_reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
+    return status != CR_ERR_MEMORY ? status
+                                   : CR_FAIL(status, "the host has no %.0f MiB of page-locked memory for swapped tensors",
+                                             (double)bytes / (1 << 20));
+}
+
+static void release_host(struct cr_memory *m) {
+    const struct cr_async *async = m->device->backend->async;
+    if (!m->region[CR_REGION_HOST]) return;
+    if (async) async->host_release(m->device, m->region[CR_REGION_HOST]);
+    else m->device->backend->release(m->device, m->region[CR_REGION_HOST]);
 }
 
 cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_store *store,
@@ -79,7 +111,9 @@ cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, con
     struct cr_memory m      = {.device = device};
     cr_status        status = CR_OK;
     sum_up(store, programs, count, m.bytes);
-    for (int r = 0; r < CR_REGIONS; r++) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
+    CR_TRY_OUT(reserve_host(&m));
     CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], &m.ring));
     *memory = m;
     return CR_OK;
@@ -90,7 +124,8 @@ out:
 
 void cr_memory_close(struct cr_memory *memory) {
     cr_feed_close(memory->device, memory->ring);
+    release_host(memory);
     for (int r = 0; r < CR_REGIONS; r++)
-        if (memory->region[r]) memory->device->backend->release(memory->device, memory->region[r]);
+        if (r != CR_REGION_HOST && memory->region[r]) memory->device->backend->release(memory->device, memory->region[r]);
     *memory = (struct cr_memory){0};
 }

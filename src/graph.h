@@ -5,8 +5,8 @@
  *
  * Laws
  *   - Tensors are written by one op (single assignment), except STORE tensors, which ops may update in place.
- *   - `offset` is in bytes from the start of the tensor's region; STORE offsets are fixed when the tensor is made, POOL
- *     offsets by plan. Two tensors conflict exactly when region and [offset, offset + bytes) overlap.
+ *   - `offset` is in bytes from the start of the tensor's region; STORE, INPUT and HOST offsets are fixed when the tensor is
+ *     made, POOL offsets by plan. Two tensors conflict exactly when region and [offset, offset + bytes) overlap.
  *   - Building never returns an error code: out of memory is sticky in `failed`, a size beyond all reason in `too_large`
  *     too; wrong shapes are our mistake (assert).
  * Knows nothing of devices. */
@@ -115,6 +115,7 @@ enum cr_region {
     CR_REGION_STORE, /* persistent: parameters, gradients, optimizer state, running statistics, device-owned state */
     CR_REGION_POOL,  /* transient, planned */
     CR_REGION_INPUT, /* the batch: images, labels and in training boxes, written by exec before a run */
+    CR_REGION_HOST,  /* copies of transients in the host's memory, which the device's copies reach: see swap_out */
     CR_REGIONS
 };
 const char *cr_region_name(enum cr_region region);

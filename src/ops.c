@@ -236,6 +236,12 @@ static void infer_conv_grad(struct rule *r) {
     else set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coef ? 3 : 2, 1, 1, x->dim[3]);
 }
 
+/* ---- swap: the copy in the HOST region is made by the pass that swaps ---- */
+
+static void infer_swap_out(struct rule *r) { set_like(r, input(r, CR_IN_swap_out_x)); }
+static void infer_swap_in(struct rule *r) { set_like(r, input(r, CR_IN_swap_in_x)); }
+static void infer_sync(struct rule *r) { set(r, CR_U8, 1, 1, 1, 1); }
+
 /* ---- update ---- */
 
 static void infer_grad_check(struct rule *r) { set(r, wide(input(r, CR_IN_grad_check_grad)), 1, 1, 1, 2); }
@@ -266,7 +272,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
     n = cr_op_writes(op, ids);
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
-    *bytes = sum;
+    *bytes = op->kind == CR_OP_sync ? 0 : sum; /* it looks at no byte */
     switch (op->kind) {
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
@@ -278,6 +284,9 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_dense: *flops = conv_flops(p, op->out[CR_OUT_dense_y], op->in[CR_IN_dense_w]); break;
     case CR_OP_dense_dgrad: *flops = conv_flops(p, op->in[CR_IN_dense_dgrad_dy], op->in[CR_IN_dense_dgrad_w]); break;
     case CR_OP_dense_wgrad: *flops = conv_flops(p, op->in[CR_IN_dense_wgrad_dy], op->out[CR_OUT_dense_wgrad_dw]); break;
+    case CR_OP_swap_out:
+    case CR_OP_swap_in:
+    case CR_OP_sync: *flops = 0; break;
     default: /* pointwise: about two operations an element of the first operand */
         *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
     }

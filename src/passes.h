@@ -1,6 +1,6 @@
 /* passes.h: a program becomes a better program. One prototype a pass; between passes a law is checked.
  *
- * Order:  model emits forward -> grad -> (optim emits update) -> fold -> fuse -> hoist -> select -> recompute -> order -> plan
+ * Order:  model emits forward -> grad -> (optim emits update) -> fold -> fuse -> hoist -> select -> recompute, swap -> order -> plan
  *   fold    in programs without gradients: BN goes into the filters, and what follows it into the convolution
  *   hoist   in such programs: what depends on parameters only comes first, to be run once for many batches
  *   grad    appends the backward ops: each trainable parameter gets exactly one gradient writer
@@ -8,6 +8,7 @@
  *           tensor ids change (the program's own references, such as program.logits, are carried along)
  *   select  chooses a kernel row per op and makes its workspace a tensor
  *   recompute  where the pool has a limit: cheap tensors are dropped and made again
+ *   swap    the same: tensors wait in the host's memory for their next use
  *   order   adds the waits between lanes that every hazard needs
  *   plan    gives every POOL tensor an offset; sets region_bytes[POOL] (the peak) and bound_bytes
  * Proofs, which share no code with what they check: cr_program_check, cr_order_check, cr_plan_check.
@@ -21,6 +22,9 @@ struct cr_target {
     void  *self;
     size_t alignment;
     double bytes_per_s, flops_per_s; /* roofline cost */
+    /* Of swap_out and swap_in, both ways at once, and what one copy takes besides; 0: the device has no lanes for them. */
+    double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
+    double copy_alone; /* times as fast while none goes the other way, 1 to 2; 0: as 1 */
     /* Does a row exist for this op? NULL: everything is accepted. */
     bool (*accepts)(void *self, const struct cr_program *program, const struct cr_op *op);
     /* Best row for the op, and the workspace bytes it wants. NULL: row 0, no workspace. CR_ERR_DEVICE when there is none;
@@ -31,23 +35,48 @@ struct cr_target {
     cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
 };
 
-/* What computing tensors twice came to. */
+/* What keeping the limit came to. Bytes are those of the planned pool. */
 struct cr_fit_report {
-    size_t before, after; /* largest sum of live bytes */
-    int    repeated;      /* ops that run twice */
-    double seconds;       /* what they cost, by the target's costs */
+    size_t before, after;
+    int    repeated, swapped;       /* ops that run twice, tensors that wait in the host's memory */
+    size_t moved;                   /* bytes of those: as many go out and come back */
+    double seconds_before, seconds; /* of the program, predicted */
+    double stalled;                 /* of `seconds`, what compute waits for copies */
 };
 /* Everything after emission, in order, with its checks. `fuse`, `reuse`: from the config. `until` names the last pass to
  * run ("grad" ... "plan"); NULL: all. The program's name decides what is kept: see cr_pass_grad's caller in model.h. */
 struct cr_compile_options {
     bool        fuse, reuse;
-    size_t      pool_limit; /* bytes that the pool shall not pass, by computing tensors twice; 0: none. Who asks looks whether it did */
+    size_t      pool_limit; /* bytes that the pool shall not pass; 0: none. Who asks looks whether it does */
+    bool        recompute;  /* ways to keep it: tensors are computed twice ... */
+    enum cr_swap_use swap;  /* ... or wait in the host's memory: with AUTO where that is faster, else in any case, by the named choice */
     const char *until;
     struct cr_fit_report *report; /* of the limit; may be NULL */
 };
 CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options);
 /* Roofline time of an op on the target: the longer of moving its bytes and doing its arithmetic. For printing. */
 double cr_op_seconds(const struct cr_target *target, const struct cr_program *program, const struct cr_op *op);
+
+
+/* The program as its lanes would run it, by the waits that the ops carry (so: after order). */
+struct cr_op_time {
+    double start, end, stall; /* stall: from when its lane was free */
+};
+struct cr_simulated {
+    double total, stalled; /* stalled: of the compute lane */
+    double busy[CR_LANES];
+};
+/* seconds[ops]: what each op takes, by the target's costs, or the roofline; a copy, while none goes the other way. */
+CR_MUST cr_status cr_program_seconds(const struct cr_program *program, const struct cr_target *target, double *seconds);
+/* seconds[ops]: of copies, while none goes the other way; `beside`: their speed then, as a share (cr_copy_beside). */
+void              cr_program_simulate(const struct cr_program *program, const double *seconds, double beside, struct cr_op_time *time,
+                                      struct cr_simulated *out); /* time[ops] */
+/* Of a copy of `alone` seconds that begins at `begin`, when the other way is busy until `other`: its end. The copy that begins later bears
+ * what both lose, so that what is known of the earlier one stays. */
+double            cr_copy_end(double begin, double alone, double other, double beside);
+double            cr_copy_beside(const struct cr_target *target);
+double            cr_copy_seconds(const struct cr_target *target, enum cr_lane lane, size_t bytes); /* alone */
+CR_MUST cr_status cr_program_predict(const struct cr_program *program, const struct cr_target *target, struct cr_simulated *out);
 
 /* Appends the gradient of everything in the program that leads from a trainable parameter to the op `loss` (index).
  * accumulate: gradient writers add instead of assigning. weight: 1/accumulate. */
@@ -58,8 +87,36 @@ CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target);
 /* Computes tensors twice until no more than `limit` bytes are live at any op, or nothing is left to gain (after > limit then).
  * The program must be selected: repeated ops keep their row and way, so results are the same to the bit. */
+struct cr_recompute_report {
+    size_t before, after; /* largest sum of live bytes */
+    int    repeated;      /* ops that run twice */
+    double seconds;       /* what they cost, by the target's costs */
+};
 CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_target *target, size_t limit,
-                                    struct cr_fit_report *report);
+                                    struct cr_recompute_report *report);
+
+/* How swap chooses what to move. The paper's scores (Zhang et al. 2019) take candidates by idle time, idle time by size, or load above
+ * the limit while idle, static or anew after each choice; FIRST, ours, what is written first; BEST takes the plan with the least
+ * predicted time of these and more. ROUGH, for a quick look: the best of these five. */
+enum cr_swap_score { CR_SWAP_BEST, CR_SWAP_DOA, CR_SWAP_AOA, CR_SWAP_WDOA, CR_SWAP_SWDOA, CR_SWAP_FIRST, CR_SWAP_SCORES, CR_SWAP_ROUGH };
+const char *cr_swap_score_name(enum cr_swap_score score);
+struct cr_swap_report {
+    size_t before, after;           /* largest sum of live bytes */
+    int    tensors;
+    size_t bytes;                   /* of theirs: as many go out and come back */
+    double seconds, seconds_before; /* predicted: the program with and without */
+    double stalled;                 /* of `seconds`, what compute waits for copies */
+    enum cr_swap_score score;       /* whose choice it is */
+};
+/* Moves tensors to the HOST region until no more than `limit` bytes are live at any op, by simulated times, or nothing is left to gain
+ * (after > limit then). The program must be selected. Does nothing where the target has no lanes for copies. */
+CR_MUST cr_status cr_pass_swap(struct cr_program *program, const struct cr_target *target, size_t limit, enum cr_swap_score score,
+                               struct cr_swap_report *report);
+
+/* Rewrites a selected program so that its planned pool does not pass options->pool_limit: by computing twice, by swapping, by both in
+ * either order, whatever is predicted to take least. Where nothing keeps the limit: as little memory as was reached. */
+CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options,
+                              struct cr_fit_report *report);
 CR_MUST cr_status cr_pass_order(struct cr_program *program);
 /* reuse = false: every tensor gets memory of its own and nothing is taken over in place (the oracle of the planner). */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);

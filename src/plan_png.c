@@ -38,6 +38,7 @@ static const struct {
                               [CR_PLAN_GRADIENT]   = {{226, 130, 50}, "gradients"},
                               [CR_PLAN_STATISTICS] = {{80, 170, 90}, "statistics"},
                               [CR_PLAN_WORKSPACE]  = {{205, 70, 80}, "workspaces"},
+                              [CR_PLAN_SWAPPED]    = {{210, 190, 60}, "swapped"},
                               [CR_PLAN_KINDS]      = {{130, 100, 170}, "kept"}};
 
 static const struct colour ink = {40, 40, 40}, paper = {255, 255, 255}, nothing = {236, 236, 236};

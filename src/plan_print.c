@@ -1,13 +1,15 @@
 /* plan_print.c: see plan_print.h. */
 #include "plan_print.h"
 
+#include "passes/lanes.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 static const struct {
     char        letter;
     const char *name;
-} kinds[CR_PLAN_KINDS] = {{'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}};
+} kinds[CR_PLAN_KINDS] = {{'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}, {'o', "swapped"}};
 
 enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
@@ -21,6 +23,7 @@ struct life { /* of a chain of tensors that hand one storage on; only at the cha
 struct view {
     const struct cr_program *p;
     enum cr_plan_kind       *kind; /* by tensor */
+    struct cr_stay          *stay; /* by tensor: as it is planned, stretched where lanes run beside each other */
     struct life             *life; /* by tensor: its chain's when it is the first of it */
     size_t                  *load; /* by op: bytes alive */
     int                      fullest;
@@ -68,6 +71,12 @@ void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
             if (op->out[s] >= 0) out[op->out[s]] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;
         if (op->workspace >= 0) out[op->workspace] = CR_PLAN_WORKSPACE;
     }
+    for (int i = 0; i < p->ops; i++) { /* what goes to the host, and what comes back */
+        const struct cr_op *op = &p->op[i];
+        if (op->kind == CR_OP_swap_out) out[op->in[CR_IN_swap_out_x]] = CR_PLAN_SWAPPED;
+        if (op->kind == CR_OP_swap_in) out[op->out[CR_OUT_swap_in_y]] = CR_PLAN_SWAPPED;
+        if (op->kind == CR_OP_sync && op->out[CR_OUT_sync_token] >= 0) out[op->out[CR_OUT_sync_token]] = CR_PLAN_SWAPPED;
+    }
 }
 
 static void find_lives(struct view *v) {
@@ -76,9 +85,9 @@ static void find_lives(struct view *v) {
         const struct cr_tensor *x = &p->tensor[t];
         if (!is_alive(x)) continue;
         struct life *life = &v->life[chain_root(p, t)];
-        if (!life->used) *life = (struct life){x->first, x->last, true};
-        life->first = CR_MIN(life->first, x->first);
-        life->last  = CR_MAX(life->last, x->last);
+        if (!life->used) *life = (struct life){v->stay[t].lower, v->stay[t].upper - 1, true};
+        life->first = CR_MIN(life->first, v->stay[t].lower);
+        life->last  = CR_MAX(life->last, v->stay[t].upper - 1);
         v->sum += x->bytes;
     }
 }
@@ -93,6 +102,7 @@ static void find_load(struct view *v) {
 
 static void view_close(struct view *v) {
     cr_free(v->kind);
+    cr_free(v->stay);
     cr_free(v->life);
     cr_free(v->load);
 }
@@ -101,9 +111,10 @@ static bool view_open(struct view *v, const struct cr_program *p, struct cr_text
     bool small = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, in tests and while learning */
     *v         = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
     v->kind    = cr_alloc((size_t)p->tensors, sizeof *v->kind);
+    v->stay    = cr_alloc((size_t)p->tensors, sizeof *v->stay);
     v->life    = cr_alloc((size_t)p->tensors, sizeof *v->life);
     v->load    = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
-    if (!v->kind || !v->life || !v->load) {
+    if (!v->kind || !v->stay || !v->life || !v->load || cr_lanes_stays(p, v->stay) != CR_OK) {
         view_close(v);
         out->failed = true;
         return false;
@@ -132,6 +143,9 @@ static void print_regions(const struct view *v, struct cr_text *out) {
         if (bytes) cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_plane_name((enum cr_plane)k), in_units(v, (double)bytes));
     }
     cr_text_add(out, "\ninput  %10.2f %s\n", in_units(v, (double)p->region_bytes[CR_REGION_INPUT]), v->unit);
+    if (p->region_bytes[CR_REGION_HOST])
+        cr_text_add(out, "host   %10.2f %s  page-locked, for what is swapped\n", in_units(v, (double)p->region_bytes[CR_REGION_HOST]),
+                    v->unit);
 }
 
 /* The tensor that holds its storage at op `at`: in the op that hands over, the new owner. */
@@ -160,7 +174,8 @@ static void print_kinds(const struct view *v, struct cr_text *out) {
     }
     cr_text_add(out, "\n%-16s %8s %10s in all %10s at the fullest op\n", "kind", "tensors", v->unit, v->unit);
     for (int k = 0; k < CR_PLAN_KINDS; k++)
-        cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
+        if (k != CR_PLAN_SWAPPED || sum[k].tensors) /* few programs swap */
+            cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
                     in_units(v, sum[k].all), in_units(v, sum[k].fullest));
 }
 
@@ -270,7 +285,7 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
 }
 
 void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
-                        struct cr_text *out) {
+                        double plan_ms, size_t online_bytes, struct cr_text *out) {
     struct view v;
     if (!view_open(&v, p, out)) return;
     double bytes = 0, flops = 0;
@@ -292,8 +307,9 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
                 config->train.fuse ? "true" : "false", config->memory.reuse ? "true" : "false", p->ops, p->tensors);
     cr_text_add(out, ", \"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu",
                 p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
-    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"fullest_op\": %d",
-                p->store ? cr_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT], v.fullest);
-    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f}\n", flops, bytes);
+    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"fullest_op\": %d",
+                p->store ? cr_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT], p->region_bytes[CR_REGION_HOST], v.fullest);
+    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes, plan_ms,
+                online_bytes);
     view_close(&v);
 }

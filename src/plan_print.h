@@ -8,9 +8,9 @@
 #ifndef CR_PLAN_PRINT_H
 #define CR_PLAN_PRINT_H
 
-#include "graph.h"
+#include "passes.h"
 
-enum cr_plan_kind { CR_PLAN_ACTIVATION, CR_PLAN_GRADIENT, CR_PLAN_STATISTICS, CR_PLAN_WORKSPACE, CR_PLAN_KINDS };
+enum cr_plan_kind { CR_PLAN_ACTIVATION, CR_PLAN_GRADIENT, CR_PLAN_STATISTICS, CR_PLAN_WORKSPACE, CR_PLAN_SWAPPED, CR_PLAN_KINDS };
 
 /* What each tensor of the program is; `out` has room for one a tensor. */
 void cr_plan_kinds(const struct cr_program *program, enum cr_plan_kind *out);
@@ -20,8 +20,12 @@ void cr_plan_print_summary(const struct cr_program *program, struct cr_text *out
 /* CSV "id,lower,upper,size,offset", a line a life: tensors that take over each other's storage in place are one life,
  * named by the id of the first; lower and upper are op indices, half open; sizes and offsets in bytes. */
 void cr_plan_print_csv(const struct cr_program *program, struct cr_text *out);
-/* One JSON object on one line. `device`: its description. `batch`: pictures a run of the program. */
+/* A line for each large transient: where it lives while nothing uses it (on the device, computed twice, swapped), and why: how long it is
+ * idle, what copies out and back would take, what making it takes. Of a program that is planned. */
+CR_MUST cr_status cr_plan_print_lives(const struct cr_program *program, const struct cr_target *target, struct cr_text *out);
+/* One JSON object on one line. `device`: its description. `batch`: pictures a run of the program. `plan_ms`: how long the planner took;
+ * `online_bytes`: what a best-fit pool would need that does not know the future. */
 void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config, const char *device,
-                        int64_t batch, struct cr_text *out);
+                        int64_t batch, double plan_ms, size_t online_bytes, struct cr_text *out);
 
 #endif

@@ -118,14 +118,20 @@ static void timing_close(struct timing *t) {
     cr_free(t->seconds);
 }
 
-static void take_over(const struct timing *t, struct cr_profile *out) {
+/* A copy to the host or back is bounded by the way there, not by the device's memory. */
+static double roof_of(const struct timing *t, const struct cr_op *op, double bytes, double flops) {
     const struct cr_device_caps *caps = &t->device->caps;
+    if (op->kind == CR_OP_swap_out) return caps->to_host_bytes_per_s > 0 ? bytes / 2 / caps->to_host_bytes_per_s : 0;
+    if (op->kind == CR_OP_swap_in) return caps->to_device_bytes_per_s > 0 ? bytes / 2 / caps->to_device_bytes_per_s : 0;
+    return CR_MAX(bytes / caps->bytes_per_s, flops / cr_device_flops(t->device, t->device->rows[op->row]->math));
+}
+
+static void take_over(const struct timing *t, struct cr_profile *out) {
     for (int i = 0; i < t->ops; i++) {
         struct cr_op_profile *o = &out->op[i];
         *o = (struct cr_op_profile){.op = i, .seconds = CR_MAX(median(seconds_of(t, i, 0), t->passes) - t->mark_s, 0)};
         cr_op_cost(out->program, &out->program->op[i], &o->bytes, &o->flops);
-        const struct cr_kernel *row = t->device->rows[out->program->op[i].row];
-        o->roof_s = CR_MAX(o->bytes / caps->bytes_per_s, o->flops / cr_device_flops(t->device, row->math));
+        o->roof_s = roof_of(t, &out->program->op[i], o->bytes, o->flops);
         out->sum_s += o->seconds;
     }
     out->mark_s  = t->mark_s;

@@ -41,7 +41,7 @@ const char *cr_lane_name(enum cr_lane lane) {
 }
 
 const char *cr_region_name(enum cr_region region) {
-    static const char *const names[CR_REGIONS] = {"store", "pool", "input"};
+    static const char *const names[CR_REGIONS] = {"store", "pool", "input", "host"};
     return names[region];
 }
 
@@ -101,7 +101,7 @@ int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, e
     *t = (struct cr_tensor){.name = copy_name(p, name), .dtype = dtype, .region = region, .dim = {d0, d1, d2, d3}, .first = -1,
                             .last = -1, .alias = CR_NONE};
     t->bytes = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
-    if (region == CR_REGION_INPUT) {
+    if (region == CR_REGION_INPUT || region == CR_REGION_HOST) {
         t->offset = p->region_bytes[region];
         p->region_bytes[region] += (t->bytes + 255) / 256 * 256;
     }

@@ -122,19 +122,23 @@ static cr_status check_slots(const struct cr_program *p, int index) {
     return CR_OK;
 }
 
-/* POOL tensors: one writer, before every reader. `written` is a flag a tensor. */
+/* POOL and HOST tensors: one writer, before every reader. `written` is a flag a tensor. */
+static bool flows(const struct cr_program *p, int id) {
+    return id >= 0 && (p->tensor[id].region == CR_REGION_POOL || p->tensor[id].region == CR_REGION_HOST);
+}
+
 static cr_status check_flow(const struct cr_program *p, int index, bool *written) {
     const struct cr_op      *op   = &p->op[index];
     const struct cr_op_info *info = cr_op_info(op->kind);
     for (int s = 0; s < info->ins; s++) {
         int id = op->in[s];
-        if (id >= 0 && p->tensor[id].region == CR_REGION_POOL && !written[id])
+        if (flows(p, id) && !written[id])
             return CR_FAIL(CR_ERR_DEVICE, "program %s: op %d (%s) reads %s before anything wrote it", p->name, index, info->name,
                            p->tensor[id].name);
     }
     for (int s = 0; s < info->outs; s++) {
         int id = op->out[s];
-        if (id < 0 || p->tensor[id].region != CR_REGION_POOL) continue;
+        if (!flows(p, id)) continue;
         bool updated_in_place = false; /* metrics: the same tensor is read and written */
         for (int k = 0; k < info->ins; k++) updated_in_place |= op->in[k] == id;
         if (written[id] && !updated_in_place)

@@ -26,76 +26,84 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
 
 /* ---- programs ---- */
 
-/* What [memory] limit leaves for the pool of a program that is not planned yet. */
-static size_t limit_of_pool(const struct cr_session *s, const struct cr_program *p) {
-    const struct cr_program *all[] = {p};
-    const size_t             rest  = cr_memory_need(s->device, &s->model.store, all, 1);
-    return s->limit > rest ? s->limit - rest : 1;
-}
-
-static void find_limit(struct cr_session *s) {
-    const char *limit = s->config->memory.limit;
-    s->limit          = 0;
-    if (strcmp(limit, "auto") == 0) s->limit = s->device->backend->memory_free(s->device);
-    else if (*limit) CR_ASSERT(cr_bytes_parse(limit, &s->limit)); /* config_check.c has looked at it */
-}
-
-static cr_status compile(struct cr_session *s, enum cr_program_kind kind, int64_t batch, struct cr_program *out) {
-    const struct cr_config *c      = s->config;
-    struct cr_target        target = cr_session_target(s);
-    struct cr_fit_report    fit = {0};
-    struct cr_compile_options options = {.fuse = c->train.fuse, .reuse = c->memory.reuse, .report = &fit};
-    CR_TRY(cr_model_program(&s->model, c, kind, batch, out));
-    if (s->limit) options.pool_limit = limit_of_pool(s, out);
-    cr_status status = cr_compile(out, &target, &options);
-    if (status != CR_OK) cr_program_free(out);
-    if (fit.repeated > s->fit.repeated) s->fit = fit;
-    return status;
-}
-
 static cr_status compile_train(struct cr_session *s) {
     const enum cr_program_kind whole[] = {CR_PROGRAM_STEP};
     const enum cr_program_kind parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
     bool                       split   = s->config->train.accumulate > 1;
     const enum cr_program_kind *kinds  = split ? parts : whole;
     int                        count   = split ? 3 : 1;
-    for (; s->trains < count; s->trains++) CR_TRY(compile(s, kinds[s->trains], s->batch, &s->train[s->trains]));
+    for (; s->trains < count; s->trains++)
+        CR_TRY(cr_session_compile(s, kinds[s->trains], s->batch, NULL, &s->train[s->trains]));
     return CR_OK;
 }
 
-static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
+static int all_programs(const struct cr_session *s, const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1]) {
+    int count = 0;
+    for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
+    if (s->has_eval) all[count++] = &s->eval;
+    return count;
+}
 
-/* `lacks`: bytes short of what is needed; 0: unknown. */
-static cr_status say_what_is_needed(const struct cr_session *s, const struct cr_program *const *all, int count, size_t lacks) {
-    size_t pool = 0, store = cr_store_bytes(&s->model.store), need = cr_memory_need(s->device, &s->model.store, all, count);
-    char   missing[64] = "";
-    for (int i = 0; i < count; i++) pool = CR_MAX(pool, all[i]->region_bytes[CR_REGION_POOL]);
-    if (lacks) snprintf(missing, sizeof missing, ", %.0f MiB more than there are", mib(lacks));
-    return CR_FAIL(CR_ERR_MEMORY,
-                   "out of memory on %s: the network needs %.0f MiB%s (parameters and state %.0f, activations %.0f, pictures %.0f) "
-                   "with train.batch = %lld and %d pixels a side: lower train.batch (and train.eval_batch), or "
-                   "data.image_size (and data.eval_crop)%s",
-                   s->device->backend->name, mib(need), missing, mib(store), mib(pool), mib(need - store - pool),
-                   (long long)(s->trains ? s->batch : s->eval_batch), s->trains ? s->prepare_train.size : s->prepare_eval.size,
-                   s->device->caps.half && s->model.real == CR_F32 ? ", or set train.precision = fp16" : "");
+static void free_programs(struct cr_session *s) {
+    for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
+    if (s->has_eval) cr_program_free(&s->eval);
+    s->trains   = 0;
+    s->has_eval = false;
+}
+
+/* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants it. */
+static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
+    const struct cr_program *all[] = {&s->eval};
+    const int64_t            wanted = s->eval_batch;
+    for (;; s->eval_batch /= 2) {
+        CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->eval_batch, NULL, &s->eval));
+        if (!s->limit || !may_shrink || s->eval_batch < 2 || cr_memory_need(s->device, &s->model.store, all, 1) <= s->limit) break;
+        cr_program_free(&s->eval);
+    }
+    s->has_eval = true;
+    if (s->eval_batch < wanted) cr_log(CR_LOG_INFO, "memory  evaluation in batches of %lld: more does not fit", (long long)s->eval_batch);
+    return CR_OK;
+}
+
+static cr_status compile_programs(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_config *c = s->config;
+    s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
+    if (o->train) CR_TRY(compile_train(s));
+    return o->eval ? compile_eval(s, !o->eval_batch && !c->train.eval_batch) : CR_OK;
+}
+
+/* With train.batch = auto the batch that was found is tried in earnest, by kernels as they are chosen for it. */
+static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const bool               found = !s->batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
+    if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
+    for (;;) {
+        CR_TRY(compile_programs(s, o));
+        const int count = all_programs(s, all);
+        if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count))) return CR_OK;
+        cr_log(CR_LOG_INFO, "batch   a little too large with the kernels chosen: %lld pictures", (long long)s->batch);
+        free_programs(s);
+        s->fit = (struct cr_fit_report){0};
+    }
+}
+
+static void say_fit(const struct cr_session *s) {
+    struct cr_text text = {0};
+    cr_session_fit_text(s, &text);
+    if (text.data && !text.failed) cr_log(CR_LOG_INFO, "memory  %s", text.data);
+    cr_text_free(&text);
 }
 
 static cr_status bind_programs(struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
-    int                      count = 0;
-    for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
-    if (s->has_eval) all[count++] = &s->eval;
+    const int                count = all_programs(s, all);
     /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count), left = s->device->backend->memory_free(s->device);
-    if (s->limit && need > s->limit)
-        return cr_config_fail(s->config, "memory.limit", "the run needs %.0f MiB, %.0f more than that, with all recomputing that helps: "
-                              "raise it, or lower train.batch (and train.eval_batch) or data.image_size", mib(need), mib(need - s->limit));
-    if (s->fit.repeated)
-        cr_log(CR_LOG_INFO, "memory  %d ops run twice: activations %.0f MiB instead of %.0f, about %.2f ms a step more", s->fit.repeated,
-               mib(s->fit.after), mib(s->fit.before), s->fit.seconds * 1e3);
-    if (left && need > left) return say_what_is_needed(s, all, count, need - left);
+    if (s->limit && need > s->limit) return cr_session_limit_missed(s, need);
+    say_fit(s);
+    if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
-    if (status == CR_ERR_MEMORY) return say_what_is_needed(s, all, count, 0);
+    if (status == CR_ERR_MEMORY && !s->fit.swapped) return cr_session_lacks_memory(s, all, count, 0); /* else the host's memory may lack: it says so */
     CR_TRY(status);
     for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
     if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
@@ -151,14 +159,9 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     cr_model_set_real(&s->model, real);
     say_what_is_idle(s, o->train);
     s->batch      = o->batch ? o->batch : c->train.batch;
-    s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
     CR_TRY(cr_session_costs(s, o));
-    find_limit(s);
-    if (o->train) CR_TRY(compile_train(s));
-    if (o->eval) {
-        CR_TRY(compile(s, CR_PROGRAM_EVAL, s->eval_batch, &s->eval));
-        s->has_eval = true;
-    }
+    cr_session_limit(s);
+    CR_TRY(compile_all(s, o));
     if (s->costs) cr_costs_rest(s->costs);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
@@ -178,8 +181,7 @@ void cr_session_close(struct cr_session *s) {
     for (int i = 0; i < CR_SESSION_TRAIN_MAX; i++) cr_exec_close(s->train_exec[i]);
     cr_exec_close(s->eval_exec);
     if (s->memory.device) cr_memory_close(&s->memory);
-    for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
-    if (s->has_eval) cr_program_free(&s->eval);
+    free_programs(s);
     cr_model_close(&s->model);
     cr_costs_close(s->costs);
     cr_device_close(s->device);

@@ -19,6 +19,7 @@ struct cr_session_options {
     bool    execute;    /* open the device's memory and bind; false: compile only (cresnet plan) */
     bool    ref_only;   /* CPU: only ref rows */
     int64_t batch;      /* training batch; 0: [train] batch */
+    int64_t batch_max;  /* of a batch that is found; 0: as many as fit */
     int64_t eval_batch; /* 0: [train] eval_batch, or batch */
     int     classes;    /* of the data set; 0: find out with cr_session_classes */
     const char *costs_from; /* step folder of a run that goes on: its kernels are chosen again; NULL: none */
@@ -50,7 +51,7 @@ struct cr_session {
     struct cr_exec         *eval_exec;
     int64_t                 batch, eval_batch;
     size_t                  limit;      /* [memory] limit in bytes; 0: none */
-    struct cr_fit_report    fit;        /* of the training program under that limit */
+    struct cr_fit_report    fit;        /* of the fullest program under that limit */
     struct cr_session_times times;
 };
 
@@ -61,6 +62,19 @@ CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_onl
 CR_MUST cr_status cr_session_costs(struct cr_session *session, const struct cr_session_options *options);
 /* What that session's programs are compiled for: the device, with costs from the table when there is one. */
 struct cr_target  cr_session_target(struct cr_session *session);
+/* session_memory.c: s->limit from [memory] limit. */
+void              cr_session_limit(struct cr_session *session);
+/* A program of this session, its pool below the limit if that can be; how, gets into session->fit. `until` as in cr_compile. */
+CR_MUST cr_status cr_session_compile(struct cr_session *session, enum cr_program_kind kind, int64_t batch, const char *until,
+                                     struct cr_program *out);
+/* The largest batch, at most `most` (0: any), that fits the limit (or what is free) at [train] batch_slowdown, into session->batch. */
+CR_MUST cr_status cr_session_find_batch(struct cr_session *session, int64_t most);
+/* With programs compiled for a batch that was found: is it too large after all? Then session->batch is lowered. */
+bool              cr_session_smaller_batch(struct cr_session *session, size_t need);
+/* How the limit is kept, "" when it needs nothing; the errors when it cannot be, and when memory is not there (lacks: bytes, 0: unknown). */
+void              cr_session_fit_text(const struct cr_session *session, struct cr_text *out);
+cr_status         cr_session_limit_missed(const struct cr_session *session, size_t need);
+cr_status         cr_session_lacks_memory(const struct cr_session *session, const struct cr_program *const *programs, int count, size_t lacks);
 /* Number of classes without opening the data set where possible: model.classes, the kind's own number, the folder's. */
 CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classes);
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,

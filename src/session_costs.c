@@ -48,5 +48,7 @@ cr_status cr_session_costs(struct cr_session *s, const struct cr_session_options
 }
 
 struct cr_target cr_session_target(struct cr_session *s) {
-    return s->costs ? cr_costs_target(s->costs) : cr_device_target(s->device);
+    struct cr_target t = s->costs ? cr_costs_target(s->costs) : cr_device_target(s->device);
+    if (s->model.real == CR_F32) t.flops_per_s = cr_device_flops(s->device, s->device->options.tf32 ? CR_MATH_TF32 : CR_MATH_F32);
+    return t;
 }

@@ -202,8 +202,10 @@ static cr_status start_values(struct cr_run *run, bool force) {
 
 static cr_status open_session(struct cr_run *run, bool force) {
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true,
+                                               .batch_max = cr_dataset_count(run->train) / run->config.train.accumulate,
                                                .classes = cr_dataset_classes(run->train), .costs_from = run->from, .costs_anew = force};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
+    run->config.train.batch = run->session.batch; /* auto is a number now, and the checkpoint's config says which */
     CR_TRY(start_values(run, force));
     CR_TRY(open_loader(run));
     run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;

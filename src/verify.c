@@ -171,7 +171,7 @@ void cr_verify_truth_free(struct cr_verify_truth *truth) {
 
 static cr_status truth_alloc(const struct twin *t, struct cr_verify_truth *truth) {
     for (int s = 0; s < cr_op_info(t->op.kind)->outs; s++) {
-        if (!t->out[s]) continue;
+        if (!t->out[s] || cr_verify_rule(t->op.kind)->hollow) continue;
         truth->elems[s] = cr_tensor_elems(&t->tensor[t->op.out[s]]);
         CR_ALLOC(truth->want[s], (size_t)truth->elems[s]);
         CR_ALLOC(truth->scale[s], (size_t)truth->elems[s]);
@@ -261,7 +261,7 @@ static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_
     if (truth->exact) return CR_OK;
     if (rule->magnitude) CR_TRY(truth_scale_by_magnitudes(t, rule, truth));
     twin_load(t, NULL, 'k');
-    struct cr_verify_values v = {.program = &t->program, .original = t->original, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)->sum};
+    struct cr_verify_values v = {.program = &t->program, .original = t->original, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)->sum, .liberties = truth->liberties};
     v.want = (const double *const *)truth->want;
     for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
     truth->spreads = rule->pads && !inputs_are_finite(t);
@@ -283,7 +283,7 @@ cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *p
                                enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
                                struct cr_verify_truth *out) {
     struct twin            t     = {0};
-    struct cr_verify_truth truth = {.program = program, .op = op, .math = math, .peak = 1};
+    struct cr_verify_truth truth = {.program = program, .op = op, .math = math, .liberties = io->liberties, .peak = 1};
     cr_status              status;
     CR_TRY_OUT(twin_open(&t, cpu, program, op, step, io));
     CR_TRY_OUT(truth_fill(&t, math, &truth));
@@ -294,12 +294,23 @@ out:
     return status;
 }
 
-bool cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math) {
-    if (!truth->op) return false;
+/* Those that change the bounds of this op. */
+static unsigned liberties_that_count(const struct cr_op *op, unsigned liberties) {
+    const bool forward = op->kind == CR_OP_conv, backward = op->kind == CR_OP_conv_dgrad;
+    unsigned   kinds   = 0;
+    if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_LIBERTY_HALF_BIAS;
+    if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0)) kinds |= CR_LIBERTY_ROUNDS_SUM;
+    if (backward && op->in[CR_IN_conv_dgrad_bn_x] >= 0) kinds |= CR_LIBERTY_ZERO_PASSES;
+    return liberties & kinds;
+}
+
+bool cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math, unsigned liberties) {
+    if (!truth->op || liberties_that_count(truth->op, truth->liberties) != liberties_that_count(truth->op, liberties)) return false;
     const struct cr_verify_unit *a = cr_verify_unit(math), *b = cr_verify_unit(truth->math);
     const bool                   by_unit = cr_verify_rule(truth->op->kind)->by_unit || cr_verify_finishes(truth->op);
     if (by_unit && (a->sum != b->sum || a->operand != b->operand || a->drift != b->drift)) return false;
-    truth->math = math;
+    truth->math      = math;
+    truth->liberties = liberties;
     return true;
 }
 
@@ -322,7 +333,7 @@ struct judging {
     int                           slot;
     enum cr_dtype                 dtype, result; /* of the tensor; what a sum may pass through: a type of 16 bits, or F64 */
     double                        by_scale, by_want, by_noise, by_pull, tiny, limit;
-    bool                          rounds_twice;
+    bool                          rounds_twice, drops_nan;
 };
 
 static struct judging judging_of(const struct cr_verify_truth *truth, int slot) {
@@ -348,6 +359,7 @@ static struct judging judging_of(const struct cr_verify_truth *truth, int slot) 
         .limit    = is_f64 ? DBL_MAX : (double)FLT_MAX,
         /* from double to 16 bits by way of f32: cr_number_store */
         .rounds_twice = is_f64 && (dtype == CR_F16 || dtype == CR_BF16),
+        .drops_nan    = (truth->liberties & CR_LIBERTY_NAN_IS_ZERO) && truth->op->kind == CR_OP_conv && truth->op->attr.conv.relu,
     };
 }
 
@@ -380,6 +392,7 @@ static struct judged judge(const struct judging *g, int64_t i, double got) {
     struct judged j    = {0};
     if (got == want || (isnan(got) && isnan(want)) || g->truth->scale[g->slot][i] == CR_VERIFY_UNUSED) return j;
     if (isnan(got) && g->truth->spreads) return j;
+    if (got == 0 && g->drops_nan && (isnan(want) || g->truth->spreads)) return j; /* a NaN was there */
     if (g->truth->bits[g->slot]) {
         const unsigned either = (unsigned)g->truth->slack[g->slot][i];
         j.ratio = ((unsigned)got ^ (unsigned)want) & ~either ? INFINITY : 0;

@@ -21,6 +21,7 @@
  *     it is rounded to; grad_check's norm is not compared when its flag is up (it is not used then); where an operand of a
  *     convolution is not finite, NaN may stand anywhere (matrix units multiply the zeros of the padding with it), but what
  *     the reference has as not finite must not look finite.
+ *   - What a row has declared as a liberty (backend.h) is not held against it, element by element, and nothing else is.
  *   - Nothing here knows which backend is judged: outputs come as host memory in the tensors' types. */
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H
@@ -45,6 +46,7 @@ struct cr_verify_result {
 struct cr_verify_io {
     const void *in[CR_OP_IN_MAX];
     const void *before[CR_OP_OUT_MAX];
+    unsigned    liberties; /* of the row to be judged */
 };
 bool cr_verify_accumulates(const struct cr_op *op, int out_slot);
 
@@ -53,6 +55,7 @@ struct cr_verify_truth {
     const struct cr_program *program;
     const struct cr_op      *op;
     enum cr_math             math;
+    unsigned                 liberties;
     int64_t                  elems[CR_OP_OUT_MAX];  /* 0: slot absent */
     double                  *want[CR_OP_OUT_MAX];   /* [elems] */
     double                  *scale[CR_OP_OUT_MAX];  /* [elems]: A */
@@ -73,8 +76,8 @@ struct cr_verify_truth {
 CR_MUST cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
                                        enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
                                        struct cr_verify_truth *out);
-/* Makes a truth that was made for another math good for this one. false: it must be made anew. */
-bool              cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math);
+/* Makes a truth that was made for another row good for one of this math and with these liberties. false: it must be made anew. */
+bool              cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math, unsigned liberties);
 void              cr_verify_truth_free(struct cr_verify_truth *truth);
 /* Judges outputs `got[slot]` (host, in the tensors' types). */
 void cr_verify_compare(const struct cr_verify_truth *truth, const void *const got[], struct cr_verify_result *out);
@@ -111,6 +114,7 @@ struct cr_verify_values {
     const void                 *in[CR_OP_IN_MAX];
     const double *const        *want;
     double                      u;
+    unsigned                    liberties;
 };
 /* Operands of one run of the reference, before it: a fused op's hook makes of them what its plain op would have met, and
  * takes the slots away that are done with. Each pass starts from the op and its inputs as they are. */
@@ -134,6 +138,7 @@ struct cr_verify_rule {
     bool products; /* sums of products, as matrix units and libraries compute them */
     bool pads;     /* ... over a padded image */
     bool by_unit;  /* A depends on the math */
+    bool hollow;   /* outputs have no value: there is nothing to compare */
     /* Inputs of the run on magnitudes, a letter a slot: 'k' kept, 'a' absolute, 'n' minus absolute, 's' (mean, rstd) as
      * (-|mean|, |rstd|). NULL: `closed` fills A. `before` is the letter of accumulated outputs. A is |output|. */
     const char *magnitude;
@@ -174,7 +179,7 @@ struct cr_verify_gates {
     const double  *x, *act, *saved, *gamma, *beta, *y;
     const uint8_t *bits;
     int64_t        C;
-    bool           is_f64;
+    bool           is_f64, zero_passes; /* CR_LIBERTY_ZERO_PASSES */
 };
 /* Slots of the op; y and act may be CR_NONE, or not used. */
 struct cr_verify_gates cr_verify_gates_of(const struct cr_verify_values *v, int x, int y, int act);

@@ -175,6 +175,9 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_sgd]               = {.magnitude = "aaakk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
     [CR_OP_cast]              = {.exact = true, .rounds = true},
     [CR_OP_zero]              = {.exact = true},
+    [CR_OP_swap_out]          = {.exact = true},
+    [CR_OP_swap_in]           = {.exact = true},
+    [CR_OP_sync]              = {.exact = true, .hollow = true},
 };
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {

@@ -10,6 +10,7 @@ static bool                    is_float(double x) { return (double)(float)x == x
 struct cr_verify_gates cr_verify_gates_of(const struct cr_verify_values *v, int x, int y, int act) {
     struct cr_verify_gates g = {.slot = x, .x = v->in[x], .C = tensor_of(v->original, v->op->in[x])->dim[3],
                       .is_f64 = tensor_of(v->original, v->op->in[x])->dtype == CR_F64};
+    g.zero_passes = (v->liberties & CR_LIBERTY_ZERO_PASSES) != 0;
     if (act >= 0 && v->op->in[act] >= 0) g.act = v->in[act];
     if (y < 0 || v->op->in[y] < 0) return g;
     if (tensor_of(v->original, v->op->in[y])->dtype == CR_U8) g.bits = v->in[y];
@@ -29,6 +30,7 @@ static enum cr_verify_gate bn_gate(const struct cr_verify_gates *g, int64_t i, i
     const bool   exact = is_float(d) && is_float(d * rstd) && is_float(d * rstd * g->gamma[c]) && is_float(pre) && is_float(scale) &&
                        is_float(d * scale) && is_float(mean * scale) && is_float(bias) && is_float(g->x[i] * scale);
     const double size = (fabs(g->x[i]) + fabs(mean)) * fabs(scale) + fabs(g->beta[c]);
+    if (g->zero_passes && !(fabs(pre) > 0)) return CR_VERIFY_UNSURE;
     return sign(pre, g->is_f64 || exact ? 0 : 2 * CR_VERIFY_AFFINE * size + (double)FLT_MIN);
 }
 
@@ -57,18 +59,32 @@ cr_status cr_verify_close_gates(const struct cr_verify_gates *g, struct cr_verif
 
 /* ---- BN gradients: g is dy, or what a pooling hands back, where the gate is open ---- */
 
-/* Magnitudes of g before the gate. */
-static cr_status pool_magnitudes(const struct cr_verify_values *v, int dy, int index, int x, double **out) {
+/* What a pooling hands back, before the gate: magnitudes, and what is lost where several windows meet and g is rounded to the
+ * program's type after each, as maxpool_grad's output would be. */
+struct pooled {
+    double *g, *rounding;
+};
+
+static void pooled_free(struct pooled *p) {
+    cr_free(p->g);
+    cr_free(p->rounding);
+}
+
+static cr_status pooled_make(const struct cr_verify_values *v, int dy, int index, int x, struct pooled *out) {
     const struct cr_conv_attr *a  = &v->op->attr.conv;
     const struct cr_tensor    *tx = tensor_of(v->original, v->op->in[x]), *ty = tensor_of(v->original, v->op->in[dy]);
     const int64_t              C = tx->dim[3], P = ty->dim[1], Q = ty->dim[2], n = cr_tensor_elems(ty);
     const double              *d   = v->in[dy];
     const uint8_t             *tap = v->in[index];
-    CR_ALLOC(*out, (size_t)cr_tensor_elems(tx));
+    CR_ALLOC(out->g, (size_t)cr_tensor_elems(tx));
+    CR_ALLOC(out->rounding, (size_t)cr_tensor_elems(tx));
     for (int64_t i = 0; i < n; i++) {
         const int64_t h = i / C / Q % P * a->stride - a->pad + tap[i] / a->window, w = i / C % Q * a->stride - a->pad + tap[i] % a->window;
         if (h < 0 || h >= tx->dim[1] || w < 0 || w >= tx->dim[2]) continue;
-        (*out)[((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C] += fabs(d[i]);
+        const int64_t at = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
+        const bool    meets = out->g[at] > 0;
+        out->g[at] += fabs(d[i]);
+        if (meets && ty->dtype != CR_F64) out->rounding[at] += cr_verify_half_ulp(ty->dtype, out->g[at]);
     }
     return CR_OK;
 }
@@ -123,23 +139,32 @@ cr_status cr_verify_behind_bn_grad_apply(const struct cr_verify_values *v, struc
 
 cr_status cr_verify_behind_pool_bn_grad_stats(const struct cr_verify_values *v, struct cr_verify_truth *t) {
     const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_pool_bn_grad_stats_x, CR_NONE, CR_IN_pool_bn_grad_stats_act);
-    double                      *G = NULL;
+    struct pooled                p = {0};
     cr_status                    status;
-    CR_TRY_OUT(pool_magnitudes(v, CR_IN_pool_bn_grad_stats_dy, CR_IN_pool_bn_grad_stats_index, CR_IN_pool_bn_grad_stats_x, &G));
-    CR_TRY_OUT(grad_sums(v, t, &g, G, v->in[CR_IN_pool_bn_grad_stats_saved]));
+    CR_TRY_OUT(pooled_make(v, CR_IN_pool_bn_grad_stats_dy, CR_IN_pool_bn_grad_stats_index, CR_IN_pool_bn_grad_stats_x, &p));
+    CR_TRY_OUT(grad_sums(v, t, &g, p.g, v->in[CR_IN_pool_bn_grad_stats_saved]));
+    const int64_t n = cr_tensor_elems(tensor_of(v->original, v->op->in[g.slot]));
+    for (int64_t i = 0; i < n; i++) /* a row may go by windows, and not meet a pixel that no window chose */
+        if (p.g[i] == 0 && !isfinite(g.x[i])) t->scale[0][g.C + i % g.C] = CR_VERIFY_UNUSED;
 out:
-    cr_free(G);
+    pooled_free(&p);
     return status;
 }
 
 cr_status cr_verify_behind_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *t) {
     const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_pool_bn_grad_apply_x, CR_NONE, CR_IN_pool_bn_grad_apply_act);
-    double                      *G = NULL;
+    struct pooled                p = {0};
     cr_status                    status;
-    CR_TRY_OUT(pool_magnitudes(v, CR_IN_pool_bn_grad_apply_dy, CR_IN_pool_bn_grad_apply_index, CR_IN_pool_bn_grad_apply_x, &G));
-    CR_TRY_OUT(grad_apply(v, t, &g, G, v->in[CR_IN_pool_bn_grad_apply_coef]));
+    CR_TRY_OUT(pooled_make(v, CR_IN_pool_bn_grad_apply_dy, CR_IN_pool_bn_grad_apply_index, CR_IN_pool_bn_grad_apply_x, &p));
+    CR_TRY_OUT(grad_apply(v, t, &g, p.g, v->in[CR_IN_pool_bn_grad_apply_coef]));
+    const double        *coef  = v->in[CR_IN_pool_bn_grad_apply_coef];
+    const enum cr_dtype  dtype = tensor_of(v->original, v->op->in[CR_IN_pool_bn_grad_apply_dy])->dtype;
+    for (int64_t i = 0; i < t->elems[0]; i++) {
+        t->slack[0][i] += or_zero(fabs(coef[i % g.C]) * p.rounding[i]);
+        if (p.rounding[i] > 0 && p.g[i] + p.rounding[i] >= cr_verify_largest(dtype)) t->scale[0][i] = CR_VERIFY_UNUSED;
+    }
 out:
-    cr_free(G);
+    pooled_free(&p);
     return status;
 }
 

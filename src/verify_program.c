@@ -52,7 +52,7 @@ static cr_status check_op(struct cr_device *cpu, struct cr_device *device, struc
     const struct cr_op     *op  = &program->op[index];
     const struct cr_kernel *row = device->rows[op->row];
     struct copies           c   = {0};
-    struct cr_verify_io     io  = {0};
+    struct cr_verify_io     io  = {.liberties = row->liberties};
     struct cr_verify_result r   = {0};
     cr_status               status;
     CR_TRY_OUT(fetch_before(exec, program, op, &c));

@@ -37,7 +37,7 @@ static void sums_add(const struct sums *q, const struct cr_verify_truth *t, enum
         const double mean = q->saved[c], rstd = q->saved[C + c], xhat = (q->x[i] - mean) * rstd;
         sum_add(&s[1], v * xhat, fabs(v) * (fabs(q->x[i]) + fabs(mean)) * fabs(rstd), xhat, A, slack, half_ulp);
         s[1].rounded += r * xhat;
-        s[1].unused = s[1].unused || (v == 0 && !isfinite(xhat)); /* a closed gate may hide what is not a number, or not */
+        s[1].unused = s[1].unused || ((v == 0 || slack > 0) && !isfinite(xhat)); /* a gate may hide what is not a number, or not */
     } else {
         sum_add(&s[1], v * v, v * v, 2 * fabs(v) + slack, A, slack, half_ulp);
         s[1].rounded += r * r;
@@ -76,13 +76,38 @@ static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_tr
     return CR_OK;
 }
 
+/* ---- liberties of libraries (backend.h): what lies between is rounded to the type of the images ---- */
+
+static double size_at(const struct cr_verify_values *v, int slot, int64_t i) {
+    return v->op->in[slot] >= 0 ? fabs(((const double *)v->in[slot])[i]) : 0;
+}
+
+/* The sum of products, where want = sum + add + bias, and a ReLU leaves 0 of what is below. */
+static cr_status allow_rounding(const struct cr_verify_values *v, struct cr_verify_truth *t, int add, int bias) {
+    const struct cr_tensor *y = tensor_of(v->original, v->op->out[0]);
+    const bool rounds_sum = (v->liberties & CR_LIBERTY_ROUNDS_SUM) && v->op->in[add] >= 0;
+    const bool half_bias  = (v->liberties & CR_LIBERTY_HALF_BIAS) && bias != CR_NONE && v->op->in[bias] >= 0;
+    if (y->dtype == CR_F64 || (!rounds_sum && !half_bias)) return CR_OK;
+    CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
+    for (int64_t i = 0; i < t->elems[0]; i++) {
+        const double b = bias == CR_NONE ? 0 : size_at(v, bias, i % y->dim[3]), sum = fabs(t->want[0][i]) + size_at(v, add, i) + b;
+        if (half_bias && isfinite(b)) t->slack[0][i] += cr_verify_half_ulp(y->dtype, b);
+        if (!rounds_sum || !isfinite(sum)) continue;
+        t->slack[0][i] += cr_verify_half_ulp(y->dtype, sum);
+        if (sum >= cr_verify_largest(y->dtype)) t->scale[0][i] = CR_VERIFY_UNUSED;
+    }
+    return CR_OK;
+}
+
 cr_status cr_verify_behind_conv(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    CR_TRY(allow_rounding(v, t, CR_IN_conv_add, CR_IN_conv_bias));
     if (v->op->out[CR_OUT_conv_stats] < 0) return CR_OK;
     CR_TRY(take_sums(v, t, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_stats}));
     return cr_verify_finish_conv(v, t);
 }
 
 cr_status cr_verify_behind_dgrad(const struct cr_verify_values *v, struct cr_verify_truth *t) {
+    CR_TRY(allow_rounding(v, t, CR_IN_conv_dgrad_add, CR_NONE));
     if (v->op->in[CR_IN_conv_dgrad_bn_x] < 0) return CR_OK;
     struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_conv_dgrad_bn_x, CR_NONE, CR_NONE);
     g.saved        = v->in[CR_IN_conv_dgrad_saved];

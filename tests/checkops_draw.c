@@ -12,7 +12,7 @@ static const char *const family_names[FAMILIES] = {"normal", "half zero", "large
 
 /* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
  * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M metrics,
- * T state, I pool index, Q norm, B boxes of pictures */
+ * T state, I pool index, Q norm, B boxes of pictures, . bytes that nobody reads */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xxcbxgbmv",      [CR_OP_bn_stats] = "x",
     [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
@@ -26,6 +26,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQT",           [CR_OP_zero] = "",
     [CR_OP_cast] = "x",           [CR_OP_conv_grad] = "xxkxxchxxg", [CR_OP_pool_bn_grad_stats] = "xIxch",
     [CR_OP_fold_bn] = "xgbmv",    [CR_OP_pool_bn_grad_apply] = "xIxck", [CR_OP_s2d_filter] = "x", [CR_OP_s2d_filter_grad] = "x",
+    [CR_OP_swap_out] = "x",       [CR_OP_swap_in] = "x.",          [CR_OP_sync] = "x",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -318,6 +319,7 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     case 'p':
     case 'G': draw_plane(d, s, t, data); return;
     case 'h': draw_saved(d, t, data); return;
+    case '.': draw_bits(d, t, data); return;
     case 'y':
         if (t->dtype == CR_U8) draw_bits(d, t, data);
         else draw_parameter(d, 'y', t, data);

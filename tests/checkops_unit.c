@@ -222,6 +222,14 @@ static void build_other(struct checkops_build *b) {
         out_image(b, CR_OUT_avgpool_grad_dx);
         break;
     case CR_OP_zero: out_image(b, CR_OUT_zero_y); break;
+    case CR_OP_swap_in:
+        in_image(b, CR_IN_swap_in_x);
+        in(b, CR_IN_swap_in_token, CR_U8, 1, 1, 1, 1);
+        break;
+    case CR_OP_sync:
+        in_image(b, CR_IN_sync_x);
+        b->op.out[CR_OUT_sync_token] = CR_NEW;
+        break;
     case CR_OP_cast:
         in(b, CR_IN_cast_x, CR_F32, c->N, c->H, c->W, c->C);
         out_image(b, CR_OUT_cast_y);

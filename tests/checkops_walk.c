@@ -61,14 +61,14 @@ struct sight { /* a draw and what the reference says about it */
     struct cr_verify_truth      truth;
 };
 
-static cr_status sight_truth(struct checkops_walk *w, struct sight *s, enum cr_math math) {
-    struct cr_verify_io io    = {0};
+static cr_status sight_truth(struct checkops_walk *w, struct sight *s, const struct cr_kernel *row) {
+    struct cr_verify_io io    = {.liberties = row->liberties};
     const int64_t       start = cr_time_ns();
-    if (cr_verify_truth_serves(&s->truth, math)) return CR_OK;
+    if (cr_verify_truth_serves(&s->truth, row->math, row->liberties)) return CR_OK;
     for (int i = 0; i < CR_OP_IN_MAX; i++) io.in[i] = s->inputs.in[i];
     for (int i = 0; i < CR_OP_OUT_MAX; i++) io.before[i] = s->inputs.before[i];
     cr_verify_truth_free(&s->truth);
-    CR_TRY(cr_verify_truth_make(s->unit->c.big ? w->wide_cpu : w->cpu, &s->unit->program, s->unit->op, math, &s->unit->step, &io,
+    CR_TRY(cr_verify_truth_make(s->unit->c.big ? w->wide_cpu : w->cpu, &s->unit->program, s->unit->op, row->math, &s->unit->step, &io,
                                 &s->truth));
     w->reference_ns += cr_time_ns() - start;
     return CR_OK;
@@ -84,7 +84,7 @@ static cr_status walk_way(struct checkops_walk *w, struct sight *s, int i) {
         w->tally[i].runs++;
         return CR_OK;
     }
-    CR_TRY(sight_truth(w, s, row->math));
+    CR_TRY(sight_truth(w, s, row));
     const int64_t start = cr_time_ns();
     CR_TRY(checkops_row(&w->arena, row, s->unit, &s->inputs, &s->truth, &verdict));
     w->device_ns += cr_time_ns() - start;

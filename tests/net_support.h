@@ -23,12 +23,15 @@ struct net_plan { /* which program, and how it is made */
     int64_t                  batch;
     struct cr_device_options device;
     bool                     fuse;
-    size_t                   pool_limit;
+    size_t                   pool_limit; /* kept by these two */
+    bool                     recompute;
+    enum cr_swap_use         swap;
 };
 
 /* `n` may be closed whether this succeeds or not. */
 static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
-    const struct cr_compile_options how   = {.reuse = true, .fuse = plan->fuse, .pool_limit = plan->pool_limit, .report = &n->fit};
+    const struct cr_compile_options how   = {.reuse = true, .fuse = plan->fuse, 
+                                             .pool_limit = plan->pool_limit, .recompute = plan->recompute, .swap = plan->swap, .report = &n->fit};
     const struct cr_program        *all[] = {&n->program};
     *n                                    = (struct net){0};
     CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));

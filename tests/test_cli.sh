@@ -165,6 +165,12 @@ for pass in grad fuse select order plan; do run plan tiny.ini --after=$pass; exp
 run plan tiny.ini --after grad; plain=$(wc -l <stdout)
 run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
 run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_coef"
+for precision in fp16 fp32; do
+    run plan tiny.ini --target h200 train.precision=$precision; expect "plan --target, $precision" 0 "target NVIDIA H200" "of the GPU's 143771 MiB" "roofline"
+done
+run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"device": "NVIDIA A100' '"plan_ms"'
+holds "plan --target --json" json_lines
+run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, rtx4090"
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
@@ -274,6 +280,11 @@ run check tiny.ini --json -b 3; holds "check --json" json_lines
 run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
 holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
+run bench pools tiny.ini --steps 2; expect "bench pools" 0 "planned" "best_fit" "calloc"
+run bench pools tiny.ini --steps 2 --json; holds "bench pools --json" json_lines
+holds "bench pools: the plan is the load, a pool needs no less" python3 -c 'import json
+p = {q["pool"]: q for q in json.loads(open("stdout").readline())["pools"]}
+assert p["load"]["bytes"] <= p["planned"]["bytes"] <= 1.01 * p["load"]["bytes"] <= 1.01 * p["best_fit"]["bytes"], p'
 run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"exec_to_first_step_s"'
 holds "bench infer --json" json_lines
 is "bench infer: the batch is train.eval_batch" "$(field batch)" 2

@@ -134,7 +134,7 @@ static void tells_all_at_once(void) {
                       "schedule.kind=linear"),
               "c.ini:1: batch = 3: stands before the first section, where only include may stand; did you mean [train] "
               "batch?\n"
-              "c.ini:3: [train] batch = many: must be a whole number from 1 to 1000000\n"
+              "c.ini:3: [train] batch = many: must be a whole number from 1 to 1000000, or auto\n"
               "c.ini:4: [train] bacth = 3: unknown key; did you mean batch?\n"
               "c.ini:5: [train] fuse = yup: must be yes or no (or true/false, on/off, 1/0)\n"
               "c.ini:6: [train] device = gpu: must be one of auto, cpu, cuda; did you mean cuda?\n"
@@ -248,7 +248,7 @@ static void holds_ranges(void) {
         char                 text[4][64];
         struct cr_config     config = {0};
         char                 why[600];
-        if (key->kind == CR_KEY_INT || key->kind == CR_KEY_INTS) {
+        if (key->kind == CR_KEY_INT || key->kind == CR_KEY_AUTO || key->kind == CR_KEY_INTS) {
             snprintf(text[0], 64, "%" PRId64, key->int_min);
             snprintf(text[1], 64, "%" PRId64, key->int_max);
             snprintf(text[2], 64, "%" PRId64, key->int_min - 1);

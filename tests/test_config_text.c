@@ -43,6 +43,7 @@ static const char *random_text(struct cr_rng *rng, struct cr_arena *arena) {
 static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_config *config) {
     void *field = (char *)config + key->offset;
     switch (key->kind) {
+    case CR_KEY_AUTO: *(int64_t *)field = cr_rng_below(rng, 4) == 0 ? 0 : random_int(rng, key->int_min, key->int_max); break;
     case CR_KEY_INT: *(int64_t *)field = random_int(rng, key->int_min, key->int_max); break;
     case CR_KEY_REAL: *(double *)field = random_real(rng, key->real_min, key->real_max); break;
     case CR_KEY_BOOL: *(bool *)field = cr_rng_below(rng, 2); break;
@@ -168,7 +169,7 @@ static void helps(void) {
     cr_config_help(&out);
     REQUIRE(!out.failed);
     static const char *const parts[] = {
-        "\n[train]  the run\n", "\n  batch = 128                     integer, 1 to 1000000\n        images a step",
+        "\n[train]  the run\n", "\n  batch = 128                     integer, 1 to 1000000, or auto\n        images a step",
         "\n  device = auto                   one of auto, cpu, cuda\n",
         "\n  lr = 0.1                        number, 0 to 1000\n", "\n  nesterov = no                   yes or no\n"};
     for (size_t i = 0; i < CR_COUNT(parts); i++) CHECK_HAS(out.data, parts[i]);

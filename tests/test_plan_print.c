@@ -34,7 +34,7 @@ static void json_is_one_line(void) {
     struct cr_text     text = {0};
     char               want[128];
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
-    cr_plan_print_json(&p, &b.config, "an \"invented\" device", 2, &text);
+    cr_plan_print_json(&p, &b.config, "an \"invented\" device", 2, 1.5, 77, &text);
     REQUIRE(!text.failed);
     CHECK(strchr(text.data, '\n') == text.data + text.length - 1);
     snprintf(want, sizeof want, "\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
@@ -56,7 +56,7 @@ static void printing_survives_failing_allocations(void) {
         cr_alloc_fail_at(n);
         cr_plan_print_summary(&p, &text);
         cr_plan_print_csv(&p, &text);
-        cr_plan_print_json(&p, &b.config, "device", 2, &text);
+        cr_plan_print_json(&p, &b.config, "device", 2, 1.5, 77, &text);
         cr_alloc_fail_at(0);
         bool failed = text.failed;
         cr_text_free(&text);

@@ -115,8 +115,10 @@ static cr_status fake_open(struct cr_device **out) {
         fake.row[i].launch = fake_launch;
         fake.rows[i]       = &fake.row[i];
     }
-    fake.async = (struct cr_async){host_reserve, host_release, put, put, put, mark_open, mark_close, mark_set, lane_wait, host_wait,
-                                   elapsed, record_begin, record_end, replay, recording_close, range_push, range_pop};
+    fake.async = (struct cr_async){.host_reserve = host_reserve, .host_release = host_release, .put = put, .get = put, .move = put,
+                                   .mark_open = mark_open, .mark_close = mark_close, .mark_set = mark_set, .lane_wait = lane_wait,
+                                   .host_wait = host_wait, .elapsed = elapsed, .record_begin = record_begin, .record_end = record_end,
+                                   .replay = replay, .recording_close = recording_close, .range_push = range_push, .range_pop = range_pop};
     fake.backend       = cr_backend_cpu;
     fake.backend.async = &fake.async;
     (*out)->backend    = &fake.backend;

@@ -8,7 +8,7 @@ enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit) {
     const struct net_plan plan = {.overrides = overrides, .count = count, .kind = CR_PROGRAM_STEP, .classes = CLASSES, .size = SIZE, .batch = BATCH,
-                                  .device = {.threads = 2, .deterministic = true}, .fuse = fuse, .pool_limit = limit};
+                                  .device = {.threads = 2, .deterministic = true}, .fuse = fuse, .pool_limit = limit, .recompute = true};
     CR_TRY(net_open(n, &plan));
     return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
 }
@@ -79,7 +79,7 @@ static int emit(struct cr_program *p, const struct cr_op *op, const char *name) 
 /* A tensor can be made again where what it is made of is still there, and only there. */
 static void operands_must_be_there(void) {
     struct cr_program    p;
-    struct cr_fit_report r;
+    struct cr_recompute_report r;
     const struct cr_target target = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
     cr_program_init(&p, "hand", NULL);
     int          x = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);

@@ -327,6 +327,9 @@ part_profile() {
     done
 }
 
+# shellcheck source=scripts/gpu/memory.sh
+. "$(dirname "${BASH_SOURCE[0]}")/memory.sh"
+
 # ---- beside PyTorch ----
 
 part_parity() {

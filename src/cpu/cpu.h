@@ -40,6 +40,8 @@ extern const struct cr_kernel *const cr_cpu_dnnl_rows[];
 /* Puts the device's rows into device->rows. */
 void cr_cpu_rows_collect(struct cpu_device *device);
 
+extern const struct cr_pool cr_cpu_pools[]; /* cpu_pools.c */
+
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
 #include "ops.def"
 /* Scratch memory that an op's reference row wants. */

@@ -37,6 +37,8 @@ static void describe(struct cpu_device *device) {
     caps->alignment             = CR_CPU_ALIGN;
     caps->bytes_per_s           = thread_bytes_per_s * device->threads;
     caps->flops_per_s           = thread_flops_per_s * device->threads;
+    /* A swap is a copy within the same memory, which both ways share: of use to tests alone. */
+    caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
     int used =
         snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
     if (device->base.options.ref_only) {
@@ -149,4 +151,5 @@ const struct cr_backend cr_backend_cpu = {
     .sync       = cpu_sync,
     .memory_free = cpu_memory_free,
     .init_store = cpu_init_store,
+    .pools      = cr_cpu_pools,
 };

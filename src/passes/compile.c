@@ -18,10 +18,9 @@ static cr_status find_last(const char *until, enum pass *last) {
     return CR_FAIL(CR_ERR_USAGE, "there is no pass \"%s\": use grad, fuse, select, order or plan", until);
 }
 
-/* The planner comes within 1 % of the load. */
 static cr_status fit(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options) {
     struct cr_fit_report report;
-    CR_TRY(cr_pass_recompute(program, target, options->pool_limit - options->pool_limit / 100, &report));
+    CR_TRY(cr_pass_fit(program, target, options, &report));
     if (options->report) *options->report = report;
     return cr_program_check(program);
 }

@@ -17,11 +17,20 @@ struct use_list { /* of one tensor: the ops that touch it, ascending */
     int begin, end;
 };
 
+struct write {
+    int op, tensor;
+};
+
 struct fit {
     struct cr_program       *p;
     const struct cr_target  *target;
     struct use_list         *uses;  /* by tensor */
     int                     *at;    /* the lists behind one another */
+    int                     *sent;  /* by tensor: of a copy in the host's memory, what it is a copy of; CR_NONE */
+    bool                    *leaves; /* by tensor: it is copied out */
+    int                     *writers; /* by tensor: how many ops write it */
+    struct write            *write;   /* what is written outside the pool, in the order of ops */
+    int                      writes;
     size_t                  *load;  /* by op: bytes live there */
     int                      tensors, ops; /* what the arrays have room for */
 };
@@ -47,6 +56,10 @@ static void fit_close(struct fit *f) {
     cr_free(f->uses);
     cr_free(f->at);
     cr_free(f->load);
+    cr_free(f->sent);
+    cr_free(f->leaves);
+    cr_free(f->writers);
+    cr_free(f->write);
 }
 
 static cr_status make_room(struct fit *f) {
@@ -58,13 +71,41 @@ static cr_status make_room(struct fit *f) {
     f->uses = cr_alloc((size_t)f->tensors, sizeof *f->uses);
     f->at   = cr_alloc((size_t)f->ops * 2 * CR_OP_IDS_MAX, sizeof *f->at);
     f->load = cr_alloc((size_t)f->ops + 1, sizeof *f->load);
-    return f->uses && f->at && f->load ? CR_OK : CR_NO_MEMORY((size_t)f->ops * 2 * CR_OP_IDS_MAX * sizeof *f->at);
+    f->sent = cr_alloc((size_t)f->tensors, sizeof *f->sent);
+    f->leaves = cr_alloc((size_t)f->tensors, sizeof *f->leaves);
+    f->writers = cr_alloc((size_t)f->tensors, sizeof *f->writers);
+    f->write = cr_alloc((size_t)f->ops * CR_OP_IDS_MAX, sizeof *f->write);
+    return f->uses && f->at && f->load && f->sent && f->leaves && f->writers && f->write ? CR_OK : CR_NO_MEMORY((size_t)f->ops * 2 * CR_OP_IDS_MAX * sizeof *f->at);
 }
 
-/* Calls `see` for every tensor an op touches, each once. */
+static void find_sent(struct fit *f) {
+    for (int t = 0; t < f->p->tensors; t++) f->sent[t] = CR_NONE, f->leaves[t] = false;
+    for (int i = 0; i < f->p->ops; i++) {
+        const struct cr_op *op = &f->p->op[i];
+        if (op->kind != CR_OP_swap_out) continue;
+        f->sent[op->out[CR_OUT_swap_out_y]]  = op->in[CR_IN_swap_out_x];
+        f->leaves[op->in[CR_IN_swap_out_x]] = true;
+    }
+}
+
+static void find_writes(struct fit *f) {
+    memset(f->writers, 0, (size_t)f->p->tensors * sizeof *f->writers);
+    f->writes = 0;
+    for (int i = 0; i < f->p->ops; i++) {
+        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->p->op[i], ids);
+        for (int k = 0; k < n; k++) {
+            f->writers[ids[k]]++;
+            if (f->p->tensor[ids[k]].region != CR_REGION_POOL) f->write[f->writes++] = (struct write){i, ids[k]};
+        }
+    }
+}
+
+/* Calls `see` for every tensor an op touches, each once. A tensor that is copied out is there until compute waits for the copy. */
 static void for_each_operand(struct fit *f, int op, void (*see)(struct fit *, int op, int tensor)) {
-    int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&f->p->op[op], ids);
-    n += cr_op_writes(&f->p->op[op], ids + n);
+    const struct cr_op *o = &f->p->op[op];
+    int                 ids[2 * CR_OP_IDS_MAX + 1], n = cr_op_reads(o, ids);
+    n += cr_op_writes(o, ids + n);
+    if (o->kind == CR_OP_sync && o->in[CR_IN_sync_x] >= 0 && f->sent[o->in[CR_IN_sync_x]] >= 0) ids[n++] = f->sent[o->in[CR_IN_sync_x]];
     for (int i = 0; i < n; i++) {
         bool again = false;
         for (int j = 0; j < i; j++) again |= ids[j] == ids[i];
@@ -87,6 +128,8 @@ static int last_use(const struct fit *f, int t) {
 static cr_status survey(struct fit *f) {
     struct cr_program *p = f->p;
     CR_TRY(make_room(f));
+    find_sent(f);
+    find_writes(f);
     for (int t = 0; t < p->tensors; t++) f->uses[t] = (struct use_list){0, 0};
     for (int i = 0; i < p->ops; i++) for_each_operand(f, i, count_use);
     int place = 0;
@@ -130,18 +173,14 @@ static bool may_repeat(const struct cr_op *op) {
 
 static bool touches(const struct cr_program *p, int a, int b) {
     const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
-    if (a == b) return true;
-    if (s->region != t->region || s->region == CR_REGION_POOL) return false; /* the pool is not planned yet */
-    return s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
+    return s->region == t->region && s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
-/* Does an op after `from` and before `to` write what `tensor` holds? */
+/* Does an op after `from` and before `to` write what `tensor` holds? Transients have one writer, but for some that are gathered. */
 static bool written_between(const struct fit *f, int tensor, int from, int to) {
-    for (int i = from + 1; i < to; i++) {
-        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->p->op[i], ids);
-        for (int k = 0; k < n; k++)
-            if (touches(f->p, tensor, ids[k])) return true;
-    }
+    if (in_pool(f, tensor)) return f->writers[tensor] > 1;
+    for (int k = 0; k < f->writes; k++)
+        if (f->write[k].op > from && f->write[k].op < to && touches(f->p, tensor, f->write[k].tensor)) return true;
     return false;
 }
 
@@ -175,7 +214,7 @@ static cr_status seconds_of(const struct fit *f, const struct cr_op *op, double 
 static cr_status consider(const struct fit *f, int tensor, int moment, struct candidate *best) {
     const struct cr_program *p = f->p;
     struct candidate         c = {.tensor = tensor, .maker = first_use(f, tensor)};
-    if (!in_pool(f, tensor) || p->tensor[tensor].keep || c.maker < 0 || !may_repeat(&p->op[c.maker])) return CR_OK;
+    if (!in_pool(f, tensor) || f->leaves[tensor] || p->tensor[tensor].keep || c.maker < 0 || !may_repeat(&p->op[c.maker])) return CR_OK;
     if (tensor == p->logits || tensor == p->metrics || !find_gap(f, tensor, moment, &c)) return CR_OK;
     if (written_between(f, tensor, c.maker, p->ops) || !operands_there(f, &c)) return CR_OK;
     CR_TRY(seconds_of(f, &p->op[c.maker], &c.seconds));
@@ -189,7 +228,11 @@ static cr_status consider(const struct fit *f, int tensor, int moment, struct ca
 static int copy_tensor(struct cr_program *p, int tensor, const char *mark) {
     char                   name[300];
     const struct cr_tensor t = p->tensor[tensor];
-    snprintf(name, sizeof name, "%s%s", t.name, mark);
+    int                    used = snprintf(name, sizeof name, "%s%s", t.name, mark);
+    while (cr_tensor_find(p, name) != CR_NONE && used < (int)sizeof name - 1) { /* its op was repeated before */
+        name[used++] = '\'';
+        name[used]   = 0;
+    }
     return cr_tensor_add(p, name, t.dtype, CR_REGION_POOL, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
 }
 
@@ -225,7 +268,7 @@ static cr_status repeat(struct fit *f, const struct candidate *c) {
     return insert_op(p, c->late, &again);
 }
 
-static cr_status fit_all(struct fit *f, size_t limit, struct cr_fit_report *report) {
+static cr_status fit_all(struct fit *f, size_t limit, struct cr_recompute_report *report) {
     const int most = 2 * f->p->ops; /* each repetition makes new gaps between uses: an end that does not depend on luck */
     CR_TRY(survey(f));
     report->before = f->load[fullest(f)];
@@ -243,9 +286,9 @@ static cr_status fit_all(struct fit *f, size_t limit, struct cr_fit_report *repo
     }
 }
 
-cr_status cr_pass_recompute(struct cr_program *p, const struct cr_target *target, size_t limit, struct cr_fit_report *report) {
+cr_status cr_pass_recompute(struct cr_program *p, const struct cr_target *target, size_t limit, struct cr_recompute_report *report) {
     struct fit f = {.p = p, .target = target};
-    *report      = (struct cr_fit_report){0};
+    *report      = (struct cr_recompute_report){0};
     cr_status status = p->ops ? fit_all(&f, limit, report) : CR_OK;
     fit_close(&f);
     return status;

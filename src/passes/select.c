@@ -29,8 +29,22 @@ cr_status cr_pass_select(struct cr_program *program, const struct cr_target *tar
     return CR_OK;
 }
 
+static double copy_seconds(double bytes, double bytes_per_s, double latency_s) {
+    return bytes_per_s > 0 ? latency_s + bytes / bytes_per_s : 0;
+}
+
 double cr_op_seconds(const struct cr_target *target, const struct cr_program *program, const struct cr_op *op) {
     double bytes, flops;
+    switch (op->kind) {
+    case CR_OP_sync: return 0;
+    case CR_OP_swap_out:
+        bytes = (double)program->tensor[op->in[CR_IN_swap_out_x]].bytes;
+        return copy_seconds(bytes, target->to_host_bytes_per_s, target->copy_latency_s);
+    case CR_OP_swap_in:
+        bytes = (double)program->tensor[op->in[CR_IN_swap_in_x]].bytes;
+        return copy_seconds(bytes, target->to_device_bytes_per_s, target->copy_latency_s);
+    default: break;
+    }
     cr_op_cost(program, op, &bytes, &flops);
     double moving  = target->bytes_per_s > 0 ? bytes / target->bytes_per_s : 0;
     double reckons = target->flops_per_s > 0 ? flops / target->flops_per_s : 0;

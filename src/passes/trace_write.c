@@ -58,7 +58,7 @@ static void put_all_across(const struct writer *w, const struct cr_program *cons
         size_t most = 0;
         for (int i = 0; i < count; i++) most = CR_MAX(most, programs[i]->region_bytes[r]);
         region_id((enum cr_region)r, id);
-        if (r != CR_REGION_STORE && r != CR_REGION_POOL) put_across(w, id, most);
+        if (r == CR_REGION_INPUT) put_across(w, id, most);
     }
 }
 
@@ -109,6 +109,7 @@ static void put_use(const struct writer *w, int64_t time, const char *event, int
     switch (w->p->tensor[t].region) {
     case CR_REGION_POOL: put(w, time, event, w->p->tensor[root_of(w->p, t)].name, SIZE_MAX); return;
     case CR_REGION_STORE: plane_id(plane_of(w->p, t), id); break;
+    case CR_REGION_HOST: return; /* the log is of the device's memory */
     default: region_id(w->p->tensor[t].region, id); break;
     }
     put(w, time, event, id, SIZE_MAX);
