@@ -155,7 +155,7 @@ static cr_status try_index(struct cr_session *s, struct cr_target *target, int64
 
 /* The largest index that is good, -1: none. */
 static cr_status search_batch(struct cr_session *s, struct cr_target *target, int64_t most, int64_t *found, struct probe *at) {
-    int64_t      good = -1, bad = 0;
+    int64_t      good = -1, bad = BATCH_LARGE / BATCH_STEP - 1;
     bool         yes;
     struct probe p;
     for (;; bad = 2 * bad + 1) { /* doubles the batch until it does not fit */

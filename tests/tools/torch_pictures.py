@@ -5,9 +5,10 @@ last epoch's training loss and the validation top-1 must agree within the spread
   torch_pictures.py --cresnet build/gpu/cresnet --pictures DIR [--epochs 30] [--seeds 3] [--out result.json]
 
 The recipe: pictures as they are (224 px), flips, SGD with Nesterov's momentum 0.9, weight decay 1e-4 on all parameters, label
-smoothing 0.1, batch 64, rate 0.05 with 2 epochs of warm-up and a cosine, fp16. Random numbers differ, so single runs do too; what
-must agree are the means, to within three standard errors of their difference (and 1 % of top-1, below which 300 pictures say
-nothing). Needs torch, torchvision, PIL, numpy; a GPU."""
+smoothing 0.1, batch 64, rate 0.02 with 5 epochs of warm-up and a cosine, fp16. Random numbers differ, so single runs do too, and on a
+thousand pictures by a lot: with 0.05 and 2 epochs one seed of either side ended between 0.8 and 1.6. What must agree are the means,
+by Student's t-test at 1 % (and within 1 % of top-1, below which 300 pictures say nothing). Needs torch, torchvision, PIL, numpy; a
+GPU."""
 import argparse
 import json
 import math
@@ -23,7 +24,8 @@ import torchvision
 from PIL import Image
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BATCH, LR, DECAY, SMOOTHING, WARMUP = 64, 0.05, 1e-4, 0.1, 2
+BATCH, LR, DECAY, SMOOTHING, WARMUP = 64, 0.02, 1e-4, 0.1, 5
+T_1_PERCENT = {2: 9.925, 4: 4.604, 6: 3.707, 8: 3.355, 10: 3.169}  # by degrees of freedom, two-sided; more: 3.1
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -105,9 +107,10 @@ def judge(what, ours, theirs, floor):
     n = len(ours)
     apart = abs(np.mean(ours) - np.mean(theirs))
     error = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / n)
-    good = apart <= max(3 * error, floor)
+    allowed = max(T_1_PERCENT.get(2 * n - 2, 3.1) * error, floor)
+    good = apart <= allowed
     print(f"{what}: ours {np.mean(ours):.4f} ({', '.join(f'{v:.4f}' for v in ours)}), PyTorch {np.mean(theirs):.4f} "
-          f"({', '.join(f'{v:.4f}' for v in theirs)}), apart {apart:.4f}, allowed {max(3 * error, floor):.4f}: {'PASS' if good else 'FAIL'}", flush=True)
+          f"({', '.join(f'{v:.4f}' for v in theirs)}), apart {apart:.4f}, allowed {allowed:.4f}: {'PASS' if good else 'FAIL'}", flush=True)
     return good
 
 
