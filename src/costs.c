@@ -1,18 +1,20 @@
 /* costs.c: the table of measured costs and its text. See costs.h.
  *
  * The text: a first line that names the device, then a line an entry, fields apart by tabs:
- *     cresnet costs 1 <tab> NVIDIA H200, ... rows 9f3a...
- *     nanoseconds <tab> row <tab> way <tab> signature */
+ *     cresnet costs 2 <tab> NVIDIA H200, ... rows 9f3a...
+ *     nanoseconds <tab> row <tab> way <tab> signature
+ *     sum <tab> of all before: a row or a way that was changed by hand could name what does not exist */
 #include "costs_parts.h"
 
 #include "fsutil.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char first_words[] = "cresnet costs 1";
+static const char first_words[] = "cresnet costs 2", spoilt[] = "a line is cut off or spoilt";
 enum { FILE_BYTES_MAX = 64 << 20 };
 static const int64_t NS_MAX = 100000000000; /* 100 s: of no op that anyone waits for, and sums of thousands stay small numbers */
 
@@ -188,7 +190,6 @@ static bool is_there(const struct cr_costs *c, const struct cr_cost_entry *e) {
 
 /* *why: what is wrong with the line, else as it was. */
 static cr_status take_line(struct cr_costs *c, char *line, enum cr_cost_source source, const char **why) {
-    const char *const spoilt = "a line is cut off or spoilt";
     int64_t           ns, way;
     char             *row;
     bool              known;
@@ -207,7 +208,7 @@ static cr_status take_lines(struct cr_costs *c, char *line, enum cr_cost_source 
     for (char *end; *line && !*why; line = end + 1) {
         end = strchr(line, '\n');
         if (!end) {
-            *why = "a line is cut off or spoilt";
+            *why = spoilt;
             return CR_OK;
         }
         *end = 0;
@@ -216,11 +217,31 @@ static cr_status take_lines(struct cr_costs *c, char *line, enum cr_cost_source 
     return CR_OK;
 }
 
+static void add_sum(struct cr_text *out) {
+    if (!out->failed) cr_text_add(out, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(out->data));
+}
+
+/* Cuts the last line off; false: it is not the sum of those before. */
+static bool cut_sum(char *text, size_t *length) {
+    char   expected[32];
+    size_t last = *length ? *length - 1 : 0;
+    while (last > 0 && text[last - 1] != '\n') last--;
+    const char first = text[last];
+    text[last]       = 0;
+    snprintf(expected, sizeof expected, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(text));
+    text[last] = first;
+    if (strcmp(text + last, expected) != 0) return false;
+    text[last] = 0;
+    *length    = last;
+    return true;
+}
+
 /* Takes all lines or, when something is wrong with them, none: *why then says what, else it is NULL. */
 static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum cr_cost_source source, const char **why, bool *other_device) {
     const int before = c->entries;
+    const bool whole = cut_sum(text, &length);
     *other_device    = false;
-    *why             = "its first line is not \"cresnet costs 1\"";
+    *why             = "its first line is not \"cresnet costs 2\"";
     char *end        = strchr(text, '\n');
     if (!end) return CR_OK;
     *end        = 0;
@@ -229,6 +250,8 @@ static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum c
     *other_device = strcmp(rest, c->identity) != 0;
     *why          = "it was made for another device, library or version";
     if (*other_device) return CR_OK;
+    *why = spoilt;
+    if (!whole) return CR_OK;
     *why = strlen(end + 1) + (size_t)(end + 1 - text) == length ? NULL : "there are zero bytes in it";
     cr_status status = *why ? CR_OK : take_lines(c, end + 1, source, why);
     if (status != CR_OK || *why) cut_table(c, before);
@@ -247,6 +270,7 @@ cr_status cr_costs_text(const struct cr_costs *c, char **out) {
     add_first_line(c, &text);
     for (int i = 0; i < c->entries; i++)
         if (c->entry[i].used) add_line(c, &c->entry[i], &text);
+    add_sum(&text);
     *out = text.failed ? NULL : cr_strdup(text.data);
     cr_text_free(&text);
     return *out ? CR_OK : CR_NO_MEMORY(4096);
@@ -325,6 +349,7 @@ static cr_status file_text(const struct cr_costs *c, struct cr_text *out) {
         if (!measured_here(c, &now.entry[i])) add_line(c, &now.entry[i], out);
     for (int i = 0; i < c->entries; i++)
         if (c->entry[i].source == CR_COST_MEASURED) add_line(c, &c->entry[i], out);
+    add_sum(out);
     free_table(&now);
     return out->failed ? CR_NO_MEMORY(4096) : CR_OK;
 }

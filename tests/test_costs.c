@@ -137,6 +137,25 @@ static int64_t measured(const struct stand *s) {
     return n;
 }
 
+/* The file with one line more, and a sum that fits. */
+static void summed_anew(const char *text, const char *line, struct cr_text *out) {
+    const char *sum = strstr(text, "\nsum\t");
+    REQUIRE(sum);
+    cr_text_add(out, "%.*s%s", (int)(sum + 1 - text), text, line);
+    cr_text_add(out, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(out->data));
+}
+
+/* Makes the sum of a changed text fit again. */
+static void sum_anew(char *text) {
+    char *sum = strstr(text, "\nsum\t");
+    REQUIRE(sum);
+    const char kept = sum[1];
+    sum[1]          = 0;
+    const uint64_t hash = cr_cost_hash(text);
+    sum[1]          = kept;
+    snprintf(sum + 1, strlen(sum + 1) + 1, "sum\t%016llx\n", (unsigned long long)hash);
+}
+
 /* ---- cases ---- */
 
 static void the_fastest_row_and_way_is_taken(void) {
@@ -182,7 +201,7 @@ static void what_is_known_is_not_measured_again(void) {
 }
 
 static void a_file_that_does_not_fit_is_dropped(void) {
-    static const char *const spoilt[] = {"", "cresnet costs 1", "cresnet costs 2\tGPU\n", "\x7f\x45LF", "cresnet costs 1\tanother device\n1\ta\t0\tb\n"};
+    static const char *const spoilt[] = {"", "cresnet costs 2", "cresnet costs 1\tGPU\n", "\x7f\x45LF", "cresnet costs 2\tanother device\n1\ta\t0\tb\n"};
     struct stand             s;
     char         dir[SUPPORT_PATH];
     make_folder(dir);
@@ -222,7 +241,7 @@ static void a_spoilt_line_drops_the_file(void) {
     REQUIRE_OK(cr_file_read(path, 1 << 20, &text, NULL));
     for (size_t i = 0; i < CR_COUNT(lines); i++) {
         struct cr_text spoilt = {0};
-        cr_text_add(&spoilt, "%s%s", text, lines[i]);
+        summed_anew(text, lines[i], &spoilt);
         REQUIRE_OK(cr_file_write_atomic(path, spoilt.data, spoilt.length));
         cr_text_free(&spoilt);
         stand_open(&s, dir, "GPU A, driver 1");
@@ -241,6 +260,28 @@ static void a_spoilt_line_drops_the_file(void) {
     drop_folder(dir);
 }
 
+/* A row or a way that somebody has changed might name what cannot run. */
+static void a_file_changed_by_hand_is_dropped(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    cr_costs_rest(s.costs);
+    stand_close(&s);
+    REQUIRE_OK(cr_path_join(path, dir, "costs.txt"));
+    REQUIRE_OK(cr_file_read(path, 1 << 20, &text, NULL));
+    char *way = strstr(text, "\t1\trelu");
+    REQUIRE(way);
+    way[1] = '7';
+    REQUIRE_OK(cr_file_write_atomic(path, text, strlen(text)));
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).way == 1 && measured(&s) == 3);
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
 /* A good line of another signature is no harm. */
 static void a_line_of_another_op_changes_nothing(void) {
     struct stand   s;
@@ -250,7 +291,7 @@ static void a_line_of_another_op_changes_nothing(void) {
     stand_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_costs_text(s.costs, &text));
-    cr_text_add(&more, "%s100000000000\tfake.a\t0\trelu x\n", text);
+    summed_anew(text, "100000000000\tfake.a\t0\trelu x\n", &more);
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
     stand_close(&s);
     stand_open(&s, dir, "GPU A, driver 1");
@@ -330,6 +371,7 @@ static void a_checkpoints_table_comes_first(void) {
     CHECK(mine != NULL);
     if (!mine) return;
     memcpy(mine, "900000", 6); /* the other run found it slow */
+    sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt"));
     struct cr_cost cost = best(&s);
@@ -355,6 +397,7 @@ static void a_kernel_that_is_gone_is_told(void) {
     REQUIRE_OK(cr_costs_text(s.costs, &text));
     stand_close(&s);
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
+    sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
     CHECK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "a kernel that does not exist here");
@@ -379,6 +422,7 @@ static void a_checkpoints_table_stays_out_of_the_file(void) {
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (mine) memcpy(mine, "900000", 6);
+    sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_costs_pin(s.costs, text, strlen(text), "step-1/costs.txt"));
     cr_free(text);
@@ -506,7 +550,7 @@ static void without_scratch_memory_the_first_row_stands(void) {
 }
 
 TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(what_is_known_is_not_measured_again), CASE(a_file_that_does_not_fit_is_dropped),
-      CASE(a_spoilt_line_drops_the_file), CASE(a_line_of_another_op_changes_nothing), CASE(a_pipe_in_the_files_place_holds_nothing_up),
+      CASE(a_spoilt_line_drops_the_file), CASE(a_file_changed_by_hand_is_dropped), CASE(a_line_of_another_op_changes_nothing), CASE(a_pipe_in_the_files_place_holds_nothing_up),
       CASE(two_processes_share_the_file), CASE(many_signatures), CASE(a_checkpoints_table_comes_first),
       CASE(a_checkpoints_table_stays_out_of_the_file), CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
       CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart), CASE(a_file_that_cannot_be_written_stops_nothing),
