@@ -157,7 +157,7 @@ part_memory() {
 
 # Swapping alone, fp32 without TF32: a curve, then each strategy at one limit.
 part_swap() {
-    local net arch share line r score worst_points mibs="0.9 0.8 0.7 0.658 0.6 0.5 0.4" p="train.precision=fp32 memory.recompute=no"
+    local net arch share line r score worst_points mibs=${SWAP_SHARES:-0.9 0.8 0.7 0.658 0.6 0.5 0.4} p="train.precision=fp32 memory.recompute=no"
     for net in ${SWAP_NETS:-ResNet-50 ResNet-101}; do
         arch=$(echo "$net" | tr 'A-Z' 'a-z' | tr -d -)
         memory_config="configs/resnet50.ini model.arch=$arch -b $([ $net = ResNet-50 ] && echo 256 || echo 128) --steps 7"
