@@ -164,6 +164,14 @@ static cr_status pack_split(const struct cr_config *config, enum cr_split split,
     return CR_OK;
 }
 
+/* What would fail at the end is found before the long work. */
+static cr_status check_split(const struct cr_config *config, enum cr_split split) {
+    struct cr_dataset *dataset;
+    CR_TRY(cr_dataset_open(config, split, &dataset));
+    cr_dataset_close(dataset);
+    return CR_OK;
+}
+
 static cr_status pack(const struct cr_args *args) {
     bool             json = cr_args_has(args, CR_OPT_JSON);
     struct cr_args   rest = *args; /* the configuration is the second operand here */
@@ -179,6 +187,7 @@ static cr_status pack(const struct cr_args *args) {
     rest.operands--;
     CR_TRY(source_config(&rest, &config));
     const char *folder = args->operand[2];
+    CR_TRY_OUT(check_split(&config, CR_SPLIT_VAL));
     CR_TRY_OUT(cr_fs_mkdirs(folder));
     CR_TRY_OUT(pack_split(&config, CR_SPLIT_TRAIN, folder, raw_side, json, &text));
     CR_TRY_OUT(pack_split(&config, CR_SPLIT_VAL, folder, raw_side, json, &text));

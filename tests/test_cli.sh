@@ -267,6 +267,9 @@ is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train
 run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
 run data verify; expect "data verify without a file" 2 "FILE|DIR"
 run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"
+mkdir -p unsplit/a unsplit/b; cp "$(find pictures -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
+run data pack unsplit unsplit-packed; expect "data pack without validation pictures" 2 "val_fraction"
+holds "data pack without validation pictures packs nothing" [ ! -e unsplit-packed ]
 run data pack pictures; expect "data pack without a place" 2 "CONFIG|DIR OUT"
 run data tiny.ini --raw=20; expect "--raw without pack" 2 "data pack"
 run data files.ini data.kind=packed data.root=nowhere; expect "data of a missing pack" 2 "[data] root" "nowhere/train.crpk"
