@@ -127,6 +127,9 @@ void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into d
 extern const struct cr_backend cr_backend_cuda;
 extern const struct cr_async   cr_cuda_async; /* cuda_async.c */
 extern const struct cr_pool    cr_cuda_pools[]; /* cuda_pools.c */
+/* cuda_spdnn.c */
+cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
+                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
 cr_status cr_cuda_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out); /* cuda_described.c */
 
 /* cuda_init.c */

@@ -282,5 +282,6 @@ const struct cr_backend cr_backend_cuda = {
     .async       = &cr_cuda_async,
     .init_store  = cr_cuda_init_store,
     .pools       = cr_cuda_pools,
+    .spdnn       = cr_cuda_spdnn,
     .describe    = cr_cuda_describe,
 };

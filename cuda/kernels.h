@@ -242,6 +242,7 @@ struct ck_sgd {
     const float          *grad, *norm;
     double               *state;
     const uint8_t        *map;   /* [elems / CK_SGD_BLOCK] */
+    const uint8_t        *mask;  /* NULL, or [elems / 8]: value and momentum become 0 where bit i%8 of byte i/8 is 0 */
     const struct ck_step *step;
     int64_t               elems; /* a multiple of CK_SGD_BLOCK */
     int                   micro_batches;

@@ -1,6 +1,6 @@
 /* optim.cu: the check of all gradients and the SGD update of all parameters, each over whole planes. The truth is ref_optim.c.
  *
- * Both are limited by memory: the check reads 4 bytes an element, the update reads 12 and writes 8. */
+ * Both are limited by memory: the check reads 4 bytes an element, the update reads 12 (with a mask 12 1/8) and writes 8. */
 #include "common.cuh"
 
 enum { THREADS = 256, LANES = 4 /* floats in a vector */ };
@@ -120,10 +120,13 @@ static __device__ __forceinline__ int sgd_live(unsigned how, int64_t i) {
     return how & CK_SGD_MOVES ? (live < 0 ? 0 : live > LANES ? LANES : live) : 0;
 }
 
-/* Lanes from `live` on keep their bits. */
+/* Of four elements, bit j: element j is not pruned. */
+static __device__ __forceinline__ unsigned sgd_kept(const uint8_t *mask, int64_t i) { return mask[i / 2] >> (i % 2 * LANES) & 15u; }
+
+/* Lanes from `live` on keep their bits; those below that are not kept become 0. */
 template <bool NESTEROV>
-static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, uint4 *momentum, int live, float decay,
-                                                  struct sgd_numbers n) {
+static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, uint4 *momentum, int live, unsigned kept,
+                                                  float decay, struct sgd_numbers n) {
     float w[LANES], g[LANES], m[LANES];
     ck_unpack<float>(*value, w);
     ck_unpack<float>(gradient, g);
@@ -132,15 +135,16 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
     for (int j = 0; j < LANES; j++) {
         const float grad = n.factor * g[j] + decay * w[j], next = n.mu * m[j] + grad;
         const float moved = w[j] - n.lr * (NESTEROV ? grad + n.mu * next : next);
-        w[j] = j < live ? moved : w[j];
-        m[j] = j < live ? next : m[j];
+        const bool  keeps = kept >> j & 1u;
+        w[j] = j < live ? (keeps ? moved : 0.0f) : w[j];
+        m[j] = j < live ? (keeps ? next : 0.0f) : m[j];
     }
     *value    = ck_pack<float>(w);
     *momentum = ck_pack<float>(m);
 }
 
 /* A block takes runs of SGD_VECTORS*THREADS vectors. Where nothing moves it neither reads nor writes. */
-template <bool NESTEROV> static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
+template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
     __shared__ struct sgd_numbers shared;
     const float                   suppressed = a.norm[1];
     if (threadIdx.x == 0) shared = sgd_numbers_of(&a);
@@ -150,12 +154,13 @@ template <bool NESTEROV> static __global__ void __launch_bounds__(THREADS) sgd_k
     const int64_t            vectors = a.elems / LANES, step = (int64_t)gridDim.x * THREADS * SGD_VECTORS;
     for (int64_t first = (int64_t)blockIdx.x * THREADS * SGD_VECTORS + threadIdx.x; first < vectors; first += step) {
         uint4    w[SGD_VECTORS], g[SGD_VECTORS], m[SGD_VECTORS];
-        unsigned how[SGD_VECTORS];
+        unsigned how[SGD_VECTORS], kept[SGD_VECTORS];
         int      live[SGD_VECTORS];
 #pragma unroll
         for (int u = 0; u < SGD_VECTORS; u++) {
             const int64_t i = first + u * THREADS;
             how[u]          = i < vectors ? a.map[i / BLOCK_VECTORS] : 0u;
+            kept[u]         = MASKED && i < vectors ? sgd_kept(a.mask, i) : 15u;
             live[u]         = sgd_live(how[u], i);
         }
 #pragma unroll
@@ -170,7 +175,7 @@ template <bool NESTEROV> static __global__ void __launch_bounds__(THREADS) sgd_k
         for (int u = 0; u < SGD_VECTORS; u++) {
             const int64_t i = first + u * THREADS;
             if (live[u] == 0) continue;
-            sgd_vector<NESTEROV>(&w[u], g[u], &m[u], live[u], how[u] & CK_SGD_DECAY ? n.decay : 0.0f, n);
+            sgd_vector<NESTEROV>(&w[u], g[u], &m[u], live[u], kept[u], how[u] & CK_SGD_DECAY ? n.decay : 0.0f, n);
             ck_store(a.value, i, w[u]);
             ck_store(a.momentum, i, m[u]);
         }
@@ -193,8 +198,10 @@ static __global__ void sgd_count_kernel(double *state, const float *norm, int mi
 
 cudaError_t ck_sgd(const struct ck_sgd *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->elems / LANES, THREADS * SGD_VECTORS, SGD_BLOCKS);
-    if (a->nesterov) sgd_kernel<true><<<blocks, THREADS, 0, stream>>>(*a);
-    else sgd_kernel<false><<<blocks, THREADS, 0, stream>>>(*a);
+    if (a->mask && a->nesterov) sgd_kernel<true, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->mask) sgd_kernel<false, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->nesterov) sgd_kernel<true, false><<<blocks, THREADS, 0, stream>>>(*a);
+    else sgd_kernel<false, false><<<blocks, THREADS, 0, stream>>>(*a);
     /* After it: the update reads the scale that its gradients were made with. */
     sgd_count_kernel<<<1, 1, 0, stream>>>(a->state, a->norm, a->micro_batches, a->moving_scale);
     return cudaGetLastError();

@@ -88,11 +88,16 @@ static bool is_plane(const struct cr_program *p, int tensor, enum cr_plane plane
            cr_tensor_elems(t) == p->store->value_elems;
 }
 
+static bool is_mask(const struct cr_program *p, int tensor) {
+    return tensor == CR_NONE || (p->tensor[tensor].dtype == CR_U8 && cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems / 8);
+}
+
 /* Whole planes, updated where they are. */
 static bool sgd_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return p->store && is_plane(p, op->in[CR_IN_sgd_value], CR_PLANE_VALUE) && is_plane(p, op->in[CR_IN_sgd_grad], CR_PLANE_GRAD) &&
            is_plane(p, op->in[CR_IN_sgd_momentum], CR_PLANE_MOMENTUM) && p->store->value_elems % CK_SGD_BLOCK == 0 &&
+           is_mask(p, op->in[CR_IN_sgd_mask]) &&
            cuda_in(p, op, CR_IN_sgd_norm)->dtype == CR_F32 && cuda_in(p, op, CR_IN_sgd_state)->dtype == CR_F64 &&
            op->out[CR_OUT_sgd_value] == op->in[CR_IN_sgd_value] && op->out[CR_OUT_sgd_momentum] == op->in[CR_IN_sgd_momentum] &&
            op->out[CR_OUT_sgd_state] == op->in[CR_IN_sgd_state];
@@ -155,6 +160,7 @@ static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call
                                       .norm          = call->in[CR_IN_sgd_norm],
                                       .state         = call->out[CR_OUT_sgd_state],
                                       .map           = plan->map,
+                                      .mask          = call->in[CR_IN_sgd_mask],
                                       .step          = cuda_of(device)->step,
                                       .elems         = call->program->store->value_elems,
                                       .micro_batches = attr->micro_batches,

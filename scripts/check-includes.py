@@ -19,10 +19,10 @@ FILE_LINES, FUNCTION_LINES = 500, 100
 # Level of every header, and the part of the house it belongs to. At level 5 the parts do not see each other.
 HEADERS = {
     0: {"base": "base.h fsutil.h rng.h dtype.h thread.h json.h"},
-    1: {"config": "config.h config.def config_keys.h ini.h", "graph": "graph.h ops.def", "files": "safetensors.h"},
+    1: {"config": "config.h config.def config_keys.h ini.h", "graph": "graph.h ops.def", "files": "safetensors.h", "sparse": "sparse.h"},
     2: {"layers": "layers/layer.h", "optim": "optim/optim.h"},
     3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/junction.h passes/lanes.h passes/swap.h passes/trace.h passes/best_fit.h passes/plan_tree.h plan_print.h plan_png.h lives_csv.h", "model": "model.h"},
-    4: {"backend": "backend.h", "comm": "comm.h"},
+    4: {"backend": "backend.h spdnn.h", "comm": "comm.h"},
     5: {"exec": "exec.h profile.h costs.h costs_parts.h pools.h", "data": "data.h data_impl.h pack.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h"},
     6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h"},
     7: {"commands": "cli.h cmd.h cmd_bench_init.h"},
@@ -32,12 +32,12 @@ PARTS = {
     "config": ["config_", "ini_"], "graph": ["ops", "program", "store"], "files": ["safetensors_"], "passes": ["plan_print", "lives_check"],
     "data": ["data_", "dataset", "image", "resize", "augment", "loader", "pack"], "checkpoint": ["checkpoint_"],
     "verify": ["verify_"], "train": ["train_", "evaluate", "predict", "session_", "state_"], "comm": ["comm_"],
-    "prune": ["prune_", "sparse"], "exec": ["exec_", "profile", "costs_"], "backend": ["backend_"], "model": ["model_"],
+    "prune": ["prune_", "sparse"], "exec": ["exec_", "profile", "costs_"], "backend": ["backend_", "spdnn_"], "model": ["model_"],
     "commands": ["cmd_", "cli_", "cresnet"], "base": ["base_"],
 }
 
 # Headers of launchers: what .cu files and the rows that call them both see. They see CUDA's headers and kernels.h only.
-LAUNCHERS = {"kernels.h", "point_conv.h", "point_grad.h", "small_conv.h", "stem.h"}
+LAUNCHERS = {"kernels.h", "point_conv.h", "point_grad.h", "small_conv.h", "spdnn_kernel.h", "sparse_conv.h", "stem.h"}
 
 LEVEL, PART = {}, {}
 for level_, parts_ in HEADERS.items():

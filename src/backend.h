@@ -129,6 +129,11 @@ struct cr_pool {
     cr_status (*play)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out);
 };
 
+struct cr_spdnn_net; /* spdnn.h */
+struct cr_spdnn_inputs;
+struct cr_spdnn_options;
+struct cr_spdnn_result;
+
 struct cr_gpu;
 struct cr_backend {
     const char *name; /* "cpu", "cuda" */
@@ -151,6 +156,9 @@ struct cr_backend {
     /* Fills value and running planes by He's rule; on a GPU without host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);
     const struct cr_pool *pools; /* NULL: none */
+    /* Takes inputs through a sparse deep network; *out is empty before, and after a failure. NULL: cannot. */
+    cr_status (*spdnn)(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
+                       const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
     /* Opens a GPU that is not there: see cr_gpu_describe. CR_ERR_DEVICE says what is missing. NULL: none of this kind. */
     cr_status (*describe)(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out);
 };

@@ -6,6 +6,7 @@
  *                       No time, host or path in either: equal states, equal bytes
  *   config.ini          the resolved config          classes.txt   one class name a line
  *   costs.txt           of runs on a GPU: the measured costs that its kernels were chosen by (costs.h)
+ * Of pruned networks the two .safetensors files are sparse, see the end of this header.
  * `last` and `best` are relative symbolic links, replaced by rename(2).
  *
  * Laws
@@ -17,7 +18,7 @@
  *     old complete folder or the new one.
  *   - Loading checks everything (names, shapes, types, step) before the first byte reaches the store.
  *   - One process at a time writes to a run folder.
- * Files: checkpoint.c (write), checkpoint_dir.c (folders, links, find), checkpoint_read.c, checkpoint_stream.c.
+ * Files: checkpoint.c (write), checkpoint_dir.c (folders, links, find), checkpoint_read.c, checkpoint_stream.c, checkpoint_sparse.c.
  * Knows stores through the small vtable below; nothing of programs or devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
@@ -91,5 +92,36 @@ CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,
                                int count, const char *ignore, const char *(*alias)(const char *name),
                                const struct cr_ckpt_io *io);
+
+/* ---- sparse tensors (checkpoint_sparse.c) ---- */
+
+/* Version 1. A file with metadata "cresnet_sparse" = "1" may hold, in place of an F32 tensor NAME of which weights are pruned,
+ *   NAME.shape   I64 [dims]   its shape
+ *   NAME.values  F32 [kept]   what is not pruned, in the order of its elements (filters: O,I,H,W); may be 0
+ *   NAME.gaps    U8           where they are: for each the number of pruned elements since the one before (or the start), 255
+ *                             standing for 255 pruned ones with more to be added by the next byte; behind the last: nothing
+ * so that the file is about 5/4 of the density. In state.safetensors "momentum.NAME.values" goes by the gaps of NAME in the model
+ * file. Everything else is as ever. */
+#define CR_CKPT_SPARSE_KEY     "cresnet_sparse"
+#define CR_CKPT_SPARSE_VERSION "1"
+#define CR_CKPT_SPARSE_PARTS   ".shape,.values,.gaps" /* for `ignore` of cr_ckpt_read */
+
+struct cr_ckpt_sparse {
+    int      dims;
+    int64_t  dim[4], elems, kept;
+    uint8_t *bits;  /* one an element, bit i%8 of byte i/8: kept */
+    float   *value; /* [kept] */
+};
+/* CR_ERR_FORMAT when the file is sparse in a version that is not known. */
+CR_MUST cr_status cr_ckpt_is_sparse(struct cr_st_file *file, const char *path, bool *sparse);
+/* Is NAME there in three parts? */
+bool              cr_ckpt_has_sparse(struct cr_st_file *file, const char *name);
+/* Reads and checks them; cr_ckpt_sparse_free it. */
+CR_MUST cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out);
+void              cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse);
+/* The bytes of NAME.gaps for these bits; out may be NULL. Returns how many they are. */
+size_t            cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out);
+/* Writes the file `to`, which must not exist: the model file `from` with all tensors dense, as torchvision's state dict. */
+CR_MUST cr_status cr_ckpt_export_dense(const char *from, const char *to);
 
 #endif

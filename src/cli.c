@@ -12,8 +12,8 @@
 #define ON(name) (1u << CR_CMD_##name)
 enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
-    ON_CONFIG  = ON_ALL & ~ON(HELP),
-    ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
+    ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
+    ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK) & ~ON(PRUNE),
     ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE), /* commands with training programs */
 };
 
@@ -54,15 +54,32 @@ static const struct option options[CR_OPT_COUNT] = {
     [CR_OPT_ORDER]       = {"order", 0, "ORDER", NULL, ON(PROFILE), "time: slowest op first (default), or program: as they run"},
     [CR_OPT_AGAINST]     = {"against", 0, "IMG_PER_S", NULL, ON(BENCH),
                             "data: also how long a trainer of this speed would wait for pictures"},
+    [CR_OPT_NEURONS]     = {"neurons", 0, "LIST", NULL, ON(BENCH), "spdnn: widths of the networks (1024,4096,16384,65536)"},
+    [CR_OPT_LAYERS]      = {"layers", 0, "LIST", NULL, ON(BENCH), "spdnn: depths of the networks (120,480,1920)"},
+    [CR_OPT_INPUTS]      = {"inputs", 0, "N", NULL, ON(BENCH), "spdnn: how many (60000)"},
+    [CR_OPT_MNIST]       = {"mnist", 0, "FILE", NULL, ON(BENCH), "spdnn: train-images-idx3-ubyte, unpacked (drawn strokes instead)"},
+    [CR_OPT_GPUS]        = {"gpus", 0, "N", NULL, ON(BENCH), "spdnn: GPUs that share the inputs (1)"},
+    [CR_OPT_NO_DROP]     = {"no-drop", 0, NULL, NULL, ON(BENCH), "spdnn: compute inputs to the end that have become zero"},
+    [CR_OPT_NO_GROUPS]   = {"no-groups", 0, NULL, NULL, ON(BENCH), "spdnn: each row alone, also where rows have the same columns"},
+    [CR_OPT_STREAM]      = {"stream", 0, NULL, NULL, ON(BENCH), "spdnn: weights from host memory through two buffers, also where they would fit"},
+    [CR_OPT_CHECK_INPUTS] = {"check", 0, "N", NULL, ON(BENCH), "spdnn: inputs that the CPU judges, 0: none (as many as take it some seconds)"},
+    [CR_OPT_VERBOSE]     = {"verbose", 0, NULL, NULL, ON(BENCH), "spdnn: also how many inputs survive each layer"},
     [CR_OPT_RAW]         = {"raw", 0, "SIZE", NULL, ON(DATA), "pack: store pixels, the short side reduced to SIZE, not files"},
-    [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA),
+    [CR_OPT_SPARSITY]    = {"sparsity", 0, "S", "prune.sparsity", ON(PRUNE), "share of the weights that become 0, e.g. 0.9"},
+    [CR_OPT_SCOPE]       = {"scope", 0, "SCOPE", "prune.scope", ON(PRUNE), "global, uniform or erk: how layers share it"},
+    [CR_OPT_PATTERN]     = {"pattern", 0, "P", "prune.pattern", ON(PRUNE), "unstructured, 2:4, block or channel"},
+    [CR_OPT_BUDGET]      = {"budget", 0, "FILE.csv", "prune.budget", ON(PRUNE), "a sparsity for each layer"},
+    [CR_OPT_EXEMPT]      = {"exempt", 0, "LAYERS", "prune.exempt", ON(PRUNE), "layers that stay dense (auto: conv1,fc; with a budget none)"},
+    [CR_OPT_DENSE]       = {"dense", 0, NULL, NULL, ON(EXPORT), "torchvision's state dict, pruned weights as 0 (the only form, and the default)"},
+    [CR_OPT_EXPORT_FILE] = {"output", 'o', "FILE", NULL, ON(EXPORT), "safetensors file to write"},
+    [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE),
                             "one JSON line (predict: one a picture; profile: one an op) on standard output"},
     [CR_OPT_DEVICE]      = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
     [CR_OPT_WEIGHTS]     = {"weights", 0, "FILE", "model.weights", ON_CONFIG & ~ON(DATA),
                             "safetensors file or checkpoint folder to load"},
     [CR_OPT_OUTPUT]      = {"output", 'o', "DIR", "train.output", ON_CONFIG & ~ON(DATA), "run folder"},
-    [CR_OPT_BATCH]       = {"batch", 'b', "N", "train.batch", ON_CONFIG, "pictures a step"},
-    [CR_OPT_WORKERS]     = {"workers", 'j', "N", "data.workers", ON_CONFIG, "threads that read pictures"},
+    [CR_OPT_BATCH]       = {"batch", 'b', "N", "train.batch", ON_CONFIG & ~ON(PRUNE), "pictures a step"},
+    [CR_OPT_WORKERS]     = {"workers", 'j', "N", "data.workers", ON_CONFIG & ~ON(PRUNE), "threads that read pictures"},
     [CR_OPT_THREADS]     = {"threads", 0, "N", "train.threads", ON_CONFIG & ~ON(DATA), "CPU threads that compute"},
     [CR_OPT_EPOCHS]      = {"epochs", 0, "N", "train.epochs", ON_STEPS, "length of the run and its schedule"},
     [CR_OPT_LR]          = {"lr", 0, "X", "optim.lr", ON_STEPS, "learning rate after warm-up"},
@@ -205,7 +222,7 @@ static cr_status take_long(struct parser *p, const char *word) {
         snprintf(shown, sizeof shown, "--%s", options[id].name);
         return take_option(p, id, shown, equals ? equals + 1 : NULL);
     }
-    if (!memchr(word, '.', length) || p->args->command == CR_CMD_HELP) return unknown_option(p->args, word, length);
+    if (!memchr(word, '.', length) || p->args->command == CR_CMD_HELP || p->args->command == CR_CMD_EXPORT) return unknown_option(p->args, word, length);
     char        shown[128];
     const char *value = NULL;
     snprintf(shown, sizeof shown, "--%.*s", (int)CR_MIN(length, (size_t)100), word);
@@ -324,5 +341,5 @@ void cr_command_help(enum cr_command_id id, struct cr_text *out) {
         cr_text_add(out, "  %-28s  %s%s%s%s\n", left, o->help, o->key ? " [" : "", o->key ? o->key : "",
                     o->key ? "]" : "");
     }
-    if (id != CR_CMD_HELP && id != CR_CMD_DATA) cr_text_add(out, "\nEvery config key: cresnet help keys\n");
+    if (id != CR_CMD_HELP && id != CR_CMD_DATA && id != CR_CMD_EXPORT) cr_text_add(out, "\nEvery config key: cresnet help keys\n");
 }

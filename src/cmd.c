@@ -126,6 +126,44 @@ cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     return CR_OK;
 }
 
+/* ---- names of classes ---- */
+
+enum { CLASSES_FILE_MAX = 64 << 20 };
+
+static cr_status names_split(char *text, struct cr_cmd_names *out) {
+    int lines = 0;
+    for (const char *c = text; *c; c++) lines += *c == '\n';
+    out->at = cr_arena_alloc(&out->arena, ((size_t)lines + 1) * sizeof *out->at);
+    if (!out->at) return CR_NO_MEMORY((size_t)lines * sizeof *out->at);
+    for (char *line = text; *line;) {
+        size_t length       = strcspn(line, "\n");
+        bool   more         = line[length] == '\n';
+        line[length]        = 0;
+        out->at[out->count] = cr_arena_printf(&out->arena, "%s", line);
+        if (!out->at[out->count++]) return CR_NO_MEMORY(length);
+        line += length + more;
+    }
+    return CR_OK;
+}
+
+cr_status cr_cmd_names_beside(const char *weights, struct cr_cmd_names *out) {
+    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
+    cr_status status;
+    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
+    char *slash = strrchr(model, '/');
+    if (slash) *slash = 0;
+    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
+    FILE *there = fopen(path, "r");
+    if (!there) goto out;
+    fclose(there);
+    CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
+    CR_TRY_OUT(names_split(text, out));
+out:
+    cr_free(model);
+    cr_free(text);
+    return status;
+}
+
 /* ---- running on no data ---- */
 
 void cr_cmd_batch_free(struct cr_cmd_batch *batch) {

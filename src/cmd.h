@@ -31,6 +31,8 @@ cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken);
+cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken);
 
 /* cresnet bench step, bench infer. */
@@ -39,6 +41,8 @@ cr_status cr_bench_run(const struct cr_args *args, bool infer);
 cr_status cr_bench_init(const struct cr_args *args);
 /* cresnet bench data; its operand is a configuration. */
 cr_status cr_bench_data(const struct cr_args *args);
+/* cresnet bench spdnn; no operand. */
+cr_status cr_bench_spdnn(const struct cr_args *args);
 /* cresnet bench pools; its operand is a configuration. */
 cr_status cr_bench_pools(const struct cr_args *args);
 /* Of nanoseconds; sorts them. */
@@ -66,6 +70,14 @@ CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *ou
 /* Number of classes for commands that look at the network only: a data set that is not there is no reason to stop, 1000 are
  * assumed then and a line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
+
+struct cr_cmd_names {
+    const char    **at;
+    int             count;
+    struct cr_arena arena;
+};
+/* classes.txt in the folder of the model file; no names when it is not there. The caller frees the arena. */
+CR_MUST cr_status cr_cmd_names_beside(const char *weights, struct cr_cmd_names *out);
 
 /* For commands that run programs on no data: random pictures, labels and boxes for a program, the same brought into it, and
  * the step block of a first step at the full learning rate. */

@@ -72,12 +72,30 @@ static const char about_bench[] =
     "call a tensor, and on a GPU cudaMallocAsync; MiB, and ms of their calls.\n"
     "bench init: how long initial values take: drawn on the device; by one thread, copied tensor by tensor; by all\n"
     "            cores into page-locked memory, copied once. Memory of each, and how far the values are apart. For\n"
-    "            CONFIGs, or without any for ResNet-18, 50, 152 and one of 1.16e9 parameters (GPU). --steps N: repeats (3).\n";
+    "            CONFIGs, or without any for ResNet-18, 50, 152 and one of 1.16e9 parameters (GPU). --steps N: repeats (3).\n"
+    "bench spdnn: the Graph Challenge's sparse deep networks, made by their rule: inputs/s and TeraEdges/s beside published\n"
+    "            rates; categories are compared with the CPU's. --steps N: repeats (3).\n";
 
 static const char about_profile[] =
     "Runs some training steps on random pictures and times every op of the step on the device: time, share,\n"
     "bytes touched, FLOPs, rates, share of the device's roof, the kernel (row) that ran it; then the same summed\n"
     "by kind, and the sum of the ops beside the step run whole.\n";
+
+static const char about_prune[] =
+    "Sets the smallest weights to 0 and writes a run folder with what is left and the masks. Training that starts from it\n"
+    "(model.weights=DIR) keeps them at 0; eval and predict take it as any other. Weights come from --weights FILE or a RUN.\n"
+    "A budget's first column names layers (layer1.0.conv1, or their number), others have sparsities (prune.column); of several\n"
+    "the one is taken whose overall sparsity is nearest to --sparsity. Training prunes step by step with prune.end; see help keys.\n"
+    "\n"
+    "  cresnet prune checkpoints/demo --sparsity 0.9 --scope erk -o checkpoints/demo-90\n"
+    "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --pattern 2:4 -o DIR\n";
+
+static const char about_export[] =
+    "Writes the weights of a run as one safetensors file that torchvision's models load: every tensor dense, pruned weights as 0.\n"
+    "RUN is the folder of a run, one of its checkpoints, or a safetensors file; FILE must not be there.\n"
+    "\n"
+    "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n";
 
 static const char about_data[] =
     "data CONFIG:     how many pictures and classes the configured data set has.\n"
@@ -100,8 +118,10 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PLAN]    = {"plan", "show the network, its program, its memory", "CONFIG|RUN " KEYS, about_plan,
                         cr_cmd_plan},
     [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
-    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader, initialisation or memory pools", "step|infer|ops|data|pools CONFIG|RUN " KEYS " | init [CONFIG|RUN ...]", about_bench, cr_cmd_bench},
+    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader, initialisation or memory pools", "step|infer|ops|data|pools CONFIG|RUN " KEYS " | init [CONFIG|RUN ...] | spdnn", about_bench, cr_cmd_bench},
     [CR_CMD_PROFILE] = {"profile", "time every op of the training step", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
+    [CR_CMD_PRUNE]   = {"prune", "set the smallest weights to 0", "CONFIG|RUN " KEYS, about_prune, cr_cmd_prune},
+    [CR_CMD_EXPORT]  = {"export", "weights of a run as a file for torchvision", "RUN -o FILE [options]", about_export, cr_cmd_export},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, draw the shapes set",
                         "CONFIG|RUN " KEYS " | pack CONFIG|DIR OUT | verify FILE|DIR ... | shapes DIR", about_data,
                         cr_cmd_data},

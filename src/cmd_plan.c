@@ -91,16 +91,19 @@ static void print_fit(struct plan *p, struct cr_text *out) {
     const struct cr_program *all[] = {&p->program};
     const size_t             need  = cr_memory_need(p->session.device, &p->session.model.store, all, 1);
     if (!p->session.limit) return;
-    cr_text_add(out, "\nlimit %.0f MiB: ", (double)p->session.limit / (1 << 20));
+    cr_text_add(out, "limit %.1f MiB: ", (double)p->session.limit / (1 << 20));
+    const size_t before = out->length;
     cr_session_fit_text(&p->session, out);
-    if (need > p->session.limit) cr_text_add(out, "\n%.0f MiB too much", (double)(need - p->session.limit) / (1 << 20));
+    if (need > p->session.limit)
+        cr_text_add(out, "%s%.1f MiB too much: a run would refuse to start", out->length > before ? "\n" : "", (double)(need - p->session.limit) / (1 << 20));
+    else if (out->length == before) cr_text_add(out, "kept as it is, with %.1f MiB", (double)need / (1 << 20));
     cr_text_add(out, "\n");
 }
 
 static cr_status print_lives(struct plan *p, struct cr_text *out) {
     const struct cr_target target = cr_session_target(&p->session);
-    cr_session_fit_text(&p->session, out);
-    if (out->length) cr_text_add(out, "\n\n");
+    print_fit(p, out);
+    if (out->length) cr_text_add(out, "\n");
     return cr_plan_print_lives(&p->program, &target, out);
 }
 
@@ -150,6 +153,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
         CR_TRY(print_table(p, out));
         cr_text_add(out, "\n");
         cr_plan_print_summary(&p->program, out);
+        if (p->session.limit) cr_text_add(out, "\n");
         print_fit(p, out);
         if (p->elsewhere) CR_TRY(cr_plan_target_print(&p->session, &p->program, out));
     }
@@ -183,8 +187,10 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIVES)) &&
         (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES)))
         return cr_args_fail(args, "--curve and --lives print tables of their own: leave --after, --json, --csv and --choices out");
-    if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES)))
-        return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after and --choices out");
+    if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
+        return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after, --choices and --curve out");
+    if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIVES))
+        return cr_args_fail(args, "--curve and --lives are tables of their own: ask for one of them");
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];

@@ -6,51 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CLASSES_FILE_MAX = 64 << 20, BATCH_MAX = 32, TOP_MAX = 5 };
-
-struct names {
-    const char    **at;
-    int             count;
-    struct cr_arena arena;
-};
-
-static cr_status names_split(char *text, struct names *out) {
-    int lines = 0;
-    for (const char *c = text; *c; c++) lines += *c == '\n';
-    out->at = cr_arena_alloc(&out->arena, ((size_t)lines + 1) * sizeof *out->at);
-    if (!out->at) return CR_NO_MEMORY((size_t)lines * sizeof *out->at);
-    for (char *line = text; *line;) {
-        size_t length       = strcspn(line, "\n");
-        bool   more         = line[length] == '\n';
-        line[length]        = 0;
-        out->at[out->count] = cr_arena_printf(&out->arena, "%s", line);
-        if (!out->at[out->count++]) return CR_NO_MEMORY(length);
-        line += length + more;
-    }
-    return CR_OK;
-}
-
-/* classes.txt in the folder of the model file; no names when it is not there. */
-static cr_status names_beside(const char *weights, struct names *out) {
-    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
-    cr_status status;
-    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
-    char *slash = strrchr(model, '/');
-    if (slash) *slash = 0;
-    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
-    FILE *there = fopen(path, "r");
-    if (!there) goto out;
-    fclose(there);
-    CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
-    CR_TRY_OUT(names_split(text, out));
-out:
-    cr_free(model);
-    cr_free(text);
-    return status;
-}
+enum { BATCH_MAX = 32, TOP_MAX = 5 };
 
 /* From the data set, as far as it is there. */
-static cr_status names_from_data(const struct cr_config *config, struct names *out) {
+static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {
     struct cr_dataset *dataset;
     if (cr_dataset_open(config, CR_SPLIT_VAL, &dataset) != CR_OK) {
         cr_log(CR_LOG_WARN, "classes are numbered, not named: %s", cr_error_message());
@@ -69,13 +28,13 @@ static cr_status names_from_data(const struct cr_config *config, struct names *o
     return status;
 }
 
-static const char *class_name(const struct names *names, int label, char *buffer, size_t bytes) {
+static const char *class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes) {
     if (label < names->count) return names->at[label];
     snprintf(buffer, bytes, "class %d", label);
     return buffer;
 }
 
-static void print_text(const char *path, const struct cr_prediction *p, int top, const struct names *names,
+static void print_text(const char *path, const struct cr_prediction *p, int top, const struct cr_cmd_names *names,
                        struct cr_text *out) {
     char number[32];
     cr_text_add(out, "%s\n", path);
@@ -84,7 +43,7 @@ static void print_text(const char *path, const struct cr_prediction *p, int top,
                     class_name(names, p->label[i], number, sizeof number));
 }
 
-static void print_json(const char *path, const struct cr_prediction *p, int top, const struct names *names,
+static void print_json(const char *path, const struct cr_prediction *p, int top, const struct cr_cmd_names *names,
                        struct cr_text *out) {
     char number[32];
     cr_text_add(out, "{\"image\": ");
@@ -98,13 +57,13 @@ static void print_json(const char *path, const struct cr_prediction *p, int top,
     cr_text_add(out, "]}\n");
 }
 
-static cr_status predict(const struct cr_args *args, const struct cr_config *config, int top, struct names *names) {
+static cr_status predict(const struct cr_args *args, const struct cr_config *config, int top, struct cr_cmd_names *names) {
     int                   pictures = args->operands - 1;
     struct cr_prediction *result   = NULL;
     struct cr_session     session  = {0};
     struct cr_text        text     = {0};
     cr_status             status;
-    CR_TRY_OUT(names_beside(config->model.weights, names));
+    CR_TRY_OUT(cr_cmd_names_beside(config->model.weights, names));
     if (!names->count) CR_TRY_OUT(names_from_data(config, names));
     struct cr_session_options options = {
         .eval = true, .execute = true, .eval_batch = CR_MIN(pictures, BATCH_MAX), .classes = names->count};
@@ -128,7 +87,7 @@ out:
 
 cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     struct cr_config config;
-    struct names     names = {0};
+    struct cr_cmd_names     names = {0};
     int64_t          top;
     (void)signal_taken;
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, TOP_MAX, &top));

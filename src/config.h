@@ -75,6 +75,7 @@ void              cr_config_close(struct cr_config *config);
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Is the network one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
 bool      cr_config_is_small(const struct cr_config *config);
+bool      cr_config_prunes(const struct cr_config *config); /* does training prune? */
 bool      cr_config_is_set(const struct cr_config *config, const char *dotted); /* false: the default */
 
 /* The word of an enum value, e.g. cr_word_arch(CR_ARCH_RESNET50) = "resnet50". */

@@ -137,6 +137,20 @@ static void check_schedule(const struct check *c) {
         COMPLAIN(c, "schedule.min_lr", "must not exceed [optim] lr (%g)", config->optim.lr);
 }
 
+static void check_prune(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (was_refused(c, "prune.sparsity")) return;
+    if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity > 0.5)
+        COMPLAIN(c, "prune.sparsity", "must not exceed 0.5 with pattern 2:4, which keeps two of four weights");
+    if (config->prune.sparsity > 0 && config->prune.initial > config->prune.sparsity)
+        COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
+    if (config->prune.end > 0 && config->prune.end < config->prune.start)
+        COMPLAIN(c, "prune.end", "must not come before start (%g)", config->prune.start);
+    if (*config->prune.column && !*config->prune.budget) COMPLAIN(c, "prune.column", "is for a budget: set budget to its file");
+}
+
+bool cr_config_prunes(const struct cr_config *config) { return config->prune.sparsity > 0 || *config->prune.budget; }
+
 bool cr_config_is_small(const struct cr_config *config) {
     if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
     switch (config->model.arch) {
@@ -158,4 +172,5 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_data(&c);
     check_optim(&c);
     check_schedule(&c);
+    check_prune(&c);
 }

@@ -139,8 +139,10 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 
 /* Each plane holds the same parameters at the same element offsets (running: the BN buffers); the state plane holds
  * CR_STATE_COUNT f64; the half plane, which only 16-bit programs have, is the value plane rounded to 16 bits, made anew by
- * the op `cast` at the start of each program. All planes lie in one region, one after the other. */
-enum cr_plane { CR_PLANE_VALUE, CR_PLANE_GRAD, CR_PLANE_MOMENTUM, CR_PLANE_RUNNING, CR_PLANE_STATE, CR_PLANE_HALF, CR_PLANES };
+ * the op `cast` at the start of each program. The mask plane, which only the stores of pruned networks have, is one bit an element
+ * of the value plane, u8, bit i%8 of byte i/8: 1 kept, 0 pruned; padding and what is not pruned has 1. One bit, because the update
+ * reads it: 0.6 % of what that moves anyway, where a byte would be 5 %. All planes lie in one region, one after the other. */
+enum cr_plane { CR_PLANE_VALUE, CR_PLANE_GRAD, CR_PLANE_MOMENTUM, CR_PLANE_RUNNING, CR_PLANE_STATE, CR_PLANE_HALF, CR_PLANE_MASK, CR_PLANES };
 const char *cr_plane_name(enum cr_plane plane);
 
 /* Device-owned scalars (f64): written by kernels only, saved in state.safetensors. */
@@ -173,9 +175,10 @@ struct cr_store {
     struct cr_param *param; /* trainable ones and running statistics, in torchvision's order of definition */
     int              params, capacity;
     int64_t          value_elems, running_elems; /* of the planes, with padding */
-    enum cr_dtype    real; /* of all planes but state and half: f32; f64 in tests */
+    enum cr_dtype    real; /* of all planes but state, half and mask: f32; f64 in tests */
     enum cr_dtype    half; /* of the half plane: f16 or bf16, the type of 16-bit programs; f32: there is none */
     bool             has_momentum;
+    bool             has_mask;
     bool             failed;
     struct cr_arena  arena;
 };
@@ -223,7 +226,7 @@ int cr_program_layer(struct cr_program *program, const char *name);
 int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dtype, enum cr_region region,
                   int64_t d0, int64_t d1, int64_t d2, int64_t d3);
 /* The tensor of a parameter's slice of a plane ("layer1.0.conv1.weight", "grad.layer1..."), or of a whole plane
- * (param = CR_NONE: "plane.grad"); made on first use, found afterwards. */
+ * (param = CR_NONE: "plane.grad"; of the mask nothing else); made on first use, found afterwards. */
 int cr_tensor_store(struct cr_program *program, enum cr_plane plane, int param);
 int cr_tensor_find(const struct cr_program *program, const char *name);
 

@@ -132,6 +132,7 @@ int cr_tensor_store(struct cr_program *p, enum cr_plane plane, int param) {
     if (param == CR_NONE) {
         id = store_plane_tensor(p, plane, name);
     } else {
+        CR_ASSERT(plane != CR_PLANE_MASK);
         const struct cr_param *q = &p->store->param[param];
         enum cr_dtype          dtype = cr_store_plane_dtype(p->store, plane);
         id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);

@@ -1,6 +1,8 @@
 /* session.c: opening and closing what commands run on. See session.h. */
 #include "session.h"
 
+#include "state.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -32,8 +34,11 @@ static cr_status compile_train(struct cr_session *s) {
     bool                       split   = s->config->train.accumulate > 1;
     const enum cr_program_kind *kinds  = split ? parts : whole;
     int                        count   = split ? 3 : 1;
-    for (; s->trains < count; s->trains++)
-        CR_TRY(cr_session_compile(s, kinds[s->trains], s->batch, NULL, &s->train[s->trains]));
+    for (; s->trains < count; s->trains++) {
+        struct cr_program *p = &s->train[s->trains];
+        CR_TRY(cr_session_compile(s, kinds[s->trains], s->batch, NULL, p));
+        s->input_bytes = CR_MAX(s->input_bytes, p->region_bytes[CR_REGION_INPUT]);
+    }
     return CR_OK;
 }
 
@@ -47,39 +52,63 @@ static int all_programs(const struct cr_session *s, const struct cr_program *all
 static void free_programs(struct cr_session *s) {
     for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
     if (s->has_eval) cr_program_free(&s->eval);
-    s->trains   = 0;
-    s->has_eval = false;
+    s->trains      = 0;
+    s->has_eval    = false;
+    s->input_bytes = 0;
+}
+
+/* Is the limit passed by what evaluation wants beside training? */
+static bool eval_is_too_large(const struct cr_session *s) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const int                count = all_programs(s, all);
+    const size_t             need = cr_memory_need(s->device, &s->model.store, all, count), least = cr_memory_need(s->device, &s->model.store, all, s->trains);
+    return s->limit && need > CR_MAX(s->limit, least);
 }
 
 /* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants it. */
 static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
-    const struct cr_program *all[] = {&s->eval};
-    const int64_t            wanted = s->eval_batch;
+    const int64_t              wanted = s->eval_batch;
+    const struct cr_fit_report before = s->fit;
     for (;; s->eval_batch /= 2) {
         CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->eval_batch, NULL, &s->eval));
-        if (!s->limit || !may_shrink || s->eval_batch < 2 || cr_memory_need(s->device, &s->model.store, all, 1) <= s->limit) break;
+        s->has_eval = true;
+        if (!may_shrink || s->eval_batch < 2 || !eval_is_too_large(s)) break;
         cr_program_free(&s->eval);
+        s->has_eval = false;
+        s->fit      = before;
     }
-    s->has_eval = true;
     if (s->eval_batch < wanted) cr_log(CR_LOG_INFO, "memory  evaluation in batches of %lld: more does not fit", (long long)s->eval_batch);
+    return CR_OK;
+}
+
+/* Pictures of an evaluation whose batch is given take their memory from training's limit. */
+static cr_status count_input(struct cr_session *s) {
+    struct cr_program eval;
+    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, s->eval_batch, &eval));
+    s->input_bytes = CR_MAX(s->input_bytes, eval.region_bytes[CR_REGION_INPUT]);
+    cr_program_free(&eval);
     return CR_OK;
 }
 
 static cr_status compile_programs(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c = s->config;
     s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
+    const bool may_shrink = !o->eval_batch && !c->train.eval_batch;
+    if (s->limit && o->eval && !may_shrink) CR_TRY(count_input(s));
     if (o->train) CR_TRY(compile_train(s));
-    return o->eval ? compile_eval(s, !o->eval_batch && !c->train.eval_batch) : CR_OK;
+    return o->eval ? compile_eval(s, may_shrink) : CR_OK;
 }
 
 /* With train.batch = auto the batch that was found is tried in earnest, by kernels as they are chosen for it. */
 static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const struct cr_program *eval[] = {&s->eval};
     const bool               found = !s->batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
     if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
     for (;;) {
         CR_TRY(compile_programs(s, o));
         const int count = all_programs(s, all);
+        if (s->has_eval && s->limit && cr_memory_need(s->device, &s->model.store, eval, 1) > s->limit) return CR_OK; /* no smaller batch helps */
         if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count))) return CR_OK;
         cr_log(CR_LOG_INFO, "batch   a little too large with the kernels chosen: %lld pictures", (long long)s->batch);
         free_programs(s);
@@ -99,7 +128,8 @@ static cr_status bind_programs(struct cr_session *s) {
     const int                count = all_programs(s, all);
     /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count), left = s->device->backend->memory_free(s->device);
-    if (s->limit && need > s->limit) return cr_session_limit_missed(s, need);
+    if (s->limit && need > s->limit)
+        return *s->config->memory.limit ? cr_session_limit_missed(s, need) : cr_session_lacks_memory(s, all, count, need - s->limit);
     say_fit(s);
     if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
@@ -157,6 +187,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     start              = cr_time_ns();
     CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
     cr_model_set_real(&s->model, real);
+    if (o->masks) s->model.store.has_mask = true;
     say_what_is_idle(s, o->train);
     s->batch      = o->batch ? o->batch : c->train.batch;
     CR_TRY(cr_session_costs(s, o));
@@ -210,6 +241,7 @@ cr_status cr_session_fit_loss_scale(struct cr_session *s) {
 cr_status cr_session_init(struct cr_session *s) {
     const int64_t start = cr_time_ns();
     CR_TRY(s->device->backend->init_store(s->device, &s->model.store, s->config, s->memory.region[CR_REGION_STORE]));
+    CR_TRY(cr_state_mask_full(s));
     CR_TRY(cr_session_fit_loss_scale(s));
     s->times.values_ns = cr_time_ns() - start;
     return CR_OK;

@@ -18,6 +18,7 @@ struct cr_session_options {
     bool    eval;       /* build the evaluation program */
     bool    execute;    /* open the device's memory and bind; false: compile only (cresnet plan) */
     bool    ref_only;   /* CPU: only ref rows */
+    bool    masks;      /* the network is pruned: a store with masks, which [prune] may give it anyway */
     int64_t batch;      /* training batch; 0: [train] batch */
     int64_t batch_max;  /* of a batch that is found; 0: as many as fit */
     int64_t eval_batch; /* 0: [train] eval_batch, or batch */
@@ -51,6 +52,7 @@ struct cr_session {
     struct cr_exec         *eval_exec;
     int64_t                 batch, eval_batch;
     size_t                  limit;      /* [memory] limit in bytes; 0: none */
+    size_t                  input_bytes; /* INPUT region of the programs known so far, for that limit */
     struct cr_fit_report    fit;        /* of the fullest program under that limit */
     struct cr_session_times times;
 };

@@ -24,10 +24,11 @@ void cr_session_limit(struct cr_session *s) {
     else if (*limit) CR_ASSERT(cr_bytes_parse(limit, &s->limit)); /* config_check.c has looked at it */
 }
 
-/* What the limit leaves for the pool of a program that is not planned yet. */
+/* What the limit leaves for the pool of a program that is not planned yet. The INPUT region is as large as any program wants it. */
 static size_t limit_of_pool(const struct cr_session *s, const struct cr_program *p) {
-    const struct cr_program *all[] = {p};
-    const size_t             rest  = cr_memory_need(s->device, &s->model.store, all, 1);
+    const struct cr_program  others = {.region_bytes[CR_REGION_INPUT] = s->input_bytes};
+    const struct cr_program *all[]  = {p, &others};
+    const size_t             rest   = cr_memory_need(s->device, &s->model.store, all, 2);
     return s->limit > rest ? s->limit - rest : 1;
 }
 
@@ -80,6 +81,7 @@ static void add_ways_out(const struct cr_session *s, struct cr_text *out) {
     cr_text_add(out, "lower train.batch (and train.eval_batch), or data.image_size (and data.eval_crop)");
     if (s->device->caps.half && s->model.real == CR_F32) cr_text_add(out, ", or set train.precision = fp16");
     if (!*c->memory.limit) cr_text_add(out, ", or memory.limit = auto");
+    else if (!c->memory.reuse) cr_text_add(out, ", or memory.reuse = yes");
     else if (host && c->memory.swap == CR_SWAP_USE_NO) cr_text_add(out, ", or memory.swap = auto");
     else if (!c->memory.recompute) cr_text_add(out, ", or memory.recompute = yes");
 }
@@ -104,13 +106,15 @@ cr_status cr_session_lacks_memory(const struct cr_session *s, const struct cr_pr
 }
 
 cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
-    const struct cr_config *c    = s->config;
-    struct cr_text          text = {0};
+    const struct cr_config *c       = s->config;
+    const bool              twice   = c->memory.recompute, swapped = s->fit.swapped > 0;
+    const char             *with    = twice && swapped ? ", with all recomputing and swapping that helps" : swapped ? ", with all swapping that helps"
+                                    : twice ? ", with all recomputing that helps" : "";
+    const char             *instead = strcmp(c->memory.limit, "auto") == 0 ? "free some memory of the device" : "raise it";
+    struct cr_text          text    = {0};
     add_ways_out(s, &text);
-    const cr_status status = cr_config_fail(c, "memory.limit", "the run needs %.0f MiB, %.0f more than that, with all %s that helps: raise it, or %s",
-                                            mib(need), mib(need - s->limit),
-                                            c->memory.recompute && s->fit.swapped ? "recomputing and swapping" : s->fit.swapped ? "swapping" : "recomputing",
-                                            text.data ? text.data : "");
+    const cr_status status = cr_config_fail(c, "memory.limit", "the run needs %.1f MiB, %.1f more than that%s: %s, or %s", mib(need),
+                                            mib(need - s->limit), with, instead, text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }
@@ -181,7 +185,7 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
     struct probe     at;
     int64_t          index;
     if (!s->limit) s->limit = free_memory(s);
-    if (!s->limit) return cr_config_fail(s->config, "train.batch", "auto: how much memory is free is unknown here; set memory.limit, or a number");
+    if (!s->limit) return cr_config_fail(s->config, "train.batch", "how much memory is free is unknown here; set memory.limit, or a number");
     if (s->model.real == CR_F32) target.flops_per_s = cr_session_target(s).flops_per_s;
     most = most > 0 ? CR_MIN(most, (int64_t)BATCH_MAX) : BATCH_MAX;
     if (most < BATCH_STEP) {
@@ -189,9 +193,11 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
         return CR_OK;
     }
     CR_TRY(search_batch(s, &target, most, &index, &at));
-    if (index < 0)
-        return cr_config_fail(s->config, "train.batch", "auto: not even %d pictures fit into %.0f MiB with at most train.batch_slowdown = %g %%: raise one of "
+    if (index < 0) {
+        CR_TRY(look_at(s, &target, batch_at(0), &at)); /* what is wrong may be no matter of memory */
+        return cr_config_fail(s->config, "train.batch", "not even %d pictures fit into %.0f MiB with at most train.batch_slowdown = %g %%: raise one of "
                               "them or memory.limit, or lower data.image_size", BATCH_STEP, mib(s->limit), s->config->train.batch_slowdown);
+    }
     s->batch = batch_at(index);
     cr_log(CR_LOG_INFO, "batch   %lld pictures: %.0f MiB of %.0f, predicted %.2f %% slower a picture than without a limit", (long long)s->batch,
            mib(at.need), mib(s->limit), at.slowdown);

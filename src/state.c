@@ -111,10 +111,12 @@ struct cr_ckpt_io cr_state_io(struct cr_session *s) { return (struct cr_ckpt_io)
 
 /* ---- save ---- */
 
-cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir, const char *config_text,
-                        const struct cr_dataset *dataset) {
-    struct cr_arena      arena = {0};
-    struct cr_state_list model, optim;
+cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir, const char *config_text,
+                              const char *const *class_names, int classes) {
+    struct cr_arena        arena  = {0};
+    struct cr_state_list   model, optim;
+    struct cr_state_sparse sparse = {0};
+    struct cr_ckpt_io      io     = cr_state_io(s);
     cr_status            status = CR_OK;
     char                 step[32], per_epoch[32], fingerprint[32], seed[32], *costs = NULL;
     snprintf(step, sizeof step, "%" PRId64, at->step);
@@ -123,26 +125,35 @@ cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, cons
     snprintf(seed, sizeof seed, "%" PRId64, s->config->train.seed);
     const struct cr_st_meta state_meta[] = {{"cresnet_state", "1"}, {"step", step}, {"steps_per_epoch", per_epoch},
                                             {"data_fingerprint", fingerprint}, {"seed", seed}};
-    const struct cr_st_meta model_meta[] = {{"format", "pt"}}; /* what PyTorch's readers look for */
-    int                     classes      = cr_dataset_classes(dataset);
+    const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* what PyTorch's readers look for */
+                                            {CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION}};
 
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
     CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
-    const char **names = cr_arena_alloc(&arena, (size_t)classes * sizeof *names);
-    if (!names) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while saving");
-    for (int i = 0; i < classes; i++) names[i] = cr_dataset_class_name(dataset, i);
+    CR_TRY_OUT(cr_state_sparse_save(s, &model, &optim, &io, &sparse));
     if (s->costs) CR_TRY_OUT(cr_costs_text(s->costs, &costs));
     const struct cr_ckpt_save save = {
         .run_dir = run_dir, .step = at->step, .model = model.tensor, .model_count = model.count, .state = optim.tensor,
-        .state_count = optim.count, .model_meta = model_meta, .model_meta_count = CR_COUNT(model_meta),
+        .state_count = optim.count, .model_meta = model_meta, .model_meta_count = s->model.store.has_mask ? 2 : 1,
         .state_meta = state_meta, .state_meta_count = CR_COUNT(state_meta), .config_text = config_text,
         .costs_text = costs,
-        .class_names = names, .classes = classes, .keep = (int)CR_MIN(s->config->train.keep, 1000000)};
-    const struct cr_ckpt_io io = cr_state_io(s);
+        .class_names = class_names, .classes = classes, .keep = (int)CR_MIN(s->config->train.keep, 1000000)};
     CR_TRY_OUT(cr_ckpt_write(&save, &io));
 out:
+    cr_state_sparse_close(&sparse);
     cr_free(costs);
     cr_arena_free(&arena);
+    return status;
+}
+
+cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir, const char *config_text,
+                        const struct cr_dataset *dataset) {
+    const int    classes = cr_dataset_classes(dataset);
+    const char **names;
+    CR_ALLOC(names, (size_t)classes);
+    for (int i = 0; i < classes; i++) names[i] = cr_dataset_class_name(dataset, i);
+    cr_status status = cr_state_save_named(s, at, run_dir, config_text, names, classes);
+    cr_free(names);
     return status;
 }
 
@@ -172,10 +183,18 @@ static const char *alias_of(const char *name) {
     return NULL;
 }
 
+/* Names that may be in a file beside those of a list: the parts of sparse tensors, where there are any. */
+static const char *sparse_ignore(const struct cr_state_sparse *sparse) {
+    for (int i = 0; i < sparse->store->params; i++)
+        if (sparse->sparse[i]) return CR_CKPT_SPARSE_PARTS;
+    return NULL;
+}
+
 cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_position *position) {
-    struct cr_arena      arena = {0};
-    struct cr_state_list model, optim;
-    struct cr_st_file   *weights = NULL, *state = NULL;
+    struct cr_arena        arena = {0};
+    struct cr_state_list   model, optim, taken;
+    struct cr_state_sparse sparse  = {0};
+    struct cr_st_file     *weights = NULL, *state = NULL;
     cr_status            status = CR_OK;
     const struct cr_ckpt_io io  = cr_state_io(s);
     const char *weights_path = cr_arena_printf(&arena, "%s/model.safetensors", path);
@@ -186,9 +205,18 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     CR_TRY_OUT(cr_st_open(weights_path, &weights));
     CR_TRY_OUT(cr_st_open(state_path, &state));
     CR_TRY_OUT(read_position(state, state_path, position));
-    CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, NULL, NULL, &io));
-    CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count, NULL, NULL, &io));
+    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
+    CR_TRY_OUT(cr_state_sparse_take(&sparse, state, state_path, &optim));
+    taken = sparse.apart;
+    CR_TRY_OUT(cr_state_sparse_take(&sparse, weights, weights_path, &model));
+    CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, sparse_ignore(&sparse), NULL, &io));
+    CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count, sparse_ignore(&sparse), NULL, &io));
+    CR_TRY_OUT(cr_state_sparse_put(&sparse, weights, &io));
+    sparse.apart = taken;
+    CR_TRY_OUT(cr_state_sparse_put(&sparse, state, &io));
+    CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
 out:
+    cr_state_sparse_close(&sparse);
     cr_st_close(weights);
     cr_st_close(state);
     cr_arena_free(&arena);
@@ -224,6 +252,7 @@ static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_l
 
 static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact, bool *fresh) {
     const struct cr_st_entry *e = find_entry(file, "fc.weight");
+    if (!e) e = find_entry(file, "fc.bias"); /* of a pruned classifier the weight stands there in parts */
     int64_t have = e && e->dims >= 1 ? e->dim[0] : 0;
     enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
     *fresh = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
@@ -238,20 +267,28 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
 }
 
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
-    struct cr_arena      arena = {0};
-    struct cr_state_list list;
-    struct cr_st_file   *file   = NULL;
-    char                *path   = NULL;
-    bool                 fresh  = false;
-    cr_status            status = CR_OK;
+    struct cr_arena        arena = {0};
+    struct cr_state_list   list;
+    struct cr_state_sparse sparse = {0};
+    struct cr_st_file     *file   = NULL;
+    char                  *path   = NULL;
+    bool                   fresh  = false, parts;
+    cr_status              status = CR_OK;
     const struct cr_ckpt_io io  = cr_state_io(s);
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_st_open(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     fit_list(file, fresh, &list);
-    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count, ".num_batches_tracked", alias_of, &io));
+    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
+    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh, &sparse));
+    CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
+    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
+                            parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of, &io));
+    CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
+    CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
 out:
+    cr_state_sparse_close(&sparse);
     cr_st_close(file);
     cr_free(path);
     cr_arena_free(&arena);

@@ -26,5 +26,52 @@ CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_posi
                                 const char *config_text, const struct cr_dataset *dataset);
 /* Loads everything of the checkpoint folder `path`; *position is filled from it. */
 CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, struct cr_position *position);
+/* As cr_state_save, with class names in place of a data set. */
+CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position, const char *run_dir,
+                                      const char *config_text, const char *const *class_names, int classes);
+
+/* ---- pruned networks (state_sparse.c): tensors with pruned elements go to files as sparse ones ---- */
+
+/* Does the model file that `given` means (a run, a step folder, a file) belong to a pruned network? */
+CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
+/* The planes of a store with masks on the host and back. */
+struct cr_state_planes {
+    float   *value, *momentum;
+    uint8_t *mask;
+};
+CR_MUST cr_status cr_state_planes_get(struct cr_session *session, struct cr_state_planes *planes);
+CR_MUST cr_status cr_state_planes_put(struct cr_session *session, const struct cr_state_planes *planes);
+void              cr_state_planes_free(struct cr_state_planes *planes);
+/* Nothing is pruned: all bits 1. Without a mask plane nothing happens. */
+CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
+
+/* ---- between state.c and state_sparse.c ---- */
+
+struct cr_state_sparse {
+    const struct cr_store *store;
+    uint8_t               *mask;   /* the plane on the host */
+    bool                  *sparse; /* [params] */
+    struct cr_state_list   apart;  /* what stands in the file in parts, or will */
+    struct cr_state_part {
+        void  *data;
+        size_t bytes;
+    }                     *part;   /* saving: what goes to the files in place of the store's bytes */
+    int                    parts;
+    struct cr_ckpt_io      below;
+    struct cr_arena        arena;
+};
+/* Saving: replaces pruned tensors of both lists by their parts and *io by one that knows them. Without a mask plane nothing happens. */
+CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model, struct cr_state_list *optim,
+                                       struct cr_ckpt_io *io, struct cr_state_sparse *out);
+/* Loading: masks of the model file. `fresh_head`: the classifier's does not count. */
+CR_MUST cr_status cr_state_sparse_open(const struct cr_store *store, struct cr_st_file *file, const char *path, bool fresh_head,
+                                       struct cr_state_sparse *out);
+/* ... takes from a list what stands in the file in parts, and checks it; */
+CR_MUST cr_status cr_state_sparse_take(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
+                                       struct cr_state_list *list);
+/* ... and brings what was taken into the store. */
+CR_MUST cr_status cr_state_sparse_put(struct cr_state_sparse *sparse, struct cr_st_file *file, const struct cr_ckpt_io *io);
+CR_MUST cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *sparse, struct cr_session *session);
+void              cr_state_sparse_close(struct cr_state_sparse *sparse);
 
 #endif

@@ -8,7 +8,7 @@
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 256 };
 
 const char *cr_plane_name(enum cr_plane plane) {
-    static const char *const names[CR_PLANES] = {"value", "grad", "momentum", "running", "state", "half"};
+    static const char *const names[CR_PLANES] = {"value", "grad", "momentum", "running", "state", "half", "mask"};
     return names[plane];
 }
 
@@ -59,7 +59,12 @@ int cr_store_find(const struct cr_store *store, const char *name) {
 }
 
 enum cr_dtype cr_store_plane_dtype(const struct cr_store *store, enum cr_plane plane) {
-    return plane == CR_PLANE_STATE ? CR_F64 : plane == CR_PLANE_HALF ? store->half : store->real;
+    switch (plane) {
+    case CR_PLANE_STATE: return CR_F64;
+    case CR_PLANE_HALF: return store->half;
+    case CR_PLANE_MASK: return CR_U8;
+    default: return store->real;
+    }
 }
 
 size_t cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane) {
@@ -71,6 +76,7 @@ size_t cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane) {
     case CR_PLANE_RUNNING: return (size_t)store->running_elems * size;
     case CR_PLANE_STATE: return CR_STATE_COUNT * sizeof(double);
     case CR_PLANE_HALF: return store->half == CR_F32 ? 0 : (size_t)store->value_elems * size;
+    case CR_PLANE_MASK: return store->has_mask ? (size_t)store->value_elems / 8 : 0;
     case CR_PLANES: break;
     }
     return 0;

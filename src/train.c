@@ -237,6 +237,14 @@ static cr_status after_step(struct cr_run *run, struct flight *f, struct best *b
     return status;
 }
 
+/* Before an update or behind it: is a step of [prune] due? A checkpoint of this step has it already. */
+static cr_status prune(struct cr_run *run, struct flight *f) {
+    double share;
+    if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &share)) return CR_OK;
+    CR_TRY(collect(run, f));
+    return cr_run_prune(run, share, f->report);
+}
+
 /* ---- the run ---- */
 
 static void introduce(const struct cr_run *run) {
@@ -262,10 +270,12 @@ static cr_status loop(struct cr_run *run, struct cr_report *report) {
                                             .drop_last = run->config.data.drop_last};
     struct flight flight = {.report = report};
     bool          stopping = false;
+    if (!run->from) CR_TRY(prune(run, &flight));
     cr_report_resume_clock(report, 0);
     while (run->at.step < run->total_steps && !stopping) {
         bool saved;
         CR_TRY(train_step(run, &flight));
+        CR_TRY(prune(run, &flight));
         stopping = stop_signal != 0; /* read once: a signal that comes later must not end a run that did not save */
         CR_TRY(after_step(run, &flight, &best, stopping, &saved));
         stopping |= saved && stop_signal;

@@ -121,6 +121,7 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     if (!path) return CR_NO_MEMORY(256);
     CR_TRY_OUT(cr_config_open(&stored, path, NULL, 0));
     CR_TRY_OUT(cr_config_open(&run->config, path, o->overrides, o->override_count));
+    if (!run->config.train.batch && !o->force) run->config.train.batch = stored.train.batch; /* auto: it was found when the run began */
     cr_config_diff(&stored, &run->config, &diff);
     if (diff.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while comparing configurations");
     CR_TRY_OUT(judge_changes(&diff, o->force));
@@ -158,7 +159,7 @@ static cr_status open_data(struct cr_run *run) {
     if (cr_dataset_classes(run->train) != cr_dataset_classes(run->val))
         return cr_config_fail(c, "data.root", "%d classes in training, %d in validation: they must be the same",
                               cr_dataset_classes(run->train), cr_dataset_classes(run->val));
-    int64_t need = c->train.batch * c->train.accumulate;
+    int64_t need = CR_MAX(c->train.batch, 1) * c->train.accumulate; /* batch 0: auto */
     if (cr_dataset_count(run->train) < need)
         return cr_config_fail(c, "train.batch", "%" PRId64 " images a step, but the training set has %" PRId64 ": lower batch or accumulate",
                               need, cr_dataset_count(run->train));
@@ -200,12 +201,22 @@ static cr_status start_values(struct cr_run *run, bool force) {
     return CR_OK;
 }
 
+/* Does the run begin with pruned weights, whose masks stay? */
+static cr_status starts_pruned(const struct cr_run *run, bool *pruned) {
+    const char *weights = run->from ? run->from : run->config.model.weights;
+    *pruned             = false;
+    return *weights ? cr_state_is_pruned(weights, pruned) : CR_OK;
+}
+
 static cr_status open_session(struct cr_run *run, bool force) {
-    const struct cr_session_options options = {.train = true, .eval = true, .execute = true,
+    bool pruned;
+    CR_TRY(starts_pruned(run, &pruned));
+    const struct cr_session_options options = {.train = true, .eval = true, .execute = true, .masks = pruned,
                                                .batch_max = cr_dataset_count(run->train) / run->config.train.accumulate,
                                                .classes = cr_dataset_classes(run->train), .costs_from = run->from, .costs_anew = force};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* auto is a number now, and the checkpoint's config says which */
+    CR_TRY(cr_run_prune_open(run));
     CR_TRY(start_values(run, force));
     CR_TRY(open_loader(run));
     run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;
@@ -239,6 +250,7 @@ cr_status cr_run_open(const struct cr_config *given, const struct cr_train_optio
 
 void cr_run_close(struct cr_run *run) {
     cr_loader_close(run->loader);
+    cr_prune_close(&run->prune);
     cr_session_close(&run->session);
     cr_dataset_close(run->train);
     cr_dataset_close(run->val);

@@ -1,7 +1,9 @@
-/* train_setup.h: opening a training run: output folder, resume, data, session. Private to train.c and train_setup.c. */
+/* train_setup.h: opening a training run: output folder, resume, data, session. Private to train*.c. */
 #ifndef CR_TRAIN_SETUP_H
 #define CR_TRAIN_SETUP_H
 
+#include "metrics.h"
+#include "prune.h"
 #include "session.h"
 #include "state.h"
 
@@ -15,12 +17,16 @@ struct cr_run {
     struct cr_loader  *loader;
     struct cr_position at;
     int64_t            total_steps; /* of the whole run, with train.steps applied */
+    struct cr_prune    prune;       /* without layers: training prunes nothing */
     struct cr_text     config_text;
 };
 /* Everything up to the first step. On failure *run is closed. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run);
 /* train_trace.c: writes the log that [memory] trace asks for. */
 CR_MUST cr_status cr_run_trace(const struct cr_run *run);
+/* train_prune.c: resolves [prune]; prunes up to `share` of its final sparsity, with no update under way. */
+CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
+CR_MUST cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 
 #endif

@@ -115,7 +115,8 @@ static void adjust_sgd(struct cr_op *op, struct cr_step_block *step) {
     step->lr = -step->lr; /* w - lr*m becomes |w| + lr*|m| */
 }
 
-/* What must not move (frozen parameters, padding, a suppressed update) must not move at all; counters are exact. */
+/* What must not move (frozen parameters, padding, a suppressed update) must not move at all, and what is masked, whose magnitude is
+ * 0 as its value, must be 0; counters are exact. */
 static void correct_sgd(const struct cr_verify_values *v, double *const scale[]) {
     const bool suppressed = ((const double *)v->in[CR_IN_sgd_norm])[1] != 0;
     for (int slot = CR_OUT_sgd_value; slot <= CR_OUT_sgd_momentum; slot++) {
@@ -172,7 +173,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_s2d_filter]        = {.exact = true},
     [CR_OP_s2d_filter_grad]   = {.magnitude = "a", .before = 'a'},
     [CR_OP_grad_check]        = {.closed = closed_grad_check, .extra = 4},
-    [CR_OP_sgd]               = {.magnitude = "aaakk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
+    [CR_OP_sgd]               = {.magnitude = "aaakkk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
     [CR_OP_cast]              = {.exact = true, .rounds = true},
     [CR_OP_zero]              = {.exact = true},
     [CR_OP_swap_out]          = {.exact = true},

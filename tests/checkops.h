@@ -28,7 +28,7 @@ enum checkops_flag {
     CHECKOPS_BIAS      = 1 << 15,
     CHECKOPS_BN        = 1 << 16, /* bn_x, saved and what belongs to them; conv_grad with COEF: saved alone */
     CHECKOPS_BN2       = 1 << 17, /* relu_grad: a second one */
-    CHECKOPS_BITS      = 1 << 18, /* the mask is one of bits; bn_apply: makes it */
+    CHECKOPS_BITS      = 1 << 18, /* the mask is one of bits; bn_apply: makes it; sgd: has one */
     CHECKOPS_ACT       = 1 << 19, /* the mask is made again from act */
     CHECKOPS_THROUGH   = 1 << 20, /* conv_grad: dy_x and dy_coef */
     CHECKOPS_NO_DX     = 1 << 21,

@@ -179,7 +179,8 @@ static void list_all(struct checkops_list *list) {
     static const struct conv planes[] = {{1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}};
     list_variants(list, CR_OP_grad_check, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
     list_variants(list, CR_OP_sgd, TABLE(planes),
-                  FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP, CHECKOPS_NESTEROV | CHECKOPS_CLIP | CHECKOPS_SCALED));
+                  FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP, CHECKOPS_NESTEROV | CHECKOPS_CLIP | CHECKOPS_SCALED,
+                        CHECKOPS_BITS, CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
     checkops_list_fused(list);
     if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
 }

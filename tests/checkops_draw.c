@@ -12,7 +12,7 @@ static const char *const family_names[FAMILIES] = {"normal", "half zero", "large
 
 /* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
  * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M metrics,
- * T state, I pool index, Q norm, B boxes of pictures, . bytes that nobody reads */
+ * T state, K bits of a pruned plane, I pool index, Q norm, B boxes of pictures, . bytes that nobody reads */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xxcbxgbmv",      [CR_OP_bn_stats] = "x",
     [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
@@ -23,7 +23,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_maxpool_grad] = "xI",  [CR_OP_pad_shortcut_grad] = "x", [CR_OP_relu_grad] = "xyxxhxh",
     [CR_OP_bn_grad_stats] = "xxhyc", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxkyc",
     [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xxxxhgb",  [CR_OP_conv_wgrad] = "xxc",
-    [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQT",           [CR_OP_zero] = "",
+    [CR_OP_grad_check] = "GMT",   [CR_OP_sgd] = "pGGQTK",          [CR_OP_zero] = "",
     [CR_OP_cast] = "x",           [CR_OP_conv_grad] = "xxkxxchxxg", [CR_OP_pool_bn_grad_stats] = "xIxch",
     [CR_OP_fold_bn] = "xgbmv",    [CR_OP_pool_bn_grad_apply] = "xIxck", [CR_OP_s2d_filter] = "x", [CR_OP_s2d_filter_grad] = "x",
     [CR_OP_swap_out] = "x",       [CR_OP_swap_in] = "x.",          [CR_OP_sync] = "x",
@@ -324,6 +324,7 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
         if (t->dtype == CR_U8) draw_bits(d, t, data);
         else draw_parameter(d, 'y', t, data);
         return;
+    case 'K': draw_bits(d, t, data); return;
     case 'L': draw_labels(d, t, data); return;
     case 'I': draw_index(d, t, data); return;
     case 'B': draw_boxes(d, t, data); return;

@@ -262,6 +262,13 @@ static cr_status moves_frozen(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
+/* Updates what is pruned as well. */
+static cr_status forgets_mask(struct cr_device *device, const struct cr_call *call) {
+    struct cr_call without    = *call;
+    without.in[CR_IN_sgd_mask] = NULL;
+    return reference(device, &without);
+}
+
 static cr_status counts_twice(struct cr_device *device, const struct cr_call *call) {
     CR_TRY(reference(device, call));
     scale_element(call, 0, 2, 1.25); /* `right` of metrics */
@@ -320,6 +327,7 @@ static const struct {
     BAD("reads_after_writing", add, reads_after_writing),
     BAD("rounds_inputs", conv, rounds_inputs),
     BAD("moves_frozen", sgd, moves_frozen),
+    BAD("forgets_mask", sgd, forgets_mask),
     BAD("counts_twice", loss, counts_twice),
     BAD("other_variance", bn_finalize, other_variance),
     BAD("blind_to_type", relu, blind_to_type),

@@ -253,6 +253,7 @@ static void build_update(struct checkops_build *b) {
     b->op.in[CR_IN_sgd_grad]     = grad;
     b->op.in[CR_IN_sgd_momentum] = cr_tensor_store(p, CR_PLANE_MOMENTUM, CR_NONE);
     b->op.in[CR_IN_sgd_state]    = state;
+    if (b->c->flags & CHECKOPS_BITS) b->op.in[CR_IN_sgd_mask] = cr_tensor_store(p, CR_PLANE_MASK, CR_NONE);
     in(b, CR_IN_sgd_norm, b->wide, 1, 1, 1, 2);
     b->op.out[CR_OUT_sgd_value]    = b->op.in[CR_IN_sgd_value];
     b->op.out[CR_OUT_sgd_momentum] = b->op.in[CR_IN_sgd_momentum];
@@ -301,6 +302,7 @@ cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit
                                         .clip_norm = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
     checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, c->kind == CR_OP_sgd || c->kind == CR_OP_grad_check ? c->K : 0,
                         &unit->store);
+    unit->store.has_mask = c->kind == CR_OP_sgd && (c->flags & CHECKOPS_BITS);
     cr_program_init(&unit->program, "checkops", &unit->store);
     unit->program.real = c->real;
     struct checkops_build b = {.p = &unit->program, .c = &unit->c, .real = c->real, .wide = c->real == CR_F64 ? CR_F64 : CR_F32,

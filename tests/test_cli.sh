@@ -83,7 +83,7 @@ run help; expect "help" 0 "predict"
 run -h; expect "-h" 0 "Exit codes"
 run --version; expect "--version" 0 "cresnet        " "libpng" "device cpu" "oneDNN" "OpenMP" "iniparser" "compiler"
 run train --version; expect "train --version" 0 "libpng"
-for command in train eval predict plan check bench profile data; do
+for command in train eval predict plan check bench profile prune export data; do
     run $command --help; expect "$command --help" 0 "usage: cresnet $command" "--help"
     is "$command --help: stderr stays empty" "$err" ""
     run help $command; expect "help $command" 0 "usage: cresnet $command"
@@ -283,6 +283,12 @@ run check tiny.ini --json -b 3; holds "check --json" json_lines
 run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
 holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
+run bench spdnn --neurons 1024 --layers 3,12 --inputs 64 --steps 1 --device cpu --verbose -q; expect "bench spdnn" 0 "SYNTHETIC" "TE/s" "survivors: 0:64"
+run bench spdnn --neurons 1024 --layers 4 --inputs 40 --steps 1 --device cpu --no-drop --json -q; expect "bench spdnn --json" 0 '"teraedges_per_s"' '"edges": 131072' '"dropping": false'
+holds "bench spdnn --json" json_lines
+run bench spdnn --neurons 2048; expect "bench spdnn of another width" 2 "1024, 4096, 16384 and 65536"
+run bench spdnn --layers 3,; expect "bench spdnn: half a list" 2 "--layers"
+run bench spdnn --mnist tiny.ini; expect "bench spdnn: not MNIST" 1 "idx format"
 run bench pools tiny.ini --steps 2; expect "bench pools" 0 "planned" "best_fit" "calloc"
 run bench pools tiny.ini --steps 2 --json; holds "bench pools --json" json_lines
 holds "bench pools: the plan is the load, a pool needs no less" python3 -c 'import json
@@ -422,6 +428,71 @@ expect "SIGINT after SIGUSR1" 130
 if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "kill -9 (sanitizer)"; else
     if CRESNET_BIN=$bin bash "$source_dir/scripts/kill-test.sh" 5 >kill.log 2>&1; then pass; else fail "kill -9: $(tail -5 kill.log)"; fi
 fi
+
+# ---- prune, fine-tune, export ----
+same_run() { cmp "$1/last/model.safetensors" "$2/last/model.safetensors" && cmp "$1/last/state.safetensors" "$2/last/state.safetensors"; }
+smaller() { [ "$(stat -c %s "$1")" -lt "$(stat -c %s "$2")" ]; }
+zeros() { # FILE TENSOR: elements that are 0, of how many
+    python3 -c 'import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+e = json.loads(data[8:8 + n])[sys.argv[2]]
+assert e["dtype"] == "F32"
+a, b = e["data_offsets"]
+v = struct.unpack("<%df" % ((b - a) // 4), data[8 + n + a:8 + n + b])
+print(sum(x == 0 for x in v), len(v), e["shape"])' "$1" "$2" 2>&1
+}
+gradual='prune.sparsity=0.9 prune.start=0.5 prune.end=1 prune.frequency=3'
+# shellcheck disable=SC2086 # words on purpose
+{
+    run train tiny.ini -o G $gradual --steps 24; expect "gradual pruning" 0 "pruned at step 11: " "pruned at step 14: " "pruned at step 16: 90.03 % (1066 of 1184 weights)" "step 24"
+    holds "gradual pruning is in the log" grep -q '"event":"prune".*"step":16,"sparsity":0.900338' G/log.jsonl
+    for at in 10 11 12 14 20; do # before, at and between prunings, and after the last
+        run train tiny.ini -o "G$at" $gradual --steps $at; expect "pruning to step $at" 0
+        run train tiny.ini -o "G$at" --resume auto --steps 24; expect "pruning from step $at" 0
+        holds "resumed at step $at of a pruning, equal to the bit" same_run G "G$at"
+    done
+}
+run train tiny.ini -o E --steps 24; expect "the same without pruning" 0
+holds "a sparse checkpoint is smaller" smaller G/last/model.safetensors E/last/model.safetensors
+holds "so is its state" smaller G/last/state.safetensors E/last/state.safetensors
+run export G -o g.safetensors --dense; expect "export" 0
+is "export: pruned weights are 0" "$(zeros g.safetensors layer2.0.conv2.weight | cut -d' ' -f2-)" "576 [8, 8, 3, 3]"
+is "export: what is exempt is dense" "$(zeros g.safetensors conv1.weight)" "0 108 [4, 3, 3, 3]"
+is "export has the bytes of a dense checkpoint" "$(stat -c %s g.safetensors)" "$(stat -c %s E/last/model.safetensors)"
+run eval G --json; right=$(field loss)
+run eval tiny.ini --weights g.safetensors --json; is "exported weights score as the run" "$(field loss)" "$right"
+run export E -o e.safetensors; holds "export of a dense run is its model file" cmp e.safetensors E/last/model.safetensors
+run export G -o g.safetensors; expect "export over a file" 1 "g.safetensors" "exists"
+run export G; expect "export to nowhere" 2 "-o FILE"
+run export nowhere -o x.safetensors; expect "export of nothing" 1 "nowhere"
+
+run prune E --sparsity 0.9 -o P; expect "prune" 0 "layer2.0.conv2" "of what may be pruned" "90.03 %" "stays dense by prune.exempt"
+run eval P; expect "eval of a pruned folder" 0 "top-1"
+run train tiny.ini model.weights=P -o PT --steps 5; expect "fine-tuning" 0 "step 5"
+run export P -o p.safetensors; run export PT -o pt.safetensors
+is "fine-tuning keeps what is pruned" "$(zeros pt.safetensors layer2.0.conv1.weight)" "$(zeros p.safetensors layer2.0.conv1.weight)"
+holds "fine-tuning moves the rest" sh -c '! cmp -s p.safetensors pt.safetensors'
+run train tiny.ini -o PT --resume auto --steps 8; expect "fine-tuning goes on" 0 "step 8"
+run train tiny.ini model.weights=P -o PU --steps 8; holds "... equal to the bit" same_run PT PU
+run prune E --sparsity 0.5 --scope uniform --json -o PJ; holds "prune --json" json_lines
+is "prune --json counts" "$(field pruned)" 592
+run prune E --pattern 2:4 -o P24; expect "2:4" 0 "layer2.0.conv2                        576          288    50.00 %"
+run export P24 -o p24.safetensors; is "2:4: half of it" "$(zeros p24.safetensors layer2.0.conv2.weight)" "288 576 [8, 8, 3, 3]"
+printf 'layer,sparsity\nlayer1.0.conv1,0.25\nfc,50%%\n' >budget.csv
+run prune E --budget budget.csv -o PB; expect "a budget" 0 "layer1.0.conv1                        144          108    25.00 %" "fc                                     80           40    50.00 %"
+run train tiny.ini model.weights=PB model.head=new -o PBH --steps 2; expect "a pruned classifier that starts fresh" 0 "fresh one of 10"
+printf 'layer,sparsity\nlayer7.conv,0.25\n' >budget.csv
+run prune E --budget budget.csv -o PX; expect "a wrong budget" 1 "budget.csv:2: this network has no layer \"layer7.conv\""
+run prune E -o PX; expect "prune without a share" 2 "--sparsity"
+run prune E --sparsity 0.9; expect "prune to nowhere" 2 "-o DIR"
+run prune tiny.ini --sparsity 0.9 -o PX; expect "prune without weights" 2 "--weights FILE"
+run prune E --sparsity 0.9 -o P; expect "prune into a run" 2 "not empty"
+run prune E --sparsity 0.9 --pattern 2:4 -o PX; expect "too much for 2:4" 2 "must not exceed 0.5"
+run prune E --sparsity 0.9 --exempt conv1,layer9 -o PX; expect "exempt" 2 "\"layer9\" is no layer"
+run prune E --sparsity 2 -o PX; expect "sparsity" 2 "must be from 0 to 0.9999"
+run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not come before start"
+holds "what was refused leaves nothing" [ ! -e PX ]
 
 # ---- folders that cannot be written, disks that are full ----
 echo x >file

@@ -95,6 +95,10 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->data.mean.at[i] = random_real(rng, -10, 10);
         c->data.std.at[i]  = random_real(rng, 1e-6, 100);
     }
+    if (c->prune.pattern == CR_PRUNE_PATTERN_2_4) c->prune.sparsity = CR_MIN(c->prune.sparsity, 0.5);
+    c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
+    c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
+    if (!*c->prune.budget) c->prune.column = "";
     c->optim.nesterov            = c->optim.nesterov && c->optim.momentum > 0;
     c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);

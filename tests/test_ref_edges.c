@@ -226,6 +226,80 @@ static void loss_scale_moves(void) {
     ref_close(&u.run);
 }
 
+/* Masked updates against the rule in doubles: what is pruned is 0 from the first on, all else as without a mask. */
+enum { MASKED = 135, MASKED_PLANE = 192 };
+
+static bool is_pruned(int i) { return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */ }
+
+static cr_status open_masked(struct ref_run *run) {
+    CR_TRY(ref_open(run, CR_F32, 2));
+    run->store.has_mask = true;
+    cr_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 3}, CR_NONE);
+    struct cr_op op        = cr_op_make(CR_OP_sgd, CR_NONE);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
+    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
+    op.in[CR_IN_sgd_mask]                             = cr_tensor_store(&run->p, CR_PLANE_MASK, CR_NONE);
+    op.in[CR_IN_sgd_norm]                             = ref_leaf(run, "norm", 1, 1, 1, 2);
+    op.attr.sgd                                       = (struct cr_sgd_attr){.nesterov = true, .micro_batches = 1};
+    cr_emit(&run->p, &op, "");
+    run->step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.5f, .weight_decay = 0.25f};
+    CR_TRY(ref_bind(run));
+    uint8_t *bits = ref_data(run, op.in[CR_IN_sgd_mask]);
+    for (int i = 0; i < MASKED_PLANE; i++)
+        if (i >= MASKED || !is_pruned(i)) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+    return CR_OK;
+}
+
+static void check_masked_row(const struct cr_kernel *row) {
+    struct ref_run run;
+    double         w[MASKED_PLANE] = {0}, m[MASKED_PLANE] = {0};
+    REQUIRE_OK(open_masked(&run));
+    const struct cr_op *op   = &run.p.op[0];
+    struct cr_call      call = {.program = &run.p, .op = op, .step = &run.step};
+    CHECK_INT(cr_store_plane_bytes(&run.store, CR_PLANE_MASK), MASKED_PLANE / 8);
+    for (int s = 0; s < CR_INS_sgd; s++) call.in[s] = ref_data(&run, op->in[s]);
+    for (int s = 0; s < CR_OUTS_sgd; s++) call.out[s] = ref_data(&run, op->out[s]);
+    for (int i = 0; i < MASKED; i++) { /* pruned ones too: the first update clears them */
+        w[i] = (double)(float)sin(i + 1.0);
+        ref_set(&run, op->in[CR_IN_sgd_value], i, w[i]);
+    }
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < MASKED; i++) {
+            const double g = (double)(float)cos(i * (k + 1.0)), d = g + 0.25 * w[i], next = 0.5 * m[i] + d;
+            ref_set(&run, op->in[CR_IN_sgd_grad], i, g);
+            w[i] = is_pruned(i) ? 0 : w[i] - 0.125 * (d + 0.5 * next);
+            m[i] = is_pruned(i) ? 0 : next;
+        }
+        call.prepared = NULL;
+        REQUIRE_OK(ref_launch(&run, row, &call));
+        for (int i = 0; i < MASKED_PLANE; i++) {
+            const double bound = i >= MASKED || is_pruned(i) ? 0 : 1e-6;
+            CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_value], i), w[i], bound);
+            CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_momentum], i), m[i], bound);
+        }
+    }
+    ref_close(&run);
+}
+
+static void masks_hold_in_every_row(void) {
+    const struct cr_device_options options = {.threads = 2};
+    struct cr_device              *cpu     = NULL;
+    struct ref_run                 run;
+    const struct cr_kernel        *row;
+    int                            rows = 0, index = -1;
+    REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
+    REQUIRE_OK(open_masked(&run));
+    while ((row = cr_row_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
+        check_masked_row(row);
+        rows++;
+    }
+    CHECK(rows >= 2); /* the reference and a tuned one */
+    ref_close(&run);
+    cr_device_close(cpu);
+}
+
 /* ---- threads ---- */
 
 /* Forward and backward of a convolution, a BN and the gradient check, into one hash of all bits. */
@@ -274,5 +348,5 @@ static void any_number_of_threads_gives_the_same_bits(void) {
 }
 
 TESTS(CASE(relu_keeps_nan), CASE(maxpool_nan_and_ties), CASE(loss_ranks), CASE(running_statistics_survive_bad_batches),
-      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves),
+      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves), CASE(masks_hold_in_every_row),
       CASE(any_number_of_threads_gives_the_same_bits))

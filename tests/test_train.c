@@ -99,6 +99,30 @@ static void resume_with_batches_left_over(void) {
     check_cuts("train.accumulate=2", 6);
 }
 
+/* Prunings before updates 3, 5, 7, 9 and after the last: cut at, before and behind each. */
+static void resume_in_the_middle_of_pruning(void) {
+    static const char *const keys[] = {"prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"};
+    static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
+    struct run               r;
+    for (int parts = 0; parts < 2; parts++) {
+        prepare(&r);
+        for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
+        give(&r, more[parts]);
+        REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
+        for (int cut = 1; cut < (parts ? 6 : 12); cut++) {
+            char name[32], steps[32];
+            snprintf(name, sizeof name, "cut%d", cut);
+            snprintf(steps, sizeof steps, "train.steps=%d", cut);
+            REQUIRE_OK(TRAIN(&r, name, steps));
+            REQUIRE_OK(RESUME(&r, name, "train.steps=0"));
+            check_same(&r, "whole", name);
+        }
+        REQUIRE_OK(TRAIN(&r, "other", "prune.frequency=3"));
+        CHECK(!same_file(&r, "whole", "other", "model.safetensors")); /* the comparison can fail */
+        finish(&r);
+    }
+}
+
 static void workers_and_saving_do_not_change_a_bit(void) {
     struct run r;
     prepare(&r);
@@ -120,6 +144,19 @@ static void a_change_of_the_run_needs_force(void) {
     const char *const forced[] = {"train.steps=5", "train.batch=2", NULL};
     REQUIRE_OK(train(&r, "a", "auto", true, forced));
     CHECK_STATUS(TRAIN(&r, "a", "train.steps=9"), CR_ERR_CONFIG); /* in use */
+    finish(&r);
+}
+
+/* The same command line goes on with the batch that was found when the run began, whatever the memory is now. */
+static void a_batch_that_was_found_stays(void) {
+    struct run r;
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "whole", "train.batch=24", "train.steps=2"));
+    REQUIRE_OK(TRAIN(&r, "cut", "train.batch=auto", "memory.limit=1GiB", "train.steps=1"));
+    REQUIRE_OK(RESUME(&r, "cut", "train.batch=auto", "memory.limit=2GiB", "train.steps=2"));
+    check_same(&r, "whole", "cut");
+    CHECK_STATUS(TRAIN(&r, "few", "train.batch=auto", "train.accumulate=27"), CR_ERR_CONFIG); /* of 26 pictures */
+    CHECK_HAS(cr_error_message(), "the training set has 26");
     finish(&r);
 }
 
@@ -394,8 +431,8 @@ static void the_step_loop_allocates_nothing(void) {
     }
 }
 
-TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(workers_and_saving_do_not_change_a_bit),
-      CASE(a_change_of_the_run_needs_force), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
+TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning), CASE(workers_and_saving_do_not_change_a_bit),
+      CASE(a_change_of_the_run_needs_force), CASE(a_batch_that_was_found_stays), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
       CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing), CASE(weights_fit_or_are_refused),
       CASE(evaluation_counts_every_picture_once), CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
       CASE(the_step_loop_allocates_nothing))

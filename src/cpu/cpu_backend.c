@@ -152,4 +152,5 @@ const struct cr_backend cr_backend_cpu = {
     .memory_free = cpu_memory_free,
     .init_store = cpu_init_store,
     .pools      = cr_cpu_pools,
+    .spdnn      = cr_cpu_spdnn,
 };

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 1024 }; /* floats summed in float before they go into a double */
+enum { BLOCK = 1024 }; /* floats summed in float before they go into a double; floats updated before they are masked */
+_Static_assert(CR_STRIP % 8 == 0, "a strip begins with a byte of the mask");
 
 struct plane_plan {
     int threads;
@@ -91,14 +92,36 @@ CR_CLONES static void sgd_run(float *restrict w, const float *restrict g, float 
     else sgd_loop(w, g, m, count, decay, n, false);
 }
 
-/* Elements [begin, end) of the plane; parameters differ in decay, and frozen ones stay. */
-static void sgd_part(const struct cr_store *store, float *w, const float *g, float *m, int64_t begin, int64_t end, float decay,
-                     struct sgd_numbers n) {
+/* Zeroes what the bits say is pruned; w, m and bits begin at the same element. */
+static void sgd_mask(float *restrict w, float *restrict m, const uint8_t *bits, int64_t count) {
+    for (int64_t i = 0; i < count; i += 8) {
+        const unsigned kept = bits[i / 8];
+        if (kept == 0xff) continue;
+        for (int64_t j = i; j < CR_MIN(i + 8, count); j++)
+            if (!(kept >> (j - i) & 1)) w[j] = m[j] = 0;
+    }
+}
+
+/* In pieces that the first cache still has when they are masked. */
+static void sgd_masked(float *w, const float *g, float *m, const uint8_t *bits, int64_t count, float decay, struct sgd_numbers n) {
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        const int64_t part = CR_MIN(count - i, (int64_t)BLOCK);
+        sgd_run(w + i, g + i, m + i, part, decay, n);
+        sgd_mask(w + i, m + i, bits + i / 8, part);
+    }
+}
+
+/* Elements [begin, end) of the plane; parameters differ in decay, and frozen ones stay. mask: NULL, or the plane's. */
+static void sgd_part(const struct cr_store *store, float *w, const float *g, float *m, const uint8_t *mask, int64_t begin,
+                     int64_t end, float decay, struct sgd_numbers n) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->frozen || cr_store_is_running(q->role)) continue;
         int64_t from = CR_MAX(q->offset, begin), to = CR_MIN(q->offset + q->elems, end);
-        if (from < to) sgd_run(w + from, g + from, m + from, to - from, q->decay ? decay : 0.0f, n);
+        const float own = q->decay ? decay : 0.0f;
+        if (from >= to) continue;
+        if (mask) sgd_masked(w + from, g + from, m + from, mask + from / 8, to - from, own, n);
+        else sgd_run(w + from, g + from, m + from, to - from, own, n);
     }
 }
 
@@ -124,6 +147,7 @@ static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call
     const struct plane_plan    *plan  = call->prepared;
     const struct cr_store      *store = call->program->store;
     const struct cr_step_block *step  = call->step;
+    const uint8_t              *mask  = call->in[CR_IN_sgd_mask];
     const float                *norm  = call->in[CR_IN_sgd_norm], *grad = call->in[CR_IN_sgd_grad];
     float                      *value = call->out[CR_OUT_sgd_value], *momentum = call->out[CR_OUT_sgd_momentum];
     double                     *state = call->out[CR_OUT_sgd_state], clip = 1;
@@ -139,7 +163,7 @@ static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call
     for (int k = 0; k < plan->threads; k++) {
         int64_t begin, end;
         cr_run_of(store->value_elems / CR_STRIP, k, plan->threads, &begin, &end);
-        if (good) sgd_part(store, value, grad, momentum, begin * CR_STRIP, end * CR_STRIP, step->weight_decay, n);
+        if (good) sgd_part(store, value, grad, momentum, mask, begin * CR_STRIP, end * CR_STRIP, step->weight_decay, n);
     }
     cr_cpu_count_update(state, good, &call->op->attr.sgd);
     return CR_OK;

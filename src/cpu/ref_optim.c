@@ -32,14 +32,20 @@ cr_status cr_ref_grad_check(struct cr_device *device, const struct cr_call *call
 }
 
 struct update {
-    struct ref value, grad, momentum;
+    struct ref value, grad, momentum, mask; /* mask.data NULL: none */
     double     lr, mu, clip, scale;
     bool       nesterov;
 };
 
 /* Elements [begin, end) of a parameter, counted from the start of the tensors. */
 static void update_run(const struct update *u, int64_t begin, int64_t end, double decay) {
+    const uint8_t *mask = u->mask.data;
     for (int64_t i = begin; i < end; i++) {
+        if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
+            ref_put(&u->momentum, i, 0);
+            ref_put(&u->value, i, 0);
+            continue;
+        }
         double w = ref_get(&u->value, i);
         double g = u->clip * (ref_get(&u->grad, i) / u->scale) + decay * w;
         double m = u->mu * ref_get(&u->momentum, i) + g;
@@ -90,6 +96,7 @@ cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
     struct update               u    = {.value    = REF_OUT(sgd, value),
                                         .grad     = REF_IN(sgd, grad),
                                         .momentum = REF_OUT(sgd, momentum),
+                                        .mask     = REF_IN(sgd, mask),
                                         .lr       = (double)step->lr,
                                         .mu       = (double)step->momentum,
                                         .clip     = 1,

@@ -4,6 +4,7 @@
 
 void cr_optim_prepare(struct cr_store *store, const struct cr_config *config) {
     store->has_momentum = true;
+    store->has_mask     = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
         struct cr_param *q = &store->param[i];
         bool weight        = q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
@@ -32,6 +33,7 @@ void cr_optim_emit(struct cr_program *p, const struct cr_config *config, int mic
     op.in[CR_IN_sgd_momentum]      = momentum;
     op.in[CR_IN_sgd_norm]          = norm;
     op.in[CR_IN_sgd_state]         = state;
+    if (p->store->has_mask) op.in[CR_IN_sgd_mask] = cr_tensor_store(p, CR_PLANE_MASK, CR_NONE);
     op.out[CR_OUT_sgd_value]       = value;
     op.out[CR_OUT_sgd_momentum]    = momentum;
     op.out[CR_OUT_sgd_state]       = state;

@@ -108,11 +108,21 @@ static bool find_gap(const struct find *f, int t, struct cr_swap_candidate *c) {
     return most >= 0;
 }
 
+/* Of one that is gathered or updated a copy behind its first writer would be stale. */
+static bool is_written_again(const struct find *f, int t) {
+    for (int k = f->begin[t] + 1; k < f->begin[t + 1]; k++) {
+        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->w->p->op[f->at[k]], ids);
+        for (int i = 0; i < n; i++)
+            if (ids[i] == t) return true;
+    }
+    return false;
+}
+
 static bool may_leave(const struct find *f, int t, size_t least) {
     const struct cr_program *p = f->w->p;
     const struct cr_tensor  *x = &p->tensor[t];
     if (x->region != CR_REGION_POOL || x->keep || x->bytes < least || !is_used(f, t)) return false;
-    if (t == p->logits || t == p->metrics) return false;
+    if (t == p->logits || t == p->metrics || is_written_again(f, t)) return false;
     const int writer = first_use(f, t);
     return writer >= p->once && p->op[writer].workspace != t; /* what is made once stays for later runs */
 }

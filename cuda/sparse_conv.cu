@@ -1,0 +1,425 @@
+/* sparse_conv.cu: direct convolution with a sparse filter, the input in shared memory.
+ *
+ * A block stages a chunk of the input's channels as [channel][slot][4]: 4 floats of a slot are the same place of 4 patches (of four
+ * pictures, or four parts of one), so that every tap is an aligned read of 16 bytes whatever the stride or the batch. A warp takes
+ * some output channels, its lanes the places of a patch; a kept weight costs one read of (value, offset), the same for all lanes,
+ * and for each quad an addition, a read of 16 bytes and four multiply-adds. Sums of all its channels stay in registers while the
+ * chunks pass; they leave through shared memory, so that y, bias and residual are touched in whole lines.
+ *
+ * Bytes: y once, the residual once, x once a block's output channels (from the L2 cache but for the first).
+ * Limiter: reads of shared memory, 16 bytes a quad of multiply-adds: 128 bytes a cycle and multiprocessor are 32 multiply-adds,
+ * a quarter of what the FP32 units could do. With 2 more cycles a weight for (value, offset), 4*quads/(4*quads + 2) of that:
+ * 11 to 15 TFLOP/s of kept weights at 1.98 GHz on 132 multiprocessors, below it where memory is the limit. */
+#include "sparse_conv.cuh"
+
+#include <math.h>
+
+namespace sparse {
+namespace {
+
+struct kernel_args {
+    ck_sparse_args a;
+    ck_sparse_plan plan;
+    int64_t        patches;
+    int            slots, plane; /* of a tile's input: 4 floats each; those from one channel to the next */
+    int            table_at, points_at, ring_at; /* bytes: pixels of slots, pixels of outputs, weights on their way */
+};
+
+struct place {
+    int64_t patch;
+    int     n, p0, q0; /* picture and first output pixel */
+};
+__device__ __forceinline__ place place_of(const kernel_args &k, int64_t tile, int group, int member) {
+    place         at;
+    const int64_t a_picture = (int64_t)k.plan.patches_p * k.plan.patches_q;
+    at.patch       = (tile * k.plan.groups + group) * 4 + member;
+    at.n           = (int)(at.patch / a_picture);
+    const int rest = (int)(at.patch % a_picture);
+    at.p0          = rest / k.plan.patches_q * k.plan.TP;
+    at.q0          = rest % k.plan.patches_q * k.plan.TQ;
+    return at;
+}
+
+/* Input pixel of each staged float of a channel; -1: outside the picture, or no patch. */
+__device__ __forceinline__ void fill_table(const kernel_args &k, int64_t tile, int *table) {
+    const ck_conv &c = k.a.conv;
+    for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
+        const int   slot = i / 4, row = slot / k.plan.pitch, column = slot % k.plan.pitch;
+        const place at = place_of(k, tile, row / k.plan.IH, i % 4);
+        const int   h  = at.p0 * c.stride - c.pad + row % k.plan.IH;
+        const int   w  = at.q0 * c.stride - c.pad + column % k.plan.columns * c.stride + column / k.plan.columns;
+        const bool  in = at.patch < k.patches && h >= 0 && h < c.H && w >= 0 && w < c.W;
+        table[i]       = in ? (int)((at.n * c.H + h) * c.W + w) : -1;
+    }
+}
+
+/* Output pixel of point member*items + item; -1: none. */
+__device__ __forceinline__ void fill_points(const kernel_args &k, int64_t tile, int items, int *points) {
+    const ck_conv &c = k.a.conv;
+    const int      size = k.plan.TP * k.plan.TQ;
+    for (int i = (int)threadIdx.x; i < items * 4; i += (int)blockDim.x) {
+        const int   item = k.plan.order[i % items];
+        const place at   = place_of(k, tile, item / size, i / items);
+        const int   p = at.p0 + item % size / k.plan.TQ, q = at.q0 + item % k.plan.TQ;
+        const bool  out = item != 0xffff && at.patch < k.patches && p < c.P && q < c.Q;
+        points[i]       = out ? (int)((at.n * c.P + p) * c.Q + q) : -1;
+    }
+}
+
+/* 4 channels from `from` on; zeros when not `in`. */
+template <typename T> __device__ __forceinline__ float4 four_at(const T *from, bool in) {
+    if constexpr (sizeof(T) == 4) return in ? *reinterpret_cast<const float4 *>(from) : make_float4(0, 0, 0, 0);
+    else {
+        const uint2  v   = in ? *reinterpret_cast<const uint2 *>(from) : make_uint2(0, 0);
+        const float2 low = ck_unpack_word<T>(v.x), high = ck_unpack_word<T>(v.y);
+        return make_float4(low.x, low.y, high.x, high.y);
+    }
+}
+
+/* Channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels of a slot, whole lines,
+ * and lane (group of 4 channels, pixel) writes its channels turned by half its group: 8 groups then meet 8 different banks, as planes
+ * are an odd number of slots long. TOGETHER: loads under way. */
+template <int TOGETHER, typename T>
+__device__ __forceinline__ void stage_lines(const kernel_args &k, const int *table, float *xs, int c0, int count) {
+    const int lane = (int)threadIdx.x % CK_WARP, pixel_of = lane % 4, turn = lane / 8, plane = k.plane * 4, warps = k.plan.warps;
+    for (int c = lane / 4 * 4; c < count; c += CK_WARP)
+        for (int slot = (int)threadIdx.x / CK_WARP; slot < k.slots; slot += TOGETHER * warps) {
+            float4 v[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                const int at    = slot + i * warps;
+                const int pixel = at < k.slots ? table[at * 4 + pixel_of] : -1;
+                v[i]            = four_at((const T *)k.a.x + (int64_t)pixel * k.a.conv.C + c0 + c, pixel >= 0);
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                const int at = slot + i * warps;
+                if (at >= k.slots) break;
+                float *to = xs + (int64_t)c * plane + at * 4 + pixel_of;
+                if (turn & 1) v[i] = make_float4(v[i].y, v[i].z, v[i].w, v[i].x);
+                if (turn & 2) v[i] = make_float4(v[i].z, v[i].w, v[i].x, v[i].y);
+                to[turn * plane]           = v[i].x;
+                to[((turn + 1) & 3) * plane] = v[i].y;
+                to[((turn + 2) & 3) * plane] = v[i].z;
+                to[((turn + 3) & 3) * plane] = v[i].w;
+            }
+        }
+}
+
+/* The same one by one, for channels that do not come in fours. */
+template <typename T> __device__ __forceinline__ void stage_singly(const kernel_args &k, const int *table, float *xs, int c0, int count) {
+    for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
+        const int pixel = table[i];
+        const T  *from  = (const T *)k.a.x + (int64_t)pixel * k.a.conv.C + c0;
+        for (int c = 0; c < count; c++) xs[(int64_t)c * k.plane * 4 + i] = pixel >= 0 ? ck_float(from[c]) : 0.0f;
+    }
+}
+
+template <int TOGETHER, typename T>
+__device__ __forceinline__ void stage(const kernel_args &k, const int *table, float *xs, int c0, int count) {
+    if (k.a.conv.C % 4 == 0) stage_lines<TOGETHER, T>(k, table, xs, c0, count);
+    else stage_singly<T>(k, table, xs, c0, count);
+}
+
+/* All kept weights of this warp's rows in one chunk. Lane i holds entry i of the next 32 while the warp works on the last 32, which
+ * lie in the warp's ring. Of `split` warps that share one row this is number `part`. */
+template <int QUADS, int ROWS>
+__device__ __forceinline__ void multiply(const uint2 *entries, const uint32_t *start, int part, int split, const char *memory,
+                                         const uint32_t (&base)[QUADS], uint2 *ring, float (&sum)[ROWS][4 * QUADS]) {
+    const int lane  = (int)threadIdx.x % CK_WARP;
+    uint32_t  begin = start[lane <= ROWS ? lane : 0];
+    if constexpr (ROWS == 1) {
+        const uint32_t row = __shfl_sync(0xffffffffu, begin, 0), pairs = (__shfl_sync(0xffffffffu, begin, 1) - row) / CK_SPARSE_PAIR;
+        begin = row + pairs * (uint32_t)(part + (lane == 1)) / (uint32_t)split * CK_SPARSE_PAIR;
+    }
+    const uint32_t first = __shfl_sync(0xffffffffu, begin, 0);
+    const int      total = (int)(__shfl_sync(0xffffffffu, begin, ROWS) - first);
+    const uint2   *from  = entries + first + lane;
+    uint2          next  = lane < total ? __ldg(from) : make_uint2(0, 0);
+    int            i     = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int end = (int)(__shfl_sync(0xffffffffu, begin, r + 1) - first);
+#pragma unroll 1
+        for (; i < end; i += CK_SPARSE_PAIR) {
+            if (i % CK_WARP == 0) {
+                __syncwarp();
+                ring[lane] = next;
+                __syncwarp();
+                if (i + CK_WARP + lane < total) next = __ldg(from + i + CK_WARP);
+            }
+            const uint4 pair = *reinterpret_cast<const uint4 *>(ring + i % CK_WARP);
+            float4      a[QUADS], b[QUADS];
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                a[j] = *reinterpret_cast<const float4 *>(memory + (base[j] + pair.y));
+                b[j] = *reinterpret_cast<const float4 *>(memory + (base[j] + pair.w));
+            }
+            const float wa = __uint_as_float(pair.x), wb = __uint_as_float(pair.z);
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                sum[r][4 * j + 0] = fmaf(wa, a[j].x, sum[r][4 * j + 0]);
+                sum[r][4 * j + 1] = fmaf(wa, a[j].y, sum[r][4 * j + 1]);
+                sum[r][4 * j + 2] = fmaf(wa, a[j].z, sum[r][4 * j + 2]);
+                sum[r][4 * j + 3] = fmaf(wa, a[j].w, sum[r][4 * j + 3]);
+            }
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                sum[r][4 * j + 0] = fmaf(wb, b[j].x, sum[r][4 * j + 0]);
+                sum[r][4 * j + 1] = fmaf(wb, b[j].y, sum[r][4 * j + 1]);
+                sum[r][4 * j + 2] = fmaf(wb, b[j].z, sum[r][4 * j + 2]);
+                sum[r][4 * j + 3] = fmaf(wb, b[j].w, sum[r][4 * j + 3]);
+            }
+        }
+    }
+}
+
+/* This thread's sums to out[part][point][channels of the block + 4], from channel `first` on: the 4 keep lanes on different banks. */
+template <int QUADS, int ROWS>
+__device__ __forceinline__ void put(const float (&sum)[ROWS][4 * QUADS], float *out, int part, int first, int pitch) {
+    const int lane = (int)threadIdx.x % CK_WARP;
+    out += (int64_t)part * (QUADS * CK_WARP * 4) * pitch + first;
+#pragma unroll
+    for (int v = 0; v < 4 * QUADS; v++) {
+        float *to = out + ((v % 4 * QUADS + v / 4) * CK_WARP + lane) * pitch;
+        if constexpr (ROWS % 4 == 0) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r += 4)
+                *reinterpret_cast<float4 *>(to + r) = make_float4(sum[r][v], sum[r + 1][v], sum[r + 2][v], sum[r + 3][v]);
+        } else {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) to[r] = sum[r][v];
+        }
+    }
+}
+
+/* Sums of parts, bias, residual and ReLU, and to memory: 4 channels a thread. */
+template <typename T>
+__device__ __forceinline__ void finish(const kernel_args &k, const float *out, const int *points, int count, int64_t k0) {
+    const int     channels = k.plan.channels, fours = channels / 4;
+    const int64_t K        = k.a.conv.K;
+    const bool    whole    = K % 4 == 0;
+    for (int i = (int)threadIdx.x; i < count * fours; i += (int)blockDim.x) {
+        const int     point = i / fours, pixel = points[point];
+        const int64_t first = k0 + i % fours * 4;
+        if (pixel < 0 || first >= K) continue;
+        float v[4] = {};
+        for (int part = 0; part < k.plan.split; part++) {
+            const float4 u = *reinterpret_cast<const float4 *>(out + (int64_t)(part * count + point) * (channels + 4) + i % fours * 4);
+            v[0] += u.x, v[1] += u.y, v[2] += u.z, v[3] += u.w;
+        }
+        write_four<T>(k.a, (int64_t)pixel * K + first, first, whole ? 4 : (int)(K - first < 4 ? K - first : 4), whole, v);
+    }
+}
+
+template <int QUADS, int ROWS, typename T> __global__ void __launch_bounds__(512, 1) kernel(const __grid_constant__ kernel_args k) {
+    extern __shared__ __align__(16) char memory[];
+    constexpr int ITEMS  = QUADS * CK_WARP;
+    int          *table  = reinterpret_cast<int *>(memory + k.table_at), *points = reinterpret_cast<int *>(memory + k.points_at);
+    const int     lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    uint2        *ring = reinterpret_cast<uint2 *>(memory + k.ring_at) + warp * CK_WARP;
+    const int64_t tile = blockIdx.x / k.plan.k_blocks, block_k = blockIdx.x % k.plan.k_blocks;
+    const int64_t k0 = block_k * k.plan.channels, rows_all = k.plan.k_blocks * k.plan.channels;
+    const int     part = warp % k.plan.split, first = warp / k.plan.split * ROWS; /* channel of the block */
+
+    fill_table(k, tile, table);
+    fill_points(k, tile, ITEMS, points);
+    uint32_t base[QUADS];
+#pragma unroll
+    for (int j = 0; j < QUADS; j++) {
+        const int item = k.plan.order[j * CK_WARP + lane], size = k.plan.TP * k.plan.TQ;
+        const int row  = item / size * k.plan.IH + item % size / k.plan.TQ * k.a.conv.stride;
+        base[j]        = item == 0xffff ? 0 : (uint32_t)(row * k.plan.pitch + item % size % k.plan.TQ) * CK_VECTOR_BYTES;
+    }
+    float sum[ROWS][4 * QUADS] = {};
+    for (int chunk = 0; chunk < k.plan.chunks; chunk++) {
+        const int c0 = chunk * k.plan.chunk, left = (int)k.a.conv.C - c0;
+        __syncthreads();
+        stage<QUADS == 4 ? 2 : 4, T>(k, table, reinterpret_cast<float *>(memory), c0, left < k.plan.chunk ? left : k.plan.chunk);
+        __syncthreads();
+        multiply<QUADS, ROWS>(reinterpret_cast<const uint2 *>(k.a.entries), k.a.start + chunk * rows_all + k0 + first, part, k.plan.split,
+                              memory, base, ring, sum);
+    }
+    __syncthreads();
+    put<QUADS, ROWS>(sum, reinterpret_cast<float *>(memory), part, first, k.plan.channels + 4);
+    __syncthreads();
+    finish<T>(k, reinterpret_cast<const float *>(memory), points, ITEMS * 4, k0);
+}
+
+/* ---- the plan -------------------------------------------------------------------------------------------------------- */
+
+/* Sums take quads*rows*4 registers of the 128 that 16 warps leave. A way is a pair of these numbers, and blocks that share a
+ * multiprocessor or have it to themselves. */
+struct cut {
+    int quads, rows, least_warps, most_warps;
+};
+enum { MOST_WARPS = 16 };
+const cut CUTS[] = {{4, 4, 9, 16}, {4, 4, 4, 8}, {2, 8, 9, 16}, {2, 8, 4, 8}, {2, 4, 9, 16}, {2, 4, 4, 8}, {1, 8, 9, 16},
+                    {1, 8, 4, 8},  {1, 4, 9, 16}, {1, 4, 4, 8}, {1, 2, 9, 16}, {1, 2, 4, 8}, {1, 1, 9, 16}, {1, 1, 4, 8}};
+const int WAYS   = (int)(sizeof CUTS / sizeof *CUTS);
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Blocks of so many warps that run on a multiprocessor together. */
+int resident(int warps) { return MOST_WARPS / warps; }
+
+/* Where the tables lie, from the end of the staged input (or of the outputs, which take its place) on. */
+size_t tables_bytes(const ck_sparse_plan &plan, int slots) {
+    return (size_t)slots * 16 + (size_t)plan.quads * CK_WARP * 16 + (size_t)plan.warps * CK_WARP * sizeof(ck_sparse_entry);
+}
+size_t outputs_bytes(const ck_sparse_plan &plan) {
+    return (size_t)(plan.quads * CK_WARP * 16) * (size_t)(plan.channels + 4) * (size_t)plan.split;
+}
+int    slots_of(const ck_sparse_plan &plan) { return plan.groups * plan.IH * plan.pitch; }
+int    plane_of(const ck_sparse_plan &plan) { return slots_of(plan) | 1; } /* odd: see stage_lines */
+
+/* Fills in all but `order`; false: does not fit. */
+bool lay_out(const ck_conv &conv, const cut &c, int warps, int split, int TP, int TQ, int64_t shared, ck_sparse_plan *plan) {
+    ck_sparse_plan &p = *plan;
+    p.quads = c.quads, p.rows = c.rows, p.warps = warps, p.split = split, p.channels = warps / split * c.rows;
+    p.TP = TP, p.TQ = TQ;
+    p.patches_p = (int)ceil_div(conv.P, TP), p.patches_q = (int)ceil_div(conv.Q, TQ);
+    const int64_t fours = ceil_div(conv.N * p.patches_p * p.patches_q, 4), most = c.quads * CK_WARP / (TP * TQ);
+    if (most < 1) return false;
+    p.groups  = (int)(fours < most ? fours : most);
+    p.tiles   = ceil_div(fours, p.groups);
+    p.IH      = (TP - 1) * conv.stride + conv.R;
+    p.columns = (int)ceil_div((TQ - 1) * conv.stride + conv.S, conv.stride);
+    p.pitch   = p.columns * (conv.S < conv.stride ? conv.S : conv.stride);
+    const int     slots = slots_of(p);
+    const int64_t limit = shared / resident(warps) - 1024, room = limit - (int64_t)tables_bytes(p, slots);
+    const int64_t plane = (int64_t)plane_of(p) * CK_VECTOR_BYTES;
+    if (room < (int64_t)outputs_bytes(p) || room < plane) return false;
+    int64_t chunk = room / plane;
+    if (chunk >= 8) chunk -= chunk % (chunk >= 32 ? 32 : 8);
+    p.chunks = ceil_div(conv.C, chunk);
+    if (chunk >= 8) {
+        const int64_t unit = chunk >= 32 ? 32 : 8, even = ceil_div(ceil_div(conv.C, p.chunks), unit) * unit;
+        chunk    = even < chunk ? even : chunk;
+        p.chunks = ceil_div(conv.C, chunk);
+    } else if (conv.C > chunk) return false; /* whole vectors of channels only */
+    p.chunk          = (int)chunk;
+    p.k_blocks       = ceil_div(conv.K, p.channels);
+    const size_t xs  = (size_t)chunk * (size_t)plane;
+    p.shared_bytes   = (xs > outputs_bytes(p) ? xs : outputs_bytes(p)) + tables_bytes(p, slots);
+    return p.tiles * p.k_blocks < ((int64_t)1 << 31);
+}
+
+/* Cycles on the busiest multiprocessor, by counting reads and writes of shared memory; latency where few warps are there. */
+double cycles(const ck_conv &conv, const ck_sparse_plan &p, double kept_a_row, int multiprocessors) {
+    const double  rows = p.channels, work = kept_a_row * rows * (4 * p.quads + 2), slots = slots_of(p);
+    const double  staged = (double)conv.C * slots * 4 / CK_WARP * 2.5, out = p.quads * 4.0 * rows * (2 + p.split);
+    const double  block = work + rows * (double)p.chunks * 8 + staged + out + (double)p.chunks * 1500 / resident(p.warps);
+    const int64_t blocks = p.tiles * p.k_blocks;
+    const double  alone  = kept_a_row * p.rows / p.split / CK_SPARSE_PAIR * 90 + (double)p.chunks * 3000 + staged / p.warps;
+    const double  busy   = (double)ceil_div(blocks, multiprocessors) * block;
+    const double  waits  = (double)ceil_div(blocks, (int64_t)multiprocessors * resident(p.warps)) * alone;
+    return busy > waits ? busy : waits;
+}
+
+/* Items to lanes: 8 neighbours read 128 bytes together, so they should lie in 8 different slots modulo 8. */
+void set_order(const ck_conv &conv, ck_sparse_plan *p) {
+    const int size = p->TP * p->TQ, items = p->groups * size, room = p->quads * CK_WARP;
+    bool      taken[CK_SPARSE_ITEMS] = {};
+    unsigned  banks = 0;
+    for (int i = 0; i < room; i++) {
+        if (i % 8 == 0) banks = 0;
+        int best = -1, bank = 0;
+        for (int item = 0; item < items; item++) {
+            if (taken[item]) continue;
+            const int row = item / size * p->IH + item % size / p->TQ * conv.stride;
+            const int at  = (row * p->pitch + item % size % p->TQ) % 8;
+            if (best < 0 || !(banks >> at & 1u)) best = item, bank = at;
+            if (!(banks >> bank & 1u)) break;
+        }
+        p->order[i] = best < 0 ? (uint16_t)0xffff : (uint16_t)best;
+        if (best >= 0) taken[best] = true, banks |= 1u << bank;
+    }
+}
+
+/* Least cycles over all patches; keeps `plan` and `least` where they are less. */
+void choose_patch(const ck_conv &conv, const cut &c, int warps, int split, double kept_a_row, int multiprocessors, int64_t shared,
+                  double *least, ck_sparse_plan *plan) {
+    const bool point = conv.R == 1 && conv.S == 1; /* no taps to share: any pixels make a patch */
+    for (int64_t np = point ? conv.P : 1; np <= conv.P; np++) {
+        const int64_t TP = ceil_div(conv.P, np);
+        if (np > 1 && !point && ceil_div(conv.P, np - 1) == TP) continue;
+        for (int64_t nq = point ? conv.Q : 1; nq <= conv.Q; nq++) {
+            ck_sparse_plan p  = {};
+            const int64_t  TQ = ceil_div(conv.Q, nq);
+            if (TP * TQ > CK_SPARSE_ITEMS || (nq > 1 && !point && ceil_div(conv.Q, nq - 1) == TQ)) continue;
+            if (!lay_out(conv, c, warps, split, (int)TP, (int)TQ, shared, &p)) continue;
+            const double cost = cycles(conv, p, kept_a_row, multiprocessors);
+            if (*least < 0 || cost < *least) *least = cost, *plan = p;
+        }
+    }
+}
+
+template <int QUADS, int ROWS, typename T> cudaError_t launch(const kernel_args &k, cudaStream_t stream) {
+    const cudaError_t e =
+        cudaFuncSetAttribute(kernel<QUADS, ROWS, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.plan.shared_bytes);
+    if (e != cudaSuccess) return e;
+    const unsigned blocks = (unsigned)(k.plan.tiles * k.plan.k_blocks), threads = (unsigned)k.plan.warps * CK_WARP;
+    kernel<QUADS, ROWS, T><<<blocks, threads, k.plan.shared_bytes, stream>>>(k);
+    return cudaGetLastError();
+}
+template <typename T> cudaError_t launch_cut(const kernel_args &k, cudaStream_t stream) {
+    switch (k.plan.quads * 16 + k.plan.rows) {
+    case 4 * 16 + 4: return launch<4, 4, T>(k, stream);
+    case 2 * 16 + 8: return launch<2, 8, T>(k, stream);
+    case 2 * 16 + 4: return launch<2, 4, T>(k, stream);
+    case 1 * 16 + 8: return launch<1, 8, T>(k, stream);
+    case 1 * 16 + 4: return launch<1, 4, T>(k, stream);
+    case 1 * 16 + 2: return launch<1, 2, T>(k, stream);
+    case 1 * 16 + 1: return launch<1, 1, T>(k, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace
+} // namespace sparse
+
+int ck_sparse_conv_ways(void) { return sparse::WAYS; }
+
+bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
+                         struct ck_sparse_plan *plan) {
+    using namespace sparse;
+    const int64_t most = (int64_t)1 << 31;
+    if (way < 0 || way > WAYS || conv->N * conv->H * conv->W >= most || conv->N * conv->P * conv->Q >= most) return false;
+    double least = -1;
+    for (int i = 0; i < WAYS; i++)
+        for (int warps = CUTS[i].least_warps; (!way || i == way - 1) && warps <= CUTS[i].most_warps; warps++)
+            for (int split = 1; split <= (CUTS[i].rows == 1 ? 4 : 1); split *= 2)
+                if (warps % split == 0 && warps / split * CUTS[i].rows % 4 == 0)
+                    choose_patch(*conv, CUTS[i], warps, split, (double)kept / (double)conv->K, multiprocessors, shared_bytes, &least, plan);
+    if (least < 0) return false;
+    set_order(*conv, plan);
+    return true;
+}
+
+struct ck_sparse_steps ck_sparse_conv_steps(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
+    (void)conv;
+    struct ck_sparse_steps steps = {};
+    steps.c_step  = (int64_t)sparse::plane_of(*plan) * CK_VECTOR_BYTES;
+    steps.r_step  = (int64_t)plan->pitch * CK_VECTOR_BYTES;
+    steps.s_phase = (int64_t)plan->columns * CK_VECTOR_BYTES;
+    steps.s_step  = CK_VECTOR_BYTES;
+    return steps;
+}
+
+cudaError_t ck_sparse_conv(const struct ck_sparse_args *args, const struct ck_sparse_plan *plan, cudaStream_t stream) {
+    sparse::kernel_args k = {};
+    k.a       = *args;
+    k.plan    = *plan;
+    k.patches = args->conv.N * plan->patches_p * plan->patches_q;
+    k.slots   = sparse::slots_of(*plan);
+    k.plane   = sparse::plane_of(*plan);
+    k.table_at  = (int)(plan->shared_bytes - sparse::tables_bytes(*plan, k.slots));
+    k.points_at = k.table_at + k.slots * 16;
+    k.ring_at   = k.points_at + plan->quads * CK_WARP * 16;
+    switch (args->conv.type) {
+    case CK_F32: return sparse::launch_cut<float>(k, stream);
+    case CK_F16: return sparse::launch_cut<__half>(k, stream);
+    case CK_BF16: return sparse::launch_cut<__nv_bfloat16>(k, stream);
+    }
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,55 @@
+/* prune.h: which weights become 0: masks from the magnitudes of weights, the same weights whenever the same planes are given.
+ *
+ * Words: an element of a layer that may be pruned belongs to one unit, which is pruned whole: itself (unstructured, 2:4), the
+ * `block` consecutive output channels at one place of the filter (block), a filter (channel). Its key is the mean of its
+ * magnitudes; the smallest keys go first, and of equal keys the first unit, in the order of layers and of elements in the store.
+ *
+ * Laws
+ *   - Of n weights that share a target exactly round(n * sparsity) are pruned when units are single weights; of larger units as
+ *     many as fit in that number.
+ *   - What is pruned stays so: masks of a rising schedule nest, and weights that come pruned count.
+ *   - Each layer keeps its largest unit.
+ *   - 2:4: of four neighbours along the input channels the two smallest may be pruned, the others never.
+ * Host only: planes are copied here and back, which is rare. Knows graph.h and config.h. */
+#ifndef CR_PRUNE_H
+#define CR_PRUNE_H
+
+#include "graph.h"
+
+struct cr_prune_layer {
+    char       *name;     /* "layer1.0.conv1" */
+    int         param;    /* in the store */
+    const char *dense;    /* why nothing of it is pruned; NULL: it may be */
+    double      sparsity; /* wanted in the end; unused where the scope is global */
+    int64_t     elems, pruned;
+};
+struct cr_prune {
+    const struct cr_store  *store;
+    const struct cr_config *config;
+    struct cr_prune_layer  *layer; /* every convolution and dense layer, in the store's order */
+    int                     layers;
+    bool                    global; /* one target for all layers */
+    int64_t                 elems, pruned; /* of the layers that may be pruned */
+    struct cr_arena         arena;
+};
+/* Resolves [prune] for a network; CR_ERR_CONFIG names the key, CR_ERR_FORMAT a line of the budget. Store and config must outlive it. */
+CR_MUST cr_status cr_prune_open(const struct cr_store *store, const struct cr_config *config, struct cr_prune *out);
+void              cr_prune_close(struct cr_prune *prune);
+/* Clears bits of the mask plane by the weights of the value plane, until `share` (0 to 1) of the final sparsity is reached, and
+ * counts what is pruned then in layer[].pruned. */
+CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double share, const float *value, uint8_t *mask);
+/* Sets the elements of a plane to 0 that the mask has no bit for. */
+void cr_prune_zero(const struct cr_store *store, const uint8_t *mask, float *plane);
+/* Pruned elements of a parameter. */
+int64_t cr_prune_count(const struct cr_param *param, const uint8_t *mask);
+
+/* prune_shares.c: is a pruning due after `step` updates, and up to which share of the final sparsity (Zhu and Gupta 2017:
+ * 1 - (1 - x)^3 of the way)? */
+bool cr_prune_due(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, double *share);
+/* Erdos-Renyi-Kernel shares (Evci et al. 2020) into layer[].sparsity: densities in proportion to (K+R+S+C)/(KRSC), dense
+ * layers (K+C)/(KC), none above 1, such that `sparsity` of all weights together is pruned. */
+void cr_prune_erk(struct cr_prune *prune, double sparsity);
+/* prune_budget.c: the same from a file; layers that it does not name stay dense. */
+CR_MUST cr_status cr_prune_budget(struct cr_prune *prune, const char *path);
+
+#endif

@@ -1,0 +1,67 @@
+/* sparse.h: filters most of whose weights are gone, in the forms that kernels read.
+ *
+ * Laws
+ *   - A filter is K rows of R,S,C, as everywhere. A weight is kept when its mask byte is not 0, also when its value is 0.
+ *   - Entries of a row stand in the order of R,S,C (within a chunk of channels, where there are chunks).
+ *   - What an encode function gives is freed by the free function beside it; on failure nothing is left to free.
+ * Knows nothing of graphs and devices. */
+#ifndef CR_SPARSE_H
+#define CR_SPARSE_H
+
+#include "base.h"
+
+/* ---- compressed rows ---- */
+
+struct cr_sparse {
+    int64_t   K, R, S, C;
+    int64_t  *row;   /* [K + 1]: where the entries of row k begin */
+    uint32_t *index; /* (r*S + s)*C + c */
+    float    *value;
+};
+
+/* mask NULL: what is not 0 is kept. R*S*C must be below 2^32. */
+CR_MUST cr_status cr_sparse_encode(const float *filter, const uint8_t *mask, int64_t K, int64_t R, int64_t S, int64_t C,
+                                   struct cr_sparse *sparse);
+void              cr_sparse_decode(const struct cr_sparse *sparse, float *filter); /* K,R,S,C */
+void              cr_sparse_free(struct cr_sparse *sparse);
+static inline int64_t cr_sparse_kept(const struct cr_sparse *sparse) { return sparse->row[sparse->K]; }
+
+/* ---- rows with stretched offsets: where a weight's input lies in a padded picture ---- */
+
+struct cr_sparse_entry {
+    float    value;
+    uint32_t offset;
+};
+
+/* offset = (c - first of the chunk)*c_step + (r % stride)*r_phase + r/stride*r_step + (s % stride)*s_phase + s/stride*s_step.
+ * Pictures whose pixels lie side by side have r_phase = a row's step, r_step = stride of it, and so on; kernels that keep every
+ * stride-th pixel together have phases far apart. */
+struct cr_stretch {
+    int64_t stride, chunk;  /* input channels of a chunk */
+    int64_t c_step, r_phase, r_step, s_phase, s_step;
+    int64_t rows, multiple; /* rows of a chunk, at least K; entries of a run are a multiple of this */
+};
+struct cr_stretched {
+    int64_t                 chunks, rows;
+    uint32_t               *start; /* [chunks*rows + 1]: the run of row k in chunk i begins at start[i*rows + k] */
+    struct cr_sparse_entry *entry; /* runs are filled up with value 0 and the offset of their last entry */
+};
+CR_MUST cr_status cr_sparse_stretch(const struct cr_sparse *sparse, const struct cr_stretch *how, struct cr_stretched *to);
+void              cr_stretched_free(struct cr_stretched *stretched);
+
+/* Slices of `lanes` rows side by side: step i of a slice is an entry of each row, entry[i*lanes + row % lanes];
+ * offset = r << 24 | s << 16 | c, so R and S are at most 256 and C at most 65536. rows is the number of slices, chunks is 1. */
+CR_MUST cr_status cr_sparse_slices(const struct cr_sparse *sparse, int64_t lanes, struct cr_stretched *to);
+
+/* ---- 2:4: of any 4 neighbours in a row at most 2 are kept; 16-bit elements, for the sparse tensor cores ---- */
+
+/* dense[rows][columns] -> values[rows][columns/2], places[rows][columns/16]: of each kept element 2 bits, its place among the 4,
+ * first element lowest, 8 elements a word; of a pair the first place is the smaller one. columns is a multiple of 16.
+ * An element is kept when its bits but for the sign are not 0. false: somewhere more than 2 of 4 are kept. */
+CR_MUST bool cr_sparse_24_encode(const uint16_t *dense, int64_t rows, int64_t columns, uint16_t *values, uint16_t *places);
+void         cr_sparse_24_decode(const uint16_t *values, const uint16_t *places, int64_t rows, int64_t columns, uint16_t *dense);
+/* The metadata operand of mma.sp m16n8k32 for 16 rows from `row` on and 32 columns from `column` on: lane's word with selector 0 (lanes
+ * 0 and 1 of each four give theirs) or 1 (lanes 2 and 3). */
+uint32_t cr_sparse_24_word(const uint16_t *places, int64_t columns, int64_t row, int64_t column, int lane);
+
+#endif

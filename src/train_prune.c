@@ -1,0 +1,38 @@
+/* train_prune.c: gradual pruning, between two updates: the planes come to the host, masks are chosen there (prune.h), and all goes
+ * back with the pruned weights and their momentum at 0. Rare, so copies do not matter. */
+#include "train_setup.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+cr_status cr_run_prune_open(struct cr_run *run) {
+    if (!cr_config_prunes(&run->config)) return CR_OK;
+    return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
+}
+
+static void report_pruned(const struct cr_run *run, double seconds, struct cr_report *report) {
+    const struct cr_prune *p        = &run->prune;
+    const double           sparsity = (double)p->pruned / (double)p->elems;
+    char                   json[160], human[160];
+    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"sparsity\":%.6f,\"pruned\":%" PRId64 ",\"of\":%" PRId64 ",\"seconds\":%.3f",
+             run->at.step, sparsity, p->pruned, p->elems, seconds);
+    snprintf(human, sizeof human, "pruned at step %" PRId64 ": %.2f %% (%" PRId64 " of %" PRId64 " weights) in %.3f s", run->at.step,
+             100 * sparsity, p->pruned, p->elems, seconds);
+    cr_report_event(report, "prune", json, human);
+}
+
+cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report) {
+    const struct cr_store *store = &run->session.model.store;
+    const int64_t          start = cr_time_ns();
+    struct cr_state_planes planes;
+    cr_status              status;
+    CR_TRY(cr_state_planes_get(&run->session, &planes));
+    CR_TRY_OUT(cr_prune_masks(&run->prune, share, planes.value, planes.mask));
+    cr_prune_zero(store, planes.mask, planes.value);
+    cr_prune_zero(store, planes.mask, planes.momentum);
+    CR_TRY_OUT(cr_state_planes_put(&run->session, &planes));
+    report_pruned(run, (double)(cr_time_ns() - start) * 1e-9, report);
+out:
+    cr_state_planes_free(&planes);
+    return status;
+}
