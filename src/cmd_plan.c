@@ -86,10 +86,14 @@ static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct c
     return CR_OK;
 }
 
+static size_t need_of(const struct plan *p) {
+    const struct cr_program *all[] = {&p->program};
+    return cr_memory_need(p->session.device, &p->session.model.store, all, 1);
+}
+
 /* How [memory] limit is kept, or by how much it is not. */
 static void print_fit(struct plan *p, struct cr_text *out) {
-    const struct cr_program *all[] = {&p->program};
-    const size_t             need  = cr_memory_need(p->session.device, &p->session.model.store, all, 1);
+    const size_t need = need_of(p);
     if (!p->session.limit) return;
     cr_text_add(out, "limit %.1f MiB: ", (double)p->session.limit / (1 << 20));
     const size_t before = out->length;
@@ -198,6 +202,8 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     if (!which && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
     CR_TRY_OUT(print_plan(&p, args, kind, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
+    /* shown all the same, but a script must see it */
+    if (p.has_program && !pass && p.session.limit && need_of(&p) > p.session.limit) CR_TRY_OUT(cr_session_limit_missed(&p.session, need_of(&p)));
 out:
     cr_text_free(&text);
     plan_close(&p);

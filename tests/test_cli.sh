@@ -349,6 +349,7 @@ run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expe
 holds "the new checkpoint has no costs" [ ! -e M-yes/last/costs.txt ]
 printf 'cresnet costs 2\tsome GPU\n' >M-no/last/costs.txt
 run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "costs.txt" "chosen anew" "step 4"
+run plan tiny.ini memory.limit=1KiB; expect "plan with a limit that cannot be kept" 2 "too much" "[memory] limit" "train.batch"
 run plan M-no --choices; expect "plan of a run" 0 "program step"
 
 # ---- values without effect ----
