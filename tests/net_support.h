@@ -4,6 +4,7 @@
 
 #include "exec.h"
 #include "model.h"
+#include "rng.h"
 
 struct net {
     struct cr_config     config;
@@ -30,7 +31,7 @@ struct net_plan { /* which program, and how it is made */
 
 /* `n` may be closed whether this succeeds or not. */
 static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
-    const struct cr_compile_options how   = {.reuse = true, .fuse = plan->fuse, 
+    const struct cr_compile_options how   = {.reuse = true, .fuse = plan->fuse,
                                              .pool_limit = plan->pool_limit, .recompute = plan->recompute, .swap = plan->swap, .report = &n->fit};
     const struct cr_program        *all[] = {&n->program};
     *n                                    = (struct net){0};
@@ -51,6 +52,27 @@ static inline void net_close(struct net *n) {
     cr_device_close(n->device);
     cr_model_close(&n->model);
     cr_config_close(&n->config);
+}
+
+/* So many updates on noise, the same each time. */
+static inline cr_status net_train(struct net *n, int steps, int classes) {
+    const struct cr_tensor *images = &n->program.tensor[n->program.images];
+    const int64_t           batch  = images->dim[0];
+    uint8_t                *pixels = cr_alloc(images->bytes, 1);
+    int32_t                *labels = cr_alloc((size_t)batch, sizeof *labels), *boxes = cr_alloc((size_t)batch * 4, sizeof *boxes);
+    struct cr_rng           rng    = cr_rng_make(3, CR_RNG_TEST, 0, 0);
+    struct cr_step_block    step   = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-4f};
+    cr_status               status = pixels && labels && boxes ? CR_OK : CR_NO_MEMORY(images->bytes);
+    for (; status == CR_OK && step.step < steps; step.step++) {
+        for (size_t i = 0; i < images->bytes; i++) pixels[i] = (uint8_t)cr_rng_u32(&rng);
+        for (int64_t i = 0; i < batch; i++) labels[i] = (int32_t)cr_rng_below(&rng, (uint32_t)classes);
+        status = cr_exec_feed(n->exec, pixels, labels, boxes);
+        if (status == CR_OK) status = cr_exec_run(n->exec, &step);
+    }
+    cr_free(pixels);
+    cr_free(labels);
+    cr_free(boxes);
+    return status;
 }
 
 static inline int net_count(const struct cr_program *p, enum cr_op_kind kind) {

@@ -2,7 +2,6 @@
  * the limit or as far as it can; and what must not be repeated is not. */
 #include "data_support.h"
 #include "net_support.h"
-#include "rng.h"
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
@@ -13,18 +12,7 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
     return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
 }
 
-static void train(struct net *n) {
-    uint8_t              images[BATCH * SIZE * SIZE * 3];
-    int32_t              labels[BATCH], boxes[BATCH * 4] = {0};
-    struct cr_rng        rng  = cr_rng_make(3, CR_RNG_TEST, 0, 0);
-    struct cr_step_block step = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-4f};
-    for (; step.step < STEPS; step.step++) {
-        for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
-        for (int i = 0; i < BATCH; i++) labels[i] = (int32_t)cr_rng_below(&rng, CLASSES);
-        CHECK_STATUS(cr_exec_feed(n->exec, images, labels, boxes), CR_OK);
-        CHECK_STATUS(cr_exec_run(n->exec, &step), CR_OK);
-    }
-}
+static void train(struct net *n) { CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK); }
 
 static void *store_of(const struct net *n) { return n->memory.region[CR_REGION_STORE]; }
 

@@ -316,18 +316,7 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
     return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
 }
 
-static void train(struct net *n) {
-    uint8_t              images[BATCH * SIZE * SIZE * 3];
-    int32_t              labels[BATCH], boxes[BATCH * 4] = {0};
-    struct cr_rng        rng  = cr_rng_make(3, CR_RNG_TEST, 0, 0);
-    struct cr_step_block step = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-4f};
-    for (; step.step < STEPS; step.step++) {
-        for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
-        for (int i = 0; i < BATCH; i++) labels[i] = (int32_t)cr_rng_below(&rng, CLASSES);
-        CHECK_STATUS(cr_exec_feed(n->exec, images, labels, boxes), CR_OK);
-        CHECK_STATUS(cr_exec_run(n->exec, &step), CR_OK);
-    }
-}
+static void train(struct net *n) { CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK); }
 
 static int both_ways; /* programs met that swap and compute twice */
 
