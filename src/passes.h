@@ -93,7 +93,7 @@ CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool acc
 CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
-/* In programs without gradients, where the store has a pattern. `report` (may be NULL) gets a line a convolution that has one. */
+/* Where the store has a pattern. `report` (may be NULL) gets a line a convolution, or gradient of one, that has one. */
 /* What it reckons with, of one convolution that has a pattern: seconds of the fastest dense row, and of the fastest for patterns. */
 struct cr_sparse_price {
     double       share; /* of weights that are kept */
