@@ -90,6 +90,8 @@ struct cr_target  cr_session_target(struct cr_session *session);
 /* session_pattern.c: the masks of `weights` (a folder or file; NULL: none), if it is a pruned network's, into s->pattern; else, with `draw`,
  * those that [prune] makes of first weights: for measurements. Programs then rely on them: masks must stay as they are. */
 CR_MUST cr_status cr_session_pattern(struct cr_session *session, const char *weights, bool draw);
+/* Does an update look at nothing of what the gradients of pruned weights are? Clipping and LARS take norms of all. */
+bool              cr_session_may_mask_gradients(const struct cr_config *config);
 /* For measurements: prunes first values as s->pattern, or else [prune], says. Nothing where the store has no masks. */
 CR_MUST cr_status cr_session_prune(struct cr_session *session);
 /* "40 of 53 convolutions, 40 of 52 data gradients": those on rows that skip pruned weights. */

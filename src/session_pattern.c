@@ -35,6 +35,8 @@ cr_status cr_session_pattern(struct cr_session *s, const char *weights, bool dra
     return CR_OK;
 }
 
+bool cr_session_may_mask_gradients(const struct cr_config *c) { return c->train.clip_norm == 0 && c->optim.kind != CR_OPTIM_LARS; }
+
 /* ---- measurements ---- */
 
 cr_status cr_session_prune(struct cr_session *s) {

@@ -173,12 +173,18 @@ static cr_status sparsify_training(struct cr_program *p, const struct cr_target 
     return CR_OK;
 }
 
-cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, struct cr_text *report) {
+/* In 16 bits the matrix units win, and gradients have no rows. */
+static cr_status sparsify_all(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
+    for (int i = 0; i < p->ops && p->real == CR_F32; i++) {
+        const struct cr_op *op = &p->op[i];
+        if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad)) CR_TRY(sparsify_training(p, target, i, report));
+    }
+    return CR_OK;
+}
+
+cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
     if (!p->store || !p->store->pattern) return CR_OK;
-    const bool learns = cr_program_learns(p);
-    for (int i = 0; i < p->ops && learns && p->real == CR_F32; i++) /* in 16 bits the matrix units win, and gradients have no rows */
-        if (filter_of(&p->op[i]) != CR_NONE) CR_TRY(sparsify_training(p, target, i, report));
-    if (learns) return CR_OK;
+    if (cr_program_learns(p)) return sparsify_all(p, target, filter_grads, report);
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, report));
     return CR_OK;
