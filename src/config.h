@@ -76,6 +76,8 @@ cr_status cr_config_fail(const struct cr_config *config, const char *dotted, con
 /* Is the network one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
 bool      cr_config_is_small(const struct cr_config *config);
 bool      cr_config_prunes(const struct cr_config *config); /* does training prune? */
+/* prune.block: output channels, or output x input channels, each 1 to 4096, more than one weight; false: it is neither. */
+bool      cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
 bool      cr_config_mixes(const struct cr_config *config);  /* does training erase or mix pictures? */
 bool      cr_config_mixes_labels(const struct cr_config *config); /* ... and labels */
 bool      cr_config_is_set(const struct cr_config *config, const char *dotted); /* false: the default */

@@ -83,6 +83,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     }
     c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
     c->memory.limit    = cr_rng_below(rng, 2) ? "auto" : "8GiB";
+    c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
     c->data.mean.count = c->data.std.count = 3;
     c->data.scale     = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
     c->data.erase_scale = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
