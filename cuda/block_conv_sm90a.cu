@@ -116,7 +116,7 @@ bool lay_out(struct ck_block_plan *p, const struct ck_conv *c) {
     p->x_bytes          = ((lines + p->patch) * ROW_BYTES + 1023) / 1024 * 1024;
     const int64_t stage = (int64_t)p->parts * p->x_bytes, left = room - RING_LEAST * slot;
     if (left < STAGES_LEAST * stage) return false;
-    p->stages = (int)(left / stage < STAGES_MAX ? left / stage : STAGES_MAX);
+    p->stages = left / stage < STAGES_MAX ? (int)(left / stage) : (int)STAGES_MAX;
     p->ring   = (int)((room - p->stages * stage) / slot);
     if (p->ring > STAGES_MAX) p->ring = STAGES_MAX;
     p->x_at   = 0;

@@ -107,6 +107,16 @@ static inline struct ck_conv cuda_conv_shape(const struct cr_op *op, const struc
                             .Q      = y->dim[2]};
 }
 
+/* The same of a sparse_filter, by the filter and the picture that its attributes know. */
+static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const struct cr_tensor *w) {
+    const int64_t *image = op->attr.conv.pattern.image;
+    struct ck_conv c     = {.type = cuda_type(w), .R = (int)w->dim[1], .S = (int)w->dim[2], .stride = op->attr.conv.stride,
+                            .pad = op->attr.conv.pad, .N = image[0], .H = image[1], .W = image[2], .C = w->dim[3], .K = w->dim[0]};
+    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
+    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
+    return c;
+}
+
 /* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
 
 extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_rows.c */
@@ -127,6 +137,10 @@ extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sg
 extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
 extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
+extern const struct cr_kernel *const cr_cuda_block_rows[]; /* rows_block.c: convolutions of whose filter blocks of channels are kept */
+/* Layouts of kept weights (cr_pattern_attr): before CUDA_LAYOUT_BLOCKS those of rows_sparse.c, from there on those of rows_block.c. */
+enum { CUDA_LAYOUT_BLOCKS = 32 };
+int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
 

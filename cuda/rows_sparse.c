@@ -18,13 +18,7 @@ struct prepared {
 
 static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *op) {
     if (op->kind == CR_OP_conv) return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y));
-    const struct cr_tensor *w     = cuda_in(p, op, CR_IN_sparse_filter_w);
-    const int64_t          *image = op->attr.conv.pattern.image;
-    struct ck_conv          c     = {.type = cuda_type(w), .R = (int)w->dim[1], .S = (int)w->dim[2], .stride = op->attr.conv.stride,
-                                     .pad = op->attr.conv.pad, .N = image[0], .H = image[1], .W = image[2], .C = w->dim[3], .K = w->dim[0]};
-    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
-    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
-    return c;
+    return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
 }
 
 bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t kept, int layout, bool wgrad,
@@ -73,6 +67,7 @@ int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p,
     const struct ck_conv  conv = shape_of(p, op);
     struct ck_sparse_plan plan;
     struct cr_stretched   filter;
+    if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_BLOCKS) return cr_cuda_block_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->described || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
     if (encode(p, op, &conv, &plan, &filter) != CR_OK) {
         cr_error_clear(); /* without memory for it there is no such layout */

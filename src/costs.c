@@ -40,7 +40,12 @@ static void add_slot(struct cr_text *out, const struct cr_program *p, const stru
 /* The share of kept weights to two digits: a checkpoint that is pruned alike finds times that serve. */
 static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_pattern_attr *a = &op->attr.conv.pattern;
-    if (a->kept) cr_text_add(out, " kept%.2g layout%d", (double)a->kept / (double)p->store->param[a->param].elems, a->layout);
+    const double all = a->kept ? (double)p->store->param[a->param].elems : 0;
+    if (!a->kept) return;
+    cr_text_add(out, " kept%.2g layout%d", (double)a->kept / all, a->layout);
+    /* How many weights stand beside those that are kept: blocks are whole. */
+    const int kept = op->kind == CR_OP_conv ? op->in[CR_IN_conv_kept] : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y] : CR_NONE;
+    if (kept >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[kept].dim[3] / all);
 }
 
 static void add_attributes(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {

@@ -15,9 +15,16 @@ static bool is_kept(const uint8_t *bits, int64_t i) { return bits[i / 8] >> (i %
 
 static bool any_kept(const uint8_t *bits, int64_t first, const struct map *m, int64_t k, int64_t tap, int64_t c) {
     const int64_t taps = m->R * m->S, channels = m->C * m->side;
-    for (int64_t i = 0; i < m->side; i++)
-        for (int64_t j = 0; j < m->side; j++)
-            if (is_kept(bits, first + ((k * m->side + i) * taps + tap) * channels + c * m->side + j)) return true;
+    for (int64_t i = 0; i < m->side; i++) {
+        const int64_t at = first + ((k * m->side + i) * taps + tap) * channels + c * m->side;
+        if ((at | m->side) % 8 == 0) { /* whole bytes */
+            for (int64_t j = at / 8; j < (at + m->side) / 8; j++)
+                if (bits[j]) return true;
+        } else {
+            for (int64_t j = at; j < at + m->side; j++)
+                if (is_kept(bits, j)) return true;
+        }
+    }
     return false;
 }
 

@@ -38,6 +38,9 @@ enum checkops_flag {
     CHECKOPS_MIXES     = 1 << 25  /* loss, loss_grad: targets of two labels */
 };
 
+/* Layouts from here on are of blocks of 64 x 64 channels: patterns keep them whole (cuda.h: CUDA_LAYOUT_BLOCKS). */
+enum { CHECKOPS_LAYOUT_BLOCKS = 32 };
+
 struct checkops_case {
     enum cr_op_kind kind;
     int64_t         N, H, W, C, K;

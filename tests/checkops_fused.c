@@ -21,6 +21,13 @@ static const struct shape convs[] = {
     {2, 14, 14, 64, 128, 1, 2, 0, true},   {1, 14, 14, 256, 512, 1, 2, 0, true},  {2, 13, 7, 72, 136, 1, 1, 0, true},
     {1, 7, 7, 256, 1024, 1, 1, 0, true},   {1, 7, 7, 1024, 256, 1, 1, 0, true},   {1, 35, 35, 16, 64, 4, 1, 0, true},
 };
+/* What kernels of whole blocks take: 64 channels and multiples, pictures that fill no tile, more images than one. */
+static const struct shape blocked[] = {
+    {1, 5, 7, 64, 64, 1, 1, 0, false},     {2, 6, 5, 64, 192, 3, 1, 1, false},    {1, 7, 7, 128, 64, 3, 2, 1, false},
+    {3, 3, 3, 192, 128, 1, 2, 0, false},   {5, 7, 7, 128, 128, 3, 1, 1, true},    {2, 28, 28, 64, 128, 3, 1, 1, true},
+    {1, 20, 60, 128, 64, 3, 1, 1, true},   {2, 14, 14, 128, 256, 3, 2, 1, true},  {3, 14, 14, 256, 320, 1, 1, 0, true},
+    {2, 9, 130, 64, 64, 3, 1, 1, true},
+};
 static const struct shape images[] = {
     {1, 1, 1, 8, 0, 0, 0, 0, false},    {1, 1, 1, 3, 0, 0, 0, 0, false},    {2, 3, 5, 16, 0, 0, 0, 0, false},
     {1, 7, 7, 24, 0, 0, 0, 0, false},   {3, 5, 3, 64, 0, 0, 0, 0, false},   {1, 3, 3, 72, 0, 0, 0, 0, false},
@@ -171,11 +178,29 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
         }
 }
 
+/* Filters that keep whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
+static void list_blocks(struct checkops_list *out) {
+    enum { LAYOUTS = 12 };
+    static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, CHECKOPS_ADD};
+    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
+        for (size_t layout = 0; layout < LAYOUTS; layout++) {
+            struct checkops_case c = case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
+            c.layout               = CHECKOPS_LAYOUT_BLOCKS + (int)layout;
+            c.real                 = types[(i + layout) % CR_COUNT(types)];
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN;
+            if (!c.big) checkops_list_add(out, &c);
+        }
+}
+
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     list_patterns(out);
     list_pattern_grads(out, TABLE(odd), 1);
     list_pattern_grads(out, TABLE(convs), 2);
+    list_blocks(out);
     list_finishing(out);
     list_pointwise(out);
     list_coef_copies(out);

@@ -358,7 +358,19 @@ static void build(struct checkops_build *b) {
     }
 }
 
-/* A filter of the store whose pattern is drawn: one channel keeps nothing, the others between all and little. */
+/* Is weight i kept? One channel keeps nothing, the others between all and little; in blocks: the same of 64 channels, each block whole. */
+static bool draw_kept(const struct checkops_case *c, int64_t i, struct cr_rng *rng) {
+    const int64_t row = c->window * c->window * c->C;
+    if (c->layout < CHECKOPS_LAYOUT_BLOCKS) {
+        const int64_t k = i / row;
+        return !(k == 1 && c->K > 2) && (k == 0 || cr_rng_below(rng, 16) < (uint64_t)(1 + k % 5));
+    }
+    const int64_t k = i / row / 64, block = (k * c->window * c->window + i % row / c->C) * (c->C / 64) + i % c->C / 64;
+    struct cr_rng one = cr_rng_make((uint64_t)block, CR_RNG_TEST, 0, 1);
+    return !(k == 1) && cr_rng_below(&one, 16) < (uint64_t)(4 + k % 5);
+}
+
+/* A filter of the store whose pattern is drawn. */
 static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     const struct checkops_case *c      = &unit->c;
     const int64_t               dim[4] = {c->K, c->window, c->window, c->C}, row = c->window * c->window * c->C;
@@ -369,9 +381,7 @@ static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     unit->pattern                      = cr_alloc((size_t)(unit->store.value_elems + 7) / 8, 1);
     if (!unit->pattern || unit->store.failed) return a;
     for (int64_t i = 0; i < c->K * row; i++) {
-        const int64_t k = i / row;
-        if (k == 1 && c->K > 2) continue;
-        if (k != 0 && cr_rng_below(&rng, 16) >= (uint64_t)(1 + k % 5)) continue;
+        if (!draw_kept(c, i, &rng)) continue;
         unit->pattern[(first + i) / 8] = (uint8_t)(unit->pattern[(first + i) / 8] | 1u << ((first + i) % 8));
         a.kept++;
     }
