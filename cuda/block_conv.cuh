@@ -13,7 +13,8 @@ enum {
     TEAMS_MAX   = 4,
     PANEL       = 64,  /* pixels that are written at a time */
     PANEL_BYTES = PANEL * ROW_BYTES,
-    STAGES_MAX  = 8, /* of either ring */
+    PIXELS_MAX  = 256, /* columns of a tile */
+    STAGES_MAX  = 8,   /* of either ring */
     SHARED_MOST = 227 * 1024,
 };
 
@@ -41,8 +42,6 @@ struct params {
     int64_t              pixels; /* of y */
     int                  N, P, Q, stride, pad;
     int64_t              K;
-    uint32_t             by_image, by_pitch; /* 2^32 / positions of an image of a patch, of its row, rounded up */
-    int                  image_positions;
     bool                 relu;
 };
 
@@ -105,7 +104,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, ui
 
 /* Bytes that arrive for a part. */
 __device__ __forceinline__ uint32_t part_bytes(const params &p) {
-    return (uint32_t)(p.loading == AS_PATCH ? p.image_positions * p.plan.images : p.plan.columns) * ROW_BYTES;
+    return (uint32_t)(p.loading == AS_PATCH ? p.plan.box * p.plan.pitch * p.plan.images : p.plan.columns) * ROW_BYTES;
 }
 
 __device__ __forceinline__ void load_part(const params &p, uint32_t to, uint32_t bar, int part, uint32_t step) {

@@ -22,6 +22,7 @@ struct ck_block_plan {
     int     teams, parts, columns;
     bool    patch;
     int     rows, images, pitch;  /* patch: of y, of a part: rows of an image, images; positions a row */
+    int     box;                  /* patch: rows of input of an image */
     int     strips;               /* parts of an image's rows */
     int64_t runs, tiles;          /* parts in all; tiles of one group of output channels */
     int     groups;               /* of output channels */
@@ -29,7 +30,7 @@ struct ck_block_plan {
     int     grid;
     int     x_bytes;              /* of a part of a stage */
     int     stages, ring;         /* of input; of a team's filter blocks */
-    int     x_at, w_at, out_at, bar_at, bytes; /* shared memory */
+    int     x_at, w_at, out_at, pixel_at, bar_at, bytes; /* shared memory */
 };
 
 /* The list of what is kept, words of one table on the device, made on the host (cr_sparse_blocks). Offsets in words:

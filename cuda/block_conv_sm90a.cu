@@ -14,12 +14,18 @@
 namespace {
 
 #if CK_HAS_SM90A
-/* Right of a patch's last row lies what no load brings: zeros. */
+/* Behind a patch lie zeros that no load brings: right of its last row, and below a whole image. */
 __device__ __forceinline__ void clear_ends(const params &p, uint32_t shared) {
-    const int used = p.image_positions * p.plan.images * ROW_BYTES, rest = (p.plan.x_bytes - used) / 16;
+    const int used = p.plan.box * p.plan.pitch * p.plan.images * ROW_BYTES, rest = (p.plan.x_bytes - used) / 16;
     for (int i = (int)threadIdx.x; i < rest * p.plan.stages * p.plan.parts; i += (int)blockDim.x) {
         const uint32_t at = shared + (uint32_t)(p.plan.x_at + i / rest * p.plan.x_bytes + used + i % rest * 16);
         asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+    }
+}
+__device__ __forceinline__ void list_pixels(const params &p, uint32_t shared) {
+    for (int q = (int)threadIdx.x; q < PIXELS_MAX; q += (int)blockDim.x) {
+        const uint32_t at = shared + (uint32_t)(p.plan.pixel_at + q * 4);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pixel_of_column(p, q)) : "memory");
     }
 }
 #endif
@@ -41,6 +47,7 @@ __global__ void __launch_bounds__((1 + TEAMS * PARTS) * GROUP, 1) block_conv(con
         ck_mbar_init_fence();
     }
     if (p.loading == AS_PATCH) clear_ends(p, shared);
+    list_pixels(p, shared);
     ck_fence_async();
     __syncthreads();
     const int group = (int)threadIdx.x / GROUP;
@@ -73,11 +80,11 @@ __global__ void __launch_bounds__(GROUP) block_pack(const uint4 *w, const uint32
 
 struct way {
     int  teams, parts, columns;
-    bool patch;
+    bool patch; /* then columns is the most that there may be */
 };
 const struct way ways[] = {
-    {2, 1, 256, true}, {2, 1, 256, false}, {4, 1, 128, true}, {4, 1, 128, false}, {1, 2, 256, true}, {1, 2, 256, false},
-    {1, 2, 128, true}, {1, 2, 128, false}, {2, 1, 128, true}, {2, 1, 128, false}, {2, 1, 64, false}, {1, 2, 64, false},
+    {2, 1, 256, true}, {2, 1, 256, false}, {4, 1, 128, true}, {4, 1, 128, false}, {1, 2, 256, true}, {1, 2, 256, false}, {1, 2, 128, true},
+    {1, 2, 128, false}, {2, 1, 128, true}, {2, 1, 128, false}, {2, 1, 64, false}, {1, 2, 64, false}, {1, 1, 128, true}, {1, 1, 64, false},
 };
 enum { WAYS = sizeof ways / sizeof *ways, RING_LEAST = 3, STAGES_LEAST = 2 };
 
@@ -85,45 +92,52 @@ int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Positions of y in a patch of so many rows and images. */
+/* Positions from the first pixel of y in a patch to its last. Below a whole image stands one row of zeros, which is above the next. */
 int64_t positions(const struct ck_conv *c, int rows, int images) {
-    return (int64_t)(images - 1) * (rows + c->R - 1) * (c->Q + c->S - 2) + (int64_t)(rows - 1) * (c->Q + c->S - 2) + c->Q;
+    return ((int64_t)(images - 1) * (rows + 1) + rows - 1) * (c->Q + 1) + c->Q;
 }
 
-/* Rows and images of a part. Between two rows one set of zeros is enough: right of the one is left of the next. */
+/* Rows and images of a part. Between two rows one zero is enough: right of the one is left of the next. */
 bool cut_patch(struct ck_block_plan *p, const struct ck_conv *c) {
+    static const int widths[] = {64, 120, 128, 208, 216, 232, 256};
     if (c->stride != 1 || c->R != 3 || c->S != 3 || c->pad != 1) return false;
     p->pitch = (int)c->Q + 1;
     if (p->pitch > 256 || positions(c, 1, 1) > p->columns) return false;
     p->rows = p->images = 1;
     while (p->rows < c->P && positions(c, p->rows + 1, 1) <= p->columns) p->rows++;
     while (p->rows == c->P && p->images < c->N && positions(c, p->rows, p->images + 1) <= p->columns) p->images++;
-    p->strips = (int)ceil_div(c->P, p->rows);
-    p->rows   = (int)ceil_div(c->P, p->strips); /* all alike */
-    p->runs   = ceil_div(c->N, p->images) * p->strips;
+    p->strips        = (int)ceil_div(c->P, p->rows);
+    p->rows          = (int)ceil_div(c->P, p->strips); /* all alike */
+    p->box           = p->strips == 1 ? p->rows + 1 : p->rows + 2;
+    p->runs          = ceil_div(c->N, p->images) * p->strips;
+    const int64_t of = positions(c, p->rows, p->images);
+    for (int i = (int)(sizeof widths / sizeof *widths) - 1; i >= 0 && widths[i] >= of; i--)
+        if (widths[i] <= p->columns && (p->columns > 128) == (widths[i] > 128)) p->columns = widths[i];
     return true;
 }
 
 void cut_pixels(struct ck_block_plan *p, const struct ck_conv *c) {
-    p->rows = p->images = p->strips = 1;
-    p->pitch                        = (int)c->Q;
-    p->runs                         = ceil_div(c->N * c->P * c->Q, p->columns);
+    p->rows = p->images = p->strips = p->box = 1;
+    p->pitch                                 = (int)c->Q;
+    p->runs                                  = ceil_div(c->N * c->P * c->Q, p->columns);
 }
 
-bool lay_out(struct ck_block_plan *p, const struct ck_conv *c) {
-    const int lines = p->patch ? (p->rows + c->R - 1) * p->pitch * p->images : p->columns, out = p->teams * p->parts * 2 * PANEL_BYTES;
-    const int slot = p->teams * CK_BLOCK_BYTES, room = SHARED_MOST - out - 8 * BAR_COUNT;
-    p->x_bytes          = ((lines + p->patch) * ROW_BYTES + 1023) / 1024 * 1024;
+bool lay_out(struct ck_block_plan *p) {
+    const int behind = p->strips == 1 ? p->pitch + 1 : 1; /* zeros behind a patch */
+    const int lines = p->patch ? p->box * p->pitch * p->images + behind : p->columns, out = p->teams * p->parts * 2 * PANEL_BYTES;
+    const int slot = p->teams * CK_BLOCK_BYTES, room = SHARED_MOST - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
+    p->x_bytes          = (lines * ROW_BYTES + 1023) / 1024 * 1024;
     const int64_t stage = (int64_t)p->parts * p->x_bytes, left = room - RING_LEAST * slot;
     if (left < STAGES_LEAST * stage) return false;
-    p->stages = left / stage < STAGES_MAX ? (int)(left / stage) : (int)STAGES_MAX;
-    p->ring   = (int)((room - p->stages * stage) / slot);
+    p->stages   = left / stage < STAGES_MAX ? (int)(left / stage) : (int)STAGES_MAX;
+    p->ring     = (int)((room - p->stages * stage) / slot);
     if (p->ring > STAGES_MAX) p->ring = STAGES_MAX;
-    p->x_at   = 0;
-    p->w_at   = (int)(p->stages * stage);
-    p->out_at = p->w_at + p->ring * slot;
-    p->bar_at = p->out_at + out;
-    p->bytes  = p->bar_at + 8 * BAR_COUNT;
+    p->x_at     = 0;
+    p->w_at     = (int)(p->stages * stage);
+    p->out_at   = p->w_at + p->ring * slot;
+    p->pixel_at = p->out_at + out;
+    p->bar_at   = p->pixel_at + PIXELS_MAX * 4;
+    p->bytes    = p->bar_at + 8 * BAR_COUNT;
     return true;
 }
 
@@ -178,7 +192,7 @@ bool map_x(CUtensorMap *map, const struct ck_conv *c, const struct ck_block_plan
     const cuuint64_t          image[4] = {C, W, H, N}, pitch[3] = {C * 2, C * W * 2, C * W * H * 2};
     const cuuint64_t          matrix[2] = {C, W * H * N};
     const cuuint32_t          every[4] = {1, 1, 1, 1}, stride[4] = {1, (cuuint32_t)c->stride, (cuuint32_t)c->stride, 1};
-    const cuuint32_t box[4] = {CK_BLOCK, (cuuint32_t)plan->pitch, (cuuint32_t)(plan->rows + c->R - 1), (cuuint32_t)plan->images};
+    const cuuint32_t box[4] = {CK_BLOCK, (cuuint32_t)plan->pitch, (cuuint32_t)plan->box, (cuuint32_t)plan->images};
     const cuuint32_t line[2] = {CK_BLOCK, (cuuint32_t)plan->columns};
     const int        low[2] = {-c->pad, -c->pad}, high[2] = {c->pad - (c->S - 1), c->pad - (c->R - 1)};
     if (!the.tiled || !the.im2col) return false;
@@ -202,12 +216,25 @@ template <typename T, int COLUMNS, int TEAMS, int PARTS> cudaError_t start(const
 template <typename T> cudaError_t start_as(const struct params *p, cudaStream_t stream) {
     switch (p->plan.columns * 100 + p->plan.teams * 10 + p->plan.parts) {
     case 25621: return start<T, 256, 2, 1>(p, stream);
+    case 23221: return start<T, 232, 2, 1>(p, stream);
+    case 21621: return start<T, 216, 2, 1>(p, stream);
+    case 20821: return start<T, 208, 2, 1>(p, stream);
     case 25612: return start<T, 256, 1, 2>(p, stream);
+    case 23212: return start<T, 232, 1, 2>(p, stream);
+    case 21612: return start<T, 216, 1, 2>(p, stream);
+    case 20812: return start<T, 208, 1, 2>(p, stream);
     case 12841: return start<T, 128, 4, 1>(p, stream);
+    case 12041: return start<T, 120, 4, 1>(p, stream);
     case 12821: return start<T, 128, 2, 1>(p, stream);
+    case 12021: return start<T, 120, 2, 1>(p, stream);
     case 12812: return start<T, 128, 1, 2>(p, stream);
+    case 12012: return start<T, 120, 1, 2>(p, stream);
+    case 12811: return start<T, 128, 1, 1>(p, stream);
+    case 12011: return start<T, 120, 1, 1>(p, stream);
+    case 6441: return start<T, 64, 4, 1>(p, stream);
     case 6421: return start<T, 64, 2, 1>(p, stream);
     case 6412: return start<T, 64, 1, 2>(p, stream);
+    case 6411: return start<T, 64, 1, 1>(p, stream);
     default: return cudaErrorInvalidValue;
     }
 }
@@ -228,7 +255,7 @@ bool ck_block_conv_plan(const struct ck_conv *c, int way, int multiprocessors, s
     if (p->teams > c->K / CK_BLOCK) return false; /* as with fewer, but for idle ones */
     if (!p->patch) cut_pixels(p, c);
     else if (!cut_patch(p, c)) return false;
-    if (!lay_out(p, c)) return false;
+    if (!lay_out(p)) return false;
     p->groups = (int)ceil_div(c->K / CK_BLOCK, p->teams);
     p->tiles  = ceil_div(p->runs, p->parts);
     if (p->tiles > INT32_MAX / 4 / p->groups) return false;
@@ -262,9 +289,6 @@ cudaError_t ck_block_conv(const struct ck_block_args *a, const struct ck_block_p
     p.stride                = c->stride;
     p.pad                   = c->pad;
     p.relu                  = a->relu;
-    p.image_positions       = (plan->rows + c->R - 1) * plan->pitch;
-    p.by_image              = (uint32_t)(((uint64_t)1 << 32) / (uint64_t)p.image_positions + 1);
-    p.by_pitch              = plan->pitch > 1 ? (uint32_t)(((uint64_t)1 << 32) / (uint64_t)plan->pitch + 1) : 0;
     if (!map_x(&p.x, c, plan, a->x)) return cudaErrorNotSupported;
     return c->type == CK_F16 ? start_as<__half>(&p, stream) : start_as<__nv_bfloat16>(&p, stream);
 }

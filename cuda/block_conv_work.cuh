@@ -35,13 +35,66 @@ template <int N> __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+/* What a tile's column is: pixels behind the part's first one; NOWHERE: none of y. */
+enum { NOWHERE = INT32_MAX };
+__device__ __forceinline__ int pixel_of_column(const params &p, int q) {
+    if (p.loading != AS_PATCH) return q < p.plan.columns ? q : (int)NOWHERE;
+    const int positions = p.plan.box * p.plan.pitch, image = q / positions, rest = q - image * positions;
+    const int row = rest / p.plan.pitch, column = rest - row * p.plan.pitch;
+    return image < p.plan.images && row < p.plan.rows && column < p.Q ? (image * p.P + row) * p.Q + column : (int)NOWHERE;
+}
+
+/* d[64][N] (+)= a[64][16] b[16][N], for the widths that tiles have besides ck_wgmma's. */
+#define BLOCK_D60                                                                                                                  \
+    CK_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59"
+#define BLOCK_D104                                                                                                                 \
+    CK_D64                                                                                                                         \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,"    \
+    "%94,%95,%96,%97,%98,%99,%100,%101,%102,%103"
+#define BLOCK_D108 BLOCK_D104 ",%104,%105,%106,%107"
+#define BLOCK_D116 BLOCK_D108 ",%108,%109,%110,%111,%112,%113,%114,%115"
+#define BLOCK_ACC4(d, i) "+f"((d)[(i) + 0]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define BLOCK_ACC60(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48), BLOCK_ACC4(d, 56)
+#define BLOCK_ACC104(d) CK_ACC64(d, 0), CK_ACC32(d, 64), CK_ACC8(d, 96)
+#define BLOCK_ACC108(d) BLOCK_ACC104(d), BLOCK_ACC4(d, 104)
+#define BLOCK_ACC116(d) BLOCK_ACC104(d), CK_ACC8(d, 104), BLOCK_ACC4(d, 112)
+#define BLOCK_WGMMA(N, half, type, a0, a1, a2)                                                                                     \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type \
+                 " {" BLOCK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, 0, 0;\n}"                                                     \
+                 : BLOCK_ACC##half(d)                                                                                              \
+                 : "l"(a), "l"(b), "r"(keep))
+template <typename T> struct is_f16 {
+    static constexpr bool yes = false;
+};
+template <> struct is_f16<__half> {
+    static constexpr bool yes = true;
+};
+template <typename T, int ACC> __device__ __forceinline__ void multiply_block(float (&d)[ACC], uint64_t a, uint64_t b, int keep) {
+    if constexpr (ACC == 60 || ACC == 104 || ACC == 108 || ACC == 116) {
+        if constexpr (is_f16<T>::yes) {
+            if constexpr (ACC == 60) BLOCK_WGMMA(120, 60, "f16", "60", "61", "62");
+            if constexpr (ACC == 104) BLOCK_WGMMA(208, 104, "f16", "104", "105", "106");
+            if constexpr (ACC == 108) BLOCK_WGMMA(216, 108, "f16", "108", "109", "110");
+            if constexpr (ACC == 116) BLOCK_WGMMA(232, 116, "f16", "116", "117", "118");
+        } else {
+            if constexpr (ACC == 60) BLOCK_WGMMA(120, 60, "bf16", "60", "61", "62");
+            if constexpr (ACC == 104) BLOCK_WGMMA(208, 104, "bf16", "104", "105", "106");
+            if constexpr (ACC == 108) BLOCK_WGMMA(216, 108, "bf16", "108", "109", "110");
+            if constexpr (ACC == 116) BLOCK_WGMMA(232, 116, "bf16", "116", "117", "118");
+        }
+    } else {
+        ck_wgmma<T, 2 * ACC>::template both<0>(d, a, b, keep);
+    }
+}
+
 /* One warpgroup: 64 output channels (down) x COLUMNS pixels (across). A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, int COLUMNS, int TEAMS> struct worker {
-    static constexpr int PANELS = COLUMNS / PANEL, ACC = COLUMNS / 2;
+    static constexpr int PANELS = (COLUMNS + PANEL - 1) / PANEL, ACC = COLUMNS / 2;
 
     const params &p;
     const int     me, team, part, warp, lane, thread;
     uint32_t      x_at, w_at, out_at; /* this part's first stage; this team's ring; this warpgroup's two panels */
+    uint32_t      pixel_at;           /* what the thread's first column of a panel is */
     uint32_t      x_full, w_full;     /* barriers */
     uint32_t      turned;             /* bytes of the lane's row and 16 channels in 16 pixels of a panel: stmatrix, ldmatrix */
     place         x, w;               /* next ones */
@@ -56,6 +109,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
         x_at   = shared + (uint32_t)(plan.x_at + part * plan.x_bytes);
         w_at   = shared + (uint32_t)(plan.w_at + team * plan.ring * CK_BLOCK_BYTES);
         out_at = shared + (uint32_t)(plan.out_at + me * 2 * PANEL_BYTES);
+        pixel_at = shared + (uint32_t)(plan.pixel_at + thread / 8 * 4);
         x_full = bar + 8 * BAR_X_FULL;
         w_full = bar + 8 * (uint32_t)(BAR_W_FULL + team * STAGES_MAX);
         turned = (uint32_t)((lane / 16 * 8 + lane % 8) * ROW_BYTES + ((2 * warp + half) ^ lane % 8) * 16);
@@ -106,7 +160,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
             ck_wgmma_fence();
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                ck_wgmma<T, COLUMNS>::template both<0>(acc, a + (uint64_t)(2 * j), b + (uint64_t)(2 * j), i + j > 0);
+                multiply_block<T>(acc, a + (uint64_t)(2 * j), b + (uint64_t)(2 * j), i + j > 0);
             ck_wgmma_commit();
             ck_wgmma_wait<1>();
             if (i > 0) {
@@ -127,35 +181,42 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 
     /* ---- results ---- */
 
-    /* The pixel of y at position q of run `run`; negative: none. */
-    __device__ __forceinline__ int64_t pixel_of(int run, int q) const {
+    /* Where a tile's results go: bytes of y and add to this thread's eighth of the part's first pixel; pixels of y behind that one. */
+    struct target {
+        int64_t bytes;
+        int     pixels;
+    };
+    __device__ __forceinline__ target target_of(int run, uint32_t block) const {
+        int64_t first, left;
         if (p.loading != AS_PATCH) {
-            const int64_t pixel = (int64_t)run * COLUMNS + q;
-            return pixel < p.pixels ? pixel : -1;
+            first = (int64_t)run * COLUMNS;
+            left  = p.pixels - first;
+        } else {
+            const int images = run / p.plan.strips, n = images * p.plan.images, h = (run - images * p.plan.strips) * p.plan.rows;
+            first = ((int64_t)n * p.P + h) * p.Q;
+            left  = p.plan.images > 1 ? p.pixels - first : (int64_t)(p.P - h) * p.Q;
         }
-        const int image = (int)__umulhi((uint32_t)q, p.by_image), rest = q - image * p.image_positions;
-        const int row = (int)__umulhi((uint32_t)rest, p.by_pitch), column = rest - row * p.plan.pitch;
-        const int images = run / p.plan.strips, strip = run - images * p.plan.strips;
-        const int n = images * p.plan.images + image, h = strip * p.plan.rows + row;
-        if (image >= p.plan.images || row >= p.plan.rows || column >= p.Q || n >= p.N || h >= p.P) return -1;
-        return ((int64_t)n * p.P + h) * p.Q + column;
+        return {(first * p.K + (int64_t)block * CK_BLOCK) * 2 + thread % 8 * 16, (int)(left < NOWHERE ? left : (int64_t)NOWHERE)};
     }
-    /* Thread's piece j of a panel: 16 bytes of pixel thread/8 + 16 j. */
+    /* Thread's piece j of a panel: 16 bytes of column thread/8 + 16 j. */
     __device__ __forceinline__ uint32_t piece_of(int panel, int j) const {
         const int row = thread / 8 + 16 * j;
         return out_at + (uint32_t)(panel % 2 * PANEL_BYTES + row * ROW_BYTES + (thread % 8 ^ row % 8) * 16);
     }
-    __device__ __forceinline__ int64_t bytes_to(int64_t pixel, uint32_t block) const {
-        return (pixel * p.K + (int64_t)block * CK_BLOCK) * 2 + thread % 8 * 16;
+    __device__ __forceinline__ int pixel_of(int panel, int j) const {
+        int pixel;
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pixel) : "r"(pixel_at + (uint32_t)((panel * PANEL + 16 * j) * 4)));
+        return pixel;
     }
 
     /* What is added to panel `panel`, into its buffer: a thread writes where it alone has read. */
-    __device__ __forceinline__ void load_add(int run, uint32_t block, int panel) const {
+    __device__ __forceinline__ void load_add(const target &to, int panel) const {
         if (p.add && panel < PANELS) {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const int64_t pixel = pixel_of(run, panel * PANEL + thread / 8 + 16 * j);
-                copy_piece(piece_of(panel, j), pixel < 0 ? p.add : p.add + bytes_to(pixel, block), pixel < 0 ? 0 : 16);
+                const int  pixel  = pixel_of(panel, j);
+                const bool inside = pixel < to.pixels;
+                copy_piece(piece_of(panel, j), inside ? p.add + to.bytes + pixel * (p.K * 2) : p.add, inside ? 16 : 0);
             }
         }
         copy_commit();
@@ -170,7 +231,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int at = panel * (PANEL / 2) + q * 8 + j * 2;
-                float2    v  = make_float2(acc[at] + bias[j % 2], acc[at + 1] + bias[j % 2]);
+                float2    v  = at < ACC ? make_float2(acc[at % ACC] + bias[j % 2], acc[(at + 1) % ACC] + bias[j % 2]) : make_float2(0, 0);
                 if (ADD) {
                     const float2 a = ck_pair<T>(add[j]);
                     v.x += a.x;
@@ -182,16 +243,16 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
         }
     }
 
-    __device__ __forceinline__ void store_panel(int run, uint32_t block, int panel) const {
+    __device__ __forceinline__ void store_panel(const target &to, int panel) const {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const int64_t pixel = pixel_of(run, panel * PANEL + thread / 8 + 16 * j);
-            const uint4   piece = shared_piece(piece_of(panel, j));
-            if (pixel >= 0) ck_store_whole(p.y + bytes_to(pixel, block), piece);
+            const int   pixel = pixel_of(panel, j);
+            const uint4 piece = shared_piece(piece_of(panel, j));
+            if (pixel < to.pixels) ck_store_whole(p.y + to.bytes + pixel * (p.K * 2), piece);
         }
     }
 
-    template <bool ADD> __device__ __forceinline__ void finish(int run, uint32_t block, const float (&bias)[2]) {
+    template <bool ADD> __device__ __forceinline__ void finish(const target &to, const float (&bias)[2]) {
         const float least = p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
 #pragma unroll
         for (int panel = 0; panel < PANELS; panel++) {
@@ -201,8 +262,8 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
             }
             write_panel<ADD>(panel, bias, least);
             group_barrier();
-            store_panel(run, block, panel);
-            if (ADD) load_add(run, block, panel + 2);
+            store_panel(to, panel);
+            if (ADD) load_add(to, panel + 2);
         }
         if (PANELS == 1) group_barrier(); /* the next tile begins with the same panel */
     }
@@ -219,16 +280,17 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
                 bias[0]           = from[0];
                 bias[1]           = from[8];
             }
+            const target to = target_of(my_run, block);
             if (p.add && !nothing) {
-                load_add(my_run, block, 0);
-                load_add(my_run, block, 1);
+                load_add(to, 0);
+                load_add(to, 1);
             }
             multiply(p.table + p.list.entry + entries[0], (int)(entries[1] - entries[0]), (int)(steps[1] - steps[0]));
             if (nothing || my_run >= p.plan.runs) continue;
             if (p.add)
-                finish<true>(my_run, block, bias);
+                finish<true>(to, bias);
             else
-                finish<false>(my_run, block, bias);
+                finish<false>(to, bias);
         }
     }
 };
