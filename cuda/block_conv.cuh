@@ -16,6 +16,7 @@ enum {
     PIXELS_MAX  = 256, /* columns of a tile */
     STAGES_MAX  = 8,   /* of either ring */
     SHARED_MOST = 227 * 1024,
+    SHARED_HALF = 113 * 1024, /* of one of two blocks */
 };
 
 /* Barriers, 8 bytes each, from bar_at: stages of x, full and empty; of each team's ring of filters. */

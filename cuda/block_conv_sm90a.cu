@@ -4,7 +4,7 @@
  * a pixel and step, in patches (1 + 2/rows) times as many for all nine taps; 8 KB a kept block and tile. 2*4096 floating-point
  * operations a pixel and kept block. Limiter: memory where few blocks are kept, else the tensor cores.
  *
- * One block a multiprocessor, for the whole launch: a warpgroup of which two threads load (TMA), and TEAMS x PARTS that multiply. The
+ * One block a multiprocessor, or two that have one multiplying warpgroup, for the whole launch: TEAMS x PARTS warpgroups that multiply, and two threads that load (TMA). The
  * filter is wgmma's operand A, 64 output channels by 64 input channels; pixels are B, so that a block of 64 fills the tensor cores.
  * Each team has its own list of kept blocks and its own ring of them; stages of x are shared, and a team passes those that it does not
  * need. Warpgroups do not wait for each other otherwise: while one stores, another one multiplies. Results go turned through shared
@@ -12,6 +12,11 @@
 #include "block_conv_work.cuh"
 
 namespace {
+
+/* Registers change hands by whole warpgroups only; where that is not needed, two warps load. */
+constexpr int threads_of(int workers) {
+    return workers * GROUP + (workers > 1 ? (int)GROUP : 64);
+}
 
 #if CK_HAS_SM90A
 /* Behind a patch lie zeros that no load brings: right of its last row, and below a whole image. */
@@ -31,7 +36,7 @@ __device__ __forceinline__ void list_pixels(const params &p, uint32_t shared) {
 #endif
 
 template <typename T, int COLUMNS, int TEAMS, int PARTS>
-__global__ void __launch_bounds__((1 + TEAMS * PARTS) * GROUP, 1) block_conv(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(threads_of(TEAMS * PARTS), TEAMS * PARTS == 1 ? 2 : 1) block_conv(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory), bar = shared + (uint32_t)p.plan.bar_at;
@@ -50,15 +55,16 @@ __global__ void __launch_bounds__((1 + TEAMS * PARTS) * GROUP, 1) block_conv(con
     list_pixels(p, shared);
     ck_fence_async();
     __syncthreads();
-    const int group = (int)threadIdx.x / GROUP;
-    if (group == 0) {
-        ck_registers_fewer<TEAMS * PARTS == 4 ? 32 : 40>();
-        if (threadIdx.x == 0) load_x(p, shared);
-        if (threadIdx.x == 32) load_w(p, shared);
-    } else {
-        ck_registers_more<TEAMS * PARTS == 4 ? 112 : 232>();
-        worker<T, COLUMNS, TEAMS> worker(p, shared, group - 1);
+    constexpr int WORKERS = TEAMS * PARTS;
+    const int     group   = (int)threadIdx.x / GROUP, loader = (int)threadIdx.x - WORKERS * GROUP;
+    if (group < WORKERS) {
+        if (WORKERS > 1) ck_registers_more<WORKERS == 4 ? 112 : 232>();
+        worker<T, COLUMNS, TEAMS> worker(p, shared, group);
         worker.run();
+    } else {
+        if (WORKERS > 1) ck_registers_fewer<WORKERS == 4 ? 32 : 40>();
+        if (loader == 0) load_x(p, shared);
+        if (loader == 32) load_w(p, shared);
     }
 #else
     (void)p;
@@ -84,7 +90,8 @@ struct way {
 };
 const struct way ways[] = {
     {2, 1, 256, true}, {2, 1, 256, false}, {4, 1, 128, true}, {4, 1, 128, false}, {1, 2, 256, true}, {1, 2, 256, false}, {1, 2, 128, true},
-    {1, 2, 128, false}, {2, 1, 128, true}, {2, 1, 128, false}, {2, 1, 64, false}, {1, 2, 64, false}, {1, 1, 128, true}, {1, 1, 64, false},
+    {1, 2, 128, false}, {2, 1, 128, true}, {2, 1, 128, false}, {2, 1, 64, false}, {1, 2, 64, false}, {1, 1, 256, true}, {1, 1, 256, false},
+    {1, 1, 128, true}, {1, 1, 64, false},
 };
 enum { WAYS = sizeof ways / sizeof *ways, RING_LEAST = 3, STAGES_LEAST = 2 };
 
@@ -125,7 +132,7 @@ void cut_pixels(struct ck_block_plan *p, const struct ck_conv *c) {
 bool lay_out(struct ck_block_plan *p) {
     const int behind = p->strips == 1 ? p->pitch + 1 : 1; /* zeros behind a patch */
     const int lines = p->patch ? p->box * p->pitch * p->images + behind : p->columns, out = p->teams * p->parts * 2 * PANEL_BYTES;
-    const int slot = p->teams * CK_BLOCK_BYTES, room = SHARED_MOST - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
+    const int slot = p->teams * CK_BLOCK_BYTES, all = p->teams * p->parts == 1 ? SHARED_HALF : SHARED_MOST, room = all - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
     p->x_bytes          = (lines * ROW_BYTES + 1023) / 1024 * 1024;
     const int64_t stage = (int64_t)p->parts * p->x_bytes, left = room - RING_LEAST * slot;
     if (left < STAGES_LEAST * stage) return false;
@@ -144,8 +151,9 @@ bool lay_out(struct ck_block_plan *p) {
 /* x that does not stay in L2 is read once for all groups when they are neighbours. */
 void arrange(struct ck_block_plan *p, const struct ck_conv *c, int multiprocessors) {
     const int64_t in_cache = 24 << 20, tasks = p->tiles * p->groups;
-    p->interleave = p->groups > 1 && p->groups <= multiprocessors && c->N * c->H * c->W * c->C * 2 > in_cache;
-    p->grid       = (int)(tasks < multiprocessors ? tasks : multiprocessors);
+    p->interleave     = p->groups > 1 && p->groups <= multiprocessors && c->N * c->H * c->W * c->C * 2 > in_cache;
+    const int at_once = multiprocessors * (p->teams * p->parts == 1 ? 2 : 1);
+    p->grid           = (int)(tasks < at_once ? tasks : at_once);
     if (p->interleave) p->grid -= p->grid % p->groups;
 }
 
@@ -209,7 +217,7 @@ template <typename T, int COLUMNS, int TEAMS, int PARTS> cudaError_t start(const
     const auto        kernel = block_conv<T, COLUMNS, TEAMS, PARTS>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)p->plan.grid, (1 + TEAMS * PARTS) * GROUP, (size_t)p->plan.bytes, stream>>>(*p);
+    kernel<<<(unsigned)p->plan.grid, threads_of(TEAMS * PARTS), (size_t)p->plan.bytes, stream>>>(*p);
     return cudaGetLastError();
 }
 
@@ -229,6 +237,10 @@ template <typename T> cudaError_t start_as(const struct params *p, cudaStream_t 
     case 12021: return start<T, 120, 2, 1>(p, stream);
     case 12812: return start<T, 128, 1, 2>(p, stream);
     case 12012: return start<T, 120, 1, 2>(p, stream);
+    case 25611: return start<T, 256, 1, 1>(p, stream);
+    case 23211: return start<T, 232, 1, 1>(p, stream);
+    case 21611: return start<T, 216, 1, 1>(p, stream);
+    case 20811: return start<T, 208, 1, 1>(p, stream);
     case 12811: return start<T, 128, 1, 1>(p, stream);
     case 12011: return start<T, 120, 1, 1>(p, stream);
     case 6441: return start<T, 64, 4, 1>(p, stream);
