@@ -112,6 +112,7 @@ static const char about_prune[] =
     "  cresnet prune checkpoints/demo --sparsity 0.9 --scope erk -o checkpoints/demo-90\n"
     "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --pattern 2:4 -o DIR\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --pattern block prune.block=64x64 --sparsity 0.7 -o DIR\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --target-ms 8 --batch 32 train.precision=fp32 -o DIR\n";
 
 static const char about_export[] =
