@@ -4,8 +4,8 @@
  * a pixel and step, in patches (1 + 2/rows) times as many for all nine taps; 8 KB a kept block and tile. 2*4096 floating-point
  * operations a pixel and kept block. Limiter: memory where few blocks are kept, else the tensor cores.
  *
- * One block a multiprocessor, or two that have one multiplying warpgroup, for the whole launch: TEAMS x PARTS warpgroups that multiply, and two threads that load (TMA). The
- * filter is wgmma's operand A, 64 output channels by 64 input channels; pixels are B, so that a block of 64 fills the tensor cores.
+ * One block a multiprocessor, or two that have one multiplying warpgroup, for the whole launch: TEAMS x PARTS warpgroups that
+ * multiply, and two threads that load (TMA). The filter is wgmma's operand A, 64 output channels by 64 input channels; pixels are B, so that a block of 64 fills the tensor cores.
  * Each team has its own list of kept blocks and its own ring of them; stages of x are shared, and a team passes those that it does not
  * need. Warpgroups do not wait for each other otherwise: while one stores, another one multiplies. Results go turned through shared
  * memory, 64 pixels at a time, where `add` waits for them. */
@@ -132,7 +132,8 @@ void cut_pixels(struct ck_block_plan *p, const struct ck_conv *c) {
 bool lay_out(struct ck_block_plan *p) {
     const int behind = p->strips == 1 ? p->pitch + 1 : 1; /* zeros behind a patch */
     const int lines = p->patch ? p->box * p->pitch * p->images + behind : p->columns, out = p->teams * p->parts * 2 * PANEL_BYTES;
-    const int slot = p->teams * CK_BLOCK_BYTES, all = p->teams * p->parts == 1 ? SHARED_HALF : SHARED_MOST, room = all - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
+    const int slot = p->teams * CK_BLOCK_BYTES, all = p->teams * p->parts == 1 ? SHARED_HALF : SHARED_MOST;
+    const int room = all - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
     p->x_bytes          = (lines * ROW_BYTES + 1023) / 1024 * 1024;
     const int64_t stage = (int64_t)p->parts * p->x_bytes, left = room - RING_LEAST * slot;
     if (left < STAGES_LEAST * stage) return false;
