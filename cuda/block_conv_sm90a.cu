@@ -89,9 +89,8 @@ struct way {
     bool patch; /* then columns is the most that there may be */
 };
 const struct way ways[] = {
-    {2, 1, 256, true}, {2, 1, 256, false}, {4, 1, 128, true}, {4, 1, 128, false}, {1, 2, 256, true}, {1, 2, 256, false}, {1, 2, 128, true},
-    {1, 2, 128, false}, {2, 1, 128, true}, {2, 1, 128, false}, {2, 1, 64, false}, {1, 2, 64, false}, {1, 1, 256, true}, {1, 1, 256, false},
-    {1, 1, 128, true}, {1, 1, 64, false},
+    {2, 1, 256, true}, {1, 2, 256, true}, {1, 2, 128, true}, {1, 1, 128, true}, {2, 1, 256, false}, {4, 1, 128, false}, {1, 2, 256, false},
+    {2, 1, 128, false}, {1, 2, 128, false}, {2, 1, 64, false}, {1, 2, 64, false}, {1, 1, 256, false}, {1, 1, 64, false},
 };
 enum { WAYS = sizeof ways / sizeof *ways, RING_LEAST = 3, STAGES_LEAST = 2 };
 
@@ -233,18 +232,12 @@ template <typename T> cudaError_t start_as(const struct params *p, cudaStream_t 
     case 21612: return start<T, 216, 1, 2>(p, stream);
     case 20812: return start<T, 208, 1, 2>(p, stream);
     case 12841: return start<T, 128, 4, 1>(p, stream);
-    case 12041: return start<T, 120, 4, 1>(p, stream);
     case 12821: return start<T, 128, 2, 1>(p, stream);
-    case 12021: return start<T, 120, 2, 1>(p, stream);
     case 12812: return start<T, 128, 1, 2>(p, stream);
     case 12012: return start<T, 120, 1, 2>(p, stream);
     case 25611: return start<T, 256, 1, 1>(p, stream);
-    case 23211: return start<T, 232, 1, 1>(p, stream);
-    case 21611: return start<T, 216, 1, 1>(p, stream);
-    case 20811: return start<T, 208, 1, 1>(p, stream);
     case 12811: return start<T, 128, 1, 1>(p, stream);
     case 12011: return start<T, 120, 1, 1>(p, stream);
-    case 6441: return start<T, 64, 4, 1>(p, stream);
     case 6421: return start<T, 64, 2, 1>(p, stream);
     case 6412: return start<T, 64, 1, 2>(p, stream);
     case 6411: return start<T, 64, 1, 1>(p, stream);

@@ -180,7 +180,7 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
 
 /* Filters that keep whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
 static void list_blocks(struct checkops_list *out) {
-    enum { LAYOUTS = 16 };
+    enum { LAYOUTS = 13 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, CHECKOPS_ADD};
     static const enum cr_dtype types[] = {CR_F16, CR_BF16};
     for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
