@@ -81,7 +81,13 @@ static void plans_find_every_input(void) {
 static void others_are_refused(void) {
     struct ck_block_plan plan;
     struct ck_conv       good = conv_of(3, CK_F16), bad;
-    CHECK(ck_block_conv_plan(&good, 1, MULTIPROCESSORS, &plan) == (good.K >= 128));
+    int                  taken = 0;
+    for (int way = 0; way < ck_block_conv_ways(); way++) {
+        if (!ck_block_conv_plan(&good, way, MULTIPROCESSORS, &plan)) continue;
+        CHECK(plan.teams * CK_BLOCK <= good.K);
+        taken++;
+    }
+    CHECK(taken > 0 && taken < ck_block_conv_ways()); /* K is one block: ways of two teams and of four */
     CHECK(!ck_block_conv_plan(&good, -1, MULTIPROCESSORS, &plan) && !ck_block_conv_plan(&good, ck_block_conv_ways(), MULTIPROCESSORS, &plan));
     for (int way = 0; way < ck_block_conv_ways(); way++) {
         bad = conv_of(3, CK_F32);
