@@ -44,7 +44,7 @@ run_process() {
             -print_final_stats=1 -artifact_prefix="$build/found/$1/" "$build/grown/$1" "tests/fuzz/corpus/$1" >"$log" 2>&1; } 2>"$log.cpu"
         ! grep -q 'INITED' "$log" || break
     done
-    grep -q 'INITED' "$log" || { cp "$log" "$build/found/$1/did-not-start-$2"; }
+    grep -q 'INITED' "$log" || cp "$log" "$build/found/$1/did-not-start-$2"
 }
 
 # Only what reaches edges that nothing else reaches stays for the next run
@@ -81,7 +81,7 @@ run_target() {
     local before=$(cat "$build/total/$target" 2>/dev/null || echo 0)
     echo $((before + cpu)) >"$build/total/$target"
     printf '%-18s %6s CPU s %12s inputs %6s edges %3s found %8s CPU s in all\n' "$target" "$cpu" "$runs" "${edges:--}" "$finds" "$((before + cpu))"
-    [ "$finds" -eq 0 ] || { grep -h -m1 -A12 -E 'ERROR|SUMMARY|assert' "$build/log/$target".*[0-9]; ls "$found"; }
+    [ "$finds" -eq 0 ] || { grep -h -m1 -A12 -E 'ERROR|SUMMARY|assert' "$build/log/$target".*[0-9]; head -qn 5 "$found"/did-not-start-1; ls "$found"; } 2>/dev/null
     [ "${MERGE:-}" != 1 ] || merge_into_tree "$target"
 }
 
@@ -103,6 +103,7 @@ share() {
 }
 
 [ "${BUILT:-}" = 1 ] || build_programs "$@" || exit 2
+for target in "$@"; do [ -x "$build/tests/$target" ] || { echo "fuzz.sh: $build/tests/$target is not there" >&2; exit 2; }; done
 plan=$(share "$@")
 running=0
 while read -r target processes; do

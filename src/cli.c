@@ -31,6 +31,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_TOP]         = {"top", 'k', "N", NULL, ON(PREDICT), "classes named for each picture, 1 to 5 (5; of folders 1)"},
     [CR_OPT_PROFILE]     = {"profile", 0, "FILE", NULL, ON(REPORT), "what cresnet profile --json wrote (RUN/profile.jsonl, where it is there)"},
     [CR_OPT_NO_EVAL]     = {"no-eval", 0, NULL, NULL, ON(REPORT), "no evaluation: no confusion matrix and pictures"},
+    [CR_OPT_EMA]         = {"ema", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PRUNE) | ON(EXPORT), "of a RUN: its moving averages ([ema], ema.safetensors) instead of its weights"},
     [CR_OPT_PROGRAM]     = {"program", 0, NULL, NULL, ON(PLAN), "print the compiled program, one line an op"},
     [CR_OPT_AFTER]       = {"after", 0, "PASS", NULL, ON(PLAN),
                             "print the program after a pass: grad, fuse, select, order, plan"},

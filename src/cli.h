@@ -39,6 +39,7 @@ enum cr_option_id { /* in the order of --help */
     CR_OPT_TOP,
     CR_OPT_PROFILE,
     CR_OPT_NO_EVAL,
+    CR_OPT_EMA,
     CR_OPT_PROGRAM,
     CR_OPT_AFTER,
     CR_OPT_CHOICES,
