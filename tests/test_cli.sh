@@ -94,6 +94,12 @@ for command in train eval predict report plan check bench profile prune export d
     expect "cresnet-$command by its own name" 0 "usage: cresnet $command"
 done
 run help keys; expect "help keys" 0 "[model]" "weight_decay" "image_size" "drop_last"
+run help keys ema; expect "help keys SECTION" 0 "[ema]" "decay = 0"
+holds "help keys SECTION: no other" [ "$(grep -c '^\[' stdout)" = 1 ]
+run help optim.lr; expect "help SECTION.KEY" 0 "lr = 0.1"
+run help keys workers; expect "help keys KEY" 0 "[data]" "workers = 2"
+run help keys optmi; expect "help keys, misspelt section" 2 "did you mean [optim]?"
+run help optim.lrr; expect "help keys, misspelt key" 2 "did you mean lr?"
 run trian tiny.ini; expect "unknown command" 2 "unknown command trian (did you mean train?)"
 run help trian; expect "help on an unknown command" 2 "did you mean train?"
 run tiny.ini; expect "a config instead of a command" 2 "cresnet train tiny.ini"
@@ -409,6 +415,25 @@ echo "not a picture" >text.png
 run predict S text.png; expect "predict what is no picture" 1 "text.png"
 run predict S nowhere.png; expect "predict a missing picture" 1 "nowhere.png"
 run predict S; expect "predict nothing" 2 "no picture given"
+
+# ---- moving averages; a file of weights in a checkpoint stands for it ----
+run train tiny.ini $shapes -o M --steps 6 -q ema.decay=0.5; expect "train with averages" 0
+want=$(sed -n 's/.*"ema_right":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
+run eval M --ema --json; is "eval --ema" "$(field right) $(field weights)" "$want M/step-6/ema.safetensors"
+loss=$(field loss)
+run eval M/last/ema.safetensors --json; is "eval of ema.safetensors" "$(field loss)" "$loss"
+run eval M --json; expect "eval of a run with averages names them" 0 "--ema"
+is "eval takes the weights" "$(field weights)" M/step-6
+holds "which score otherwise" [ "$(field loss)" != "$loss" ]
+run export M --ema -o averages.safetensors; expect "export --ema" 0
+run eval tiny.ini $shapes --weights averages.safetensors --json; is "exported averages" "$(field loss)" "$loss"
+run export M --ema --onnx averages.onnx; expect "export --ema --onnx" 0
+run export M --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
+run predict M/last/ema.safetensors $pictures; expect "predict with averages" 0 "circle"
+run prune M --ema --sparsity 0.5 -o half; expect "prune --ema" 0
+run eval S --ema; expect "--ema without averages" 2 "ema.safetensors" "ema.decay"
+run eval tiny.ini --ema; expect "--ema of a configuration" 2 "--weights FILE"
+run eval averages.safetensors; expect "weights alone" 2 "CONFIG --weights averages.safetensors"
 
 # ---- bad weights, bad pictures ----
 run eval tiny.ini $shapes model.widths=4,16 --weights S/last/model.safetensors; expect "weights of another shape" 1 "model.safetensors"

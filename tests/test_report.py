@@ -149,6 +149,22 @@ def check_evaluation(page):
     check("scores", f"{json.loads(ran.stdout)['right']} of {json.loads(ran.stdout)['images']}" in page.text)
 
 
+def check_averages():
+    """Of a run with moving averages both are scored, and the page is of the better."""
+    ran = cresnet("train", "tiny.ini", "-o", "averaged", "ema.decay=0.9", "-q")
+    check("train with averages", ran.returncode == 0, ran.stderr)
+    scores = [json.loads(cresnet("eval", "averaged/best", "--json", "-q", *more).stdout) for more in ([], ["--ema"])]
+    check("eval --ema scores ema.safetensors", scores[1]["weights"].endswith("best/ema.safetensors") and scores[0]["loss"] != scores[1]["loss"], scores)
+    ran = cresnet("report", "averaged", "-q")
+    page = page_of("averaged/report.html")
+    want = "Weights: top-1 {:.2f} %, loss {:.4f}. Moving averages: top-1 {:.2f} %, loss {:.4f}.".format(*(v for s in scores for v in (100 * s["top1"], s["loss"])))
+    check("both are scored", ran.returncode == 0 and want in page.text, (ran.stderr, want))
+    better = min((0, 1), key=lambda i: (-scores[i]["right"], scores[i]["loss"]))
+    check("the page says whose it is", f"is of the {('weights', 'averages')[better]}" in page.text)
+    shown = f"top-1{100 * scores[better]['top1']:.2f} %top-5{100 * scores[better]['top5']:.2f} %loss{scores[better]['loss']:.4f}"
+    check("the better's scores are shown", shown in page.text.replace("\n", ""), shown)
+
+
 def zeros(run):
     """The same from the weights that `export` writes."""
     if not os.path.exists("dense.safetensors"):
@@ -223,6 +239,7 @@ def main():
         cresnet("report", "run", "-q")
         check("the same page each time", open("run/report.html", "rb").read() == first)
         check_browser("run/report.html")
+        check_averages()
 
         # So many classes that a matrix could not be looked at.
         for split in ("train", "val"):
