@@ -1,22 +1,10 @@
 #!/usr/bin/env bash
 # test_cli.sh: the built program as a user meets it: exit codes, messages, overrides, results as JSON, a training run that
 # is resumed, interrupted, killed, refused, out of disk. Ends with "N passed, N failed, N skipped".
-#   CRESNET_BIN     the program (default: build/cresnet)
 #   CRESNET_SANITIZE  when set, the slow cases are skipped
-set -u
-source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
-bin=${CRESNET_BIN:-$source_dir/build/cresnet}
-work=$(mktemp -d)
+. "$(dirname "$0")/support.sh"
 mounted=
 trap '[ -z "$mounted" ] || umount "$mounted"; chmod -R u+w "$work"; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export HOME=$work XDG_CACHE_HOME=$work/cache # nothing of the user's is touched
-unset CRESNET_TRACE
-
-passed=0 failed=0 skipped=0
-pass() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL $*"; }
-skip() { skipped=$((skipped + 1)); echo "skip $*"; }
 # run ARGS...: the program; leaves rc, out, err
 run() {
     timeout 300 "$bin" "$@" >stdout 2>stderr
@@ -39,7 +27,6 @@ expect() {
     done
     pass
 }
-is() { if [ "$2" = "$3" ]; then pass; else fail "$1: $2, want $3"; fi; }
 holds() { local name=$1; shift; if "$@"; then pass; else fail "$name: $*"; fi; }
 json_lines() { # every line of stdout is a JSON object
     python3 -c 'import json, sys
@@ -627,5 +614,4 @@ fi
 # ---- the trail ----
 CRESNET_TRACE=1 run plan nowhere.ini; expect "CRESNET_TRACE" 2 "trail: src/"
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+sum_up
