@@ -104,6 +104,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     if (!*c->prune.budget) c->prune.column = "";
     c->optim.nesterov            = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
     if (c->schedule.kind == CR_SCHEDULE_ONE_CYCLE) c->schedule.warmup_epochs = 0;
+    if (c->ranks.transport == CR_TRANSPORT_PEER) c->ranks.reduce = CR_REDUCE_FP32;
     c->schedule.low_momentum     = c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
     c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
