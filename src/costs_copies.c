@@ -145,7 +145,7 @@ cr_status cr_costs_copies(struct cr_costs *c, struct cr_target *target) {
     c->asked = true;
     if (!c->copies_known && row_of(c, CR_OP_swap_out) != CR_NONE && row_of(c, CR_OP_swap_in) != CR_NONE) {
         c->copies_known = all_known(c, c->copy_s);
-        if (!c->copies_known) CR_TRY(measure_and_keep(c, c->copy_s, &c->copies_known));
+        if (!c->copies_known && !c->elsewhere) CR_TRY(measure_and_keep(c, c->copy_s, &c->copies_known));
     }
     cr_cost_use_copies(c, target);
     return CR_OK;

@@ -38,6 +38,7 @@ struct cr_costs {
     struct cr_scratch     scratch;
     int64_t               measured, told, measure_ns, told_ns;
     bool                  news; /* the file lacks something, even if nothing was measured */
+    bool                  elsewhere; /* of a device that is not there: nothing can be measured, nothing is written */
     struct cr_arena       arena;
 };
 
