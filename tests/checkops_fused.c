@@ -145,9 +145,37 @@ static void list_patterns(struct checkops_list *out) {
         }
 }
 
+/* Strides, paddings and sides that no network here has. */
+static const struct shape odd[] = {
+    {1, 1, 1, 1, 1, 1, 1, 0, false},   {2, 9, 8, 7, 5, 3, 3, 1, false},   {1, 8, 9, 16, 12, 5, 2, 2, false}, {1, 6, 7, 8, 8, 3, 1, 0, false},
+    {1, 5, 5, 8, 6, 1, 1, 1, false},   {3, 7, 5, 4, 6, 2, 2, 1, false},   {3, 9, 9, 3, 16, 7, 2, 3, false},  {1, 5, 5, 8, 8, 3, 3, 0, false},
+    {1, 4, 4, 12, 9, 1, 3, 0, false},  {2, 8, 8, 8, 8, 3, 4, 1, false},   {33, 2, 3, 5, 34, 3, 1, 1, false}, {1, 1, 40, 24, 8, 3, 1, 1, false},
+    {1, 6, 6, 8, 8, 2, 1, 2, false},   {5, 7, 7, 100, 40, 1, 1, 0, false}, {1, 9, 7, 33, 70, 3, 2, 0, false},
+};
+
+/* Gradients of such convolutions, which are in f32 alone; of a device with many layouts each shape gets every `every`th. */
+static void list_pattern_grads(struct checkops_list *out, struct table of, int every) {
+    static const unsigned dgrads[] = {0, CHECKOPS_BN, CHECKOPS_ADD, CHECKOPS_BN | CHECKOPS_ADD}, wgrads[] = {0, CHECKOPS_ACCUMULATE};
+    const int             layouts  = out->extent == CHECKOPS_WIDE ? 1 : 16;
+    for (size_t i = 0; i < of.shapes; i++)
+        for (int layout = 0; layout < layouts; layout++) {
+            const size_t turn = i + (size_t)layout / 2;
+            if (layouts > 1 && ((int)i + layout) % every) continue;
+            struct checkops_case c    = case_of(&of.shape[i], CR_OP_conv_dgrad, CHECKOPS_PATTERN | dgrads[turn % CR_COUNT(dgrads)]);
+            c.layout                  = layout;
+            if (c.C % 8) c.flags &= ~(unsigned)CHECKOPS_BN;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_conv_wgrad;
+            c.flags = CHECKOPS_PATTERN | wgrads[turn % CR_COUNT(wgrads)];
+            checkops_list_add(out, &c);
+        }
+}
+
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     list_patterns(out);
+    list_pattern_grads(out, TABLE(odd), 1);
+    list_pattern_grads(out, TABLE(convs), 2);
     list_finishing(out);
     list_pointwise(out);
     list_coef_copies(out);
