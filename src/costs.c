@@ -248,10 +248,10 @@ static bool cut_sum(char *text, size_t *length) {
     return true;
 }
 
-/* Of a plan for a device that is not there: this program's version and rows, whatever device they were measured on. */
-static bool same_rows(const char *a, const char *b) {
-    const char *s = strstr(a, program_words), *t = strstr(b, program_words);
-    return s && t && strcmp(s, t) == 0;
+/* Of a plan for a device that is not there: this program's version, whatever device and rows it was; lines that name other rows are refused. */
+static bool same_version(const char *text) {
+    const char *s = strstr(text, program_words);
+    return s && strncmp(s + strlen(program_words), CR_VERSION ",", strlen(CR_VERSION ",")) == 0;
 }
 
 /* Takes all lines or, when something is wrong with them, none: *why then says what, else it is NULL. */
@@ -265,7 +265,7 @@ static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum c
     *end        = 0;
     char *rest  = text, *words = take_field(&rest);
     if (!words || strcmp(words, first_words) != 0) return CR_OK;
-    *other_device = c->elsewhere ? !same_rows(rest, c->identity) : strcmp(rest, c->identity) != 0;
+    *other_device = c->elsewhere ? !same_version(rest) : strcmp(rest, c->identity) != 0;
     *why          = "it was made for another device, library or version";
     if (*other_device) return CR_OK;
     *why = spoilt;

@@ -155,9 +155,9 @@ static void work_beside_copies_is_measured(void) {
     cr_costs_rest(load); /* writes nothing */
     cr_costs_close(load);
     load = NULL;
-    CHECK_STATUS(cr_costs_load(&other, path, &load), CR_ERR_FORMAT); /* other rows */
+    CHECK_STATUS(cr_costs_load(&other, path, &load), CR_ERR_FORMAT); /* rows that this device has not */
     CHECK(load == NULL);
-    CHECK_HAS(cr_error_message(), "another version");
+    CHECK_HAS(cr_error_message(), "a kernel that does not exist");
     cr_error_clear();
     CHECK(cr_costs_load(&other, folder, &load) != CR_OK && load == NULL);
     cr_error_clear();
