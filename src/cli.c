@@ -46,6 +46,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PNG]        = {"png", 0, "FILE", NULL, ON(PLAN), "also draw the pool: time to the right, addresses upwards"},
     [CR_OPT_TRACE] = {"trace", 0, "FILE", NULL, ON(PLAN), "plan the memory log of any program instead (CSV: time,event,id,size)"},
     [CR_OPT_TARGET] = {"target", 0, "GPU", NULL, ON(PLAN), "plan for a GPU that is not there: h200, h100, a100, rtx4090"},
+    [CR_OPT_COSTS]  = {"costs", 0, "FILE", NULL, ON(PLAN), "of --target: the times that a run on such a GPU measured (its ~/.cache/cresnet/costs-*.txt)"},
     [CR_OPT_ALIGNMENT] = {"alignment", 0, "BYTES", NULL, ON(PLAN), "of the blocks of --trace (64)"},
     [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK), "devices to judge, e.g. cpu or cpu,cuda (all that are there)"},
     [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH) | ON(PROFILE), "timed steps (20)"},

@@ -52,6 +52,7 @@ enum cr_option_id { /* in the order of --help */
     CR_OPT_PNG,
     CR_OPT_TRACE,
     CR_OPT_TARGET,
+    CR_OPT_COSTS,
     CR_OPT_ALIGNMENT,
     CR_OPT_DEVICES,
     CR_OPT_BENCH_STEPS,

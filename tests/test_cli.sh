@@ -163,6 +163,8 @@ for precision in fp16 fp32; do
 done
 run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"device": "NVIDIA A100' '"plan_ms"'
 holds "plan --target --json" json_lines
+run plan tiny.ini --costs tiny.ini; expect "plan --costs without --target" 2 "--costs is of --target"
+run plan tiny.ini --target h200 --costs tiny.ini; expect "plan --costs of no such file" 1 "tiny.ini: its first line is not"
 run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, rtx4090"
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
