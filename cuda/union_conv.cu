@@ -106,22 +106,22 @@ __device__ __forceinline__ void fill_points(const kernel_args &k, uint32_t tile,
 template <typename T> struct eight {
     uint4 v[sizeof(T) / 2];
 };
-template <typename T> __device__ __forceinline__ eight<T> load_eight(const kernel_args &k, int pixel, int c) {
-    eight<T>  to = {};
-    const int C  = (int)k.a.conv.C;
-    if (pixel < 0) return to;
-    const T *from = (const T *)k.a.x + (int64_t)pixel * C + c;
-    if (C % ck_lanes<T>() == 0) {
+/* WHOLE: channels come in 16 bytes. */
+template <typename T, bool WHOLE> __device__ __forceinline__ eight<T> load_eight(const kernel_args &k, int pixel, int c) {
+    eight<T>  to   = {};
+    const int left = pixel >= 0 ? (int)k.a.conv.C - c : 0;
+    const T  *from = (const T *)k.a.x + (int64_t)pixel * k.a.conv.C + c;
+    if constexpr (WHOLE) {
 #pragma unroll
         for (int i = 0; i < (int)sizeof(T) / 2; i++)
-            if (c + i * 4 < C) to.v[i] = *reinterpret_cast<const uint4 *>(from + i * ck_lanes<T>());
-        return to;
+            if (i * ck_lanes<T>() < left) to.v[i] = __ldg(reinterpret_cast<const uint4 *>(from + i * ck_lanes<T>()));
+    } else {
+        float one[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) one[i] = i < left ? ck_float(from[i]) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 2; i++) to.v[i] = ck_pack<T>(one + i * ck_lanes<T>());
     }
-    float one[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) one[i] = c + i < C ? ck_float(from[i]) : 0.0f;
-#pragma unroll
-    for (int i = 0; i < (int)sizeof(T) / 2; i++) to.v[i] = ck_pack<T>(one + i * ck_lanes<T>());
     return to;
 }
 
@@ -144,23 +144,24 @@ __device__ __forceinline__ void store_eight(const eight<T> &from, char *to, int 
 }
 
 /* `eights` times 8 channels from c0 on of all places. Gives this thread's largest number. */
-template <typename T>
+template <typename T, bool WHOLE>
 __device__ __forceinline__ float stage(const kernel_args &k, const int *table, char *memory, int c0, int eights, float scale) {
     const int over = (int)blockDim.x % eights, down = (int)blockDim.x / eights, low_at = k.plan.chunk * 2;
     int       at = (int)threadIdx.x / eights, c = (int)threadIdx.x % eights;
     float     most = 0;
     while (at < (int)k.places) {
-        eight<T> v[TOGETHER];
-        char    *to[TOGETHER];
+        constexpr int MANY = WHOLE ? (int)TOGETHER : 1;
+        eight<T>      v[MANY];
+        char         *to[MANY];
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
+        for (int i = 0; i < MANY; i++) {
             to[i] = at < (int)k.places ? memory + (int64_t)at * k.plan.place_bytes + c * 16 : nullptr;
-            v[i]  = load_eight<T>(k, at < (int)k.places ? table[at] : -1, c0 + c * 8);
+            v[i]  = load_eight<T, WHOLE>(k, at < (int)k.places ? table[at] : -1, c0 + c * 8);
             at += down, c += over;
             if (c >= eights) at++, c -= eights;
         }
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++)
+        for (int i = 0; i < MANY; i++)
             if (to[i]) store_eight<T>(v[i], to[i], low_at, scale, &most);
     }
     return most;
@@ -173,7 +174,7 @@ __device__ __forceinline__ float stage_scaled(const kernel_args &k, const int *t
     const int eights = ((left < k.plan.chunk ? left : k.plan.chunk) + 7) / 8;
     for (;;) {
         __syncthreads();
-        float most = stage<T>(k, table, memory, c0, eights, scale);
+        float most = k.a.conv.C % ck_lanes<T>() == 0 ? stage<T, true>(k, table, memory, c0, eights, scale) : stage<T, false>(k, table, memory, c0, eights, scale);
         if constexpr (sizeof(T) == 4) {
             most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
             if (threadIdx.x % CK_WARP == 0) largest[threadIdx.x / CK_WARP] = most;
@@ -304,6 +305,40 @@ template <typename T, int COLUMNS> struct walker {
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------------- */
 
+/* This thread's sums straight to y: 8 channels of a pixel are one sector of 32 bytes. `first`: output channel of the warp's first sum. */
+template <int COLUMNS>
+__device__ __forceinline__ void write_sums(const kernel_args &k, const float (&sum)[GROUPS][COLUMNS][4], const int *points, int64_t first, float by) {
+    const int     lane = (int)threadIdx.x % CK_WARP;
+    const int64_t K = k.a.conv.K, channel = first + lane / 4;
+    const float  *add = (const float *)k.a.add;
+    float         scale[GROUPS][2], bias[GROUPS][2];
+#pragma unroll
+    for (int m = 0; m < GROUPS; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            scale[m][half] = __ldg(k.scale + channel + m * 16 + half * 8) * by; /* powers of two */
+            bias[m][half]  = k.a.bias && channel + m * 16 + half * 8 < K ? __ldg(k.a.bias + channel + m * 16 + half * 8) : 0.0f;
+        }
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int     pixel = points[n * 8 + lane % 4 * 2 + i];
+            const int64_t at    = pixel * K + channel;
+            if (pixel < 0) continue;
+#pragma unroll
+            for (int m = 0; m < GROUPS; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int to = m * 16 + half * 8;
+                    float     v  = fmaf(sum[m][n][half * 2 + i], scale[m][half], bias[m][half]);
+                    if (channel + to >= K) continue;
+                    if (add) v += add[at + to];
+                    ((float *)k.a.y)[at + to] = k.a.relu ? ck_relu(v) : v;
+                }
+        }
+}
+
 /* Sums to out[item][channels of the block + 4], made what they are without the scales; `more`: to what is there. */
 template <int COLUMNS>
 __device__ __forceinline__ void put(const kernel_args &k, bool more, float (&sum)[GROUPS][COLUMNS][4], float *out, int first, int item, int64_t k0, float by) {
@@ -313,7 +348,7 @@ __device__ __forceinline__ void put(const kernel_args &k, bool more, float (&sum
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int   channel = first + m * 16 + half * 8 + lane / 4;
-            const float scale   = k.scale[k0 + channel] * by; /* powers of two */
+            const float scale   = __ldg(k.scale + k0 + channel) * by; /* powers of two */
 #pragma unroll
             for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
@@ -378,6 +413,12 @@ template <int COLUMNS, typename T> __global__ void __launch_bounds__(warps_of(CO
             scale = now;
         }
         if (any) walker<T, COLUMNS>(k).walk(list, part, base, sum);
+    }
+    if constexpr (sizeof(T) == 4) {
+        if (k.plan.split == 1) {
+            if (any) write_sums<COLUMNS>(k, sum, points + span * COLUMNS * 8, k0 + band * CK_UNION_BAND, 1.0f / scale);
+            return;
+        }
     }
     __syncthreads();
     for (int i = 0; i < k.plan.split; i++) {

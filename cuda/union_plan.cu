@@ -16,7 +16,10 @@ const cut CUTS[] = {{1, 4, 1}, {2, 4, 1}, {4, 4, 1}, {1, 3, 1}, {2, 3, 1}, {4, 3
 const int WAYS   = (int)(sizeof CUTS / sizeof *CUTS);
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-size_t  outputs_bytes(const ck_union_plan &p) { return (size_t)items_of(p) * (size_t)(p.bands * CK_UNION_BAND + 4) * 4; }
+/* Of results on their way through shared memory; those of f32 that no other warp adds to go straight to y. */
+size_t  outputs_bytes(const ck_union_plan &p, bool two) {
+    return two && p.split == 1 ? 0 : (size_t)items_of(p) * (size_t)(p.bands * CK_UNION_BAND + 4) * 4;
+}
 /* Of a staged pixel: an odd number of 16 bytes, so that 8 neighbours meet 8 different banks. */
 int place_bytes_of(int chunk, bool two) { return (chunk * (two ? 4 : 2) / 16 | 1) * 16; }
 
@@ -36,7 +39,7 @@ bool lay_out(const ck_conv &conv, const cut &c, int64_t TP, int64_t TQ, int64_t 
     room -= (int64_t)tables_bytes(p) + 16;
     const int64_t places = places_of(p), whole = ceil_div(conv.C, CK_UNION_BLOCK) * CK_UNION_BLOCK;
     int64_t       chunk  = (room / places / 16 - 1) * 16 / (two ? 4 : 2) / CK_UNION_BLOCK * CK_UNION_BLOCK;
-    if (chunk < CK_UNION_BLOCK || room < (int64_t)outputs_bytes(p)) return false;
+    if (chunk < CK_UNION_BLOCK || room < (int64_t)outputs_bytes(p, two)) return false;
     chunk         = chunk < whole ? chunk : whole;
     p.chunks      = ceil_div(whole, chunk);
     const int64_t unit = chunk >= 32 ? 32 : CK_UNION_BLOCK, even = ceil_div(ceil_div(whole, p.chunks), unit) * unit;
@@ -44,7 +47,7 @@ bool lay_out(const ck_conv &conv, const cut &c, int64_t TP, int64_t TQ, int64_t 
     p.chunks      = ceil_div(whole, p.chunk);
     p.place_bytes = place_bytes_of(p.chunk, two);
     p.k_blocks    = ceil_div(conv.K, p.bands * CK_UNION_BAND);
-    const size_t staged = (size_t)places * (size_t)p.place_bytes, out = outputs_bytes(p);
+    const size_t staged = (size_t)places * (size_t)p.place_bytes, out = outputs_bytes(p, two);
     p.shared_bytes = (((staged > out ? staged : out) + 15) & ~(size_t)15) + tables_bytes(p);
     return p.tiles * p.k_blocks < ((int64_t)1 << 31) && places * p.place_bytes < (1 << 20);
 }
