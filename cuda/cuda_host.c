@@ -68,8 +68,14 @@ static void unmap_block(struct cuda_host_block *b) {
     cr_free(b);
 }
 
+/* Pages that are not there when they are touched end the process; the runtime says no instead. */
+static bool is_free(size_t bytes) {
+    const long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 && (size_t)pages > bytes / (size_t)page + HUGE_PAGE / (size_t)page;
+}
+
 static bool reserve_large(struct cuda_device *d, size_t bytes, void **out) {
-    struct cuda_host_block *b = map_block(bytes);
+    struct cuda_host_block *b = is_free(bytes) ? map_block(bytes) : NULL;
     if (!b) return false;
     touch_all(b->at, b->bytes);
     if (cudaHostRegister(b->at, b->bytes, cudaHostRegisterDefault) != cudaSuccess) {
