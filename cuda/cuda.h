@@ -37,6 +37,7 @@ struct cuda_device {
     cudaEvent_t      ring_done[2];
     const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
+    struct cuda_host_block *host_blocks; /* cuda_host.c */
     struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
     const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
@@ -140,6 +141,9 @@ void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into d
 
 extern const struct cr_backend cr_backend_cuda;
 extern const struct cr_async   cr_cuda_async; /* cuda_async.c */
+/* cuda_host.c: as cr_async.host_reserve and host_release. */
+cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
+void      cr_cuda_host_release(struct cr_device *device, void *host);
 extern const struct cr_pool    cr_cuda_pools[]; /* cuda_pools.c */
 /* cuda_spdnn.c */
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,

@@ -2,14 +2,15 @@
  * device, kept in the table like any cost. See costs.h.
  *
  * The table knows costs of ops, so a rate is kept as the time of a swap op that carries PIECE_BYTES, and what a copy takes
- * besides its bytes as the time of one that carries almost none. Work that keeps the device's memory busy is a row of additions of large
- * tensors: beside it copies are timed while it outlasts them, and it is timed while they outlast it. */
+ * besides its bytes as the time of one that carries almost none. Work is a row of launches of one op: copies to the host are timed while
+ * it outlasts them (they read in competition with kernels: convolutions out of the cache, statistics out of the memory; the slowest
+ * counts), and additions, which keep the memory busy, while copies outlast them. */
 #include "costs_parts.h"
 
 #include <math.h>
 
 enum { PIECE_BYTES = 64 << 20, PIECES = 4, SMALL_BYTES = 256, SMALL_PIECES = 64, ROUNDS = 3 };
-enum { WORK_BYTES = 128 << 20, WORK_LAUNCHES = 32, WORK_MOST = 4096, PIECES_MOST = 256 };
+enum { WORK_TENSORS = 3, WORK_BYTES = 128 << 20, WORK_LAUNCHES = 32, WORK_MOST = 4096, PIECES_MOST = 256 };
 static const double outlasts = 1.5;
 
 static const char *const signatures[CR_COPY_TIMES] = {
@@ -18,8 +19,9 @@ static const char *const signatures[CR_COPY_TIMES] = {
     [CR_COPY_OUT_ALONE] = "swap_out alone, 64 MiB",
     [CR_COPY_IN_ALONE]  = "swap_in alone, 64 MiB",
     [CR_COPY_SMALL]     = "swap_out alone, 256 B",
-    [CR_COPY_OUT_LOADED] = "swap_out beside add, 64 MiB",
-    [CR_COPY_IN_LOADED]  = "swap_in beside add, 64 MiB",
+    [CR_COPY_OUT_ADD]    = "swap_out beside add, 64 MiB",
+    [CR_COPY_OUT_STATS]  = "swap_out beside bn_stats, 64 MiB",
+    [CR_COPY_OUT_CONV]   = "swap_out beside conv, 64 MiB",
     [CR_COPY_WORK_ALONE] = "add alone, 32 of 128 MiB",
     [CR_COPY_WORK_OUT]   = "add beside swap_out, 32 of 128 MiB",
     [CR_COPY_WORK_IN]    = "add beside swap_in, 32 of 128 MiB",
@@ -101,35 +103,62 @@ static cr_status measure(struct both_ways *b, double seconds[CR_COPY_TIMES]) {
 
 /* ---- measuring, beside work ---- */
 
-struct work { /* y = a + b, f32 */
+struct work { /* of large f32 tensors */
     struct cr_program       p;
     struct cr_op            op;
     const struct cr_kernel *row;
     struct cr_call          call;
-    void                   *memory[3], *begun, *done;
+    void                   *memory[WORK_TENSORS], *workspace, *begun, *done;
 };
 
-static cr_status open_work(struct cr_device *device, int row, struct work *w) {
-    *w = (struct work){.row = device->rows[row]};
+static int tensor(struct work *w, int i, int n, int h, int wide, int c) {
+    static const char *const names[WORK_TENSORS] = {"a", "b", "y"};
+    return cr_tensor_add(&w->p, names[i], CR_F32, CR_REGION_POOL, n, h, wide, c);
+}
+
+/* Each of its tensors within WORK_BYTES. */
+static void make_work(struct work *w, enum cr_op_kind kind) {
+    w->op = cr_op_make(kind, CR_NONE);
+    if (kind == CR_OP_add) {
+        w->op.in[CR_IN_add_a]   = tensor(w, 0, 32, 64, 64, WORK_BYTES >> 19);
+        w->op.in[CR_IN_add_b]   = tensor(w, 1, 32, 64, 64, WORK_BYTES >> 19);
+        w->op.out[CR_OUT_add_y] = tensor(w, 2, 32, 64, 64, WORK_BYTES >> 19);
+    } else if (kind == CR_OP_bn_stats) {
+        w->op.in[CR_IN_bn_stats_x]       = tensor(w, 0, 32, 64, 64, WORK_BYTES >> 19);
+        w->op.out[CR_OUT_bn_stats_stats] = tensor(w, 2, 2, 1, 1, WORK_BYTES >> 19);
+    } else {
+        w->op.attr.conv         = (struct cr_conv_attr){.stride = 1, .pad = 1, .window = 3};
+        w->op.in[CR_IN_conv_x]  = tensor(w, 0, 64, 56, 56, 64);
+        w->op.in[CR_IN_conv_w]  = tensor(w, 1, 64, 3, 3, 64);
+        w->op.out[CR_OUT_conv_y] = tensor(w, 2, 64, 56, 56, 64);
+    }
+}
+
+static cr_status open_work(struct cr_device *device, enum cr_op_kind kind, struct work *w) {
+    size_t bytes = 0;
     cr_program_init(&w->p, "work", NULL);
-    int t[3];
-    for (int i = 0; i < 3; i++) t[i] = cr_tensor_add(&w->p, i < 2 ? i ? "b" : "a" : "y", CR_F32, CR_REGION_POOL, 32, 64, 64, WORK_BYTES >> 19);
-    w->op                   = cr_op_make(CR_OP_add, CR_NONE);
-    w->op.row               = row;
-    w->op.in[CR_IN_add_a]   = t[0];
-    w->op.in[CR_IN_add_b]   = t[1];
-    w->op.out[CR_OUT_add_y] = t[2];
+    make_work(w, kind);
     if (w->p.failed) return CR_NO_MEMORY(sizeof *w->p.tensor);
-    for (int i = 0; i < 3; i++) CR_TRY(device->backend->reserve(device, WORK_BYTES, &w->memory[i]));
-    w->call = (struct cr_call){.program = &w->p, .op = &w->op, .in[CR_IN_add_a] = w->memory[0], .in[CR_IN_add_b] = w->memory[1],
-                               .out[CR_OUT_add_y] = w->memory[2]};
+    if (!cr_row_find(device, &w->p, &w->op, 0, &w->op.row)) return CR_OK;
+    const struct cr_kernel *row = device->rows[w->op.row];
+    if (row->prepare) CR_TRY(row->prepare(device, &w->p, &w->op, &w->call.prepared, &bytes));
+    w->row = row;
+    for (int i = 0; i < WORK_TENSORS; i++) CR_TRY(device->backend->reserve(device, WORK_BYTES, &w->memory[i]));
+    if (bytes) CR_TRY(device->backend->reserve(device, bytes, &w->workspace));
+    w->call.program   = &w->p;
+    w->call.op        = &w->op;
+    w->call.workspace = w->workspace;
+    for (int i = 0; i < 2; i++) w->call.in[i] = w->op.in[i] < 0 ? NULL : w->memory[i]; /* all have their inputs first */
+    w->call.out[0] = w->memory[2];
     CR_TRY(device->backend->async->mark_open(device, &w->begun));
     return device->backend->async->mark_open(device, &w->done);
 }
 
 static void close_work(struct cr_device *device, struct work *w) {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < WORK_TENSORS; i++)
         if (w->memory[i]) device->backend->release(device, w->memory[i]);
+    if (w->workspace) device->backend->release(device, w->workspace);
+    if (w->row && w->row->release) w->row->release(w->call.prepared);
     device->backend->async->mark_close(device, w->begun);
     device->backend->async->mark_close(device, w->done);
     cr_program_free(&w->p);
@@ -156,19 +185,35 @@ static cr_status time_beside(struct both_ways *b, struct work *w, int way, int p
 
 static int times_to_outlast(double other, double one, int most) { return (int)CR_MIN(ceil(outlasts * other / CR_MAX(one, 1e-7)), (double)most); }
 
-/* Both ways one after the other; seconds[] has what copies take alone. */
-static cr_status measure_load(struct both_ways *b, struct work *w, double seconds[CR_COPY_TIMES]) {
+/* seconds[] has what copies take alone. */
+static cr_status measure_work(struct both_ways *b, struct work *w, enum cr_copy_time out, double seconds[CR_COPY_TIMES]) {
     double x[ROUNDS], other;
     for (int i = -1; i < ROUNDS; i++) CR_TRY(time_beside(b, w, 0, 0, WORK_LAUNCHES, &other, &x[CR_MAX(i, 0)])); /* -1: to warm up */
-    const double alone          = middle(x);
+    const double alone = middle(x), piece = seconds[CR_COPY_OUT_ALONE];
+    for (int i = 0; i < ROUNDS; i++)
+        CR_TRY(time_beside(b, w, 0, PIECES, times_to_outlast(PIECES * piece, alone / WORK_LAUNCHES, WORK_MOST), &x[i], &other));
+    seconds[out] = middle(x);
+    if (out != CR_COPY_OUT_ADD) return CR_OK;
     seconds[CR_COPY_WORK_ALONE] = alone;
     for (int way = 0; way < 2; way++) {
-        const double copy     = seconds[way ? CR_COPY_IN_ALONE : CR_COPY_OUT_ALONE];
-        const int    launches = times_to_outlast(PIECES * copy, alone / WORK_LAUNCHES, WORK_MOST), pieces = times_to_outlast(alone, copy, PIECES_MOST);
-        for (int i = 0; i < ROUNDS; i++) CR_TRY(time_beside(b, w, way, PIECES, launches, &x[i], &other));
-        seconds[way ? CR_COPY_IN_LOADED : CR_COPY_OUT_LOADED] = middle(x);
+        const int pieces = times_to_outlast(alone, seconds[way ? CR_COPY_IN_ALONE : CR_COPY_OUT_ALONE], PIECES_MOST);
         for (int i = 0; i < ROUNDS; i++) CR_TRY(time_beside(b, w, way, pieces, WORK_LAUNCHES, &other, &x[i]));
         seconds[way ? CR_COPY_WORK_IN : CR_COPY_WORK_OUT] = middle(x);
+    }
+    return CR_OK;
+}
+
+/* A kind of work that the device has no row for does copies no harm. */
+static cr_status measure_load(struct both_ways *b, double seconds[CR_COPY_TIMES]) {
+    static const enum cr_op_kind kinds[] = {CR_OP_add, CR_OP_bn_stats, CR_OP_conv};
+    for (int i = 0; i < (int)CR_COUNT(kinds); i++) {
+        struct work w      = {.row = NULL};
+        const enum cr_copy_time out = (enum cr_copy_time)(CR_COPY_OUT_ADD + i);
+        cr_status   status = open_work(b->device, kinds[i], &w);
+        seconds[out]       = seconds[CR_COPY_OUT_ALONE];
+        if (status == CR_OK && w.row) status = measure_work(b, &w, out, seconds);
+        close_work(b->device, &w);
+        CR_TRY(status);
     }
     return CR_OK;
 }
@@ -192,7 +237,7 @@ static bool all_known(struct cr_costs *c, double seconds[CR_COPY_TIMES], int fro
 
 static enum cr_op_kind kind_of(int time) {
     if (time >= CR_COPY_WORK_ALONE) return CR_OP_add;
-    return time == CR_COPY_TO_DEVICE || time == CR_COPY_IN_ALONE || time == CR_COPY_IN_LOADED ? CR_OP_swap_in : CR_OP_swap_out;
+    return time == CR_COPY_TO_DEVICE || time == CR_COPY_IN_ALONE ? CR_OP_swap_in : CR_OP_swap_out;
 }
 
 static cr_status keep(struct cr_costs *c, double seconds[CR_COPY_TIMES], int from, int to) {
@@ -209,7 +254,6 @@ static cr_status keep(struct cr_costs *c, double seconds[CR_COPY_TIMES], int fro
 /* What is not known. Where there is no room to measure, the device's own figures stand, and nothing is kept. */
 static cr_status measure_and_keep(struct cr_costs *c, int row) {
     struct both_ways b      = {.device = c->device};
-    struct work      w      = {.row = NULL};
     const bool       copies = !c->copies_known;
     bool             load   = false;
     const int64_t    start  = cr_time_ns();
@@ -219,10 +263,8 @@ static cr_status measure_and_keep(struct cr_costs *c, int row) {
         c->copies_known = status == CR_OK;
     }
     if (status == CR_OK && row != CR_NONE) {
-        status = open_work(c->device, row, &w);
-        if (status == CR_OK) status = measure_load(&b, &w, c->copy_s);
-        load = status == CR_OK;
-        close_work(c->device, &w);
+        status = measure_load(&b, c->copy_s);
+        load   = status == CR_OK;
     }
     close_both(&b);
     if (status == CR_ERR_MEMORY) {
@@ -230,8 +272,8 @@ static cr_status measure_and_keep(struct cr_costs *c, int row) {
         status = CR_OK;
     }
     CR_TRY(status);
-    if (copies && c->copies_known) CR_TRY(keep(c, c->copy_s, 0, CR_COPY_OUT_LOADED));
-    if (load) CR_TRY(keep(c, c->copy_s, CR_COPY_OUT_LOADED, CR_COPY_TIMES));
+    if (copies && c->copies_known) CR_TRY(keep(c, c->copy_s, 0, CR_COPY_OUT_ADD));
+    if (load) CR_TRY(keep(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES));
     c->load_known = load;
     c->measure_ns += cr_time_ns() - start;
     return CR_OK;
@@ -247,7 +289,7 @@ void cr_cost_use_copies(const struct cr_costs *c, struct cr_target *target) {
     target->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
     target->copy_alone            = CR_MIN(s[CR_COPY_TO_HOST] / s[CR_COPY_OUT_ALONE], s[CR_COPY_TO_DEVICE] / s[CR_COPY_IN_ALONE]);
     if (!c->load_known) return;
-    target->copy_loaded = 1 + share_more(s[CR_COPY_OUT_LOADED] + s[CR_COPY_IN_LOADED], s[CR_COPY_OUT_ALONE] + s[CR_COPY_IN_ALONE]);
+    for (int i = CR_COPY_OUT_ADD; i <= CR_COPY_OUT_CONV; i++) target->copy_loaded = CR_MAX(target->copy_loaded, 1 + share_more(s[i], s[CR_COPY_OUT_ALONE]));
     target->beside_out  = share_more(s[CR_COPY_WORK_OUT], s[CR_COPY_WORK_ALONE]);
     target->beside_in   = share_more(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
 }
@@ -257,8 +299,8 @@ cr_status cr_costs_copies(struct cr_costs *c, struct cr_target *target) {
     CR_ASSERT(target->self == c);
     c->asked = true;
     if (!c->copies_known && row_of(c, CR_OP_swap_out) != CR_NONE && row_of(c, CR_OP_swap_in) != CR_NONE) {
-        c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_LOADED);
-        c->load_known   = c->copies_known && row != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_LOADED, CR_COPY_TIMES);
+        c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_ADD);
+        c->load_known   = c->copies_known && row != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES);
         if (!c->elsewhere && !(c->copies_known && (c->load_known || row == CR_NONE))) CR_TRY(measure_and_keep(c, row));
     }
     cr_cost_use_copies(c, target);

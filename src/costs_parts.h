@@ -12,16 +12,17 @@ enum cr_cost_source {
 };
 
 /* What is kept of copies between host and device: seconds of a large one each way, both at once, and of a small one. */
-/* Then, where the device has a row for such work: a large copy each way beside work that keeps its memory busy, and that work by itself
- * and beside each of them. */
+/* Then, where the device has rows for such work: a large copy to the host beside kinds of work, and the first of them by itself and beside
+ * copies each way. */
 enum cr_copy_time {
     CR_COPY_TO_HOST,
     CR_COPY_TO_DEVICE,
     CR_COPY_OUT_ALONE,
     CR_COPY_IN_ALONE,
     CR_COPY_SMALL,
-    CR_COPY_OUT_LOADED,
-    CR_COPY_IN_LOADED,
+    CR_COPY_OUT_ADD,
+    CR_COPY_OUT_STATS,
+    CR_COPY_OUT_CONV,
     CR_COPY_WORK_ALONE,
     CR_COPY_WORK_OUT,
     CR_COPY_WORK_IN,

@@ -151,7 +151,6 @@ static int compare_writer(const void *a, const void *b) {
 static void find_candidates(struct find *f, const struct cr_target *target) {
     struct cr_swap_work     *w    = f->w;
     const struct cr_program *p    = w->p;
-    const double             stretch = cr_copy_stretch(p, target, w->seconds, w->moving);
     size_t                   peak = 0;
     for (int i = 0; i < p->ops; i++) peak = CR_MAX(peak, w->load[i]);
     const size_t least = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_SHARE), (size_t)1);
@@ -160,8 +159,8 @@ static void find_candidates(struct find *f, const struct cr_target *target) {
         if (!may_leave(f, t, least) || !find_gap(f, t, &c)) continue;
         c.writer           = first_use(f, t);
         c.last             = last_use(f, t);
-        c.out_s            = stretch * cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[t].bytes);
-        c.in_s             = stretch * cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[t].bytes);
+        c.out_s            = cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[t].bytes);
+        c.in_s             = cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[t].bytes);
         c.at_writer        = f->got[t] ? c.bytes : 0;
         c.at_last          = f->handed_at[t] != CR_NONE ? c.bytes : 0;
         w->c[w->count++]   = c;

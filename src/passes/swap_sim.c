@@ -8,9 +8,12 @@ double cr_copy_beside(const struct cr_target *t) {
     return CR_MAX((2 - alone) / alone, 0.1); /* together they move 2, one alone `alone` */
 }
 
+/* A copy to the host reads the device's memory in competition with kernels; one to the device writes when it comes to it. */
 double cr_copy_seconds(const struct cr_target *t, enum cr_lane lane, size_t bytes) {
-    const double rate = lane == CR_LANE_TO_HOST ? t->to_host_bytes_per_s : t->to_device_bytes_per_s;
-    return rate > 0 ? t->copy_latency_s + (double)bytes / (rate * CR_MIN(CR_MAX(t->copy_alone, 1.0), 2.0)) : 0;
+    const bool   out    = lane == CR_LANE_TO_HOST;
+    const double rate   = out ? t->to_host_bytes_per_s : t->to_device_bytes_per_s;
+    const double loaded = out ? CR_MAX(t->copy_loaded, 1.0) : 1;
+    return rate > 0 ? t->copy_latency_s + loaded * (double)bytes / (rate * CR_MIN(CR_MAX(t->copy_alone, 1.0), 2.0)) : 0;
 }
 
 double cr_copy_end(double begin, double alone, double other, double beside) {
@@ -30,16 +33,6 @@ double cr_work_end(const struct cr_beside *b, int op, double begin, double secon
     return begin + seconds + b->moving[op] * (out * b->out + in * b->in);
 }
 
-double cr_copy_stretch(const struct cr_program *p, const struct cr_target *t, const double *seconds, const double *moving) {
-    double all = 0, moved = 0;
-    for (int i = 0; i < p->ops; i++) {
-        if (p->op[i].lane != CR_LANE_COMPUTE) continue;
-        all += seconds[i];
-        moved += seconds[i] * moving[i];
-    }
-    return all > 0 ? 1 + (CR_MAX(t->copy_loaded, 1.0) - 1) * moved / all : 1;
-}
-
 /* By what the roofline says of its bytes. */
 static double moving_of(const struct cr_program *p, const struct cr_target *t, const struct cr_op *op, double seconds) {
     double bytes, flops;
@@ -50,20 +43,14 @@ static double moving_of(const struct cr_program *p, const struct cr_target *t, c
 
 /* ---- a program ---- */
 
-static bool is_copy(const struct cr_op *op) { return op->kind == CR_OP_swap_out || op->kind == CR_OP_swap_in; }
-
 cr_status cr_program_seconds(const struct cr_program *p, const struct cr_target *target, double *seconds, double *moving) {
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op *op = &p->op[i];
-        seconds[i]             = is_copy(op) ? 0 : cr_op_seconds(target, p, op);
-        if (target->cost && !is_copy(op) && op->kind != CR_OP_sync) CR_TRY(target->cost(target->self, p, op, &seconds[i]));
+        seconds[i]             = cr_op_seconds(target, p, op);
+        if (op->kind == CR_OP_swap_out) seconds[i] = cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[op->in[CR_IN_swap_out_x]].bytes);
+        else if (op->kind == CR_OP_swap_in) seconds[i] = cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[op->in[CR_IN_swap_in_x]].bytes);
+        else if (target->cost && op->kind != CR_OP_sync) CR_TRY(target->cost(target->self, p, op, &seconds[i]));
         moving[i] = moving_of(p, target, op, seconds[i]);
-    }
-    const double stretch = cr_copy_stretch(p, target, seconds, moving);
-    for (int i = 0; i < p->ops; i++) {
-        const struct cr_op *op = &p->op[i];
-        if (op->kind == CR_OP_swap_out) seconds[i] = stretch * cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[op->in[CR_IN_swap_out_x]].bytes);
-        if (op->kind == CR_OP_swap_in) seconds[i] = stretch * cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[op->in[CR_IN_swap_in_x]].bytes);
     }
     return CR_OK;
 }
