@@ -253,7 +253,7 @@ bool plan_wgmma(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_pla
     for (int of = 0; of < (line ? 3 : (int)c.P + 8); of++) {
         ck_nm_plan p = {};
         p.wgmma      = true;
-        if (!set_steps(c, cut.chunk, &p)) return false;
+        if (!set_steps(c, cut.chunk, &p) || p.steps < 2) return false; /* a unit that ends two stages would wait for itself */
         const int images = of < 8 ? of + 1 : 1, rows = of < 8 ? (int)c.P : of - 7;
         if (line ? !set_line(c, 64 << of, &p) : !set_tile(c, images, rows, &p)) continue;
         if (p.columns < cut.least || p.columns > cut.most) continue;
