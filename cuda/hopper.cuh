@@ -47,6 +47,24 @@ __device__ __forceinline__ void ck_mbar_wait(uint32_t bar, uint32_t parity) {
                  : "memory");
 }
 
+/* ---- clusters: thread blocks beside each other, which reach each other's shared memory ------------------------------------ */
+
+__device__ __forceinline__ uint32_t ck_cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ __forceinline__ void ck_cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/* Arrives at the barrier that block `rank` of the cluster has at this address. */
+__device__ __forceinline__ void ck_mbar_arrive_at(uint32_t bar, uint32_t rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
+}
+
 /* ---- fences and barriers --------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ void ck_fence_async() {
@@ -85,10 +103,22 @@ __device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMa
         "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"(none)
         : "memory");
 }
+/* A box of four dimensions; the first coordinate is of what lies side by side. */
+__device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c, int d) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
 /* Plain bytes: a multiple of 16, both ends aligned to 16. */
 __device__ __forceinline__ void ck_bulk_load(uint32_t to, const void *from, uint32_t bar, uint32_t bytes) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::"r"(to), "l"(from),
                  "r"(bar), "r"(bytes)
+                 : "memory");
+}
+/* The same into these addresses of every block of the cluster that `blocks` has a bit of. */
+__device__ __forceinline__ void ck_bulk_load_to(uint32_t to, const void *from, uint32_t bar, uint32_t bytes, uint16_t blocks) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %3, [%2], %4;" ::"r"(to),
+                 "l"(from), "r"(bar), "r"(bytes), "h"(blocks)
                  : "memory");
 }
 __device__ __forceinline__ void ck_tma_store(const CUtensorMap *map, uint32_t from, int column, int row) {
@@ -117,6 +147,18 @@ __device__ __forceinline__ void ck_ldmatrix(uint32_t (&r)[4], uint32_t from) {
 }
 __device__ __forceinline__ void ck_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+                 "r"(r[3])
+                 : "memory");
+}
+/* The matrices change rows and columns on the way. */
+__device__ __forceinline__ void ck_ldmatrix_across(uint32_t (&r)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void ck_stmatrix_across(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
                  "r"(r[3])
                  : "memory");
 }

@@ -37,11 +37,7 @@ PARTS = {
 }
 
 # Headers of launchers: what .cu files and the rows that call them both see. They see CUDA's headers and kernels.h only.
-<<<<<<< HEAD
-LAUNCHERS = {"kernels.h", "point_conv.h", "point_grad.h", "small_conv.h", "small_dense.h", "im2col.h", "spdnn_kernel.h", "sparse_conv.h", "stem.h"}
-=======
-LAUNCHERS = {"kernels.h", "point_conv.h", "point_grad.h", "small_conv.h", "small_dense.h", "spdnn_kernel.h", "sparse_conv.h", "sparse_nm.h", "stem.h"}
->>>>>>> 5146b48 (sparse_nm: convolutions with a 2:4 filter on the sparse tensor cores, mma.sp and wgmma (index arithmetic checked on the host, not run yet))
+LAUNCHERS = {"kernels.h", "point_conv.h", "point_grad.h", "small_conv.h", "small_dense.h", "im2col.h", "spdnn_kernel.h", "sparse_conv.h", "sparse_nm.h", "stem.h"}
 
 LEVEL, PART = {}, {}
 for level_, parts_ in HEADERS.items():
