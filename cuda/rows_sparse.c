@@ -1,6 +1,7 @@
 /* rows_sparse.c: the GPU's rows of convolutions with a pattern. A layout (attr.conv.pattern.layout) names a kernel and its way:
  *   0       ck_sparse_conv_plain
  *   1 ...   ck_sparse_conv, cut in ways 1 ...
+ *   CUDA_LAYOUT_NM ...   those of rows_nm.c
  * What does not change with the weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the
  * device; `kept` is the values alone, in the order of the layout, which sparse_filter gathers. */
 #include "cuda.h"
@@ -71,6 +72,7 @@ int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p,
     const struct ck_conv  conv = shape_of(p, op);
     struct ck_sparse_plan plan;
     struct cr_stretched   filter;
+    if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_NM) return cr_cuda_nm_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->described || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
     if (encode(p, op, &conv, &plan, &filter) != CR_OK) {
         cr_error_clear(); /* without memory for it there is no such layout */

@@ -128,8 +128,8 @@ static void list_coef_copies(struct checkops_list *out) {
 }
 
 /* Filters with a pattern: each layout that a device may have, in one type after the other. Rows refuse those that are none of theirs. */
+enum { LAYOUTS = 16 };
 static void list_patterns(struct checkops_list *out) {
-    enum { LAYOUTS = 16 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
@@ -145,9 +145,32 @@ static void list_patterns(struct checkops_list *out) {
         }
 }
 
+/* 2:4: the layouts that only such filters have, all behind those above, in the types that have kernels for it; and two early ones, which
+ * take any pattern. Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
+static void list_two_of_four(struct checkops_list *out) {
+    static const struct shape  layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true}, {3, 28, 28, 64, 128, 3, 2, 1, true},
+                                           {9, 14, 14, 64, 72, 3, 2, 1, true},   {2, 11, 29, 80, 64, 3, 1, 1, true}, {2, 10, 6, 24, 8, 5, 3, 2, true}};
+    static const unsigned      ends[]   = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
+    static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
+    if (out->extent == CHECKOPS_WIDE) return;
+    for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
+        for (int layout = 0; layout < CR_LAYOUTS_MAX; layout += layout == 1 ? LAYOUTS - 1 : 1) {
+            const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
+            struct checkops_case c     = case_of(shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)layout) % CR_COUNT(ends)]);
+            c.layout                   = layout;
+            c.real                     = types[(i + (size_t)layout / 3) % CR_COUNT(types)];
+            if (c.C % 8 || c.K % 8) continue;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN | CHECKOPS_TWO;
+            if (!c.big) checkops_list_add(out, &c);
+        }
+}
+
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     list_patterns(out);
+    list_two_of_four(out);
     list_finishing(out);
     list_pointwise(out);
     list_coef_copies(out);
