@@ -109,16 +109,17 @@ __device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
+/* The same into this address of every block of the cluster that `blocks` has a bit of, whose barriers count it too. */
+__device__ __forceinline__ void ck_tma_load_box_to(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c, int d, uint16_t blocks) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d), "h"(blocks)
+                 : "memory");
+}
 /* Plain bytes: a multiple of 16, both ends aligned to 16. */
 __device__ __forceinline__ void ck_bulk_load(uint32_t to, const void *from, uint32_t bar, uint32_t bytes) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::"r"(to), "l"(from),
                  "r"(bar), "r"(bytes)
-                 : "memory");
-}
-/* The same into these addresses of every block of the cluster that `blocks` has a bit of. */
-__device__ __forceinline__ void ck_bulk_load_to(uint32_t to, const void *from, uint32_t bar, uint32_t bytes, uint16_t blocks) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %3, [%2], %4;" ::"r"(to),
-                 "l"(from), "r"(bar), "r"(bytes), "h"(blocks)
                  : "memory");
 }
 __device__ __forceinline__ void ck_tma_store(const CUtensorMap *map, uint32_t from, int column, int row) {

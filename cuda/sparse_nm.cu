@@ -15,7 +15,7 @@ __global__ void gather(const uint16_t *dense, const uint32_t *from, uint16_t *va
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int     floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-enum { SHARED_MOST = 227 * 1024, LEAST_RING = 5 };
+enum { SHARED_MOST = 227 * 1024, LEAST_RING = 6, LEAD = 5 };
 const int COLUMNS[] = {32, 64, 104, 112, 128, 208, 216, 224, 232, 256};
 
 bool set_units(const ck_conv &c, ck_nm_plan *p) {
@@ -76,10 +76,22 @@ bool set_tile(const ck_conv &c, int images, int rows, ck_nm_plan *p) {
     return true;
 }
 
+/* Units that the first worker can do before the second has given anything back. */
+int lead_of(const ck_nm_plan &p) {
+    int units = 0, phase = 0;
+    for (int tap = 0; tap < p.taps * p.chunks && phase < p.stages - 1; tap++) {
+        units++;
+        phase += (int)(p.last >> tap % p.taps & 1);
+    }
+    return units < LEAD ? units : LEAD;
+}
+
 /* Rings, and cycles by counting what shared memory does: it limits. false: does not fit. */
 bool set_rings(const ck_conv &c, int multiprocessors, ck_nm_plan *p) {
     const int fixed = (int)layout(*p).end; /* stages and ring are 0 as yet */
-    for (int stages = MOST_STAGES; stages >= 2 && !p->stages; stages--) {
+    /* A worker that waits for a stage may hold back its last two units, and so their stages; split, the other's lie between them. */
+    const int least = !p->split ? 3 : p->phases == 1 && p->taps > 2 ? 3 : p->phases + 3, most = least > 4 ? least : 4;
+    for (int stages = most; stages >= least && !p->stages; stages--) {
         const int room = (SHARED_MOST - fixed - stages * p->stage_bytes) / (p->workers * UNIT_BYTES);
         if (room < LEAST_RING) continue;
         p->stages = stages;
@@ -87,20 +99,25 @@ bool set_rings(const ck_conv &c, int multiprocessors, ck_nm_plan *p) {
     }
     if (!p->stages) return false;
     p->shared_bytes = (int)layout(*p).end;
-    const double units = (double)p->taps * p->chunks, inputs = (double)p->rows * p->pitch * p->images * POSITION * p->phases * p->chunks;
-    const double tile  = p->workers * units * (p->columns + 2 * UNIT_BYTES / 128) + inputs / 128;
-    const double least = (inputs + p->workers * units * UNIT_BYTES / p->cluster) / 30; /* bytes a cycle from the second-level cache */
-    const double out   = p->columns * (p->workers == 1 ? 14.0 : 4.0) + 500;
-    const int64_t items = ceil_div(p->blocks, p->workers) * ceil_div(p->tiles, p->cluster) * p->cluster;
-    p->cycles = (double)ceil_div(items, multiprocessors) * (fmax(tile, least) + out) + 3000;
-    return items * MOST_COLUMNS < (int64_t)1 << 31 && c.N * c.P * c.Q < (int64_t)1 << 31;
+    const double units = (double)p->taps * p->chunks / (p->split ? p->workers : 1), inputs = (double)p->rows * p->pitch * p->images * POSITION * p->phases * p->chunks;
+    const double filter = p->workers * units * UNIT_BYTES, tile = p->workers * units * p->columns + (2 * filter + inputs) / 128;
+    const double alone  = units * (p->columns + 160.0); /* a warpgroup's instructions, one after the other */
+    const double fetch  = (inputs / p->cluster + filter) / 26; /* bytes a cycle from the second-level cache */
+    const int64_t groups = ceil_div(p->blocks, p->split ? 1 : p->workers), items = ceil_div(groups, p->cluster) * p->cluster * p->tiles;
+    const int64_t rounds = ceil_div(items, multiprocessors / p->cluster * p->cluster);
+    p->lead = p->workers == 2 && !p->split && rounds > 1 ? lead_of(*p) : 0;
+    p->cycles = (double)rounds * (fmax(fmax(tile, fetch), alone) + p->columns * (p->lead ? 3.0 : 12.0) + (p->split ? 600 : 200)) + 5000;
+    return items < (int64_t)1 << 30 && c.N * c.P * c.Q < (int64_t)1 << 31;
 }
 
 struct cut {
-    int workers, cluster, least, most; /* columns */
+    int  workers, cluster;
+    bool split;
+    int  least, most; /* columns */
 };
-const cut CUTS[] = {{2, 1, 200, 256}, {2, 2, 200, 256}, {1, 1, 200, 256}, {1, 2, 200, 256}, {2, 1, 100, 128}, {2, 2, 100, 128},
-                    {1, 1, 100, 128}, {1, 2, 100, 128}, {1, 1, 64, 64},   {1, 1, 32, 32}};
+const cut CUTS[] = {{2, 1, false, 200, 256}, {2, 2, false, 200, 256}, {2, 1, false, 100, 128}, {2, 2, false, 100, 128}, {2, 1, true, 200, 256},
+                    {2, 1, true, 100, 128},  {2, 2, true, 100, 128},  {2, 1, true, 64, 64},    {2, 1, true, 32, 32},    {1, 1, false, 200, 256},
+                    {1, 1, false, 100, 128}};
 const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
 
 /* The tile of this cut with the fewest cycles. */
@@ -112,7 +129,9 @@ bool plan_wgmma(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_pla
             p.wgmma      = true;
             p.workers    = cut.workers;
             p.cluster    = cut.cluster;
+            p.split      = cut.split;
             if (!set_units(c, &p) || !set_tile(c, images, rows, &p) || p.columns < cut.least || p.columns > cut.most) continue;
+            if (cut.split && p.chunks < 2) continue;
             if (set_rings(c, multiprocessors, &p) && (!any || p.cycles < best->cycles)) *best = p, any = true;
         }
     return any;

@@ -12,7 +12,7 @@ enum {
     UNIT_VALUES   = CK_NM_UNIT * 2,  /* bytes */
     UNIT_PLACES   = CK_NM_WORDS * 4,
     UNIT_BYTES    = UNIT_VALUES + UNIT_PLACES,
-    MOST_STAGES   = 4,
+    MOST_STAGES   = 8,
     MOST_RING     = 16,
     MOST_COLUMNS  = 256,
     OUT_PIXELS    = 64,              /* that leave together */
@@ -21,7 +21,7 @@ enum {
 
 /* Where things lie in shared memory. */
 struct layout {
-    uint32_t bars, pixels, corners, out, stages, ring, end;
+    uint32_t bars, pixels, corners, out, stages, ring, sums, end;
     __host__ __device__ explicit layout(const ck_nm_plan &p) {
         bars    = 0;
         pixels  = 1024;
@@ -29,7 +29,8 @@ struct layout {
         out     = corners + MOST_COLUMNS * 4;
         stages  = out + (uint32_t)(p.workers * OUT_BYTES);
         ring    = stages + (uint32_t)(p.stages * p.stage_bytes);
-        end     = ring + (uint32_t)(p.workers * p.ring * UNIT_BYTES);
+        sums    = ring + (uint32_t)(p.workers * p.ring * UNIT_BYTES); /* split: the second worker's, element by element of all threads */
+        end     = sums + (p.split ? (uint32_t)p.columns * CK_NM_ROWS * 4 : 0);
     }
 };
 

@@ -34,7 +34,10 @@ struct ck_nm_plan {
     /* wgmma alone. A tile is TP rows of y of `images` images, whose pixels stand side by side: image innermost, then column, then row. Its
      * inputs lie in shared memory, one phase of the stride at a time, once for all taps of the phase. */
     int      columns;             /* of an instruction: positions of a tile */
-    int      workers, cluster;    /* warpgroups, each with a block of channels; thread blocks that share a filter's loads */
+    int      workers;             /* warpgroups, each with a block of channels; or, split, with every other chunk of the sum */
+    bool     split;
+    int      lead;                /* units that the first worker is ahead of the second, so that they do not store at the same time */
+    int      cluster;             /* thread blocks with neighbouring channels of a tile, whose inputs are loaded once for all */
     int      images, TP, strips;  /* strips: tiles of an image's rows */
     int      pitch, rows;         /* positions / images of a row; rows that are loaded */
     int      low_r, low_s;        /* first row and column that are loaded, from y's on, in pixels of a phase */

@@ -9,8 +9,9 @@
  * Roof: about 3/4 of the sparse tensor cores' rate, of which the dropped columns are another tenth.
  *
  * One block a multiprocessor, for the whole launch: a warpgroup that loads by TMA and bulk copies, and 1 or 2 workers, each with 64 output
- * channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of the other and multiplies
- * while the other stores. Two blocks of a cluster have the same channels and neighbouring tiles: each loads half of the filter for both. */
+ * channels of the same tile, or half of the sum of the same 64. A worker's filter comes in a ring of units of its own, so that one may be
+ * ahead of the other and multiplies while the other stores. Blocks of a cluster have neighbouring channels of a tile: they take turns at
+ * loading inputs for all of them. */
 #include "sparse_nm.cuh"
 #include "sparse_nm_wgmma.cuh"
 
@@ -26,7 +27,8 @@ struct params {
     ck_nm_args  a;
     ck_nm_plan  plan;
     layout      l;
-    int         k_groups, items; /* of `workers` blocks of channels; of those times tiles, of a cluster */
+    int         taps[CK_NM_TAPS]; /* where operand B begins, in 16 bytes, by 4; + 1: the first of its phase, + 2: the last */
+    int         k_groups, items;  /* of the blocks of channels of a cluster; of those times tiles */
 };
 
 #if CK_HAS_SM90A
@@ -43,8 +45,10 @@ struct place {
 };
 
 struct item {
-    int k_group, tile;
-    __device__ item(const params &p, int i, int rank) : k_group(i % p.k_groups), tile(i / p.k_groups * p.plan.cluster + rank) {}
+    int     tile;
+    int64_t block; /* of output channels, the first worker's */
+    __device__ item(const params &p, int i, int rank)
+        : tile(i / p.k_groups), block(((int64_t)(i % p.k_groups) * p.plan.cluster + rank) * (p.plan.split ? 1 : p.plan.workers)) {}
 };
 
 /* ---- loading ---- */
@@ -55,131 +59,160 @@ __device__ __forceinline__ void load_inputs(const params &p, uint32_t shared, in
     place             at;
     for (int i = (int)blockIdx.x / plan.cluster; i < p.items; i += (int)gridDim.x / plan.cluster) {
         const item it(p, i, rank);
-        const int  group = it.tile / plan.strips, row = (it.tile - group * plan.strips) * plan.TP + plan.low_r;
+        const int  group = it.tile / plan.strips, row = (it.tile - group * plan.strips) * plan.TP + plan.low_r, image = group * plan.images;
         for (int chunk = 0; chunk < plan.chunks; chunk++)
             for (int phase = 0; phase < plan.phases; phase++) {
-                const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at);
-                ck_mbar_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
+                const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at), to = shared + p.l.stages + (uint32_t)(at.at * plan.stage_bytes);
+                const bool     mine = (at.at & (plan.cluster - 1)) == rank; /* else another block loads it for this one too */
+                ck_mbar_wait(mine ? full + 8 * (BAR_EMPTY - BAR_FULL) : full, at.parity ^ 1);
                 ck_mbar_expect(full, bytes);
-                ck_tma_load_box(shared + p.l.stages + (uint32_t)(at.at * plan.stage_bytes), &p.x[phase], full, chunk * CK_NM_CHUNK,
-                                group * plan.images, plan.low_s, row);
+                if (mine && plan.cluster == 1) ck_tma_load_box(to, &p.x[phase], full, chunk * CK_NM_CHUNK, image, plan.low_s, row);
+                else if (mine) ck_tma_load_box_to(to, &p.x[phase], full, chunk * CK_NM_CHUNK, image, plan.low_s, row, (1u << plan.cluster) - 1);
                 at.next(plan.stages);
             }
     }
 }
 
-/* A part of a unit for every block of the cluster: all of it, or the half of this block. */
-__device__ __forceinline__ void load_part(uint32_t to, const void *from, uint32_t bar, uint32_t bytes, int cluster, int rank) {
-    const uint32_t skip = bytes / 2 * (uint32_t)rank;
-    if (cluster == 1) ck_bulk_load(to, from, bar, bytes);
-    else ck_bulk_load_to(to + skip, static_cast<const char *>(from) + skip, bar, bytes / 2, 3);
-}
-
 __device__ __forceinline__ void load_filter(const params &p, uint32_t shared, int worker, int rank) {
-    const ck_nm_plan &plan  = p.plan;
-    const int         units = plan.taps * plan.chunks;
+    const ck_nm_plan &plan = p.plan;
     const uint32_t    ring = shared + p.l.ring + (uint32_t)(worker * plan.ring * UNIT_BYTES), bars = shared + 8 * (uint32_t)(BAR_UNIT + worker * MOST_RING);
+    const int         units = plan.taps * plan.chunks, step = plan.split ? plan.workers : 1;
     place             at;
+    if (worker == 1 && plan.lead) ck_mbar_wait(shared + 8 * (uint32_t)(BAR_USED + plan.lead - 1), 0);
     for (int i = (int)blockIdx.x / plan.cluster; i < p.items; i += (int)gridDim.x / plan.cluster) {
-        int64_t block = (int64_t)item(p, i, rank).k_group * plan.workers + worker;
+        int64_t block = item(p, i, rank).block + (plan.split ? 0 : worker);
         if (block >= plan.blocks) block = plan.blocks - 1; /* of a block that is not there nothing is written */
-        const char *values = static_cast<const char *>(p.a.values) + block * units * UNIT_VALUES;
-        const char *places = reinterpret_cast<const char *>(p.a.places) + block * units * UNIT_PLACES;
-        for (int u = 0; u < units; u++) {
-            const uint32_t full = bars + 8 * (uint32_t)at.at, to = ring + (uint32_t)(at.at * UNIT_BYTES);
-            ck_mbar_wait(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1);
-            ck_mbar_expect(full, UNIT_BYTES);
-            load_part(to, values + (int64_t)u * UNIT_VALUES, full, UNIT_VALUES, plan.cluster, rank);
-            load_part(to + UNIT_VALUES, places + (int64_t)u * UNIT_PLACES, full, UNIT_PLACES, plan.cluster, rank);
-            at.next(plan.ring);
-        }
+        for (int chunk = plan.split ? worker : 0; chunk < plan.chunks; chunk += step)
+            for (int tap = 0; tap < plan.taps; tap++) {
+                const uint32_t full = bars + 8 * (uint32_t)at.at, to = ring + (uint32_t)(at.at * UNIT_BYTES);
+                const int64_t  unit = block * units + chunk * plan.taps + tap;
+                ck_mbar_wait(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1);
+                ck_mbar_expect(full, UNIT_BYTES);
+                ck_bulk_load(to, static_cast<const char *>(p.a.values) + unit * UNIT_VALUES, full, UNIT_VALUES);
+                ck_bulk_load(to + UNIT_VALUES, reinterpret_cast<const char *>(p.a.places) + unit * UNIT_PLACES, full, UNIT_PLACES);
+                at.next(plan.ring);
+            }
     }
 }
 
 /* ---- multiplying ---- */
 
-/* A unit whose bytes have arrived: its operands, and what it gives back when it is done. */
+/* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; empty 0: its stage
+ * has more units. */
 struct operands {
-    uint64_t a, b;
-    uint32_t places, used;
-    bool     ends;
+    uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0, owner = 0;
 };
 
-/* 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. */
-__device__ __forceinline__ uint64_t filter_operand(uint32_t at) {
-    return (uint64_t)((at & 0x3ffffu) >> 4) | (uint64_t)(1024 / 16) << 16 | (uint64_t)(128 / 16) << 32;
-}
+/* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
+ * swizzled rows of 128 bytes. */
+__device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
+__device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64_t)(1024 / 16 | 1u << 30) << 32 | low; }
 
 template <typename T, int N> struct worker {
     const params  &p;
     const uint32_t shared, ring, bars;
-    const int      me, warp, lane;
-    place          stage, unit, done; /* next stage; next unit; next stage to give back */
-    int            tap = 0;
-    uint32_t       inputs = 0;        /* of the stage at hand */
+    const int      me, rank, warp, lane;
+    place          stage, unit; /* next */
+    int            tap = 0, chunk = 0;
+    uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
     float          acc[N / 2];
 
-    __device__ worker(const params &params_, uint32_t shared_, int me_)
+    __device__ worker(const params &params_, uint32_t shared_, int me_, int rank_)
         : p(params_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(me_ * params_.plan.ring * UNIT_BYTES)),
-          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32) {}
+          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), rank(rank_), warp((int)threadIdx.x / 32 % 4),
+          lane((int)threadIdx.x % 32) {}
 
+    /* Split: the stages of the other worker's chunk. */
+    __device__ __forceinline__ void skip_chunk() {
+#pragma unroll 1
+        for (int i = 0; i < p.plan.phases; i++) stage.next(p.plan.stages);
+        chunk++;
+    }
     __device__ __forceinline__ void fetch(operands &o) {
-        const ck_nm_plan &plan = p.plan;
-        if (plan.first >> tap & 1) {
-            ck_mbar_wait(shared + 8 * (uint32_t)(BAR_FULL + stage.at), stage.parity);
-            inputs = shared + p.l.stages + (uint32_t)(stage.at * plan.stage_bytes);
-            stage.next(plan.stages);
-        }
+        const int      code = p.taps[tap];
         const uint32_t full = bars + 8 * (uint32_t)unit.at, at = ring + (uint32_t)(unit.at * UNIT_BYTES);
-        o.ends = plan.last >> tap & 1;
-        o.a    = filter_operand(at);
-        o.b    = ck_operand(inputs + (uint32_t)(plan.at[tap] * POSITION));
-        o.used = full + 8 * (BAR_USED - BAR_UNIT);
+        if (code & 1) {
+            ck_mbar_wait(shared + 8 * (uint32_t)(BAR_FULL + stage.at), stage.parity);
+            inputs = (shared + p.l.stages + (uint32_t)(stage.at * p.plan.stage_bytes)) / 16 | 1u << 16;
+        }
+        o.a     = at / 16 | 1024 / 16 << 16;
+        o.b     = inputs + (uint32_t)(code >> 2);
+        o.used  = full + 8 * (BAR_USED - BAR_UNIT);
+        o.empty = 0;
+        if (code & 2) {
+            o.empty = shared + 8 * (uint32_t)(BAR_EMPTY + stage.at);
+            o.owner = (uint32_t)(stage.at & (p.plan.cluster - 1));
+            stage.next(p.plan.stages);
+        }
         ck_mbar_wait(full, unit.parity);
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(o.places) : "r"(at + (uint32_t)(UNIT_VALUES + (warp * CK_WARP + lane) * 4)) : "memory");
-        unit.next(plan.ring);
-        if (++tap == plan.taps) tap = 0;
+        unit.next(p.plan.ring);
+        if (++tap == p.plan.taps) {
+            tap = 0;
+            if (++chunk < p.plan.chunks && p.plan.split) skip_chunk();
+        }
     }
     __device__ __forceinline__ void multiply(const operands &o, int keep) {
         ck_wgmma_fence();
-        sparse_product<T, N, 0>::add(acc, o.a, o.b, o.places, keep);
-        sparse_product<T, N, 1>::add(acc, o.a + 2 * 1024 / 16, o.b + 64 / 16, o.places, 1);
+        sparse_product<T, N, 0>::add(acc, filter_operand(o.a), input_operand(o.b), o.places, keep);
+        sparse_product<T, N, 1>::add(acc, filter_operand(o.a + 2 * 1024 / 16), input_operand(o.b + 64 / 16), o.places, 1);
         ck_wgmma_commit();
     }
     __device__ __forceinline__ void give_back(const operands &o) {
         __syncwarp();
         if (lane == 0) {
             ck_mbar_arrive(o.used);
-            if (o.ends) ck_mbar_arrive(shared + 8 * (uint32_t)(BAR_EMPTY + done.at));
+            if (o.empty && o.owner == (uint32_t)rank) ck_mbar_arrive(o.empty);
+            else if (o.empty) ck_mbar_arrive_at(o.empty, o.owner);
         }
-        if (lane == 1 && p.plan.cluster == 2) ck_mbar_arrive_at(o.used, ck_cluster_rank() ^ 1);
-        if (o.ends) done.next(p.plan.stages);
     }
-    /* All units of a tile. One is under way while the next one's bytes are waited for. */
+    /* The next unit. Of the two before it, which are under way, the first is done afterwards. */
+    __device__ __forceinline__ void step(operands &o, const operands &oldest) {
+        fetch(o);
+        multiply(o, 1);
+        ck_wgmma_wait<2>();
+        give_back(oldest);
+    }
+    /* All units of a tile that are this worker's. Up to three are under way, so that no bytes are waited for with the tensor cores idle; the
+     * plan has stages for as many. */
     __device__ __forceinline__ void sum_up() {
-        const int units = p.plan.taps * p.plan.chunks;
-        operands  even, odd;
-        int       u = 1;
-        fetch(even);
-        multiply(even, 0);
-        for (; u + 1 < units; u += 2) {
-            fetch(odd);
-            multiply(odd, 1);
-            ck_wgmma_wait<1>();
-            give_back(even);
-            fetch(even);
-            multiply(even, 1);
-            ck_wgmma_wait<1>();
-            give_back(odd);
+        const int chunks = p.plan.chunks, units = p.plan.taps * (p.plan.split ? (chunks + 1 - me) / 2 : chunks);
+        operands  x, y, z;
+        int       left = units - 2;
+        chunk          = 0;
+        if (p.plan.split && me == 1) skip_chunk();
+        fetch(x);
+        multiply(x, 0);
+        if (units > 1) {
+            fetch(y);
+            multiply(y, 1);
         }
-        if (u < units) {
-            fetch(odd);
-            multiply(odd, 1);
+#pragma unroll 1
+        for (; left > 2; left -= 3) {
+            step(z, x);
+            step(x, y);
+            step(y, z);
         }
+        if (left > 0) step(z, x);
+        if (left > 1) step(x, y);
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
-        give_back(even);
-        if (u < units) give_back(odd);
+        if (left > 1) give_back(z);
+        if (left != 1) give_back(x);
+        if (left == 0 || left == 1) give_back(y);
+        if (left == 1) give_back(z);
+    }
+    /* Split: the second worker's sums to the first. */
+    __device__ __forceinline__ void join() {
+        float *sums = reinterpret_cast<float *>(__cvta_shared_to_generic((size_t)(shared + p.l.sums))) + threadIdx.x % GROUP;
+        ck_barrier(3, 2 * GROUP); /* the last ones are read */
+        if (me == 1)
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) sums[i * GROUP] = acc[i];
+        ck_barrier(4, 2 * GROUP);
+        if (me == 0)
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) acc[i] += sums[i * GROUP];
     }
 
     /* ---- results: 64 pixels at a time through shared memory, rows of 128 bytes, swizzled ---- */
@@ -200,7 +233,7 @@ template <typename T, int N> struct worker {
         const int      images = (int)(c.N - image < p.plan.images ? c.N - image : p.plan.images);
         const int      rows   = (int)(c.P - row < p.plan.TP ? c.P - row : p.plan.TP);
         const int      thread = (int)threadIdx.x % GROUP, piece = thread % 8;
-        const int64_t  k      = ((int64_t)it.k_group * p.plan.workers + me) * CK_NM_ROWS + piece * 8;
+        const int64_t  k      = (it.block + (p.plan.split ? 0 : me)) * CK_NM_ROWS + piece * 8;
         const uint32_t out    = shared + p.l.out + (uint32_t)(me * OUT_BYTES);
         const uint32_t mine   = out + (uint32_t)(thread / 8 * 128 + (piece ^ thread / 8 % 8) * 16); /* of pixels thread / 8 + 16*i */
         const uint32_t matrix = out + (uint32_t)((lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
@@ -248,13 +281,14 @@ template <typename T, int N> struct worker {
         }
     }
 
-    __device__ __forceinline__ void run(int rank) {
+    __device__ __forceinline__ void run() {
         for (int i = (int)blockIdx.x / p.plan.cluster; i < p.items; i += (int)gridDim.x / p.plan.cluster) {
             const item    it(p, i, rank);
-            const int64_t k     = ((int64_t)it.k_group * p.plan.workers + me) * CK_NM_ROWS + warp * 16 + lane / 4;
+            const int64_t k     = (it.block + (p.plan.split ? 0 : me)) * CK_NM_ROWS + warp * 16 + lane / 4;
             const float   bias0 = p.a.bias && k < p.a.conv.K ? p.a.bias[k] : 0.0f, bias1 = p.a.bias && k + 8 < p.a.conv.K ? p.a.bias[k + 8] : 0.0f;
             sum_up();
-            if (it.tile < p.plan.tiles) write(it, bias0, bias1);
+            if (p.plan.split) join();
+            if (!p.plan.split || me == 0) write(it, bias0, bias1);
         }
     }
 };
@@ -273,11 +307,11 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
     if (threadIdx.x == 0) {
         for (int i = 0; i < MOST_STAGES; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_FULL + i), 1);
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)p.plan.workers);
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)((p.plan.split ? 1 : p.plan.workers) * p.plan.cluster));
         }
         for (int i = 0; i < 2 * MOST_RING; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_UNIT + i), 1);
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_USED + i), 4 * (uint32_t)p.plan.cluster);
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_USED + i), 4);
         }
         ck_mbar_init_fence();
     }
@@ -290,9 +324,10 @@ template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) con
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    const int                                       rank   = p.plan.cluster == 2 ? (int)ck_cluster_rank() : 0;
+    const int                                       rank   = p.plan.cluster > 1 ? (int)ck_cluster_rank() : 0;
     prepare(p, memory, shared);
-    if (p.plan.cluster == 2) ck_cluster_sync();
+    ck_begin_after_last();
+    if (p.plan.cluster > 1) ck_cluster_sync();
     else __syncthreads();
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
@@ -301,10 +336,10 @@ template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) con
         if (threadIdx.x % 32 == 0 && warp > 0 && warp <= p.plan.workers) load_filter(p, shared, warp - 1, rank);
     } else {
         ck_registers_more<232>();
-        worker<T, N> worker(p, shared, warp / 4 - 1);
-        worker.run(rank);
+        worker<T, N> worker(p, shared, warp / 4 - 1, rank);
+        worker.run();
     }
-    if (p.plan.cluster == 2) ck_cluster_sync(); /* a block's barriers stay until its neighbour has arrived at them */
+    if (p.plan.cluster > 1) ck_cluster_sync(); /* a block's barriers stay until its neighbour has arrived at them */
 #else
     (void)p;
     __trap();
@@ -345,17 +380,19 @@ template <typename T, int N> cudaError_t launch(const params &p, int multiproces
     const cudaError_t e = cudaFuncSetAttribute(conv<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
     if (e != cudaSuccess) return e;
     const int           most      = multiprocessors / p.plan.cluster;
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t  config    = {};
-    attribute.id                  = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x    = (unsigned)p.plan.cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t  config        = {};
+    attributes[0].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id                                         = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x                           = (unsigned)p.plan.cluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     config.gridDim          = dim3((unsigned)((p.items < most ? p.items : most) * p.plan.cluster));
     config.blockDim         = dim3((unsigned)((1 + p.plan.workers) * GROUP));
     config.dynamicSmemBytes = (size_t)p.plan.shared_bytes;
     config.stream           = stream;
-    config.attrs            = &attribute;
-    config.numAttrs         = 1;
+    config.attrs            = attributes;
+    config.numAttrs         = p.plan.cluster > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, conv<T, N>, p);
 }
 template <typename T> cudaError_t launch_columns(const params &p, int multiprocessors, cudaStream_t stream) {
@@ -378,9 +415,12 @@ template <typename T> cudaError_t launch_columns(const params &p, int multiproce
 
 cudaError_t conv_wgmma(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream) {
     static const encode tiled = find_encode();
-    params              p     = {{}, args, plan, layout(plan), 0, 0};
-    p.k_groups                = (int)((plan.blocks + plan.workers - 1) / plan.workers);
-    p.items                   = p.k_groups * (int)((plan.tiles + plan.cluster - 1) / plan.cluster);
+    params              p     = {{}, args, plan, layout(plan), {}, 0, 0};
+    const int64_t blocks      = (int64_t)plan.cluster * (plan.split ? 1 : plan.workers);
+    p.k_groups                = (int)((plan.blocks + blocks - 1) / blocks);
+    p.items                   = p.k_groups * (int)plan.tiles;
+    for (int i = 0; i < plan.taps; i++)
+        p.taps[i] = plan.at[i] * (POSITION / 16) * 4 | (int)(plan.first >> i & 1) | (int)(plan.last >> i & 1) * 2;
     if (!tiled) return cudaErrorNotSupported;
     for (int i = 0; i < plan.phases; i++)
         if (!map_phase(tiled, &p, i)) return cudaErrorNotSupported;
