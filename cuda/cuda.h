@@ -126,6 +126,7 @@ extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* rows_excite.c: sq
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sgd, adamw, lars and its norms, averages */
 extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
 extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* rows_nm.c: ... that is 2:4, on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
 /* Layouts of kept weights (cr_pattern_attr) from here on are those of rows_nm.c. */
 enum { CUDA_LAYOUT_NM = 48 };

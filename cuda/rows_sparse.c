@@ -4,13 +4,9 @@
  *   CUDA_LAYOUT_NM ...   those of rows_nm.c
  * What does not change with the weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the
  * device; `kept` is the values alone, in the order of the layout, which sparse_filter gathers. */
-#include "cuda.h"
-#include "sparse.h"
-#include "sparse_conv.h"
+#include "rows_sparse.h"
 
 #include <string.h>
-
-enum { LAYOUT_PLAIN, LAYOUT_TILES, LANES = 32 };
 
 struct prepared {
     struct ck_conv        conv;
@@ -32,17 +28,23 @@ static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *o
     return c;
 }
 
-static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_pattern_attr *a, struct ck_sparse_plan *plan) {
+bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t kept, int layout, bool wgrad,
+                         struct ck_sparse_plan *plan) {
     int shared = 0;
     *plan      = (struct ck_sparse_plan){0};
-    if (a->layout == LAYOUT_PLAIN) return ck_sparse_conv_plain_takes(conv);
-    if (a->layout > ck_sparse_conv_ways()) return false;
+    if (layout == LAYOUT_PLAIN) return !wgrad && ck_sparse_conv_plain_takes(conv);
+    if (layout > ck_sparse_conv_ways()) return false;
     if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) != cudaSuccess) return false;
-    return ck_sparse_conv_plan(conv, a->kept, a->layout - LAYOUT_TILES + 1, cuda_of(device)->multiprocessors, shared, plan);
+    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, kept, layout - LAYOUT_TILES + 1, cuda_of(device)->multiprocessors, shared,
+                                                                plan);
 }
 
-static cr_status layout_of(const struct cr_sparse *sparse, const struct ck_conv *conv, const struct ck_sparse_plan *plan, int layout,
-                           struct cr_stretched *to) {
+static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_pattern_attr *a, struct ck_sparse_plan *plan) {
+    return cr_cuda_sparse_plan(device, conv, a->kept, a->layout, false, plan);
+}
+
+cr_status cr_cuda_sparse_layout(const struct cr_sparse *sparse, const struct ck_conv *conv, const struct ck_sparse_plan *plan, int layout,
+                                struct cr_stretched *to) {
     if (layout == LAYOUT_PLAIN) return cr_sparse_slices(sparse, LANES, to);
     const struct ck_sparse_steps steps = ck_sparse_conv_steps(conv, plan);
     const struct cr_stretch      how   = {.stride = conv->stride, .chunk = plan->chunk, .c_step = steps.c_step, .r_phase = steps.r_step,
@@ -57,7 +59,7 @@ static cr_status encode(const struct cr_program *p, const struct cr_op *op, cons
     const struct cr_param *q = &p->store->param[op->attr.conv.pattern.param];
     struct cr_sparse       sparse;
     CR_TRY(cr_sparse_places(p->store->pattern, q->offset, conv->K, conv->R, conv->S, conv->C, &sparse));
-    const cr_status status = layout_of(&sparse, conv, plan, op->attr.conv.pattern.layout, to);
+    const cr_status status = cr_cuda_sparse_layout(&sparse, conv, plan, op->attr.conv.pattern.layout, to);
     cr_sparse_free(&sparse);
     return status;
 }
@@ -93,7 +95,7 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-static cr_status send(const void *host, int64_t count, uint32_t **device) {
+cr_status cr_cuda_sparse_send(const void *host, int64_t count, uint32_t **device) {
     const size_t bytes = (size_t)count * sizeof **device;
     CUDA_TRY(cudaMalloc((void **)device, CR_MAX(bytes, sizeof **device)));
     CUDA_TRY(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
@@ -104,12 +106,12 @@ static cr_status send_filter(const struct cr_stretched *f, bool gathers, bool co
     cr_status status = CR_OK;
     uint32_t *offset = NULL;
     s->entries       = f->entries;
-    if (gathers) CR_TRY_OUT(send(f->from, f->entries, &s->from));
+    if (gathers) CR_TRY_OUT(cr_cuda_sparse_send(f->from, f->entries, &s->from));
     if (!convolves) goto out;
     CR_ALLOC(offset, (size_t)CR_MAX(f->entries, 1));
     for (int64_t i = 0; i < f->entries; i++) offset[i] = f->entry[i].offset;
-    CR_TRY_OUT(send(offset, f->entries, &s->offsets));
-    CR_TRY_OUT(send(f->start, f->chunks * f->rows + 1, &s->start));
+    CR_TRY_OUT(cr_cuda_sparse_send(offset, f->entries, &s->offsets));
+    CR_TRY_OUT(cr_cuda_sparse_send(f->start, f->chunks * f->rows + 1, &s->start));
 out:
     cr_free(offset);
     return status;

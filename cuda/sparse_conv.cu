@@ -10,116 +10,12 @@
  * Limiter: reads of shared memory, 16 bytes a quad of multiply-adds: 128 bytes a cycle and multiprocessor are 32 multiply-adds,
  * a quarter of what the FP32 units could do. With 2 more cycles a weight for (value, offset), 4*quads/(4*quads + 2) of that:
  * 11 to 15 TFLOP/s of kept weights at 1.98 GHz on 132 multiprocessors, below it where memory is the limit. */
-#include "sparse_conv.cuh"
+#include "sparse_tile.cuh"
 
 #include <math.h>
 
 namespace sparse {
 namespace {
-
-struct kernel_args {
-    ck_sparse_args a;
-    ck_sparse_plan plan;
-    int64_t        patches;
-    int            slots, plane; /* of a tile's input: 4 floats each; those from one channel to the next */
-    int            table_at, points_at, ring_at; /* bytes: pixels of slots, pixels of outputs, weights on their way */
-};
-
-struct place {
-    int64_t patch;
-    int     n, p0, q0; /* picture and first output pixel */
-};
-__device__ __forceinline__ place place_of(const kernel_args &k, int64_t tile, int group, int member) {
-    place         at;
-    const int64_t a_picture = (int64_t)k.plan.patches_p * k.plan.patches_q;
-    at.patch       = (tile * k.plan.groups + group) * 4 + member;
-    at.n           = (int)(at.patch / a_picture);
-    const int rest = (int)(at.patch % a_picture);
-    at.p0          = rest / k.plan.patches_q * k.plan.TP;
-    at.q0          = rest % k.plan.patches_q * k.plan.TQ;
-    return at;
-}
-
-/* Input pixel of each staged float of a channel; -1: outside the picture, or no patch. */
-__device__ __forceinline__ void fill_table(const kernel_args &k, int64_t tile, int *table) {
-    const ck_conv &c = k.a.conv;
-    for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
-        const int   slot = i / 4, row = slot / k.plan.pitch, column = slot % k.plan.pitch;
-        const place at = place_of(k, tile, row / k.plan.IH, i % 4);
-        const int   h  = at.p0 * c.stride - c.pad + row % k.plan.IH;
-        const int   w  = at.q0 * c.stride - c.pad + column % k.plan.columns * c.stride + column / k.plan.columns;
-        const bool  in = at.patch < k.patches && h >= 0 && h < c.H && w >= 0 && w < c.W;
-        table[i]       = in ? (int)((at.n * c.H + h) * c.W + w) : -1;
-    }
-}
-
-/* Output pixel of point member*items + item; -1: none. */
-__device__ __forceinline__ void fill_points(const kernel_args &k, int64_t tile, int items, int *points) {
-    const ck_conv &c = k.a.conv;
-    const int      size = k.plan.TP * k.plan.TQ;
-    for (int i = (int)threadIdx.x; i < items * 4; i += (int)blockDim.x) {
-        const int   item = k.plan.order[i % items];
-        const place at   = place_of(k, tile, item / size, i / items);
-        const int   p = at.p0 + item % size / k.plan.TQ, q = at.q0 + item % k.plan.TQ;
-        const bool  out = item != 0xffff && at.patch < k.patches && p < c.P && q < c.Q;
-        points[i]       = out ? (int)((at.n * c.P + p) * c.Q + q) : -1;
-    }
-}
-
-/* 4 channels from `from` on; zeros when not `in`. */
-template <typename T> __device__ __forceinline__ float4 four_at(const T *from, bool in) {
-    if constexpr (sizeof(T) == 4) return in ? *reinterpret_cast<const float4 *>(from) : make_float4(0, 0, 0, 0);
-    else {
-        const uint2  v   = in ? *reinterpret_cast<const uint2 *>(from) : make_uint2(0, 0);
-        const float2 low = ck_unpack_word<T>(v.x), high = ck_unpack_word<T>(v.y);
-        return make_float4(low.x, low.y, high.x, high.y);
-    }
-}
-
-/* Channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels of a slot, whole lines,
- * and lane (group of 4 channels, pixel) writes its channels turned by half its group: 8 groups then meet 8 different banks, as planes
- * are an odd number of slots long. TOGETHER: loads under way. */
-template <int TOGETHER, typename T>
-__device__ __forceinline__ void stage_lines(const kernel_args &k, const int *table, float *xs, int c0, int count) {
-    const int lane = (int)threadIdx.x % CK_WARP, pixel_of = lane % 4, turn = lane / 8, plane = k.plane * 4, warps = k.plan.warps;
-    for (int c = lane / 4 * 4; c < count; c += CK_WARP)
-        for (int slot = (int)threadIdx.x / CK_WARP; slot < k.slots; slot += TOGETHER * warps) {
-            float4 v[TOGETHER];
-#pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                const int at    = slot + i * warps;
-                const int pixel = at < k.slots ? table[at * 4 + pixel_of] : -1;
-                v[i]            = four_at((const T *)k.a.x + (int64_t)pixel * k.a.conv.C + c0 + c, pixel >= 0);
-            }
-#pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                const int at = slot + i * warps;
-                if (at >= k.slots) break;
-                float *to = xs + (int64_t)c * plane + at * 4 + pixel_of;
-                if (turn & 1) v[i] = make_float4(v[i].y, v[i].z, v[i].w, v[i].x);
-                if (turn & 2) v[i] = make_float4(v[i].z, v[i].w, v[i].x, v[i].y);
-                to[turn * plane]           = v[i].x;
-                to[((turn + 1) & 3) * plane] = v[i].y;
-                to[((turn + 2) & 3) * plane] = v[i].z;
-                to[((turn + 3) & 3) * plane] = v[i].w;
-            }
-        }
-}
-
-/* The same one by one, for channels that do not come in fours. */
-template <typename T> __device__ __forceinline__ void stage_singly(const kernel_args &k, const int *table, float *xs, int c0, int count) {
-    for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
-        const int pixel = table[i];
-        const T  *from  = (const T *)k.a.x + (int64_t)pixel * k.a.conv.C + c0;
-        for (int c = 0; c < count; c++) xs[(int64_t)c * k.plane * 4 + i] = pixel >= 0 ? ck_float(from[c]) : 0.0f;
-    }
-}
-
-template <int TOGETHER, typename T>
-__device__ __forceinline__ void stage(const kernel_args &k, const int *table, float *xs, int c0, int count) {
-    if (k.a.conv.C % 4 == 0) stage_lines<TOGETHER, T>(k, table, xs, c0, count);
-    else stage_singly<T>(k, table, xs, c0, count);
-}
 
 /* All kept weights of this warp's rows in one chunk. Lane i holds entry i of the next 32 while the warp works on the last 32, which
  * lie in the warp's ring. Of `split` warps that share one row this is number `part`. */
@@ -264,7 +160,7 @@ int resident(int warps) { return MOST_WARPS / warps; }
 
 /* Where the tables lie, from the end of the staged input (or of the outputs, which take its place) on. */
 size_t tables_bytes(const ck_sparse_plan &plan, int slots) {
-    return (size_t)slots * 16 + (size_t)plan.quads * CK_WARP * 16 + (size_t)plan.warps * CK_WARP * sizeof(uint2);
+    return (size_t)slots * 16 + (size_t)plan.quads * CK_WARP * 16 + (size_t)(plan.warps * plan.warp_bytes);
 }
 size_t outputs_bytes(const ck_sparse_plan &plan) {
     return (size_t)(plan.quads * CK_WARP * 16) * (size_t)(plan.channels + 4) * (size_t)plan.split;
@@ -338,7 +234,7 @@ void set_order(const ck_conv &conv, ck_sparse_plan *p) {
 
 /* Least cycles over all patches; keeps `plan` and `least` where they are less. */
 void choose_patch(const ck_conv &conv, const cut &c, int warps, int split, double kept_a_row, int multiprocessors, int64_t shared,
-                  double *least, ck_sparse_plan *plan) {
+                  int warp_bytes, double *least, ck_sparse_plan *plan) {
     const bool point = conv.R == 1 && conv.S == 1; /* no taps to share: any pixels make a patch */
     for (int64_t np = point ? conv.P : 1; np <= conv.P; np++) {
         const int64_t TP = ceil_div(conv.P, np);
@@ -346,6 +242,7 @@ void choose_patch(const ck_conv &conv, const cut &c, int warps, int split, doubl
         for (int64_t nq = point ? conv.Q : 1; nq <= conv.Q; nq++) {
             ck_sparse_plan p  = {};
             const int64_t  TQ = ceil_div(conv.Q, nq);
+            p.warp_bytes      = warp_bytes;
             if (TP * TQ > CK_SPARSE_ITEMS || (nq > 1 && !point && ceil_div(conv.Q, nq - 1) == TQ)) continue;
             if (!lay_out(conv, c, warps, split, (int)TP, (int)TQ, shared, &p)) continue;
             const double cost = cycles(conv, p, kept_a_row, multiprocessors);
@@ -376,24 +273,42 @@ template <typename T> cudaError_t launch_cut(const kernel_args &k, cudaStream_t 
 }
 
 } // namespace
+
+kernel_args tile_args(const ck_sparse_args &args, const ck_sparse_plan &plan) {
+    kernel_args k = {};
+    k.a         = args;
+    k.plan      = plan;
+    k.patches   = args.conv.N * plan.patches_p * plan.patches_q;
+    k.slots     = slots_of(plan);
+    k.plane     = plane_of(plan);
+    k.table_at  = (int)(plan.shared_bytes - tables_bytes(plan, k.slots));
+    k.points_at = k.table_at + k.slots * 16;
+    k.ring_at   = k.points_at + plan.quads * CK_WARP * 16;
+    return k;
+}
+
+bool plan_tiles(const ck_conv &conv, int64_t kept, int way, int multiprocessors, int shared_bytes, int warp_bytes, ck_sparse_plan *plan) {
+    const int64_t most = (int64_t)1 << 31;
+    if (way < 0 || way > WAYS || conv.N * conv.H * conv.W >= most || conv.N * conv.P * conv.Q >= most) return false;
+    double least = -1;
+    for (int i = 0; i < WAYS; i++)
+        for (int warps = CUTS[i].least_warps; (!way || i == way - 1) && warps <= CUTS[i].most_warps; warps++)
+            for (int split = 1; split <= (CUTS[i].rows == 1 ? 4 : 1); split *= 2)
+                if (warps % split == 0 && warps / split * CUTS[i].rows % 4 == 0)
+                    choose_patch(conv, CUTS[i], warps, split, (double)kept / (double)conv.K, multiprocessors, shared_bytes, warp_bytes, &least,
+                                 plan);
+    if (least < 0) return false;
+    set_order(conv, plan);
+    return true;
+}
+
 } // namespace sparse
 
 int ck_sparse_conv_ways(void) { return sparse::WAYS; }
 
 bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
                          struct ck_sparse_plan *plan) {
-    using namespace sparse;
-    const int64_t most = (int64_t)1 << 31;
-    if (way < 0 || way > WAYS || conv->N * conv->H * conv->W >= most || conv->N * conv->P * conv->Q >= most) return false;
-    double least = -1;
-    for (int i = 0; i < WAYS; i++)
-        for (int warps = CUTS[i].least_warps; (!way || i == way - 1) && warps <= CUTS[i].most_warps; warps++)
-            for (int split = 1; split <= (CUTS[i].rows == 1 ? 4 : 1); split *= 2)
-                if (warps % split == 0 && warps / split * CUTS[i].rows % 4 == 0)
-                    choose_patch(*conv, CUTS[i], warps, split, (double)kept / (double)conv->K, multiprocessors, shared_bytes, &least, plan);
-    if (least < 0) return false;
-    set_order(*conv, plan);
-    return true;
+    return sparse::plan_tiles(*conv, kept, way, multiprocessors, shared_bytes, CK_WARP * (int)sizeof(uint2), plan);
 }
 
 struct ck_sparse_steps ck_sparse_conv_steps(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
@@ -407,15 +322,7 @@ struct ck_sparse_steps ck_sparse_conv_steps(const struct ck_conv *conv, const st
 }
 
 cudaError_t ck_sparse_conv(const struct ck_sparse_args *args, const struct ck_sparse_plan *plan, cudaStream_t stream) {
-    sparse::kernel_args k = {};
-    k.a       = *args;
-    k.plan    = *plan;
-    k.patches = args->conv.N * plan->patches_p * plan->patches_q;
-    k.slots   = sparse::slots_of(*plan);
-    k.plane   = sparse::plane_of(*plan);
-    k.table_at  = (int)(plan->shared_bytes - sparse::tables_bytes(*plan, k.slots));
-    k.points_at = k.table_at + k.slots * 16;
-    k.ring_at   = k.points_at + plan->quads * CK_WARP * 16;
+    const sparse::kernel_args k = sparse::tile_args(*args, *plan);
     switch (args->conv.type) {
     case CK_F32: return sparse::launch_cut<float>(k, stream);
     case CK_F16: return sparse::launch_cut<__half>(k, stream);

@@ -7,6 +7,12 @@
 
 namespace sparse {
 
+/* Where output (n, p, q) stands among the pixels of y. */
+__device__ __forceinline__ int64_t output_pixel(const ck_sparse_args &a, int64_t n, int64_t p, int64_t q) {
+    const ck_spread &s = a.spread;
+    return s.step ? (n * s.H + p * s.step + s.h) * s.W + q * s.step + s.w : (n * a.conv.P + p) * a.conv.Q + q;
+}
+
 /* One sum to y[at], channel `channel`. */
 template <typename T> __device__ __forceinline__ void write_one(const ck_sparse_args &a, int64_t at, int64_t channel, float v) {
     if (a.bias) v += a.bias[channel];

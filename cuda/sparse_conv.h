@@ -15,6 +15,11 @@
 extern "C" {
 #endif
 
+/* Outputs that stand apart: (p, q) of a picture goes to pixel (p*step + h, q*step + w) of one of H x W. step 0: side by side. */
+struct ck_spread {
+    int     step, h, w;
+    int64_t H, W;
+};
 struct ck_sparse_args {
     struct ck_conv                conv;
     const void                   *x;
@@ -25,6 +30,7 @@ struct ck_sparse_args {
     const void                   *add;    /* like y, or NULL; y may be add */
     bool                          relu;
     void                         *y;
+    struct ck_spread              spread;
 };
 
 /* values[i] = w[from[i]], or 0 where from[i] is UINT32_MAX. Bytes: 8 an entry and the lines of w that it touches; limiter: memory. */
@@ -46,6 +52,7 @@ struct ck_sparse_plan {
     int      patches_p, patches_q;
     int      IH, columns, pitch; /* staged rows of a patch; columns of one phase of the stride; 16-byte slots a row */
     int      chunk;              /* input channels */
+    int      warp_bytes;         /* shared memory of a warp's own */
     size_t   shared_bytes;
     uint16_t order[CK_SPARSE_ITEMS]; /* item of a tile (group, row, column) that lane and quad take; 0xffff: none */
 };
@@ -64,6 +71,24 @@ bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int 
                          struct ck_sparse_plan *plan);
 struct ck_sparse_steps ck_sparse_conv_steps(const struct ck_conv *conv, const struct ck_sparse_plan *plan);
 cudaError_t ck_sparse_conv(const struct ck_sparse_args *args, const struct ck_sparse_plan *plan, cudaStream_t stream);
+
+/* ---- sparse_wgrad.cu: the gradient of the kept weights ------------------------------------------------------------------ */
+
+/* dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n, p*stride-pad+r, q*stride-pad+s, c] where the weight is kept; elsewhere 0 (+= 0). */
+struct ck_sparse_wgrad {
+    struct ck_conv  conv; /* f32 */
+    const float    *x, *dy;
+    const uint32_t *offsets, *start; /* as ck_sparse_conv reads them, for a plan of ck_sparse_wgrad_plan */
+    const uint32_t *from;            /* the element of dw that each entry is; UINT32_MAX: none */
+    int64_t         entries;
+    float          *dw;
+    bool            accumulate;
+};
+/* As ck_sparse_conv_plan; steps and layout of the filter are the same. */
+bool        ck_sparse_wgrad_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
+                                 struct ck_sparse_plan *plan);
+size_t      ck_sparse_wgrad_workspace(const struct ck_sparse_plan *plan, int64_t entries);
+cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_sparse_plan *plan, void *workspace, cudaStream_t stream);
 
 /* ---- sparse_conv_plain.cu: input where it lies -------------------------------------------------------------------------- */
 

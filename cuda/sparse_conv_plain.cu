@@ -62,13 +62,18 @@ template <typename T, bool POINT> __global__ void __launch_bounds__(WARPS *CK_WA
     if (channel >= c.K) return;
 #pragma unroll
     for (int i = 0; i < PIXELS; i++)
-        if (first + i < k.pixels) write_one<T>(k.a, (first + i) * c.K + channel, channel, sum[i]);
+        if (first + i < k.pixels) {
+            const int64_t pixel = first + i;
+            const int64_t at    = k.a.spread.step ? output_pixel(k.a, pixel / (c.P * c.Q), pixel / c.Q % c.P, pixel % c.Q) : pixel;
+            write_one<T>(k.a, at * c.K + channel, channel, sum[i]);
+        }
 }
 
 template <typename T> cudaError_t launch_plain(const plain_args &k, cudaStream_t stream) {
     const ck_conv &c    = k.a.conv;
     const int64_t  jobs = (k.pixels + PIXELS - 1) / PIXELS * k.slices, blocks = (jobs + WARPS - 1) / WARPS;
-    if (c.R == 1 && c.S == 1 && c.pad == 0) plain_kernel<T, true><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
+    const bool inside = (c.P - 1) * c.stride < c.H && (c.Q - 1) * c.stride < c.W;
+    if (c.R == 1 && c.S == 1 && c.pad == 0 && inside) plain_kernel<T, true><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
     else plain_kernel<T, false><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
     return cudaGetLastError();
 }

@@ -17,8 +17,9 @@
 #   CRESNET_PEER      PyTorch program to measure beside (.gpu/torch_resnet.py): PEER train 50 256 224 fp16-compile,bf16-compile
 #   CRESNET_DDP       PyTorch program for several GPUs (.gpu/torch_ddp.py); GPUS: how many ("1 2 4 8", as far as they are there)
 #   PEER_DEPTHS       depths: those for which it runs too ("18 101 152": about four minutes)
-#   SWAP_NETS         swap: ResNet-50 (batch 256), others (batch 128) ("ResNet-50 ResNet-101")
-#   SWAP_SHARES       swap: points of the curve, shares of the memory without a limit
+#   SWAP_NETS         swap: networks ("ResNet-50 Wide-ResNet-50-2", batch 256; others, e.g. ResNet-101, batch 128)
+#   SWAP_SHARES       swap: points of the curve, shares of the memory without a limit; SWAP_PROBES: steps of a search besides (0)
+#   SWAP_STRATEGIES   swap: ways of choosing that are set beside each other ("best doa aoa wdoa swdoa first") at the share SWAP_AT
 #   CRESNET_RUN       cifar: cifar-run.tar.gz of an earlier call, to go on with (.gpu/cifar-run.tar.gz)
 #   CUDA_ARCHS        what the GPU code is built for (90-real: one chip builds faster than all)
 #   DEVICE=cpu        tries the scripts themselves where there is no GPU: small sizes, proves nothing

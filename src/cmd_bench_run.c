@@ -2,6 +2,7 @@
  * random pictures. Reading and augmenting pictures is not part of it; copying a batch to the device is. */
 #include "cmd.h"
 #include "session.h"
+#include "state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,16 +36,29 @@ static int64_t images_of(const struct bench *b) {
     return cr_comm_size(b->comm) * (b->infer ? b->session.eval_batch : b->session.batch * b->config.train.accumulate);
 }
 
+static void say_sparse(const struct bench *b, const struct cr_program *p) {
+    struct cr_text text = {0};
+    if (!b->session.pattern) return;
+    cr_session_sparse_text(p, &text);
+    if (!text.failed && text.data) cr_log(CR_LOG_INFO, "on sparse kernels: %s", text.data);
+    cr_text_free(&text);
+}
+
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = &b->config;
     int                     classes;
+    bool                    pruned = false;
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_cmd_classes(c, &classes));
-    const struct cr_session_options options = {.train = !b->infer, .eval = b->infer, .execute = true, .draw_masks = b->infer,
+    if (!b->infer && *c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
+    const struct cr_session_options options = {.train = !b->infer, .eval = b->infer, .execute = true, .draw_masks = true, .masks = pruned,
+                                               .masks_from = pruned ? c->model.weights : NULL,
                                                .classes = classes, .comm = b->comm};
     CR_TRY(cr_session_open(c, &options, &b->session));
     CR_TRY(cr_session_init(&b->session));
     const struct cr_program *p = b->infer ? &b->session.eval : &b->session.train[0];
+    if (!b->infer) CR_TRY(cr_session_prune(&b->session));
+    say_sparse(b, p);
     CR_TRY(cr_cmd_random_batch(p, b->session.model.classes, (uint64_t)(c->train.seed + cr_comm_rank(b->comm)), &b->batch));
     b->step = cr_cmd_step_block(c);
     cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld %s after %d to warm up", b->session.device->caps.text,

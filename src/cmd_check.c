@@ -1,6 +1,7 @@
 /* cmd_check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in double. */
 #include "cmd.h"
 #include "session.h"
+#include "state.h"
 #include "verify.h"
 
 #include <stdio.h>
@@ -76,7 +77,9 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     }
     struct cr_session_options options = {
         .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
-    cr_status status = cr_cmd_classes(&config, &options.classes);
+    cr_status status = *config.model.weights ? cr_state_is_pruned(config.model.weights, &options.masks) : CR_OK;
+    if (options.masks) options.masks_from = config.model.weights; /* what a run that begins with them would take */
+    if (status == CR_OK) status = cr_cmd_classes(&config, &options.classes);
     if (status == CR_OK) status = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
     if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))

@@ -22,7 +22,13 @@ static const char *const which_words[] = {"(step)", "step", "micro_first", "micr
 static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
                                                    CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
-static cr_status open_model(struct plan *p, const struct cr_args *args) {
+/* Of a pruned network; one that is pruned while it trains has no pattern that training may rely on. */
+static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
+    const bool eval = kind == CR_PROGRAM_EVAL;
+    return cr_session_pattern(&p->session, eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL, eval);
+}
+
+static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_program_kind kind) {
     const struct cr_config         *c       = &p->config;
     struct cr_session              *s       = &p->session;
     const struct cr_session_options options = {.costs_from = p->source.folder, .costs_anew = true};
@@ -39,7 +45,7 @@ static cr_status open_model(struct plan *p, const struct cr_args *args) {
     else CR_TRY(cr_session_device(c, false, &s->device, &real));
     CR_TRY(cr_model_open(c, classes, train.size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
-    CR_TRY(cr_session_pattern(s, true));
+    CR_TRY(find_pattern(p, kind));
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 1, &ranks));
     s->model.ranks = (int)ranks;
     if (!p->elsewhere) CR_TRY(cr_session_costs(s, &options));
@@ -76,9 +82,10 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct
     cr_text_add(out, "program %s, batch %lld, on %s; costs are %s\n", p->program.name, (long long)p->batch,
                 p->session.device->caps.text, p->session.costs ? "measured" : "those of the roofline");
     CR_TRY(cr_fuse_report(&p->program, &target, out));
-    if (p->session.pattern && p->config.train.sparse && kind == CR_PROGRAM_EVAL) {
+    if (p->session.pattern && p->config.train.sparse) {
         cr_text_add(out, "\nconvolutions that are pruned:\n");
-        CR_TRY(cr_pass_sparsify(&p->program, &target, out));
+        if (kind != CR_PROGRAM_EVAL) CR_TRY(cr_pass_fuse(&p->program, &target)); /* as gradients are when they are asked about */
+        CR_TRY(cr_pass_sparsify(&p->program, &target, cr_session_may_mask_gradients(&p->config), out));
     }
     if (p->session.costs) cr_costs_rest(p->session.costs);
     return CR_OK;
@@ -148,7 +155,7 @@ static cr_status print_json(struct plan *p, struct cr_text *out) {
 static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
-    CR_TRY(open_model(p, args));
+    CR_TRY(open_model(p, args, kind));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
     if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
     CR_TRY(compile(p, kind, after));

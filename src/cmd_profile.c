@@ -27,7 +27,7 @@ cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     struct cr_session        session = {0};
     struct cr_profile        profile = {0};
     struct cr_text           text    = {0};
-    struct cr_session_options options = {.train = true, .execute = true};
+    struct cr_session_options options = {.train = true, .execute = true, .draw_masks = true};
     int                      order;
     int64_t                  passes;
     cr_status                status;

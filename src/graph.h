@@ -66,7 +66,8 @@ struct cr_bn_attr {
     int     ranks;      /* bn_grad_finalize: dstats are sums over so many ranks, dgamma and dbeta get their share, so that the sum of the
                            gradients over ranks is whole again; 0: as 1 */
 };
-/* Of a convolution whose filter is mostly pruned, for rows that skip what is (backend.h): w is 0 wherever the store's pattern has no bit.
+/* Of a convolution whose filter is mostly pruned, for rows that skip what is (backend.h): w is 0 wherever the store's pattern has no bit,
+ * and a gradient of w is made 0 there (adding: stays as it was).
  * A layout is one of a device's forms of the kept weights, with the kernel that reads it; layouts are numbered from 0. */
 enum { CR_LAYOUTS_MAX = 64 };
 struct cr_pattern_attr {
@@ -82,7 +83,7 @@ struct cr_conv_attr { /* conv*, maxpool*, pad_shortcut*: windows are R x S, squa
     bool accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad add to dw */
     bool relu;       /* conv: ReLU at the end (inference) */
     struct cr_bn_attr bn; /* conv, conv_grad with gamma: of the BN whose sums they finish */
-    struct cr_pattern_attr pattern; /* conv, sparse_filter */
+    struct cr_pattern_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
 struct cr_loss_attr {
     float smoothing;
@@ -232,7 +233,7 @@ size_t  cr_store_plane_offset(const struct cr_store *store, enum cr_plane plane)
 size_t  cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane);
 size_t  cr_store_bytes(const struct cr_store *store); /* the whole region */
 bool    cr_store_is_running(enum cr_param_role role);
-/* The parameter whose slice of the value or half plane begins at this offset of the region; CR_NONE: none. */
+/* The parameter whose slice of the value, grad or half plane begins at this offset of the region; CR_NONE: none. */
 int     cr_store_param_at(const struct cr_store *store, size_t offset);
 int64_t cr_store_trainable(const struct cr_store *store); /* parameters as people count them: no running statistics */
 /* Initial value of one element given by its index in the file's order (OIHW): He-normal and so on. */
@@ -290,7 +291,7 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
 /* Are all slots that the op uses among these (bit s: slot s)? A row that does not know a slot must refuse an op that uses it. */
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
-/* Is it a convolution for rows that skip pruned weights? */
+/* Is it a convolution, or a gradient of one, for rows that skip pruned weights? */
 bool cr_op_has_pattern(const struct cr_op *op);
 
 void cr_program_lifetimes(struct cr_program *program); /* sets first and last of every tensor */

@@ -22,7 +22,9 @@ static struct preset preset_of(enum cr_arch arch) {
     switch (arch) {
     case CR_ARCH_RESNET18: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}};
     case CR_ARCH_RESNET34: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
+    case CR_ARCH_WIDE_RESNET50_2:
     case CR_ARCH_RESNET50: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
+    case CR_ARCH_WIDE_RESNET101_2:
     case CR_ARCH_RESNET101: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}};
     case CR_ARCH_RESNET152: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 8, 36, 3}};
     default: return (struct preset){CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {n, n, n, 0}};
@@ -55,6 +57,23 @@ static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
         m->depth[s] = preset.depth[s];
         m->width[s] = first << s;
     }
+}
+
+enum { BASE_WIDTH = 64 }; /* of torchvision's width_per_group */
+
+/* As torchvision counts it: the whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis 2016. */
+static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
+    const bool    wide  = c->model.arch == CR_ARCH_WIDE_RESNET50_2 || c->model.arch == CR_ARCH_WIDE_RESNET101_2;
+    const int64_t asked = c->model.width_per_group, group = asked ? asked : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
+    if (asked && m->block != CR_BLOCK_BOTTLENECK)
+        return cr_config_fail(c, "model.width_per_group", "is for bottleneck blocks, this network has basic ones: leave it at 0");
+    for (int s = 0; s < m->stages; s++) {
+        m->inner[s] = m->width[s] * group / BASE_WIDTH;
+        if (m->inner[s] < 1)
+            return cr_config_fail(c, "model.width_per_group", "%lld leaves no channel in stage %d, whose width is %lld: at least %lld",
+                                  (long long)group, s + 1, (long long)m->width[s], (long long)((BASE_WIDTH + m->width[s] - 1) / m->width[s]));
+    }
+    return CR_OK;
 }
 
 static cr_status resolve_shortcut(const struct cr_config *c, struct cr_model *m) {
@@ -131,7 +150,7 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         snprintf(path, sizeof path, "layer%d", s + 1);
         net->frozen = part_frozen(m, s + 1);
         struct cr_stage stage = {.path = path, .block = m->block, .shortcut = m->shortcut, .width = m->width[s],
-                                 .depth = m->depth[s], .stride = s == 0 ? 1 : 2, .excite = net->config->model.excitation};
+                                 .inner = m->inner[s], .depth = m->depth[s], .stride = s == 0 ? 1 : 2, .excite = net->config->model.excitation};
         x = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
@@ -179,6 +198,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     cr_status       status = CR_OK;
     if (c->model.arch == CR_ARCH_CUSTOM) CR_TRY(resolve_custom(c, &m));
     else resolve_preset(c, &m);
+    CR_TRY(resolve_inner(c, &m));
     CR_TRY(resolve_shortcut(c, &m));
     if (m.stem == CR_STEM_DEEP && m.width[0] < 2) return cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
     CR_TRY(resolve_freeze(c, &m));

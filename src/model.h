@@ -18,6 +18,7 @@ struct cr_model {
     int              stages;
     int              depth[CR_STAGES_MAX];
     int64_t          width[CR_STAGES_MAX];
+    int64_t          inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 */
     int              classes;
     int64_t          image_size;  /* training */
     int64_t          eval_size;   /* evaluation crop */

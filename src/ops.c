@@ -308,10 +308,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
     *bytes = op->kind == CR_OP_sync ? 0 : sum; /* it looks at no byte */
     switch (op->kind) {
-    case CR_OP_conv:
-        *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]);
-        if (cr_op_has_pattern(op)) *flops *= (double)op->attr.conv.pattern.kept / elems_of(p, op->in[CR_IN_conv_w]);
-        break;
+    case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
     case CR_OP_conv_grad:
@@ -328,4 +325,5 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     default: /* pointwise: about two operations an element of the first operand */
         *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
     }
+    if (cr_op_has_pattern(op)) *flops *= (double)op->attr.conv.pattern.kept / (double)p->store->param[op->attr.conv.pattern.param].elems;
 }

@@ -54,6 +54,7 @@ struct cr_fit_report {
 struct cr_compile_options {
     bool        fuse, reuse;
     bool        sparse;     /* with fuse: cr_pass_sparsify */
+    bool        sparse_filter_grads; /* ... for those too */
     size_t      pool_limit; /* bytes that the pool shall not pass; 0: none. Who asks looks whether it does */
     bool        recompute;  /* ways to keep it: tensors are computed twice ... */
     enum cr_swap_use swap;  /* ... or wait in the host's memory: with AUTO where that is faster, else in any case, by the named choice */
@@ -93,7 +94,7 @@ CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool acc
 CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
-/* In programs without gradients, where the store has a pattern. `report` (may be NULL) gets a line a convolution that has one. */
+/* Where the store has a pattern. `report` (may be NULL) gets a line a convolution, or gradient of one, that has one. */
 /* What it reckons with, of one convolution that has a pattern: seconds of the fastest dense row, and of the fastest for patterns. */
 struct cr_sparse_price {
     double       share; /* of weights that are kept */
@@ -106,7 +107,8 @@ struct cr_sparse_price {
 CR_MUST cr_status cr_sparsify_price(struct cr_program *program, const struct cr_target *target, int conv, struct cr_sparse_price *out);
 /* Is it a program that trains? */
 bool              cr_program_learns(const struct cr_program *program);
-CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_target *target, struct cr_text *report);
+/* filter_grads: filters' gradients too, which are then 0 where nothing is kept. */
+CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_target *target, bool filter_grads, struct cr_text *report);
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target);
 /* The same for one op. */
 CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_target *target, int index);

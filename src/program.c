@@ -35,7 +35,10 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
     return mask;
 }
 
-bool cr_op_has_pattern(const struct cr_op *op) { return op->kind == CR_OP_conv && op->attr.conv.pattern.kept > 0; }
+bool cr_op_has_pattern(const struct cr_op *op) {
+    const bool can = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
+    return can && op->attr.conv.pattern.kept > 0;
+}
 
 const char *cr_lane_name(enum cr_lane lane) {
     static const char *const names[CR_LANES] = {"compute", "to_host", "to_device", "comm"};

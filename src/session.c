@@ -197,7 +197,8 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     if (o->masks) s->model.store.has_mask = true;
     say_what_is_idle(s, o->train);
     s->batch      = o->batch ? o->batch : c->train.batch;
-    if (!o->train && !o->masks) CR_TRY(cr_session_pattern(s, o->draw_masks));
+    if (o->train) CR_TRY(cr_session_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from, o->draw_masks)); /* masks that training moves are none */
+    else if (!o->masks) CR_TRY(cr_session_pattern(s, c->model.weights, o->draw_masks));
     CR_TRY(cr_session_costs(s, o));
     cr_session_limit(s);
     CR_TRY(cr_session_share_limit(s));

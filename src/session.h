@@ -21,6 +21,7 @@ struct cr_session_options {
     bool    ref_only;   /* CPU: only ref rows */
     bool    masks;      /* the network is pruned: a store with masks, which [prune] may give it anyway */
     bool    draw_masks; /* for measurements: a network as [prune] says, where model.weights is none that is pruned */
+    const char *masks_from; /* with train: pruned weights, a folder or file, whose masks stay as they are; NULL: none */
     int64_t batch;      /* training batch; 0: [train] batch */
     int64_t batch_max;  /* of a batch that is found; 0: as many as fit */
     int64_t eval_batch; /* 0: [train] eval_batch, or batch */
@@ -86,9 +87,15 @@ CR_MUST cr_status cr_session_average_running(struct cr_session *session);
 
 /* What that session's programs are compiled for: the device, with costs from the table when there is one. */
 struct cr_target  cr_session_target(struct cr_session *session);
-/* session_pattern.c: where no program trains: the masks of model.weights, if it is a pruned network's, into s->pattern; else, with
- * `draw`, those that [prune] makes of first weights: for measurements. */
-CR_MUST cr_status cr_session_pattern(struct cr_session *session, bool draw);
+/* session_pattern.c: the masks of `weights` (a folder or file; NULL: none), if it is a pruned network's, into s->pattern; else, with `draw`,
+ * those that [prune] makes of first weights: for measurements. Programs then rely on them: masks must stay as they are. */
+CR_MUST cr_status cr_session_pattern(struct cr_session *session, const char *weights, bool draw);
+/* Does an update look at nothing of what the gradients of pruned weights are? Clipping and LARS take norms of all. */
+bool              cr_session_may_mask_gradients(const struct cr_config *config);
+/* For measurements: prunes first values as s->pattern, or else [prune], says. Nothing where the store has no masks. */
+CR_MUST cr_status cr_session_prune(struct cr_session *session);
+/* "40 of 53 convolutions, 40 of 52 data gradients": those on rows that skip pruned weights. */
+void              cr_session_sparse_text(const struct cr_program *program, struct cr_text *out);
 /* session_memory.c: s->limit from [memory] limit. */
 void              cr_session_limit(struct cr_session *session);
 /* Pictures and labels of one more program take their memory from the limit. */

@@ -48,7 +48,8 @@ static cr_status compile(struct cr_session *s, struct cr_target *target, enum cr
                          struct cr_fit_report *fit, struct cr_program *out) {
     const struct cr_config   *c       = s->config;
     struct cr_compile_options options = {.fuse = c->train.fuse, .sparse = c->train.sparse, .reuse = c->memory.reuse, .recompute = c->memory.recompute,
-                                         .swap = swap_of(s), .until = until, .report = fit};
+                                         .swap = swap_of(s), .until = until, .report = fit,
+                                         .sparse_filter_grads = cr_session_may_mask_gradients(c)};
     if (s->model.ranks > 1) {
         options.bucket_bytes = (size_t)(c->ranks.bucket_mib * (1 << 20));
         options.wire         = c->ranks.reduce == CR_REDUCE_FP16 ? CR_F16 : c->ranks.reduce == CR_REDUCE_BF16 ? CR_BF16 : CR_F32;

@@ -8,6 +8,7 @@ void cr_sparse_free(struct cr_sparse *sparse) {
     cr_free(sparse->row);
     cr_free(sparse->index);
     cr_free(sparse->value);
+    cr_free(sparse->element);
     memset(sparse, 0, sizeof *sparse);
 }
 
@@ -96,7 +97,9 @@ static cr_status allot_runs(struct cr_stretched *to, int64_t runs) {
 
 static float value_of(const struct cr_sparse *s, int64_t i) { return s->value ? s->value[i] : 0.0f; }
 /* Filters have fewer elements than 2^32: cr_sparse_encode and cr_sparse_places see to it. */
-static uint32_t element_of(const struct cr_sparse *s, int64_t k, int64_t i) { return (uint32_t)(k * s->R * s->S * s->C) + s->index[i]; }
+static uint32_t element_of(const struct cr_sparse *s, int64_t k, int64_t i) {
+    return s->element ? s->element[i] : (uint32_t)(k * s->R * s->S * s->C) + s->index[i];
+}
 
 static uint32_t offset_of(const struct cr_sparse *s, const struct cr_stretch *how, uint32_t index) {
     const int64_t c = index % s->C, tap = index / s->C, r = tap / s->S, column = tap % s->S;

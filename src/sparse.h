@@ -17,6 +17,7 @@ struct cr_sparse {
     int64_t  *row;   /* [K + 1]: where the entries of row k begin */
     uint32_t *index; /* (r*S + s)*C + c */
     float    *value; /* NULL: places only */
+    uint32_t *element; /* of the filter that it was turned from, what each entry is; NULL: entries are of this filter */
 };
 
 /* mask NULL: what is not 0 is kept. K*R*S*C must be below 2^32. */
@@ -27,6 +28,20 @@ CR_MUST cr_status cr_sparse_places(const uint8_t *bits, int64_t first, int64_t K
 void              cr_sparse_decode(const struct cr_sparse *sparse, float *filter); /* K,R,S,C */
 void              cr_sparse_free(struct cr_sparse *sparse);
 static inline int64_t cr_sparse_kept(const struct cr_sparse *sparse) { return sparse->row[sparse->K]; }
+
+/* ---- turned (sparse_turn.c): the gradient of a convolution's input is a convolution of its output's ----
+ *
+ *   dx[stride*i + first_h][stride*j + first_w] = dy * turned, for i and j from 0 on, with stride 1 and `pad`
+ *
+ * so the pixels of dx fall into stride*stride phases, each with a filter of its own: C rows of R,S,K. */
+struct cr_turn {
+    int64_t stride, tap_r, tap_s; /* taps tap_r + stride*i, tap_s + stride*j of the filter belong to the phase */
+    int64_t first_r, first_s;     /* rows and columns of zeros in front, so that both paddings are one */
+    int64_t R, S, pad;            /* of the turned filter; R or S 0: no tap, and dx is 0 there */
+};
+struct cr_turn    cr_sparse_turn_of(int64_t R, int64_t S, int64_t stride, int64_t pad, int64_t first_h, int64_t first_w);
+/* Places only, with `element`. turn->R and S are not 0. */
+CR_MUST cr_status cr_sparse_turned(const struct cr_sparse *sparse, const struct cr_turn *turn, struct cr_sparse *turned);
 
 /* ---- rows with stretched offsets: where a weight's input lies in a padded picture ---- */
 

@@ -98,7 +98,7 @@ size_t cr_store_bytes(const struct cr_store *store) { return cr_store_plane_offs
 
 int cr_store_param_at(const struct cr_store *s, size_t offset) {
     for (int plane = 0; plane < CR_PLANES; plane++) {
-        if (plane != CR_PLANE_VALUE && (plane != CR_PLANE_HALF || s->half == CR_F32)) continue;
+        if (plane != CR_PLANE_VALUE && plane != CR_PLANE_GRAD && (plane != CR_PLANE_HALF || s->half == CR_F32)) continue;
         const size_t begin = cr_store_plane_offset(s, plane), size = cr_dtype_bytes(cr_store_plane_dtype(s, plane));
         for (int i = 0; i < s->params; i++)
             if (!cr_store_is_running(s->param[i].role) && begin + (size_t)s->param[i].offset * size == offset) return i;

@@ -209,9 +209,12 @@ static cr_status start_values(struct cr_run *run, bool force) {
     return cr_session_same_values(&run->session);
 }
 
-/* Does the run begin with pruned weights, whose masks stay? */
+/* What the run begins with. */
+static const char *first_weights(const struct cr_run *run) { return run->from ? run->from : run->config.model.weights; }
+
+/* Are those pruned, with masks that stay? */
 static cr_status starts_pruned(const struct cr_run *run, bool *pruned) {
-    const char *weights = run->from ? run->from : run->config.model.weights;
+    const char *weights = first_weights(run);
     *pruned             = false;
     return *weights ? cr_state_is_pruned(weights, pruned) : CR_OK;
 }
@@ -220,6 +223,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
     bool pruned;
     CR_TRY(starts_pruned(run, &pruned));
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true, .masks = pruned,
+                                               .masks_from = pruned ? first_weights(run) : NULL,
                                                .batch_max = cr_dataset_count(run->train) / (run->config.train.accumulate * cr_comm_size(run->comm)),
                                                .classes = cr_dataset_classes(run->train), .costs_from = run->from,
                                                .costs_ordered = run->ordered, .costs_anew = force, .comm = run->comm};

@@ -398,6 +398,7 @@ cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct ch
     const struct cr_op *op = unit->op;
     struct drawing      d  = {.unit = unit, .draw = *draw, .limit = huge_limit(unit),
                               .rng = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, (uint32_t)draw->family)};
+    const int           filter = op->kind == CR_OP_conv_dgrad ? (int)CR_IN_conv_dgrad_w : op->kind == CR_OP_conv ? (int)CR_IN_conv_w : CR_NONE;
     cr_status           status = CR_OK;
     *inputs = (struct checkops_inputs){0};
     for (int s = 0; s < CR_OP_IN_MAX; s++) {
@@ -406,7 +407,7 @@ cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct ch
         inputs->in[s]             = cr_alloc(t->bytes, 1);
         if (!inputs->in[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
         draw_slot(&d, s, t, inputs->in[s]);
-        if (cr_op_has_pattern(op) && s == CR_IN_conv_w) prune_filter(unit, t, inputs->in[s]);
+        if (cr_op_has_pattern(op) && s == filter) prune_filter(unit, t, inputs->in[s]);
     }
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (op->out[s] < 0 || !cr_verify_accumulates(op, s)) continue;

@@ -128,8 +128,8 @@ static void list_coef_copies(struct checkops_list *out) {
 }
 
 /* Filters with a pattern: each layout that a device may have, in one type after the other. Rows refuse those that are none of theirs. */
-enum { LAYOUTS = 16 };
 static void list_patterns(struct checkops_list *out) {
+    enum { LAYOUTS = 16 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
@@ -145,16 +145,17 @@ static void list_patterns(struct checkops_list *out) {
         }
 }
 
-/* 2:4: the layouts that only such filters have, all behind those above, in the types that have kernels for it; and two early ones, which
- * take any pattern. Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
+/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and two of those that take any pattern.
+ * Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
 static void list_two_of_four(struct checkops_list *out) {
+    enum { FOURS = 48 };
     static const struct shape  layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true}, {3, 28, 28, 64, 128, 3, 2, 1, true},
                                            {9, 14, 14, 64, 72, 3, 2, 1, true},   {2, 11, 29, 80, 64, 3, 1, 1, true}, {2, 10, 6, 24, 8, 5, 3, 2, true}};
     static const unsigned      ends[]   = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
     static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
     if (out->extent == CHECKOPS_WIDE) return;
     for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
-        for (int layout = 0; layout < CR_LAYOUTS_MAX; layout += layout == 1 ? LAYOUTS - 1 : 1) {
+        for (int layout = 0; layout < CR_LAYOUTS_MAX; layout += layout == 1 ? FOURS - 1 : 1) {
             const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
             struct checkops_case c     = case_of(shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)layout) % CR_COUNT(ends)]);
             c.layout                   = layout;
@@ -167,10 +168,38 @@ static void list_two_of_four(struct checkops_list *out) {
         }
 }
 
+/* Strides, paddings and sides that no network here has. */
+static const struct shape odd[] = {
+    {1, 1, 1, 1, 1, 1, 1, 0, false},   {2, 9, 8, 7, 5, 3, 3, 1, false},   {1, 8, 9, 16, 12, 5, 2, 2, false}, {1, 6, 7, 8, 8, 3, 1, 0, false},
+    {1, 5, 5, 8, 6, 1, 1, 1, false},   {3, 7, 5, 4, 6, 2, 2, 1, false},   {3, 9, 9, 3, 16, 7, 2, 3, false},  {1, 5, 5, 8, 8, 3, 3, 0, false},
+    {1, 4, 4, 12, 9, 1, 3, 0, false},  {2, 8, 8, 8, 8, 3, 4, 1, false},   {33, 2, 3, 5, 34, 3, 1, 1, false}, {1, 1, 40, 24, 8, 3, 1, 1, false},
+    {1, 6, 6, 8, 8, 2, 1, 2, false},   {5, 7, 7, 100, 40, 1, 1, 0, false}, {1, 9, 7, 33, 70, 3, 2, 0, false},
+};
+
+/* Gradients of such convolutions, which are in f32 alone; of a device with many layouts each shape gets every `every`th. */
+static void list_pattern_grads(struct checkops_list *out, struct table of, int every) {
+    static const unsigned dgrads[] = {0, CHECKOPS_BN, CHECKOPS_ADD, CHECKOPS_BN | CHECKOPS_ADD}, wgrads[] = {0, CHECKOPS_ACCUMULATE};
+    const int             layouts  = out->extent == CHECKOPS_WIDE ? 1 : 16;
+    for (size_t i = 0; i < of.shapes; i++)
+        for (int layout = 0; layout < layouts; layout++) {
+            const size_t turn = i + (size_t)layout / 2;
+            if (layouts > 1 && ((int)i + layout) % every) continue;
+            struct checkops_case c    = case_of(&of.shape[i], CR_OP_conv_dgrad, CHECKOPS_PATTERN | dgrads[turn % CR_COUNT(dgrads)]);
+            c.layout                  = layout;
+            if (c.C % 8) c.flags &= ~(unsigned)CHECKOPS_BN;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_conv_wgrad;
+            c.flags = CHECKOPS_PATTERN | wgrads[turn % CR_COUNT(wgrads)];
+            checkops_list_add(out, &c);
+        }
+}
+
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     list_patterns(out);
     list_two_of_four(out);
+    list_pattern_grads(out, TABLE(odd), 1);
+    list_pattern_grads(out, TABLE(convs), 2);
     list_finishing(out);
     list_pointwise(out);
     list_coef_copies(out);

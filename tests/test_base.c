@@ -163,6 +163,49 @@ static void initial_weights_follow_he(void) {
     check_init(other, CR_COUNT(other), false, false);
 }
 
+/* ---- networks ---- */
+
+static int64_t parameters_of(const char *const *overrides, int count) {
+    struct cr_config config;
+    struct cr_model  model;
+    int64_t          sum = -1;
+    if (cr_config_open(&config, NULL, overrides, count) != CR_OK) return -1;
+    if (cr_model_open(&config, 1000, 224, 224, &model) == CR_OK) {
+        sum = cr_store_trainable(&model.store);
+        cr_model_close(&model);
+    }
+    cr_config_close(&config);
+    return sum;
+}
+
+/* num_params of torchvision's weights. */
+static void networks_have_the_published_sizes(void) {
+    static const struct {
+        const char *arch;
+        int64_t     parameters;
+    } known[] = {{"model.arch=resnet18", 11689512},         {"model.arch=resnet34", 21797672},          {"model.arch=resnet50", 25557032},
+                 {"model.arch=resnet101", 44549160},        {"model.arch=resnet152", 60192808},         {"model.arch=wide_resnet50_2", 68883240},
+                 {"model.arch=wide_resnet101_2", 126886696}};
+    for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
+}
+
+static void bottlenecks_have_a_width_of_their_own(void) {
+    static const char *const wide[] = {"model.arch=resnet50", "model.width_per_group=128"}, *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
+    static const char *const basic[] = {"model.arch=resnet18", "model.width_per_group=128"};
+    static const char *const odd[] = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet", "model.depths=1", "model.widths=24", "model.width_per_group=10"};
+    static const char *const none[] = {"model.arch=custom", "model.block=bottleneck", "model.depths=1", "model.widths=4", "model.width_per_group=15"};
+    CHECK_INT(parameters_of(wide, 2), 68883240);
+    CHECK_INT(parameters_of(narrow, 2), 25557032);
+    /* 24 * 10 / 64 = 3: stem 7x7x3x24 and BN, 1x1 24 to 3, 3x3 3 to 3, 1x1 3 to 96, 1x1 24 to 96, classifier of 1000 */
+    CHECK_INT(parameters_of(odd, 6), 3528 + 48 + (72 + 6) + (81 + 6) + (288 + 192) + (2304 + 192) + 97000);
+    CHECK_INT(parameters_of(basic, 2), -1);
+    CHECK_HAS(cr_error_message(), "[model] width_per_group");
+    CHECK_HAS(cr_error_message(), "bottleneck");
+    CHECK_INT(parameters_of(none, 5), -1);
+    CHECK_HAS(cr_error_message(), "at least 16");
+    cr_error_clear();
+}
+
 /* ---- memory ---- */
 
 static void allocation_counts_and_fails_on_demand(void) {
@@ -201,4 +244,5 @@ static void a_text_is_valid_json_or_failed(void) {
 
 TESTS(CASE(philox_gives_the_published_words), CASE(streams_are_apart_and_draws_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(initial_weights_follow_he),
+      CASE(networks_have_the_published_sizes), CASE(bottlenecks_have_a_width_of_their_own),
       CASE(allocation_counts_and_fails_on_demand), CASE(a_text_is_valid_json_or_failed))

@@ -208,6 +208,7 @@ static void ships_configs(void) {
                    {"resnet50-lars", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 512},
                    {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
                    {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
+                   {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};
     for (size_t i = 0; i < CR_COUNT(shipped); i++) {
         char             path[600];

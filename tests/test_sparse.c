@@ -121,6 +121,68 @@ static void slices_hold_every_row(void) {
     }
 }
 
+/* ---- turned ---- */
+
+enum { SIDE_H = 7, SIDE_W = 5 };
+
+/* dx = sum of dy * w over all outputs that saw a pixel, one output after the other. */
+static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy, float *dx) {
+    memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
+    for (int64_t i = 0; i < P * Q * s->K * s->R * s->S; i++) {
+        const int64_t q = i % s->S, r = i / s->S % s->R, k = i / s->S / s->R % s->K, pixel = i / s->S / s->R / s->K;
+        const int64_t h = pixel / Q * stride - pad + r, w = pixel % Q * stride - pad + q;
+        for (int64_t c = 0; h >= 0 && h < SIDE_H && w >= 0 && w < SIDE_W && c < s->C; c++)
+            dx[(h * SIDE_W + w) * s->C + c] += dy[pixel * s->K + k] * filter[((k * s->R + r) * s->S + q) * s->C + c];
+    }
+}
+
+/* What one phase's filter makes of dy at a pixel. */
+static float turned_at(const struct cr_sparse *f, const struct cr_turn *t, int64_t i, int64_t j, int64_t c, int64_t P, int64_t Q, const float *dy) {
+    float sum = 0;
+    for (int64_t e = f->row[c]; e < f->row[c + 1]; e++) {
+        const int64_t k = f->index[e] % f->C, q = f->index[e] / f->C % f->S, r = f->index[e] / f->C / f->S;
+        const int64_t row = i - t->pad + r, column = j - t->pad + q;
+        CHECK(r < f->R && (e == f->row[c] || f->index[e] > f->index[e - 1])); /* in order */
+        if (row >= 0 && row < P && column >= 0 && column < Q) sum += dy[(row * Q + column) * f->C + k] * filter[f->element[e]];
+    }
+    return sum;
+}
+
+static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
+    static float     dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
+    const int64_t    P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
+    struct cr_sparse sparse;
+    make(s);
+    if (SIDE_H + 2 * pad < s->R || SIDE_W + 2 * pad < s->S) return;
+    for (int64_t i = 0; i < s->K * s->R * s->S * s->C; i++) filter[i] = mask[i] ? (float)(draw() % 9) + 1 : 0.0f; /* sums are exact */
+    for (int64_t i = 0; i < P * Q * s->K; i++) dy[i] = (float)(draw() % 9);
+    REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+    scatter(s, stride, pad, P, Q, dy, want);
+    int64_t seen = 0;
+    for (int64_t h = 0; h < stride; h++)
+        for (int64_t w = 0; w < stride; w++) {
+            const struct cr_turn t = cr_sparse_turn_of(s->R, s->S, stride, pad, h, w);
+            struct cr_sparse     turned = {0};
+            CHECK(t.pad >= 0);
+            if (t.R) REQUIRE(cr_sparse_turned(&sparse, &t, &turned) == CR_OK);
+            if (t.R) seen += cr_sparse_kept(&turned);
+            for (int64_t i = 0; h + i * stride < SIDE_H; i++)
+                for (int64_t j = 0; w + j * stride < SIDE_W; j++)
+                    for (int64_t c = 0; c < s->C; c++) {
+                        const float x = t.R ? turned_at(&turned, &t, i, j, c, P, Q, dy) : 0;
+                        CHECK(x == want[((h + i * stride) * SIDE_W + w + j * stride) * s->C + c]);
+                    }
+            cr_sparse_free(&turned);
+        }
+    CHECK_INT(seen, cr_sparse_kept(&sparse)); /* each weight belongs to one phase */
+    cr_sparse_free(&sparse);
+}
+static void turned_filters_give_gradients(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (int64_t stride = 1; stride <= 4; stride++)
+            for (int64_t pad = 0; pad <= 3; pad++) turned_once(&shapes[i], stride, pad);
+}
+
 static void memory_may_end(void) {
     struct cr_sparse        sparse;
     struct cr_stretched     to;
@@ -133,6 +195,13 @@ static void memory_may_end(void) {
     }
     cr_alloc_fail_at(0);
     REQUIRE(cr_sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_OK);
+    for (int nth = 1; nth <= 4; nth++) {
+        const struct cr_turn turn = cr_sparse_turn_of(3, 3, 1, 1, 0, 0);
+        struct cr_sparse     turned;
+        cr_alloc_fail_at(nth);
+        CHECK(cr_sparse_turned(&sparse, &turn, &turned) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
     for (int nth = 1; nth <= 3; nth++) {
         cr_alloc_fail_at(nth);
         CHECK(cr_sparse_stretch(&sparse, &how, &to) == CR_ERR_MEMORY);
@@ -190,5 +259,5 @@ static void words_of_lanes(void) {
             }
 }
 
-TESTS(CASE(rows_come_back), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched), CASE(slices_hold_every_row), CASE(memory_may_end),
+TESTS(CASE(rows_come_back), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched), CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
       CASE(two_of_four_come_back), CASE(words_of_lanes))

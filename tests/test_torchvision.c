@@ -107,7 +107,11 @@ static void way_back(const char *name) {
 
 static void logits_resnet18(void) { logits_of("resnet18"); }
 static void logits_resnet50(void) { logits_of("resnet50"); }
+static void logits_wide_resnet50_2(void) { logits_of("wide_resnet50_2"); }
 static void way_back_resnet18(void) { way_back("resnet18"); }
 static void way_back_resnet50(void) { way_back("resnet50"); }
 
-TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(way_back_resnet18), CASE(way_back_resnet50))
+static void way_back_wide_resnet50_2(void) { way_back("wide_resnet50_2"); }
+
+TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(way_back_resnet18), CASE(way_back_resnet50),
+      CASE(way_back_wide_resnet50_2))

@@ -155,38 +155,69 @@ part_memory() {
     ! gpu || memory_of_large_batches "$p"
 }
 
-# Swapping alone, fp32 without TF32: a curve, then each strategy at one limit.
+# swap_config NET: sets memory_config; ResNet-50 and Wide-ResNet-50-2 in batches of 256, others of 128
+swap_config() {
+    local arch batch=128 steps=7
+    arch=$(echo "$1" | tr 'A-Z' 'a-z')
+    case $arch in
+        wide-resnet-*) arch=wide_resnet${arch#wide-resnet-} arch=${arch//-/_} batch=256 steps=5 ;;
+        *) arch=${arch//-/} ;;
+    esac
+    [ "$arch" != resnet50 ] || batch=256
+    memory_config="configs/resnet50.ini model.arch=$arch -b $batch --steps $steps"
+    gpu || memory_config="configs/cifar10-resnet20.ini -b 16 --steps 3"
+}
+
+# swap_at NET SHARE STRATEGY VALUES...: one row; sets line and r
+swap_at() {
+    local net=$1 share=$2 score=$3
+    shift 3
+    line=$(memory_step "$@" memory.swap="$score" memory.limit="$(limit_for "$share * $base_mib")")
+    r=$(rate_of "$line")
+    is_number "$r" && row INFO "$net, memory x $share, $score" "$(memory_of "$line") MiB, $r img/s, slower by $(slowdowns "$r" "$line") %" ||
+        row INFO "$net, memory x $share, $score" "cannot be kept"
+}
+
+# Keeps the least memory of the runs within 1 % of base_rate: best_mib, best_rate, best_line.
+note_best() { # RATE LINE
+    is_number "$1" && holds "$1 >= 0.99 * $base_rate" || return 0
+    [ -n "$best_mib" ] && holds "$best_mib <= $(memory_of "$2")" || best_mib=$(memory_of "$2") best_rate=$1 best_line=$2
+}
+
+# Swapping alone, fp32 without TF32: for each of SWAP_NETS points of the curve (SWAP_SHARES of its memory without a limit), each of
+# SWAP_STRATEGIES at one of them (SWAP_AT), and with SWAP_PROBES a search by halving for the least memory within 1 %.
 part_swap() {
-    local net arch share line r score worst_points mibs=${SWAP_SHARES:-0.9 0.8 0.7 0.658 0.6 0.5 0.4} p="train.precision=fp32 memory.recompute=no"
-    for net in ${SWAP_NETS:-ResNet-50 ResNet-101}; do
-        arch=$(echo "$net" | tr 'A-Z' 'a-z' | tr -d -)
-        memory_config="configs/resnet50.ini model.arch=$arch -b $([ $net = ResNet-50 ] && echo 256 || echo 128) --steps 7"
-        gpu || { memory_config="configs/cifar10-resnet20.ini -b 16 --steps 3"; mibs=0.8; }
+    local net score share line r worst_points shares at p="train.precision=fp32 memory.recompute=no"
+    for net in ${SWAP_NETS:-ResNet-50 Wide-ResNet-50-2}; do
+        swap_config "$net"
+        case $net in
+            Wide*) shares=${SWAP_SHARES:-0.65 0.6 0.5} at=${SWAP_AT:-0.55} ;;
+            *) shares=${SWAP_SHARES:-0.82 0.7 0.5} at=${SWAP_AT:-0.7} ;;
+        esac
+        gpu || shares=0.8 at=0.8
         # shellcheck disable=SC2086
         base $p || { row FAIL "$net, fp32" "no result"; continue; }
         row INFO "$net, fp32, no limit" "$base_mib MiB, $base_rate img/s"
-        worst_points=""
-        # shellcheck disable=SC2086
-        if least_memory 0.99 "$(ask %.0f "0.4 * $base_mib")" "$(gpu && echo 5 || echo 1)" $p memory.swap=best; then
+        worst_points="" best_mib="" best_rate="" best_line=""
+        for share in $shares; do
+            # shellcheck disable=SC2086
+            swap_at "$net" "$share" best $p
+            note_prediction "$r" "$line"
+            note_best "$r" "$line"
+        done
+        if [ "${SWAP_PROBES:-0}" -gt 0 ]; then
+            # shellcheck disable=SC2086
+            least_memory 0.99 "$(ask %.0f "0.4 * $base_mib")" "$SWAP_PROBES" $p memory.swap=best
+        fi
+        if [ -n "$best_mib" ]; then
             holds "$best_mib <= (1 - 0.342) * $base_mib" || ! gpu
             verdict $? "$net, swap alone, within 1 %" "$best_mib MiB, $(ask %.1f "100 * (1 - $best_mib / $base_mib)") % less, slower by $(slowdowns "$best_rate" "$best_line") %; bar 34.2 % less"
         else
             row "$(gpu && echo FAIL || echo INFO)" "$net, swap alone, within 1 %" "no limit found"
         fi
-        for share in $mibs; do
+        for score in ${SWAP_STRATEGIES:-best doa aoa wdoa swdoa first}; do
             # shellcheck disable=SC2086
-            line=$(memory_step $p memory.swap=best memory.limit="$(limit_for "$share * $base_mib")")
-            r=$(rate_of "$line")
-            note_prediction "$r" "$line"
-            is_number "$r" && row INFO "$net, memory x $share" "$(memory_of "$line") MiB, slower by $(slowdowns "$r" "$line") %" ||
-                row INFO "$net, memory x $share" "cannot be kept"
-        done
-        for score in doa aoa wdoa swdoa first; do
-            # shellcheck disable=SC2086
-            line=$(memory_step $p memory.swap=$score memory.limit="$(limit_for "0.658 * $base_mib")")
-            r=$(rate_of "$line")
-            is_number "$r" && row INFO "$net, memory x 0.658, $score" "$(memory_of "$line") MiB, slower by $(slowdowns "$r" "$line") %" ||
-                row INFO "$net, memory x 0.658, $score" "cannot be kept"
+            swap_at "$net" "$at" "$score" $p
         done
         judge_predictions "$net, swap"
     done

@@ -86,11 +86,11 @@ struct cr_stretch cr_cpu_sparse_conv_stretch(const struct cr_cpu_sparse_plan *p)
 
 /* ---- workspace: of each thread the staged planes, with room for the last vector's reads, and the sums ---- */
 
-static int64_t planes_floats(const struct cr_cpu_sparse_plan *p) {
+int64_t cr_cpu_sparse_planes(const struct cr_cpu_sparse_plan *p) {
     return ceil_div(p->plane * p->chunk + LANES + p->columns, LANES) * LANES;
 }
 static int64_t thread_floats(const struct cr_cpu_sparse_plan *p) {
-    return planes_floats(p) + p->K * p->vectors * LANES + LANES;
+    return cr_cpu_sparse_planes(p) + p->K * p->vectors * LANES + LANES;
 }
 size_t cr_cpu_sparse_conv_workspace(const struct cr_cpu_sparse_plan *plan, int threads) {
     return (size_t)thread_floats(plan) * (size_t)threads * sizeof(float);
@@ -156,24 +156,35 @@ static void stage_row(const struct cr_cpu_sparse_plan *p, const float *x, int64_
     clear_run(p->columns - end, channels, p->plane, to + end);
 }
 
-struct unit {
-    const struct cr_cpu_sparse_plan *p;
-    const struct cr_cpu_sparse_call *call;
-    int64_t n, images, p0, k0, k1;
-    float  *planes, *sums;
-};
-
-static void stage(const struct unit *u, int64_t c0, int64_t channels) {
-    const struct cr_cpu_sparse_plan *p  = u->p;
-    float                           *to = u->planes;
+void cr_cpu_sparse_stage(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_place *at, const float *x, int64_t c0, int64_t channels,
+                         float *to) {
     for (int64_t r = 0; r < phases(p->R, p->stride); r++)
         for (int64_t s = 0; s < phases(p->S, p->stride); s++)
             for (int64_t row = 0; row < p->images * p->rows; row++, to += p->columns) {
-                const int64_t n = row / p->rows, h = (u->p0 + row % p->rows) * p->stride + r - p->pad;
-                if (n < u->images) stage_row(p, u->call->x + (u->n + n) * p->H * p->W * p->C + c0, h, s, channels, to);
+                const int64_t n = row / p->rows, h = (at->p0 + row % p->rows) * p->stride + r - p->pad;
+                if (n < at->images) stage_row(p, x + (at->n + n) * p->H * p->W * p->C + c0, h, s, channels, to);
                 else clear_run(p->columns, channels, p->plane, to);
             }
 }
+
+void cr_cpu_sparse_stage_outputs(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_place *at, const float *y, int64_t k0,
+                                 int64_t channels, int64_t apart, float *to) {
+    clear_run(apart, channels, apart, to);
+    for (int64_t n = 0; n < at->images; n++)
+        for (int64_t row = 0; row < p->band && at->p0 + row < p->P; row++) {
+            float *first = to + (n * p->rows + row) * p->columns;
+            stage_run(y + (((at->n + n) * p->P + at->p0 + row) * p->Q) * p->K + k0, p->K, p->Q, channels, apart, first);
+            clear_run(EIGHT, channels, apart, first + p->Q);
+        }
+}
+
+struct unit {
+    const struct cr_cpu_sparse_plan *p;
+    const struct cr_cpu_sparse_call *call;
+    struct cr_cpu_sparse_place       at;
+    int64_t k0, k1;
+    float  *planes, *sums;
+};
 
 /* ---- multiply ---- */
 
@@ -280,13 +291,13 @@ static void do_unit(const struct unit *u) {
     const struct cr_cpu_sparse_plan *p = u->p;
     memset(u->sums + u->k0 * p->vectors * LANES, 0, (size_t)((u->k1 - u->k0) * p->vectors * LANES) * sizeof *u->sums);
     for (int64_t chunk = 0; chunk * p->chunk < p->C; chunk++) {
-        stage(u, chunk * p->chunk, CR_MIN(p->chunk, p->C - chunk * p->chunk));
+        cr_cpu_sparse_stage(p, &u->at, u->call->x, chunk * p->chunk, CR_MIN(p->chunk, p->C - chunk * p->chunk), u->planes);
         multiply(u, chunk);
     }
-    for (int64_t n = 0; n < u->images; n++)
-        for (int64_t row = 0; row < p->band && u->p0 + row < p->P; row++) {
+    for (int64_t n = 0; n < u->at.images; n++)
+        for (int64_t row = 0; row < p->band && u->at.p0 + row < p->P; row++) {
             const struct write_call w = {.call = u->call, .sums = u->sums + (n * p->rows + row) * p->columns,
-                                         .pixel = ((u->n + n) * p->P + u->p0 + row) * p->Q, .pixels = p->Q, .k0 = u->k0, .k1 = u->k1,
+                                         .pixel = ((u->at.n + n) * p->P + u->at.p0 + row) * p->Q, .pixels = p->Q, .k0 = u->k0, .k1 = u->k1,
                                          .K = p->K, .step = p->vectors * LANES};
             write_pixels(&w);
         }
@@ -295,7 +306,7 @@ static void do_unit(const struct unit *u) {
 void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_call *call, void *workspace, int threads) {
     const int64_t bands = ceil_div(p->P, p->band), places = ceil_div(p->N, p->images) * bands;
     const int64_t parts = CR_MIN(ceil_div(2 * (int64_t)threads, places), ceil_div(p->K, PART)), units = places * parts;
-    const int64_t tail  = planes_floats(p) - p->plane * p->chunk; /* read by vectors that overhang, never used */
+    const int64_t tail  = cr_cpu_sparse_planes(p) - p->plane * p->chunk; /* read by vectors that overhang, never used */
     for (int t = 0; t < threads; t++)
         memset((float *)workspace + t * thread_floats(p) + p->plane * p->chunk, 0, (size_t)tail * sizeof(float));
     CR_PARALLEL_FOR(threads)
@@ -303,9 +314,9 @@ void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_
         for (int64_t i = units * t / threads; i < units * (t + 1) / threads; i++) {
             float      *mine  = (float *)workspace + t * thread_floats(p);
             const int64_t part = i % parts, place = i / parts, n = place / bands * p->images;
-            struct unit u     = {.p = p, .call = call, .n = n, .images = CR_MIN(p->images, p->N - n), .p0 = place % bands * p->band,
+            struct unit u     = {.p = p, .call = call, .at = {.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = place % bands * p->band},
                                  .k0 = p->K * part / parts, .k1 = p->K * (part + 1) / parts, .planes = mine,
-                                 .sums = mine + planes_floats(p)};
+                                 .sums = mine + cr_cpu_sparse_planes(p)};
             do_unit(&u);
         }
 }

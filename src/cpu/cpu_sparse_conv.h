@@ -28,6 +28,32 @@ struct cr_cpu_sparse_call {
     bool                       relu;
 };
 size_t cr_cpu_sparse_conv_workspace(const struct cr_cpu_sparse_plan *plan, int threads);
+/* The same bits for any number of threads. */
 void   cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *plan, const struct cr_cpu_sparse_call *call, void *workspace, int threads);
+
+/* ---- cpu_sparse_wgrad.c: dw (+)= the gradient of the kept weights; 0 (+= 0) elsewhere ---- */
+
+struct cr_cpu_sparse_wgrad {
+    const float               *x, *dy;
+    const struct cr_stretched *filter; /* places only, for the plan of the forward convolution */
+    float                     *dw;
+    bool                       accumulate;
+};
+size_t cr_cpu_sparse_wgrad_workspace(const struct cr_cpu_sparse_plan *plan, const struct cr_stretched *filter, int threads);
+void   cr_cpu_sparse_wgrad(const struct cr_cpu_sparse_plan *plan, const struct cr_cpu_sparse_wgrad *call, void *workspace, int threads);
+
+/* ---- between cpu_sparse_conv.c and cpu_sparse_wgrad.c ---- */
+
+/* A unit of work: some pictures from n on, and output rows from p0 on. */
+struct cr_cpu_sparse_place {
+    int64_t n, images, p0;
+};
+int64_t cr_cpu_sparse_planes(const struct cr_cpu_sparse_plan *plan); /* floats of staged channels, with room for reads that overhang */
+void    cr_cpu_sparse_stage(const struct cr_cpu_sparse_plan *plan, const struct cr_cpu_sparse_place *place, const float *x, int64_t c0,
+                            int64_t channels, float *to);
+/* to[channel*apart + ...]: outputs k0.. where the staged inputs of their first taps stand, 0 between and behind them; apart at least
+ * 16*vectors + 8. */
+void    cr_cpu_sparse_stage_outputs(const struct cr_cpu_sparse_plan *plan, const struct cr_cpu_sparse_place *place, const float *y, int64_t k0,
+                                    int64_t channels, int64_t apart, float *to);
 
 #endif

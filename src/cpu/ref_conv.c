@@ -134,6 +134,10 @@ cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call
 
 /* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */
 
+REF_INLINE bool is_kept(const struct ref_conv *v, int64_t i) {
+    return !v->pattern || (v->pattern[(v->first_bit + i) / 8] >> ((v->first_bit + i) % 8) & 1);
+}
+
 REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
     const struct ref *x = &v->x, *dw = &v->w, *dy = &v->y;
     const int64_t     width              = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
@@ -155,7 +159,7 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t 
     for (int64_t c = 0; c < width; c++) {
         int64_t i   = offset4(dw, k, r, s) + c0 + c;
         double  old = v->accumulate ? ref_get(dw, i) : 0;
-        ref_put(dw, i, old + sum[c]);
+        ref_put(dw, i, is_kept(v, i) ? old + sum[c] : old);
     }
 }
 
@@ -173,6 +177,11 @@ void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
 cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v    = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
     struct ref      coef = REF_IN(conv_wgrad, coef);
+    const struct cr_pattern_attr *a = &call->op->attr.conv.pattern;
+    if (a->kept) {
+        v.pattern   = call->program->store->pattern;
+        v.first_bit = call->program->store->param[a->param].offset;
+    }
     ref_conv_activate(device, &v.x, &coef, call->workspace);
     cr_ref_wgrad(device, &v);
     return CR_OK;

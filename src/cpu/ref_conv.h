@@ -8,6 +8,8 @@ struct ref_conv {
     struct ref        x, w, y; /* or their gradients */
     int64_t           stride, pad;
     bool              accumulate;
+    const uint8_t    *pattern; /* of dw: what is kept, element i by bit first_bit + i; NULL: all */
+    int64_t           first_bit;
     struct ref_ending ending; /* of y forward, of x's gradient backward */
 };
 

@@ -53,7 +53,7 @@ struct cr_stage {
     const char      *path; /* "layer2" */
     enum cr_block    block;
     enum cr_shortcut shortcut;
-    int64_t          width;
+    int64_t          width, inner; /* inner: channels of a bottleneck's 3x3, 0: width */
     int              depth, stride;
     bool             excite; /* squeeze and excitation at the end of each branch */
 };

@@ -37,10 +37,10 @@ static int basic_branch(struct cr_net *net, const struct block *b, int x) {
 }
 
 static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
-    int64_t width = b->stage->width;
-    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, width, 1, 1, false));
-    y             = relu_after(net, b, "relu2", conv_bn(net, b, 2, y, width, 3, b->stride, false));
-    return conv_bn(net, b, 3, y, width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
+    int64_t inner = b->stage->inner ? b->stage->inner : b->stage->width;
+    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner, 1, 1, false));
+    y             = relu_after(net, b, "relu2", conv_bn(net, b, 2, y, inner, 3, b->stride, false));
+    return conv_bn(net, b, 3, y, b->stage->width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
 }
 
 static int residual_block(struct cr_net *net, const struct block *b, int x) {

@@ -38,7 +38,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_target *target,
         CR_TRY(cr_program_check(program));
         CR_TRY(cr_pass_fuse(program, target));
         if (options->sparse) {
-            CR_TRY(cr_pass_sparsify(program, target, NULL));
+            CR_TRY(cr_pass_sparsify(program, target, options->sparse_filter_grads, NULL));
             CR_TRY(cr_pass_fold(program, target)); /* sums and ReLUs that a dense row would not take */
         }
         CR_TRY(cr_pass_hoist(program)); /* what fusing made */

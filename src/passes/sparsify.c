@@ -4,7 +4,10 @@
  *
  * Each layout that the device has for such a convolution (kernel and form of the kept weights) is priced like any other op, and so
  * is the dense convolution: a sparse network is never slower than the same one with zeros. Where no times are measured a device
- * names the share of kept weights that pays. sparse_filter depends on parameters only: cr_pass_hoist brings it to the front. */
+ * names the share of kept weights that pays. sparse_filter depends on parameters only: cr_pass_hoist brings it to the front.
+ *
+ * In a program that trains the values change with every step: there convolutions and both of their gradients get the pattern alone, and
+ * their rows gather the values as part of the op, at its price. */
 #include "passes.h"
 
 #include <stdio.h>
@@ -27,9 +30,19 @@ static int param_of(const struct cr_program *p, int w) {
     return p->tensor[w].region == CR_REGION_STORE ? cr_store_param_at(p->store, p->tensor[w].offset) : CR_NONE;
 }
 
+/* The filter, or its gradient; CR_NONE: no op that may get a pattern. */
+static int filter_of(const struct cr_op *op) {
+    switch (op->kind) {
+    case CR_OP_conv: return op->in[CR_IN_conv_w];
+    case CR_OP_conv_dgrad: return op->in[CR_IN_conv_dgrad_w];
+    case CR_OP_conv_wgrad: return op->out[CR_OUT_conv_wgrad_dw];
+    default: return CR_NONE;
+    }
+}
+
 static bool find_pattern(const struct cr_program *p, struct cr_sparse_price *c) {
     struct cr_op *op    = &c->op;
-    const int     param = param_of(p, op->in[CR_IN_conv_w]);
+    const int     param = param_of(p, filter_of(op));
     if (param == CR_NONE) return false;
     const struct cr_param *q = &p->store->param[param];
     op->attr.conv.pattern    = (struct cr_pattern_attr){.kept = count_kept(p->store, q), .param = param};
@@ -54,27 +67,34 @@ static bool fit_layout(struct cr_program *p, const struct cr_target *target, con
 
 /* Without measured times: the device's own word. */
 static bool is_worth_by_share(const struct cr_program *p, const struct cr_target *target, const struct cr_sparse_price *c) {
-    const struct cr_tensor *w = &p->tensor[c->op.in[CR_IN_conv_w]];
+    const struct cr_tensor *w = &p->tensor[filter_of(&c->op)];
     return w->dim[1] * w->dim[2] > 1 && c->share <= target->sparse_share;
 }
+
+static bool has_kept(const struct cr_op *op) { return op->kind == CR_OP_conv && op->in[CR_IN_conv_kept] >= 0; }
+
+static bool fits(struct cr_program *p, const struct cr_target *target, const struct cr_op *op) {
+    return has_kept(op) ? fit_layout(p, target, op) : accepted(p, target, op);
+}
+static int64_t elems_of(const struct cr_program *p, const struct cr_op *op) { return has_kept(op) ? p->tensor[op->in[CR_IN_conv_kept]].dim[3] : 0; }
 
 static cr_status ask(struct cr_program *p, const struct cr_target *target, const struct cr_op *dense, struct cr_sparse_price *c) {
     struct cr_op trial = c->op;
     if (c->share > share_most) return CR_OK;
     if (!target->cost) {
-        c->layouts = fit_layout(p, target, &trial) && is_worth_by_share(p, target, c);
-        c->elems   = p->tensor[trial.in[CR_IN_conv_kept]].dim[3];
+        c->layouts = is_worth_by_share(p, target, c) && fits(p, target, &trial);
+        c->elems   = elems_of(p, &trial);
         return CR_OK;
     }
     CR_TRY(target->cost(target->self, p, dense, &c->dense_s));
     for (trial.attr.conv.pattern.layout = 0; trial.attr.conv.pattern.layout < CR_LAYOUTS_MAX; trial.attr.conv.pattern.layout++) {
         double seconds;
-        if (!fit_layout(p, target, &trial)) continue;
+        if (!fits(p, target, &trial)) continue;
         CR_TRY(target->cost(target->self, p, &trial, &seconds));
         if (!c->layouts++ || seconds < c->sparse_s) {
             c->sparse_s = seconds;
             c->op       = trial;
-            c->elems    = p->tensor[trial.in[CR_IN_conv_kept]].dim[3];
+            c->elems    = elems_of(p, &trial);
         }
     }
     return CR_OK;
@@ -118,6 +138,7 @@ static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_
 
 static void print(const struct cr_program *p, const struct cr_target *target, const struct cr_sparse_price *c, bool taken, struct cr_text *out) {
     const char *name = c->op.layer >= 0 ? p->layer[c->op.layer] : "?";
+    if (cr_program_learns(p)) cr_text_add(out, "%-11s ", cr_op_info(c->op.kind)->name);
     cr_text_add(out, "%-28s kept %6.2f %%  %s", name, 100 * c->share, taken ? "sparse" : "dense ");
     if (c->share > share_most) cr_text_add(out, "  too much is kept\n");
     else if (!target->cost && taken) cr_text_add(out, "  layout 0: it pays up to %.0f %% here\n", 100 * target->sparse_share);
@@ -139,8 +160,31 @@ static cr_status sparsify(struct cr_program *p, const struct cr_target *target, 
     return CR_OK;
 }
 
-cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, struct cr_text *report) {
-    if (!p->store || !p->store->pattern || cr_program_learns(p)) return CR_OK;
+/* ---- programs that train ---- */
+
+static cr_status sparsify_training(struct cr_program *p, const struct cr_target *target, int index, struct cr_text *report) {
+    const struct cr_op     dense = p->op[index];
+    struct cr_sparse_price c     = {.op = dense};
+    if (cr_op_has_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
+    CR_TRY(ask(p, target, &dense, &c));
+    const bool taken = c.layouts && (!target->cost || c.sparse_s < c.dense_s);
+    if (report) print(p, target, &c, taken, report);
+    if (taken) p->op[index] = c.op;
+    return CR_OK;
+}
+
+/* In 16 bits the matrix units win, and gradients have no rows. */
+static cr_status sparsify_all(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
+    for (int i = 0; i < p->ops && p->real == CR_F32; i++) {
+        const struct cr_op *op = &p->op[i];
+        if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad)) CR_TRY(sparsify_training(p, target, i, report));
+    }
+    return CR_OK;
+}
+
+cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
+    if (!p->store || !p->store->pattern) return CR_OK;
+    if (cr_program_learns(p)) return sparsify_all(p, target, filter_grads, report);
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, report));
     return CR_OK;

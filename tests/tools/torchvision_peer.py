@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The torchvision side of tests/test_torchvision.c.
 
-  torchvision_peer.py make DIR      for resnet18 and resnet50: random weights with lively BN statistics in
+  torchvision_peer.py make DIR      for resnet18, resnet50 and wide_resnet50_2: random weights with lively BN statistics in
                                     DIR/NAME.safetensors, uint8 pictures DIR/NAME.u8 [4][64][64][3], and logits [4][1000]
                                     in DIR/NAME.f64 (float64) and DIR/NAME.f32 (float32)
   torchvision_peer.py load FILE ARCH ORIGINAL   loads a checkpoint of ours with strict=True (into timm's network too, where that is installed) and compares every value with
@@ -18,7 +18,7 @@ import torchvision
 
 
 def make(where):
-    for name in ("resnet18", "resnet50"):
+    for name in ("resnet18", "resnet50", "wide_resnet50_2"):
         torch.manual_seed(7)
         model = getattr(torchvision.models, name)()
         for k, v in model.state_dict().items():
