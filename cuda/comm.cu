@@ -1,4 +1,5 @@
-/* comm.cu: what gradients that travel in 16 bits need besides ck_cast: the way back to float. */
+/* comm.cu: what sums over ranks need besides the library: the way back to float of gradients that travel in 16 bits; flags and sums of
+ * ranks that write into each other's memory. */
 #include "kernels.h"
 #include "common.cuh"
 
@@ -23,7 +24,80 @@ template <typename T> cudaError_t widen_run(const void *x, float *y, int64_t ele
     return cudaGetLastError();
 }
 
+/* ---- flags ---- */
+
+enum { LOOKS_AN_ABORT_LOOK = 64, LOOK_NS = 100 };
+
+__device__ __forceinline__ void tell(uint32_t *flag) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(1u) : "memory"); }
+__device__ __forceinline__ uint32_t look(const uint32_t *flag) {
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+}
+
+/* One warp, no shared memory and few registers: it fits beside most blocks of other kernels. */
+__global__ void __launch_bounds__(CK_WARP) meet_ranks(struct ck_meet meet) {
+    const int i = (int)threadIdx.x;
+    if (i >= meet.others) return;
+    uint32_t *mine = meet.mine[i];
+    __threadfence_system();
+    tell(meet.theirs[i]);
+    for (unsigned looks = 1; look(mine) == 0; looks++) {
+        if (looks % LOOKS_AN_ABORT_LOOK == 0 && *meet.abort) return;
+        __nanosleep(LOOK_NS);
+    }
+    *mine = 0;
+}
+
+/* ---- sums ---- */
+
+enum { SUM_THREADS = 512 };
+
+/* 4 (N + 1) bytes an element; limited by memory, mostly by the L2 cache: half of it has just come in. */
+template <int N> __global__ void __launch_bounds__(SUM_THREADS) sum_ranks(struct ck_sum_ranks sum) {
+    const int64_t step = (int64_t)gridDim.x * SUM_THREADS, words = sum.elems / WORD;
+    const int64_t i    = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;
+    for (int64_t w = i; w < words; w += step) {
+        float4 x[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = reinterpret_cast<const float4 *>(sum.part[k])[w];
+#pragma unroll
+        for (int k = 1; k < N; k++) x[0] = make_float4(x[0].x + x[k].x, x[0].y + x[k].y, x[0].z + x[k].z, x[0].w + x[k].w);
+        reinterpret_cast<float4 *>(sum.to)[w] = x[0];
+    }
+    for (int64_t e = words * WORD + i; e < sum.elems; e += step) {
+        float x = sum.part[0][e];
+#pragma unroll
+        for (int k = 1; k < N; k++) x += sum.part[k][e];
+        sum.to[e] = x;
+    }
+}
+
+template <int N> cudaError_t sum_run(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
+    sum_ranks<N><<<ck_blocks(sum->elems / WORD, SUM_THREADS, 2 * (int64_t)multiprocessors), SUM_THREADS, 0, stream>>>(*sum);
+    return cudaGetLastError();
+}
+
 } // namespace
+
+extern "C" cudaError_t ck_meet(const struct ck_meet *meet, cudaStream_t stream) {
+    if (meet->others < 1 || meet->others > CK_PEERS) return cudaErrorInvalidValue;
+    meet_ranks<<<1, CK_WARP, 0, stream>>>(*meet);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
+    switch (sum->ranks) {
+    case 2: return sum_run<2>(sum, multiprocessors, stream);
+    case 3: return sum_run<3>(sum, multiprocessors, stream);
+    case 4: return sum_run<4>(sum, multiprocessors, stream);
+    case 5: return sum_run<5>(sum, multiprocessors, stream);
+    case 6: return sum_run<6>(sum, multiprocessors, stream);
+    case 7: return sum_run<7>(sum, multiprocessors, stream);
+    case 8: return sum_run<8>(sum, multiprocessors, stream);
+    }
+    return cudaErrorInvalidValue;
+}
 
 extern "C" cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream) {
     switch (type) {

@@ -45,6 +45,7 @@ struct nccl {
 struct cuda_comm {
     struct nccl     nccl;
     struct cr_comm *ranks;
+    struct cuda_peers *peers; /* to be woken as well */
     ncclComm_t      comm;
     pthread_mutex_t lock; /* of the two below */
     pthread_t       aborter;
@@ -93,6 +94,7 @@ static void *abort_main(void *argument) {
 static void start_abort(void *context) {
     struct cuda_comm *c = context;
     pthread_mutex_lock(&c->lock);
+    cr_cuda_peers_abort(c->peers);
     if (!atomic_exchange(&c->aborting, true)) c->aborter_runs = pthread_create(&c->aborter, NULL, abort_main, c) == 0;
     pthread_mutex_unlock(&c->lock);
 }
@@ -144,7 +146,9 @@ cr_status cr_cuda_comm_open(struct cuda_device *d) {
     pthread_mutex_init(&c->lock, NULL);
     d->comm = c;
     CR_TRY(open_library(&c->nccl));
-    return join(d);
+    CR_TRY(join(d));
+    CR_TRY(cr_cuda_peers_open(d, &c->peers));
+    return cr_comm_check(c->ranks); /* a failure before this found no peers to wake */
 }
 
 void cr_cuda_comm_close(struct cuda_device *d) {
@@ -155,6 +159,7 @@ void cr_cuda_comm_close(struct cuda_device *d) {
     cr_error_hold();
     const bool failed = cr_comm_check(c->ranks) != CR_OK;
     cr_error_let_go();
+    cr_cuda_peers_close(d, failed);
     if (!failed) {
         if (c->comm) (void)c->nccl.ncclCommDestroy(c->comm);
         pthread_mutex_destroy(&c->lock);

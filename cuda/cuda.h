@@ -23,6 +23,7 @@ enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_ROWS_MAX = 256
 
 struct cudnn_cache; /* of built plans: cudnn_conv.c */
 struct cuda_comm;   /* NCCL: comm_nccl.c */
+struct cuda_peers;  /* GPUs of one host that reach each other's memory: comm_peer.c */
 
 struct cuda_device {
     struct cr_device base; /* first: a cr_device pointer is a cuda_device pointer */
@@ -37,6 +38,7 @@ struct cuda_device {
     const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
     struct cuda_comm *comm; /* NULL: one rank */
+    struct cuda_peers *peers; /* NULL: gradients go by NCCL */
     const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
 };
 
@@ -121,6 +123,7 @@ extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* rows_fold.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* rows_swap.c: copies to the host's memory and back */
 extern const struct cr_kernel *const cr_cuda_comm_rows[];   /* comm_nccl.c: sums over ranks */
+extern const struct cr_kernel *const cr_cuda_peer_rows[];   /* comm_peer.c: the same for gradients, by copy engines */
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check */
 extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* rows_excite.c: squeeze and excitation's gate, 2x2 means */
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sgd, adamw, lars and its norms, averages */
@@ -148,6 +151,13 @@ cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *st
 cr_status cr_cuda_comm_open(struct cuda_device *device);
 void      cr_cuda_comm_close(struct cuda_device *device); /* behind all recordings */
 cr_status cr_cuda_comm_wait(struct cuda_device *device, cudaEvent_t event);
+/* comm_peer.c: asks all ranks whether they can reach each other's memory; *out and device->peers stay NULL where they cannot, or where NCCL
+ * is wanted */
+cr_status cr_cuda_peers_open(struct cuda_device *device, struct cuda_peers **out);
+void      cr_cuda_peers_abort(struct cuda_peers *peers); /* from any thread, NULL is fine: nothing waits for other ranks any more */
+void      cr_cuda_peers_close(struct cuda_device *device, bool failed);
+cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
+void      cr_cuda_peers_unshare(struct cr_device *device);
 /* cudnn_conv.c */
 void cr_cudnn_cache_close(struct cudnn_cache *cache); /* NULL is fine */
 

@@ -343,6 +343,25 @@ cudaError_t ck_fetch(const struct ck_fetch *fetch, cudaStream_t stream);
 /* slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
 cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems, cudaStream_t stream);
 
+/* comm.cu: ranks whose GPUs reach each other's memory */
+enum { CK_PEERS = 8 }; /* ranks, at most */
+/* Tells `others` ranks that all before in this stream is done: *theirs[i] = 1, in their memory. Then waits until each *mine[i] is 1, and sets it
+ * to 0; or until *abort, in the host's memory, is not 0. One warp. */
+struct ck_meet {
+    uint32_t           *theirs[CK_PEERS], *mine[CK_PEERS];
+    const volatile uint32_t *abort;
+    int                 others;
+};
+cudaError_t ck_meet(const struct ck_meet *meet, cudaStream_t stream);
+/* to[i] = (part[0][i] + part[1][i]) + ... of `ranks` parts (2 to CK_PEERS), in this order; `to` may be one of them. Aligned to 16 bytes. */
+struct ck_sum_ranks {
+    const float *part[CK_PEERS];
+    float       *to;
+    int          ranks;
+    int64_t      elems;
+};
+cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream);
+
 /* x N,H,W,C; w K,R,S,C; y N,P,Q,K; and their gradients: of `type`, but dw f32. R*S*C and R*S*K below 2^31, sides of images
  * below 2^20. */
 struct ck_conv {

@@ -75,6 +75,7 @@ struct cr_device_options {
     int  index;         /* GPU: which */
     struct cr_comm *comm; /* the other ranks, for all_reduce; NULL: one rank. It outlives the device */
     int  comm_blocks;   /* GPU: most thread blocks of a collective; 0: the library's own choice */
+    enum cr_transport transport; /* GPU: how gradients reach the other ranks */
 };
 
 struct cr_device_caps { /* for the roofline cost and the plan */
@@ -157,6 +158,10 @@ struct cr_backend {
     /* Memory regions, 256-byte aligned, zeroed; reserved once. */
     cr_status (*reserve)(struct cr_device *device, size_t bytes, void **out);
     void (*release)(struct cr_device *device, void *region);
+    /* Several ranks: from here on they may read and write this region of each other's, where the device has a use for that; all ranks call.
+     * unshare ends it, before the region is released, also where share was not called. Both NULL: no use. */
+    cr_status (*share)(struct cr_device *device, void *region);
+    void (*unshare)(struct cr_device *device);
     cr_status (*put)(struct cr_device *device, void *dst, const void *host, size_t bytes); /* returns when host may be reused */
     cr_status (*get)(struct cr_device *device, void *host, const void *src, size_t bytes); /* returns when host is filled */
     cr_status (*sync)(struct cr_device *device); /* waits for all lanes; a fault of earlier work is reported here */

@@ -164,6 +164,11 @@ static void check_prune(const struct check *c) {
     if (*config->prune.column && !*config->prune.budget) COMPLAIN(c, "prune.column", "is for a budget: set budget to its file");
 }
 
+static void check_ranks(const struct check *c) {
+    if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
+        COMPLAIN(c, "ranks.transport", "peer carries gradients in fp32 alone: leave reduce out, or set transport to nccl");
+}
+
 bool cr_config_prunes(const struct cr_config *config) { return config->prune.sparsity > 0 || *config->prune.budget; }
 
 bool cr_config_mixes_labels(const struct cr_config *config) { return config->data.mixup > 0 || config->data.cutmix > 0; }
@@ -193,4 +198,5 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_optim(&c);
     check_schedule(&c);
     check_prune(&c);
+    check_ranks(&c);
 }

@@ -127,6 +127,7 @@ cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, con
     sum_up(store, programs, count, m.bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
+    if (device->backend->share) CR_TRY_OUT(device->backend->share(device, m.region[CR_REGION_STORE]));
     CR_TRY_OUT(reserve_host(&m));
     CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], small_bytes(programs, count), &m.ring));
     *memory = m;
@@ -139,6 +140,7 @@ out:
 void cr_memory_close(struct cr_memory *memory) {
     cr_feed_close(memory->device, memory->ring);
     release_host(memory);
+    if (memory->device->backend->unshare) memory->device->backend->unshare(memory->device);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST && memory->region[r]) memory->device->backend->release(memory->device, memory->region[r]);
     *memory = (struct cr_memory){0};

@@ -156,7 +156,8 @@ cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struc
     const int                      local   = comm ? cr_comm_place(comm, cr_comm_rank(comm))->local_rank : 0;
     const struct cr_device_options options = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic,
                                               .ref_only = ref_only, .tf32 = c->train.precision == CR_PRECISION_TF32,
-                                              .index = (int)c->train.gpu + local, .comm = comm, .comm_blocks = (int)c->ranks.blocks};
+                                              .index = (int)c->train.gpu + local, .comm = comm, .comm_blocks = (int)c->ranks.blocks,
+                                              .transport = c->ranks.transport};
     CR_TRY(cr_device_open(c->train.device, &options, device));
     enum cr_precision precision = resolve_precision(c, *device);
     *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;

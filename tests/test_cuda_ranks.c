@@ -1,5 +1,6 @@
-/* test_cuda_ranks.c: two GPUs train as one with the whole batch does; fp16; the same bits twice; runs go on with one GPU; a GPU whose rank
- * is killed, or stopped, takes the run down in time. Needs two GPUs. This process never opens one: its children do. */
+/* test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's memory; fp16; the same bits
+ * twice, and by both; runs go on with one GPU; a GPU whose rank is killed, or stopped, takes the run down in time. Needs two GPUs. This
+ * process never opens one: its children do. */
 #include "ranks_support.h"
 #include "test_gpu.h"
 
@@ -32,15 +33,14 @@ static void prepare(struct run *r) {
 
 /* ---- numbers ---- */
 
-static void two_gpus_train_like_one(void) {
-    NEED_TWO_GPUS();
+static void check_two_like_one(const char *transport) {
     struct run r;
     double     one[STEPS_MOST], plain[STEPS_MOST], two[STEPS_MOST], spread = 0, far = 0;
     prepare(&r);
     give(&r, "train.precision=fp32");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=50") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=50", "train.fuse=no", "train.deterministic=no") == 0);
-    CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=50", "model.sync_bn=yes") == 0);
+    CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=50", "model.sync_bn=yes", transport) == 0);
     REQUIRE(losses_of(&r, "one", one) == 50 && losses_of(&r, "plain", plain) == 50 && losses_of(&r, "two", two) == 50);
     for (int i = 0; i < 50; i++) {
         if (i < 5) CHECK(relative(one[i], two[i]) <= 1e-4);
@@ -50,6 +50,50 @@ static void two_gpus_train_like_one(void) {
     fprintf(stderr, "    two GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", relative(one[0], two[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
+}
+
+/* Whether two GPUs here reach each other's memory. */
+static bool has_peers(void) {
+    struct run r;
+    prepare(&r);
+    give(&r, "train.precision=fp32");
+    const int code = TRAIN(2, &r, "peers", "train.batch=12", "train.steps=1", "ranks.transport=peer");
+    finish(&r);
+    CHECK(code == 0 || code == cr_status_exit(CR_ERR_CONFIG));
+    return code == 0;
+}
+#define NEED_PEERS()                                                                                                   \
+    do {                                                                                                               \
+        NEED_TWO_GPUS();                                                                                               \
+        if (!has_peers()) SKIP("two GPUs that reach each other's memory are needed");                                  \
+    } while (0)
+
+static void two_gpus_train_like_one(void) {
+    NEED_TWO_GPUS();
+    check_two_like_one("ranks.transport=nccl");
+}
+static void two_peers_train_like_one(void) {
+    NEED_PEERS();
+    check_two_like_one("ranks.transport=peer");
+}
+
+/* A sum of two has one order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
+static void peers_give_the_bits_of_nccl(void) {
+    NEED_PEERS();
+    static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"}, {"train.precision=fp16", "ranks.bucket_mib=0.02"},
+                                            {"train.precision=fp16", "model.widths=32,1024"},   {"train.precision=fp32", "train.accumulate=2"}};
+    for (size_t i = 0; i < CR_COUNT(values); i++) {
+        struct run r;
+        prepare(&r);
+        give(&r, values[i][0]);
+        give(&r, values[i][1]);
+        CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12", "ranks.transport=nccl") == 0);
+        CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12", "ranks.transport=peer") == 0);
+        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.transport=auto") == 0);
+        CHECK(same_weights(&r, "a", "b"));
+        CHECK(same_weights(&r, "a", "c"));
+        finish(&r);
+    }
 }
 
 static void fp16_with_a_moving_scale(void) {
@@ -121,13 +165,13 @@ static bool has_lines(const struct run *r, const char *name) {
     return losses_of(r, name, loss) >= 20;
 }
 
-/* Rank 1 gets the signal in mid-run: rank 0, whose GPU waits for it inside NCCL, ends with an error within the deadline. */
-static void check_death(int number) {
+/* Rank 1 gets the signal in mid-run: rank 0, whose GPU waits for it, ends with an error within the deadline. */
+static void check_death(int number, const char *transport) {
     struct run        r;
     void             *shared;
     pid_t             pid[2];
     int               state = 0;
-    const char *const more[] = {"train.batch=12", "train.steps=100000", "train.precision=fp16", NULL};
+    const char *const more[] = {"train.batch=12", "train.steps=100000", "train.precision=fp16", transport, NULL};
     prepare(&r);
     REQUIRE_OK(cr_comm_shared_new(2, &shared));
     fflush(NULL);
@@ -154,12 +198,21 @@ static void check_death(int number) {
 
 static void a_killed_rank_ends_the_run(void) {
     NEED_TWO_GPUS();
-    check_death(SIGKILL);
+    check_death(SIGKILL, "ranks.transport=nccl");
+}
+static void a_killed_peer_ends_the_run(void) {
+    NEED_PEERS();
+    check_death(SIGKILL, "ranks.transport=peer");
+}
+static void a_stopped_peer_ends_the_run(void) {
+    NEED_PEERS();
+    check_death(SIGSTOP, "ranks.transport=peer");
 }
 static void a_stopped_rank_ends_the_run(void) {
     NEED_TWO_GPUS();
-    check_death(SIGSTOP);
+    check_death(SIGSTOP, "ranks.transport=nccl");
 }
 
-TESTS(CASE(two_gpus_train_like_one), CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits), CASE(measured_kernels_are_the_same_on_both),
-      CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run), CASE(a_stopped_rank_ends_the_run))
+TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(peers_give_the_bits_of_nccl), CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits), CASE(measured_kernels_are_the_same_on_both),
+      CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run), CASE(a_stopped_rank_ends_the_run), CASE(a_killed_peer_ends_the_run),
+      CASE(a_stopped_peer_ends_the_run))
