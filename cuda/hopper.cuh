@@ -47,24 +47,6 @@ __device__ __forceinline__ void ck_mbar_wait(uint32_t bar, uint32_t parity) {
                  : "memory");
 }
 
-/* ---- clusters: thread blocks beside each other, which reach each other's shared memory ------------------------------------ */
-
-__device__ __forceinline__ uint32_t ck_cluster_rank() {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ void ck_cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-/* Arrives at the barrier that block `rank` of the cluster has at this address. */
-__device__ __forceinline__ void ck_mbar_arrive_at(uint32_t bar, uint32_t rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(bar),
-                 "r"(rank)
-                 : "memory");
-}
-
 /* ---- fences and barriers --------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ void ck_fence_async() {
@@ -107,13 +89,6 @@ __device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMa
 __device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c, int d) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                  "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-/* The same into this address of every block of the cluster that `blocks` has a bit of, whose barriers count it too. */
-__device__ __forceinline__ void ck_tma_load_box_to(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c, int d, uint16_t blocks) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-                 "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d), "h"(blocks)
                  : "memory");
 }
 /* Plain bytes: a multiple of 16, both ends aligned to 16. */

@@ -1,4 +1,4 @@
-/* sparse_nm.cu: see sparse_nm.h. Plans, packing, gathering; the kernels are in sparse_nm_mma.cu and sparse_nm_sm90a.cu. */
+/* sparse_nm.cu: see sparse_nm.h. Plans, packing, gathering; the kernel is in sparse_nm_sm90a.cu. */
 #include "sparse_nm.cuh"
 
 #include <math.h>
@@ -15,8 +15,8 @@ __global__ void gather(const uint16_t *dense, const uint32_t *from, uint16_t *va
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int     floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-enum { SHARED_MOST = 227 * 1024, LEAST_RING = 6, LEAD = 5 };
-const int COLUMNS[] = {32, 64, 104, 112, 128, 208, 216, 224, 232, 256};
+enum { SHARED_MOST = 227 * 1024, LEAST_RING = 6, LEAST_STAGES = 3, LEAD = 5 };
+const int COLUMNS[] = {104, 112, 128, 208, 216, 224, 232, 256};
 
 bool set_units(const ck_conv &c, ck_nm_plan *p) {
     if ((int64_t)c.R * c.S > CK_NM_TAPS) return false;
@@ -86,99 +86,74 @@ int lead_of(const ck_nm_plan &p) {
     return units < LEAD ? units : LEAD;
 }
 
-/* Rings, and cycles by counting what shared memory does: it limits. false: does not fit. */
-bool set_rings(const ck_conv &c, int multiprocessors, ck_nm_plan *p) {
+/* Stages and ring, as many as fit. A worker that waits for a stage may hold back its last two units, and so their stages. */
+bool set_rings(ck_nm_plan *p) {
     const int fixed = (int)layout(*p).end; /* stages and ring are 0 as yet */
-    /* A worker that waits for a stage may hold back its last two units, and so their stages; split, the other's lie between them. */
-    const int least = !p->split ? 3 : p->phases == 1 && p->taps > 2 ? 3 : p->phases + 3, most = least > 4 ? least : 4;
-    for (int stages = most; stages >= least && !p->stages; stages--) {
+    for (int stages = MOST_STAGES; stages >= LEAST_STAGES && !p->stages; stages--) {
         const int room = (SHARED_MOST - fixed - stages * p->stage_bytes) / (p->workers * UNIT_BYTES);
         if (room < LEAST_RING) continue;
         p->stages = stages;
         p->ring   = room < MOST_RING ? room : MOST_RING;
     }
-    if (!p->stages) return false;
     p->shared_bytes = (int)layout(*p).end;
-    const double units = (double)p->taps * p->chunks / (p->split ? p->workers : 1), inputs = (double)p->rows * p->pitch * p->images * POSITION * p->phases * p->chunks;
-    const double filter = p->workers * units * UNIT_BYTES, tile = p->workers * units * p->columns + (2 * filter + inputs) / 128;
-    const double alone  = units * (p->columns + 160.0); /* a warpgroup's instructions, one after the other */
-    const double fetch  = (inputs / p->cluster + filter) / 26; /* bytes a cycle from the second-level cache */
-    const int64_t groups = ceil_div(p->blocks, p->split ? 1 : p->workers), items = ceil_div(groups, p->cluster) * p->cluster * p->tiles;
-    const int64_t rounds = ceil_div(items, multiprocessors / p->cluster * p->cluster);
-    p->lead = p->workers == 2 && !p->split && rounds > 1 ? lead_of(*p) : 0;
-    p->cycles = (double)rounds * (fmax(fmax(tile, fetch), alone) + p->columns * (p->lead ? 3.0 : 12.0) + (p->split ? 600 : 200)) + 5000;
-    return items < (int64_t)1 << 30 && c.N * c.P * c.Q < (int64_t)1 << 31;
+    return p->stages > 0;
 }
 
+/* Cycles, by counting what shared memory does, which limits. */
+bool set_cycles(int multiprocessors, ck_nm_plan *p) {
+    const double  units = (double)p->taps * p->chunks, inputs = (double)p->rows * p->pitch * p->images * POSITION * p->phases * p->chunks;
+    const double  filter = p->workers * units * UNIT_BYTES, tile = p->workers * units * p->columns + (2 * filter + inputs) / 128;
+    const double  alone  = units * (p->columns + 160.0); /* a warpgroup's instructions, one after the other */
+    const double  fetch  = (inputs + filter) / 26;       /* bytes a cycle from the second-level cache */
+    const int64_t items = ceil_div(p->blocks, p->workers) * p->tiles, rounds = ceil_div(items, multiprocessors);
+    p->lead   = p->workers == 2 && rounds > 1 ? lead_of(*p) : 0;
+    p->cycles = (double)rounds * (fmax(fmax(tile, fetch), alone) + p->columns * (p->lead ? 3.0 : 12.0) + 200) + 5000;
+    return items < (int64_t)1 << 30;
+}
+
+/* The ways: workers, and the columns that a tile may have. */
 struct cut {
-    int  workers, cluster;
-    bool split;
-    int  least, most; /* columns */
+    int workers, least, most;
 };
-const cut CUTS[] = {{2, 1, false, 200, 256}, {2, 2, false, 200, 256}, {2, 1, false, 100, 128}, {2, 2, false, 100, 128}, {2, 1, true, 200, 256},
-                    {2, 1, true, 100, 128},  {2, 2, true, 100, 128},  {2, 1, true, 64, 64},    {2, 1, true, 32, 32},    {1, 1, false, 200, 256},
-                    {1, 1, false, 100, 128}};
+const cut CUTS[] = {{2, 200, 256}, {2, 100, 128}, {1, 200, 256}, {1, 100, 128}};
 const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
 
 /* The tile of this cut with the fewest cycles. */
-bool plan_wgmma(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_plan *best) {
+bool plan_cut(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_plan *best) {
     bool any = false;
     for (int images = 1; images <= 16; images *= 2)
         for (int rows = 1; rows <= c.P && rows <= 256; rows++) {
             ck_nm_plan p = {};
-            p.wgmma      = true;
             p.workers    = cut.workers;
-            p.cluster    = cut.cluster;
-            p.split      = cut.split;
             if (!set_units(c, &p) || !set_tile(c, images, rows, &p) || p.columns < cut.least || p.columns > cut.most) continue;
-            if (cut.split && p.chunks < 2) continue;
-            if (set_rings(c, multiprocessors, &p) && (!any || p.cycles < best->cycles)) *best = p, any = true;
+            if (set_rings(&p) && set_cycles(multiprocessors, &p) && (!any || p.cycles < best->cycles)) *best = p, any = true;
         }
     return any;
-}
-
-bool plan_mma(const ck_conv &c, int multiprocessors, ck_nm_plan *p) {
-    *p = {};
-    if (!set_units(c, p)) return false;
-    p->tiles  = ceil_div(c.N * c.P * c.Q, 128);
-    p->cycles = (double)ceil_div(p->tiles * p->blocks, multiprocessors) * ((double)p->taps * p->chunks * 320 + 4000) + 3000;
-    return p->tiles * p->blocks < (int64_t)1 << 31;
 }
 
 } // namespace
 } // namespace nm
 
-int ck_nm_ways(void) { return 1 + nm::CUT_COUNT; }
+int ck_nm_ways(void) { return nm::CUT_COUNT; }
 
 bool ck_nm_make(const struct ck_conv *conv, int way, int capability, int multiprocessors, struct ck_nm_plan *plan) {
     const int64_t side = 1 << 20;
-    if (way < 0 || way > ck_nm_ways() || conv->type == CK_F32 || capability < 80 || conv->C % 8 || conv->K % 8) return false;
+    if (way < 1 || way > ck_nm_ways() || conv->type == CK_F32 || capability != 90 || conv->C % 8 || conv->K % 8) return false;
     if (conv->H > side || conv->W > side || conv->N * conv->H * conv->W >= (int64_t)1 << 31 || conv->N * conv->P * conv->Q >= (int64_t)1 << 31)
         return false;
-    if (conv->K * conv->R * conv->S * conv->C >= UINT32_MAX) return false;
-    if (way == 1) return nm::plan_mma(*conv, multiprocessors, plan);
-    bool any = way == 0 && nm::plan_mma(*conv, multiprocessors, plan);
-    for (int i = 0; i < nm::CUT_COUNT && capability == 90; i++) {
-        struct ck_nm_plan p;
-        if ((way && i != way - 2) || !nm::plan_wgmma(*conv, nm::CUTS[i], multiprocessors, &p)) continue;
-        if (!any || p.cycles < plan->cycles) *plan = p, any = true;
-    }
-    return any;
+    return conv->K * conv->R * conv->S * conv->C < UINT32_MAX && nm::plan_cut(*conv, nm::CUTS[way - 1], multiprocessors, plan);
 }
 
 int64_t ck_nm_units(const struct ck_nm_plan *plan) { return plan->blocks * plan->taps * plan->chunks; }
 
-/* Where kept value `i` of the four-th 4 channels of a unit's row stands. */
-static int place_of(bool wgmma, int row, int four, int i) {
+/* Where kept value `i` of the four-th 4 channels of a unit's row stands: 8x8 matrices down the rows. */
+static int place_of(int row, int four, int i) {
     const int half = four / 8, kept = four % 8 * 2 + i;
-    if (wgmma) return ((half * 2 + kept / 8) * CK_NM_ROWS + row) * 8 + kept % 8; /* 8x8 matrices down the rows */
-    const int lane = row % 8 * 4 + four % 4, reg = row % 16 / 8 + kept / 8 * 2;
-    return ((half * 4 + row / 16) * CK_WARP + lane) * 8 + reg * 2 + i;
+    return ((half * 2 + kept / 8) * CK_NM_ROWS + row) * 8 + kept % 8;
 }
 
 /* A row of a unit: output channel k, from input channel c0 of the tap on. */
-static void pack_row(const struct ck_conv *conv, bool wgmma, const uint16_t *places, int64_t k, int tap, int64_t c0, int row, uint32_t *words,
-                     uint32_t *from) {
+static void pack_row(const struct ck_conv *conv, const uint16_t *places, int64_t k, int tap, int64_t c0, int row, uint32_t *words, uint32_t *from) {
     const int64_t c16 = (conv->C + 15) / 16 * 16, columns = (int64_t)conv->R * conv->S * c16;
     for (int four = 0; four < CK_NM_CHUNK / 4; four++) {
         const int64_t  c = c0 + four * 4, column = tap * c16 + c;
@@ -188,7 +163,7 @@ static void pack_row(const struct ck_conv *conv, bool wgmma, const uint16_t *pla
         for (int i = 0; i < 2 && from; i++) {
             const int64_t channel = c + (two >> 2 * i & 3u);
             const bool    there   = some && channel < conv->C;
-            from[place_of(wgmma, row, four, i)] = there ? (uint32_t)((k * conv->R * conv->S + tap) * conv->C + channel) : UINT32_MAX;
+            from[place_of(row, four, i)] = there ? (uint32_t)((k * conv->R * conv->S + tap) * conv->C + channel) : UINT32_MAX;
         }
     }
 }
@@ -198,7 +173,7 @@ void ck_nm_pack(const struct ck_conv *conv, const struct ck_nm_plan *plan, const
     if (words) memset(words, 0, (size_t)ck_nm_units(plan) * CK_NM_WORDS * sizeof *words);
     for (int64_t i = 0; i < ck_nm_units(plan); i++)
         for (int row = 0; row < CK_NM_ROWS; row++)
-            pack_row(conv, plan->wgmma, places, i / each * CK_NM_ROWS + row, plan->tap[i % each % plan->taps],
+            pack_row(conv, places, i / each * CK_NM_ROWS + row, plan->tap[i % each % plan->taps],
                      i % each / plan->taps * CK_NM_CHUNK, row, words ? words + i * CK_NM_WORDS : nullptr,
                      from ? from + i * CK_NM_UNIT : nullptr);
 }
@@ -210,5 +185,5 @@ cudaError_t ck_nm_gather(const void *dense, const uint32_t *from, int64_t count,
 }
 
 cudaError_t ck_nm_conv(const struct ck_nm_args *args, const struct ck_nm_plan *plan, int multiprocessors, cudaStream_t stream) {
-    return plan->wgmma ? nm::conv_wgmma(*args, *plan, multiprocessors, stream) : nm::conv_mma(*args, *plan, stream);
+    return nm::conv(*args, *plan, multiprocessors, stream);
 }

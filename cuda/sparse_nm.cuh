@@ -1,4 +1,4 @@
-/* sparse_nm.cuh: what the kernels for 2:4 sparse filters share: their parameters, where positions of a tile lie. */
+/* sparse_nm.cuh: what plans and the kernel for 2:4 sparse filters share: where things lie in shared memory, where columns of a tile are. */
 #ifndef CK_SPARSE_NM_CUH
 #define CK_SPARSE_NM_CUH
 
@@ -12,7 +12,7 @@ enum {
     UNIT_VALUES   = CK_NM_UNIT * 2,  /* bytes */
     UNIT_PLACES   = CK_NM_WORDS * 4,
     UNIT_BYTES    = UNIT_VALUES + UNIT_PLACES,
-    MOST_STAGES   = 8,
+    MOST_STAGES   = 4,
     MOST_RING     = 16,
     MOST_COLUMNS  = 256,
     OUT_PIXELS    = 64,              /* that leave together */
@@ -21,7 +21,7 @@ enum {
 
 /* Where things lie in shared memory. */
 struct layout {
-    uint32_t bars, pixels, corners, out, stages, ring, sums, end;
+    uint32_t bars, pixels, corners, out, stages, ring, end;
     __host__ __device__ explicit layout(const ck_nm_plan &p) {
         bars    = 0;
         pixels  = 1024;
@@ -29,8 +29,7 @@ struct layout {
         out     = corners + MOST_COLUMNS * 4;
         stages  = out + (uint32_t)(p.workers * OUT_BYTES);
         ring    = stages + (uint32_t)(p.stages * p.stage_bytes);
-        sums    = ring + (uint32_t)(p.workers * p.ring * UNIT_BYTES); /* split: the second worker's, element by element of all threads */
-        end     = sums + (p.split ? (uint32_t)p.columns * CK_NM_ROWS * 4 : 0);
+        end     = ring + (uint32_t)(p.workers * p.ring * UNIT_BYTES);
     }
 };
 
@@ -44,8 +43,7 @@ __host__ __device__ inline column column_of(const ck_conv &c, const ck_nm_plan &
     return {image, row, some ? (int)(((int64_t)image * c.P + row) * c.Q + q) : -1};
 }
 
-cudaError_t conv_mma(const ck_nm_args &args, const ck_nm_plan &plan, cudaStream_t stream);
-cudaError_t conv_wgmma(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream);
+cudaError_t conv(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream);
 
 } // namespace nm
 

@@ -25,19 +25,16 @@ enum {
 
 /* How the work is cut. The sum passes in units, chunk by chunk, in each chunk tap by tap. */
 struct ck_nm_plan {
-    bool     wgmma;               /* else mma.sp, with tiles of 128 pixels */
     int      taps, chunks;
     int64_t  blocks, tiles;       /* of output channels; of pixels */
     uint8_t  tap[CK_NM_TAPS];     /* r*S + s, in the order of units */
     int      shared_bytes;
     double   cycles;              /* of a launch, as foreseen */
-    /* wgmma alone. A tile is TP rows of y of `images` images, whose pixels stand side by side: image innermost, then column, then row. Its
+    /* A tile is TP rows of y of `images` images, whose pixels stand side by side: image innermost, then column, then row. Its
      * inputs lie in shared memory, one phase of the stride at a time, once for all taps of the phase. */
     int      columns;             /* of an instruction: positions of a tile */
-    int      workers;             /* warpgroups, each with a block of channels; or, split, with every other chunk of the sum */
-    bool     split;
+    int      workers;             /* warpgroups, each with a block of channels */
     int      lead;                /* units that the first worker is ahead of the second, so that they do not store at the same time */
-    int      cluster;             /* thread blocks with neighbouring channels of a tile, whose inputs are loaded once for all */
     int      images, TP, strips;  /* strips: tiles of an image's rows */
     int      pitch, rows;         /* positions / images of a row; rows that are loaded */
     int      low_r, low_s;        /* first row and column that are loaded, from y's on, in pixels of a phase */
@@ -59,8 +56,8 @@ struct ck_nm_args {
     void           *y;
 };
 
-/* Ways of cutting: 1..ck_nm_ways() force one each, the first being mma.sp's (compute capability 8.0 and up; the others 9.0 alone); way 0
- * is the one with the fewest cycles by arithmetic. false: not with this way. C and K are multiples of 8. */
+/* Ways of cutting: 1..ck_nm_ways(); each takes the tile with the fewest cycles by arithmetic. Compute capability 9.0 alone. C and K are
+ * multiples of 8. false: not with this way. */
 int         ck_nm_ways(void);
 bool        ck_nm_make(const struct ck_conv *conv, int way, int capability, int multiprocessors, struct ck_nm_plan *plan);
 /* Units of all blocks: CK_NM_UNIT values and CK_NM_WORDS words of metadata each. */

@@ -1,4 +1,4 @@
-/* sparse_nm_sm90a.cu: see sparse_nm.h: the kernel on wgmma's sparse form.
+/* sparse_nm_sm90a.cu: see sparse_nm.h: the kernel, on wgmma's sparse form.
  *
  * A tile's inputs lie in shared memory once for all taps of a phase of the stride: rows of 128 bytes, a position each, as TMA stores them
  * with the 128-byte swizzle. A tap is the same bytes from another position on; what is beside an image is a position of zeros, which TMA
@@ -9,9 +9,8 @@
  * Roof: about 3/4 of the sparse tensor cores' rate, of which the dropped columns are another tenth.
  *
  * One block a multiprocessor, for the whole launch: a warpgroup that loads by TMA and bulk copies, and 1 or 2 workers, each with 64 output
- * channels of the same tile, or half of the sum of the same 64. A worker's filter comes in a ring of units of its own, so that one may be
- * ahead of the other and multiplies while the other stores. Blocks of a cluster have neighbouring channels of a tile: they take turns at
- * loading inputs for all of them. */
+ * channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of the other and multiplies
+ * while the other stores. */
 #include "sparse_nm.cuh"
 #include "sparse_nm_wgmma.cuh"
 
@@ -28,7 +27,7 @@ struct params {
     ck_nm_plan  plan;
     layout      l;
     int         taps[CK_NM_TAPS]; /* where operand B begins, in 16 bytes, by 4; + 1: the first of its phase, + 2: the last */
-    int         k_groups, items;  /* of the blocks of channels of a cluster; of those times tiles */
+    int         k_groups, items;  /* of the workers' blocks of channels; of those times tiles */
 };
 
 #if CK_HAS_SM90A
@@ -47,51 +46,46 @@ struct place {
 struct item {
     int     tile;
     int64_t block; /* of output channels, the first worker's */
-    __device__ item(const params &p, int i, int rank)
-        : tile(i / p.k_groups), block(((int64_t)(i % p.k_groups) * p.plan.cluster + rank) * (p.plan.split ? 1 : p.plan.workers)) {}
+    __device__ item(const params &p, int i) : tile(i / p.k_groups), block((int64_t)(i % p.k_groups) * p.plan.workers) {}
 };
 
 /* ---- loading ---- */
 
-__device__ __forceinline__ void load_inputs(const params &p, uint32_t shared, int rank) {
+__device__ __forceinline__ void load_inputs(const params &p, uint32_t shared) {
     const ck_nm_plan &plan  = p.plan;
     const uint32_t    bytes = (uint32_t)(plan.rows * plan.pitch * plan.images * POSITION);
     place             at;
-    for (int i = (int)blockIdx.x / plan.cluster; i < p.items; i += (int)gridDim.x / plan.cluster) {
-        const item it(p, i, rank);
+    for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+        const item it(p, i);
         const int  group = it.tile / plan.strips, row = (it.tile - group * plan.strips) * plan.TP + plan.low_r, image = group * plan.images;
         for (int chunk = 0; chunk < plan.chunks; chunk++)
             for (int phase = 0; phase < plan.phases; phase++) {
                 const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at), to = shared + p.l.stages + (uint32_t)(at.at * plan.stage_bytes);
-                const bool     mine = (at.at & (plan.cluster - 1)) == rank; /* else another block loads it for this one too */
-                ck_mbar_wait(mine ? full + 8 * (BAR_EMPTY - BAR_FULL) : full, at.parity ^ 1);
+                ck_mbar_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
                 ck_mbar_expect(full, bytes);
-                if (mine && plan.cluster == 1) ck_tma_load_box(to, &p.x[phase], full, chunk * CK_NM_CHUNK, image, plan.low_s, row);
-                else if (mine) ck_tma_load_box_to(to, &p.x[phase], full, chunk * CK_NM_CHUNK, image, plan.low_s, row, (1u << plan.cluster) - 1);
+                ck_tma_load_box(to, &p.x[phase], full, chunk * CK_NM_CHUNK, image, plan.low_s, row);
                 at.next(plan.stages);
             }
     }
 }
 
-__device__ __forceinline__ void load_filter(const params &p, uint32_t shared, int worker, int rank) {
+__device__ __forceinline__ void load_filter(const params &p, uint32_t shared, int worker) {
     const ck_nm_plan &plan = p.plan;
     const uint32_t    ring = shared + p.l.ring + (uint32_t)(worker * plan.ring * UNIT_BYTES), bars = shared + 8 * (uint32_t)(BAR_UNIT + worker * MOST_RING);
-    const int         units = plan.taps * plan.chunks, step = plan.split ? plan.workers : 1;
+    const int         units = plan.taps * plan.chunks;
     place             at;
     if (worker == 1 && plan.lead) ck_mbar_wait(shared + 8 * (uint32_t)(BAR_USED + plan.lead - 1), 0);
-    for (int i = (int)blockIdx.x / plan.cluster; i < p.items; i += (int)gridDim.x / plan.cluster) {
-        int64_t block = item(p, i, rank).block + (plan.split ? 0 : worker);
+    for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+        int64_t block = item(p, i).block + worker;
         if (block >= plan.blocks) block = plan.blocks - 1; /* of a block that is not there nothing is written */
-        for (int chunk = plan.split ? worker : 0; chunk < plan.chunks; chunk += step)
-            for (int tap = 0; tap < plan.taps; tap++) {
-                const uint32_t full = bars + 8 * (uint32_t)at.at, to = ring + (uint32_t)(at.at * UNIT_BYTES);
-                const int64_t  unit = block * units + chunk * plan.taps + tap;
-                ck_mbar_wait(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1);
-                ck_mbar_expect(full, UNIT_BYTES);
-                ck_bulk_load(to, static_cast<const char *>(p.a.values) + unit * UNIT_VALUES, full, UNIT_VALUES);
-                ck_bulk_load(to + UNIT_VALUES, reinterpret_cast<const char *>(p.a.places) + unit * UNIT_PLACES, full, UNIT_PLACES);
-                at.next(plan.ring);
-            }
+        for (int64_t unit = block * units; unit < (block + 1) * units; unit++) {
+            const uint32_t full = bars + 8 * (uint32_t)at.at, to = ring + (uint32_t)(at.at * UNIT_BYTES);
+            ck_mbar_wait(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1);
+            ck_mbar_expect(full, UNIT_BYTES);
+            ck_bulk_load(to, static_cast<const char *>(p.a.values) + unit * UNIT_VALUES, full, UNIT_VALUES);
+            ck_bulk_load(to + UNIT_VALUES, reinterpret_cast<const char *>(p.a.places) + unit * UNIT_PLACES, full, UNIT_PLACES);
+            at.next(plan.ring);
+        }
     }
 }
 
@@ -100,7 +94,7 @@ __device__ __forceinline__ void load_filter(const params &p, uint32_t shared, in
 /* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; empty 0: its stage
  * has more units. */
 struct operands {
-    uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0, owner = 0;
+    uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0;
 };
 
 /* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
@@ -111,23 +105,17 @@ __device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64
 template <typename T, int N> struct worker {
     const params  &p;
     const uint32_t shared, ring, bars;
-    const int      me, rank, warp, lane;
+    const int      me, warp, lane;
     place          stage, unit; /* next */
-    int            tap = 0, chunk = 0;
+    int            tap = 0;
     uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
     float          acc[N / 2];
 
-    __device__ worker(const params &params_, uint32_t shared_, int me_, int rank_)
+    __device__ worker(const params &params_, uint32_t shared_, int me_)
         : p(params_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(me_ * params_.plan.ring * UNIT_BYTES)),
-          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), rank(rank_), warp((int)threadIdx.x / 32 % 4),
+          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), warp((int)threadIdx.x / 32 % 4),
           lane((int)threadIdx.x % 32) {}
 
-    /* Split: the stages of the other worker's chunk. */
-    __device__ __forceinline__ void skip_chunk() {
-#pragma unroll 1
-        for (int i = 0; i < p.plan.phases; i++) stage.next(p.plan.stages);
-        chunk++;
-    }
     __device__ __forceinline__ void fetch(operands &o) {
         const int      code = p.taps[tap];
         const uint32_t full = bars + 8 * (uint32_t)unit.at, at = ring + (uint32_t)(unit.at * UNIT_BYTES);
@@ -141,16 +129,12 @@ template <typename T, int N> struct worker {
         o.empty = 0;
         if (code & 2) {
             o.empty = shared + 8 * (uint32_t)(BAR_EMPTY + stage.at);
-            o.owner = (uint32_t)(stage.at & (p.plan.cluster - 1));
             stage.next(p.plan.stages);
         }
         ck_mbar_wait(full, unit.parity);
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(o.places) : "r"(at + (uint32_t)(UNIT_VALUES + (warp * CK_WARP + lane) * 4)) : "memory");
         unit.next(p.plan.ring);
-        if (++tap == p.plan.taps) {
-            tap = 0;
-            if (++chunk < p.plan.chunks && p.plan.split) skip_chunk();
-        }
+        if (++tap == p.plan.taps) tap = 0;
     }
     __device__ __forceinline__ void multiply(const operands &o, int keep) {
         ck_wgmma_fence();
@@ -162,8 +146,7 @@ template <typename T, int N> struct worker {
         __syncwarp();
         if (lane == 0) {
             ck_mbar_arrive(o.used);
-            if (o.empty && o.owner == (uint32_t)rank) ck_mbar_arrive(o.empty);
-            else if (o.empty) ck_mbar_arrive_at(o.empty, o.owner);
+            if (o.empty) ck_mbar_arrive(o.empty);
         }
     }
     /* The next unit. Of the two before it, which are under way, the first is done afterwards. */
@@ -173,14 +156,12 @@ template <typename T, int N> struct worker {
         ck_wgmma_wait<2>();
         give_back(oldest);
     }
-    /* All units of a tile that are this worker's. Up to three are under way, so that no bytes are waited for with the tensor cores idle; the
+    /* All units of a tile. Up to three are under way, so that no bytes are waited for with the tensor cores idle; the
      * plan has stages for as many. */
     __device__ __forceinline__ void sum_up() {
-        const int chunks = p.plan.chunks, units = p.plan.taps * (p.plan.split ? (chunks + 1 - me) / 2 : chunks);
+        const int units = p.plan.taps * p.plan.chunks;
         operands  x, y, z;
         int       left = units - 2;
-        chunk          = 0;
-        if (p.plan.split && me == 1) skip_chunk();
         fetch(x);
         multiply(x, 0);
         if (units > 1) {
@@ -202,19 +183,6 @@ template <typename T, int N> struct worker {
         if (left == 0 || left == 1) give_back(y);
         if (left == 1) give_back(z);
     }
-    /* Split: the second worker's sums to the first. */
-    __device__ __forceinline__ void join() {
-        float *sums = reinterpret_cast<float *>(__cvta_shared_to_generic((size_t)(shared + p.l.sums))) + threadIdx.x % GROUP;
-        ck_barrier(3, 2 * GROUP); /* the last ones are read */
-        if (me == 1)
-#pragma unroll
-            for (int i = 0; i < N / 2; i++) sums[i * GROUP] = acc[i];
-        ck_barrier(4, 2 * GROUP);
-        if (me == 0)
-#pragma unroll
-            for (int i = 0; i < N / 2; i++) acc[i] += sums[i * GROUP];
-    }
-
     /* ---- results: 64 pixels at a time through shared memory, rows of 128 bytes, swizzled ---- */
 
     __device__ __forceinline__ void barrier() const { ck_barrier(1 + me, GROUP); }
@@ -233,7 +201,7 @@ template <typename T, int N> struct worker {
         const int      images = (int)(c.N - image < p.plan.images ? c.N - image : p.plan.images);
         const int      rows   = (int)(c.P - row < p.plan.TP ? c.P - row : p.plan.TP);
         const int      thread = (int)threadIdx.x % GROUP, piece = thread % 8;
-        const int64_t  k      = (it.block + (p.plan.split ? 0 : me)) * CK_NM_ROWS + piece * 8;
+        const int64_t  k      = (it.block + me) * CK_NM_ROWS + piece * 8;
         const uint32_t out    = shared + p.l.out + (uint32_t)(me * OUT_BYTES);
         const uint32_t mine   = out + (uint32_t)(thread / 8 * 128 + (piece ^ thread / 8 % 8) * 16); /* of pixels thread / 8 + 16*i */
         const uint32_t matrix = out + (uint32_t)((lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
@@ -282,13 +250,12 @@ template <typename T, int N> struct worker {
     }
 
     __device__ __forceinline__ void run() {
-        for (int i = (int)blockIdx.x / p.plan.cluster; i < p.items; i += (int)gridDim.x / p.plan.cluster) {
-            const item    it(p, i, rank);
-            const int64_t k     = (it.block + (p.plan.split ? 0 : me)) * CK_NM_ROWS + warp * 16 + lane / 4;
+        for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+            const item    it(p, i);
+            const int64_t k     = (it.block + me) * CK_NM_ROWS + warp * 16 + lane / 4;
             const float   bias0 = p.a.bias && k < p.a.conv.K ? p.a.bias[k] : 0.0f, bias1 = p.a.bias && k + 8 < p.a.conv.K ? p.a.bias[k + 8] : 0.0f;
             sum_up();
-            if (p.plan.split) join();
-            if (!p.plan.split || me == 0) write(it, bias0, bias1);
+            write(it, bias0, bias1);
         }
     }
 };
@@ -307,7 +274,7 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
     if (threadIdx.x == 0) {
         for (int i = 0; i < MOST_STAGES; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_FULL + i), 1);
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)((p.plan.split ? 1 : p.plan.workers) * p.plan.cluster));
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)p.plan.workers);
         }
         for (int i = 0; i < 2 * MOST_RING; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_UNIT + i), 1);
@@ -320,26 +287,23 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
 
 #endif
 
-template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) conv(const __grid_constant__ params p) {
+template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) conv_kernel(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    const int                                       rank   = p.plan.cluster > 1 ? (int)ck_cluster_rank() : 0;
     prepare(p, memory, shared);
     ck_begin_after_last();
-    if (p.plan.cluster > 1) ck_cluster_sync();
-    else __syncthreads();
+    __syncthreads();
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
         ck_registers_fewer<40>();
-        if (threadIdx.x == 0) load_inputs(p, shared, rank);
-        if (threadIdx.x % 32 == 0 && warp > 0 && warp <= p.plan.workers) load_filter(p, shared, warp - 1, rank);
+        if (threadIdx.x == 0) load_inputs(p, shared);
+        if (threadIdx.x % 32 == 0 && warp > 0 && warp <= p.plan.workers) load_filter(p, shared, warp - 1);
     } else {
         ck_registers_more<232>();
-        worker<T, N> worker(p, shared, warp / 4 - 1, rank);
+        worker<T, N> worker(p, shared, warp / 4 - 1);
         worker.run();
     }
-    if (p.plan.cluster > 1) ck_cluster_sync(); /* a block's barriers stay until its neighbour has arrived at them */
 #else
     (void)p;
     __trap();
@@ -377,28 +341,22 @@ bool map_phase(encode tiled, params *p, int phase) {
 }
 
 template <typename T, int N> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
-    const cudaError_t e = cudaFuncSetAttribute(conv<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
+    const cudaError_t e = cudaFuncSetAttribute(conv_kernel<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
     if (e != cudaSuccess) return e;
-    const int           most      = multiprocessors / p.plan.cluster;
-    cudaLaunchAttribute attributes[2] = {};
-    cudaLaunchConfig_t  config        = {};
-    attributes[0].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id                                         = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x                           = (unsigned)p.plan.cluster;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    config.gridDim          = dim3((unsigned)((p.items < most ? p.items : most) * p.plan.cluster));
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t  config    = {};
+    attribute.id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim          = dim3((unsigned)(p.items < multiprocessors ? p.items : multiprocessors));
     config.blockDim         = dim3((unsigned)((1 + p.plan.workers) * GROUP));
     config.dynamicSmemBytes = (size_t)p.plan.shared_bytes;
     config.stream           = stream;
-    config.attrs            = attributes;
-    config.numAttrs         = p.plan.cluster > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, conv<T, N>, p);
+    config.attrs            = &attribute;
+    config.numAttrs         = 1;
+    return cudaLaunchKernelEx(&config, conv_kernel<T, N>, p);
 }
 template <typename T> cudaError_t launch_columns(const params &p, int multiprocessors, cudaStream_t stream) {
     switch (p.plan.columns) {
-    case 32: return launch<T, 32>(p, multiprocessors, stream);
-    case 64: return launch<T, 64>(p, multiprocessors, stream);
     case 104: return launch<T, 104>(p, multiprocessors, stream);
     case 112: return launch<T, 112>(p, multiprocessors, stream);
     case 128: return launch<T, 128>(p, multiprocessors, stream);
@@ -413,11 +371,10 @@ template <typename T> cudaError_t launch_columns(const params &p, int multiproce
 
 } // namespace
 
-cudaError_t conv_wgmma(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream) {
+cudaError_t conv(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream) {
     static const encode tiled = find_encode();
     params              p     = {{}, args, plan, layout(plan), {}, 0, 0};
-    const int64_t blocks      = (int64_t)plan.cluster * (plan.split ? 1 : plan.workers);
-    p.k_groups                = (int)((plan.blocks + blocks - 1) / blocks);
+    p.k_groups                = (int)((plan.blocks + plan.workers - 1) / plan.workers);
     p.items                   = p.k_groups * (int)plan.tiles;
     for (int i = 0; i < plan.taps; i++)
         p.taps[i] = plan.at[i] * (POSITION / 16) * 4 | (int)(plan.first >> i & 1) | (int)(plan.last >> i & 1) * 2;

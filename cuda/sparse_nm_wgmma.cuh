@@ -24,8 +24,6 @@ namespace nm {
 #define NM_N116 NM_N112 ",%112,%113,%114,%115"
 #define NM_N128 NM_N116 ",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define NM_FOUR(d, i) "+f"((d)[(i) + 0]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
-#define NM_A16(d) CK_ACC8(d, 0), CK_ACC8(d, 8)
-#define NM_A32(d) CK_ACC32(d, 0)
 #define NM_A52(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), NM_FOUR(d, 48)
 #define NM_A56(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48)
 #define NM_A64(d) CK_ACC64(d, 0)
@@ -46,8 +44,6 @@ template <typename T, int N, int HALF> struct sparse_product;
                          : "l"(a), "l"(b), "r"(places), "n"(HALF), "r"(keep));                                                     \
         }                                                                                                                          \
     };
-NM_PRODUCT(__half, "f16", 32, 16, "16", "17", "18", "19", "20")
-NM_PRODUCT(__half, "f16", 64, 32, "32", "33", "34", "35", "36")
 NM_PRODUCT(__half, "f16", 104, 52, "52", "53", "54", "55", "56")
 NM_PRODUCT(__half, "f16", 112, 56, "56", "57", "58", "59", "60")
 NM_PRODUCT(__half, "f16", 128, 64, "64", "65", "66", "67", "68")
@@ -56,8 +52,6 @@ NM_PRODUCT(__half, "f16", 216, 108, "108", "109", "110", "111", "112")
 NM_PRODUCT(__half, "f16", 224, 112, "112", "113", "114", "115", "116")
 NM_PRODUCT(__half, "f16", 232, 116, "116", "117", "118", "119", "120")
 NM_PRODUCT(__half, "f16", 256, 128, "128", "129", "130", "131", "132")
-NM_PRODUCT(__nv_bfloat16, "bf16", 32, 16, "16", "17", "18", "19", "20")
-NM_PRODUCT(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36")
 NM_PRODUCT(__nv_bfloat16, "bf16", 104, 52, "52", "53", "54", "55", "56")
 NM_PRODUCT(__nv_bfloat16, "bf16", 112, 56, "56", "57", "58", "59", "60")
 NM_PRODUCT(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68")
