@@ -35,6 +35,20 @@ __device__ __forceinline__ void ck_mbar_init_fence() {
 __device__ __forceinline__ void ck_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+/* A place in a ring of barriers or stages, and the parity of its round. */
+struct ck_ring_place {
+    int             at     = 0;
+    uint32_t        parity = 0;
+    __device__ void next(int size) {
+        if (++at == size) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+    __device__ void skip(int count, int size) {
+        for (at += count; at >= size; at -= size) parity ^= 1;
+    }
+};
 /* Arrives and announces bytes that copies will bring. */
 __device__ __forceinline__ void ck_mbar_expect(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");

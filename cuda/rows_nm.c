@@ -1,11 +1,8 @@
 /* rows_nm.c: the GPU's rows of convolutions whose pattern is 2:4, on the sparse tensor cores, in f16 and bf16. Layout CUDA_LAYOUT_NM + i is
  * way i + 1 of sparse_nm.h. A filter of another pattern has none of these layouts. `kept` is the kept values, two in an element of f32,
  * which sparse_filter gathers; which weights are kept does not change and is packed once, by prepare. */
-#include "cuda.h"
-#include "sparse.h"
+#include "rows_sparse.h"
 #include "sparse_nm.h"
-
-#include <string.h>
 
 struct prepared {
     struct ck_conv    conv;
@@ -16,17 +13,6 @@ struct prepared {
 enum { FOUR = 4, COLUMNS = 16 /* channels are filled up to a multiple of it */ };
 
 /* ---- shapes, plans, patterns ---- */
-
-static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *op) {
-    if (op->kind == CR_OP_conv) return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y));
-    const struct cr_tensor *w     = cuda_in(p, op, CR_IN_sparse_filter_w);
-    const int64_t          *image = op->attr.conv.pattern.image;
-    struct ck_conv          c     = {.type = cuda_type(w), .R = (int)w->dim[1], .S = (int)w->dim[2], .stride = op->attr.conv.stride,
-                                     .pad = op->attr.conv.pad, .N = image[0], .H = image[1], .W = image[2], .C = w->dim[3], .K = w->dim[0]};
-    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
-    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
-    return c;
-}
 
 static int64_t first_bit(const struct cr_program *p, const struct cr_op *op) {
     return p->store->param[op->attr.conv.pattern.param].offset;
@@ -45,7 +31,7 @@ static bool is_two_of_four(const uint8_t *bits, int64_t first, const struct ck_c
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct ck_conv *conv, struct ck_nm_plan *plan) {
     const int way = op->attr.conv.pattern.layout - CUDA_LAYOUT_NM + 1;
-    *conv         = shape_of(p, op);
+    *conv         = cuda_pattern_shape(p, op);
     return way >= 1 && way <= ck_nm_ways() && p->store->pattern && !cuda_of(device)->described &&
            ck_nm_make(conv, way, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
            is_two_of_four(p->store->pattern, first_bit(p, op), conv);
@@ -65,13 +51,6 @@ static void release(void *prepared) {
     (void)cudaFree(s->words);
     (void)cudaFree(s->from);
     cr_free(s);
-}
-
-static cr_status send(const uint32_t *host, int64_t count, uint32_t **device) {
-    const size_t bytes = (size_t)count * sizeof *host;
-    CUDA_TRY(cudaMalloc((void **)device, bytes));
-    CUDA_TRY(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
-    return CR_OK;
 }
 
 /* The kept places, as cr_sparse_24_encode writes them. */
@@ -103,8 +82,8 @@ static cr_status send_filter(const struct cr_program *p, const struct cr_op *op,
     from  = cr_alloc((size_t)(units * CK_NM_UNIT), sizeof *from);
     if (!words || !from) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)units);
     ck_nm_pack(&s->conv, &s->plan, places, words, from);
-    if (gathers) CR_TRY_OUT(send(from, units * CK_NM_UNIT, &s->from));
-    if (convolves) CR_TRY_OUT(send(words, units * CK_NM_WORDS, &s->words));
+    if (gathers) CR_TRY_OUT(cr_cuda_sparse_send(from, units * CK_NM_UNIT, &s->from));
+    if (convolves) CR_TRY_OUT(cr_cuda_sparse_send(words, units * CK_NM_WORDS, &s->words));
 out:
     cr_free(places);
     cr_free(words);
@@ -149,14 +128,10 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 /* ---- convolutions ---- */
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_dtype type) {
-    const unsigned          known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add | 1u << CR_IN_conv_kept;
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *w = cuda_in(p, op, CR_IN_conv_w), *y = cuda_out(p, op, CR_OUT_conv_y);
-    const struct cr_tensor *bias = cuda_in(p, op, CR_IN_conv_bias), *add = cuda_in(p, op, CR_IN_conv_add);
-    struct ck_conv          conv;
-    struct ck_nm_plan       plan;
-    if (!cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) || x->dtype != type || w->dtype != type || y->dtype != type) return false;
-    if ((bias && bias->dtype != CR_F32) || (add && add->dtype != type)) return false;
-    return plan_of(device, p, op, &conv, &plan);
+    struct ck_conv    conv;
+    struct ck_nm_plan plan;
+    return cuda_pattern_slots(p, op) && cuda_in(p, op, CR_IN_conv_x)->dtype == type && cuda_in(p, op, CR_IN_conv_w)->dtype == type &&
+           plan_of(device, p, op, &conv, &plan);
 }
 static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return conv_accepts(device, p, op, CR_F16);

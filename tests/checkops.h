@@ -47,6 +47,7 @@ struct checkops_case {
     int             layout; /* with PATTERN: see cr_pattern_attr */
     enum cr_dtype   real;
     bool            big; /* few draws, long operands repeat themselves; timed by --bench */
+    bool            timed; /* for --bench alone: small ones show the judge as much */
 };
 enum checkops_extent {
     CHECKOPS_WIDE, /* f32; a few small cases in f64, f16 and bf16 */

@@ -129,7 +129,7 @@ static void list_coef_copies(struct checkops_list *out) {
 
 /* Filters with a pattern: each layout that a device may have, in one type after the other. Rows refuse those that are none of theirs. */
 static void list_patterns(struct checkops_list *out) {
-    enum { LAYOUTS = 16 };
+    enum { LAYOUTS = 45 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
@@ -141,7 +141,7 @@ static void list_patterns(struct checkops_list *out) {
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;
-            if (!c.big) checkops_list_add(out, &c);
+            if (!c.big || (c.C == 256 && c.K == 256)) checkops_list_add(out, &c);
         }
 }
 
@@ -269,6 +269,12 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
     };
     static const struct shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true}, {256, 56, 56, 256, 0, 0, 0, 0, true}};
     static const struct shape pool = {256, 112, 112, 64, 0, 3, 2, 1, true}, picture = {256, 224, 224, 3, 0, 0, 0, 0, true};
+    static const struct shape stem = {1, 1, 1, 1, 64, 0, 0, 0, true}, block = {1, 7, 7, 512, 512, 3, 1, 1, true}, option_a = {256, 32, 32, 16, 0, 1, 2, 8, true};
+    static const struct {
+        const struct shape *shape;
+        struct job          job;
+    } filters[] = {{&stem, {CR_OP_s2d_filter, 0}}, {&stem, {CR_OP_s2d_filter_grad, 0}}, {&block, {CR_OP_fold_bn, 0}},
+                   {&option_a, {CR_OP_pad_shortcut, 0}}, {&option_a, {CR_OP_pad_shortcut_grad, 0}}};
     static const struct job   others[] = {{CR_OP_maxpool, CHECKOPS_COEF}, {CR_OP_pool_bn_grad_stats, 0}, {CR_OP_pool_bn_grad_apply, 0},
                                           {CR_OP_normalize, CHECKOPS_S2D}, {CR_OP_normalize, CHECKOPS_S2D | CHECKOPS_BOXES}};
     for (size_t j = 0; j < CR_COUNT(jobs); j++)
@@ -280,6 +286,11 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
     for (size_t j = 0; j < CR_COUNT(others); j++) {
         struct checkops_case c = case_of(others[j].kind == CR_OP_normalize ? &picture : &pool, others[j].kind, others[j].flags);
         c.real                 = CR_F16;
+        checkops_list_add(out, &c);
+    }
+    for (size_t i = 0; i < CR_COUNT(filters); i++) {
+        struct checkops_case c = case_of(filters[i].shape, filters[i].job.kind, filters[i].job.flags);
+        c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
         checkops_list_add(out, &c);
     }
     add_layers(out, 256, CR_F16);

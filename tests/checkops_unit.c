@@ -212,14 +212,17 @@ static void build_fold(struct checkops_build *b) {
     for (int s = CR_IN_fold_bn_gamma; s <= CR_IN_fold_bn_running_var; s++) in(b, s, b->wide, 1, 1, 1, c->K);
 }
 
-/* As long as any layout can be: rows in slices of 32, or runs of each channel filled up, or blocks of 64 x 64. */
+/* As long as any layout can be: rows in slices of 32, runs of each channel filled up, blocks of 64 x 64, or fragments of 16 channels x
+ * 32 columns (288 numbers), of which each block of 8 columns of 64 channels may want 4 halves, and each chunk of columns 8 more. */
 static void build_sparse_filter(struct checkops_build *b) {
     const struct checkops_case *c   = b->c;
     const int64_t               row = c->window * c->window * c->C;
     b->op.attr.conv.stride = c->stride;
     b->op.attr.conv.pad    = c->pad;
     in(b, CR_IN_sparse_filter_w, b->real, c->K, c->window, c->window, c->C);
-    out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, (c->K + 64) * (2 * row + 4 * c->C + c->window * c->window * 64));
+    const int64_t blocks = c->window * c->window * ((c->C + 7) / 8), rows = (c->K + 64) * (2 * row + 4 * c->C + c->window * c->window * 64);
+    const int64_t union_ = 288 * ((c->K + 63) / 64 * (2 * blocks + 8 * ((c->C + 7) / 8)) + 1) + c->K + 512;
+    out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, rows > union_ ? rows : union_);
 }
 
 static void build_other(struct checkops_build *b) {

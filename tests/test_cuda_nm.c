@@ -163,7 +163,7 @@ static void compare_words(const struct problem *p, const struct packed *f) {
         const int64_t unit = i / CK_NM_WORDS, k = block_of(f, unit) * CK_NM_ROWS + i % CK_NM_WORDS / 32 * 16;
         const int     lane = (int)(i % 32), half = lane % 4 / 2;
         const int64_t channel = first_channel(f, unit) + half * 32;
-        if (k + 16 > c->K || channel + 32 > p->filled) continue;
+        if (k + 16 > c->K || channel + 32 > c->C) continue;
         CHECK_INT(f->words[i], cr_sparse_24_word(p->places, c->R * c->S * p->filled, k, tap_of(f, unit) * p->filled + channel, lane));
     }
 }
