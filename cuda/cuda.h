@@ -129,9 +129,13 @@ extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: los
 extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* rows_excite.c: squeeze and excitation's gate, 2x2 means */
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sgd, adamw, lars and its norms, averages */
 extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
-extern const struct cr_kernel *const cr_cuda_union_rows[];  /* rows_union.c: the same on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* rows_nm.c: ... that is 2:4, on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_union_rows[];  /* rows_union.c: ... on the sparse tensor cores */
 extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
+/* Layouts of kept weights (cr_pattern_attr) from here on are those of rows_nm.c. */
+enum { CUDA_LAYOUT_NM = 48 };
+int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op); /* of layouts of rows_union.c */
 /* Of a conv or sparse_filter with a pattern: the convolution; are a conv's operands such as these rows take? (rows_sparse.c) */

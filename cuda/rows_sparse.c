@@ -1,6 +1,7 @@
 /* rows_sparse.c: the GPU's rows of convolutions with a pattern. A layout (attr.conv.pattern.layout) names a kernel and its way:
  *   0       ck_sparse_conv_plain
- *   1 ...   ck_sparse_conv, cut in ways 1 ...; those behind it are rows_union.c's
+ *   1 ...   ck_sparse_conv, cut in ways 1 ...; those behind it are rows_union.c's, but
+ *   CUDA_LAYOUT_NM ...   those of rows_nm.c
  * What does not change with the weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the
  * device; `kept` is the values alone, in the order of the layout, which sparse_filter gathers. */
 #include "rows_sparse.h"
@@ -73,6 +74,7 @@ int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p,
     const struct ck_conv  conv = cuda_pattern_shape(p, op);
     struct ck_sparse_plan plan;
     struct cr_stretched   filter;
+    if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_NM) return cr_cuda_nm_elems(device, p, op);
     if (op->attr.conv.pattern.layout > ck_sparse_conv_ways()) return cr_cuda_union_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->described || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
     if (encode(p, op, &conv, &plan, &filter) != CR_OK) {

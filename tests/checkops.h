@@ -35,7 +35,8 @@ enum checkops_flag {
     CHECKOPS_S2D       = 1 << 22,
     CHECKOPS_FINISH    = 1 << 23, /* with STATS or BN: what becomes of those sums */
     CHECKOPS_PATTERN   = 1 << 24, /* the filter is mostly pruned, and the op says so */
-    CHECKOPS_MIXES     = 1 << 25  /* loss, loss_grad: targets of two labels */
+    CHECKOPS_MIXES     = 1 << 25, /* loss, loss_grad: targets of two labels */
+    CHECKOPS_TWO       = 1 << 26  /* with PATTERN: it is 2:4 */
 };
 
 struct checkops_case {

@@ -145,6 +145,29 @@ static void list_patterns(struct checkops_list *out) {
         }
 }
 
+/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and two of those that take any pattern.
+ * Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
+static void list_two_of_four(struct checkops_list *out) {
+    enum { FOURS = 48 };
+    static const struct shape  layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true}, {3, 28, 28, 64, 128, 3, 2, 1, true},
+                                           {9, 14, 14, 64, 72, 3, 2, 1, true},   {2, 11, 29, 80, 64, 3, 1, 1, true}, {2, 10, 6, 24, 8, 5, 3, 2, true}};
+    static const unsigned      ends[]   = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
+    static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
+    if (out->extent == CHECKOPS_WIDE) return;
+    for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
+        for (int layout = 0; layout < CR_LAYOUTS_MAX; layout += layout == 1 ? FOURS - 1 : 1) {
+            const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
+            struct checkops_case c     = case_of(shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)layout) % CR_COUNT(ends)]);
+            c.layout                   = layout;
+            c.real                     = types[(i + (size_t)layout / 3) % CR_COUNT(types)];
+            if (c.C % 8 || c.K % 8) continue;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN | CHECKOPS_TWO;
+            if (!c.big) checkops_list_add(out, &c);
+        }
+}
+
 /* Strides, paddings and sides that no network here has. */
 static const struct shape odd[] = {
     {1, 1, 1, 1, 1, 1, 1, 0, false},   {2, 9, 8, 7, 5, 3, 3, 1, false},   {1, 8, 9, 16, 12, 5, 2, 2, false}, {1, 6, 7, 8, 8, 3, 1, 0, false},
@@ -174,6 +197,7 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     list_patterns(out);
+    list_two_of_four(out);
     list_pattern_grads(out, TABLE(odd), 1);
     list_pattern_grads(out, TABLE(convs), 2);
     list_finishing(out);

@@ -212,15 +212,15 @@ static void build_fold(struct checkops_build *b) {
     for (int s = CR_IN_fold_bn_gamma; s <= CR_IN_fold_bn_running_var; s++) in(b, s, b->wide, 1, 1, 1, c->K);
 }
 
-/* As long as any layout can be: rows in slices of 32, runs of each channel filled up, or fragments of 16 channels x 32 columns (288
- * numbers), of which each block of 8 columns of 64 channels may want 4 halves, and each chunk of columns 8 more. */
+/* As long as any layout can be: rows in slices of 32, runs of each channel filled up, blocks of 64 x 64, or fragments of 16 channels x
+ * 32 columns (288 numbers), of which each block of 8 columns of 64 channels may want 4 halves, and each chunk of columns 8 more. */
 static void build_sparse_filter(struct checkops_build *b) {
     const struct checkops_case *c   = b->c;
     const int64_t               row = c->window * c->window * c->C;
     b->op.attr.conv.stride = c->stride;
     b->op.attr.conv.pad    = c->pad;
     in(b, CR_IN_sparse_filter_w, b->real, c->K, c->window, c->window, c->C);
-    const int64_t blocks = c->window * c->window * ((c->C + 7) / 8), rows = 2 * (c->K + 64) * (row + 2 * c->C);
+    const int64_t blocks = c->window * c->window * ((c->C + 7) / 8), rows = (c->K + 64) * (2 * row + 4 * c->C + c->window * c->window * 64);
     const int64_t union_ = 288 * ((c->K + 63) / 64 * (2 * blocks + 8 * ((c->C + 7) / 8)) + 1) + c->K + 512;
     out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, rows > union_ ? rows : union_);
 }
@@ -361,20 +361,29 @@ static void build(struct checkops_build *b) {
     }
 }
 
-/* A filter of the store whose pattern is drawn: one channel keeps nothing, the others between all and little. */
+/* Are two of the element's 4 neighbours in front of it kept already? */
+static bool is_full(const uint8_t *pattern, int64_t first, int64_t channel) {
+    int kept = 0;
+    for (int64_t i = first - channel % 4; i < first; i++) kept += pattern[i / 8] >> (i % 8) & 1;
+    return kept == 2;
+}
+
+/* A filter of the store whose pattern is drawn: one channel keeps nothing, the others between all (half, where it is 2:4) and little. */
 static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     const struct checkops_case *c      = &unit->c;
     const int64_t               dim[4] = {c->K, c->window, c->window, c->C}, row = c->window * c->window * c->C;
     struct cr_pattern_attr      a      = {.param = cr_store_add(&unit->store, "pruned.weight", CR_ROLE_CONV, dim, CR_NONE), .layout = c->layout,
                                           .image = {c->N, c->H, c->W}};
     const int64_t               first  = unit->store.failed ? 0 : unit->store.param[a.param].offset;
+    const bool                  two    = c->flags & CHECKOPS_TWO;
     struct cr_rng               rng    = cr_rng_make((uint64_t)(row + c->K), CR_RNG_TEST, 0, 0);
     unit->pattern                      = cr_alloc((size_t)(unit->store.value_elems + 7) / 8, 1);
     if (!unit->pattern || unit->store.failed) return a;
     for (int64_t i = 0; i < c->K * row; i++) {
         const int64_t k = i / row;
         if (k == 1 && c->K > 2) continue;
-        if (k != 0 && cr_rng_below(&rng, 16) >= (uint64_t)(1 + k % 5)) continue;
+        if (k != 0 && cr_rng_below(&rng, 16) >= (uint64_t)(1 + k % 5 * (two ? 2 : 1))) continue;
+        if (two && is_full(unit->pattern, first + i, i % c->C)) continue;
         unit->pattern[(first + i) / 8] = (uint8_t)(unit->pattern[(first + i) / 8] | 1u << ((first + i) % 8));
         a.kept++;
     }
