@@ -92,6 +92,8 @@ CR_ENUMS(E)
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
+/* The same of one section ("optim"), of one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none. */
+bool cr_config_help_of(const char *topic, struct cr_text *out);
 /* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 
