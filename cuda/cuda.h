@@ -37,6 +37,7 @@ struct cuda_device {
     cudaEvent_t      ring_done[2];
     const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
+    struct cuda_host_block *host_blocks; /* cuda_host.c */
     struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
     const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
@@ -109,6 +110,16 @@ static inline struct ck_conv cuda_conv_shape(const struct cr_op *op, const struc
                             .Q      = y->dim[2]};
 }
 
+/* The same of a sparse_filter, by the filter and the picture that its attributes know. */
+static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const struct cr_tensor *w) {
+    const int64_t *image = op->attr.conv.pattern.image;
+    struct ck_conv c     = {.type = cuda_type(w), .R = (int)w->dim[1], .S = (int)w->dim[2], .stride = op->attr.conv.stride,
+                            .pad = op->attr.conv.pad, .N = image[0], .H = image[1], .W = image[2], .C = w->dim[3], .K = w->dim[0]};
+    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
+    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
+    return c;
+}
+
 /* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
 
 extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_rows.c */
@@ -128,13 +139,27 @@ extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: los
 extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* rows_excite.c: squeeze and excitation's gate, 2x2 means */
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sgd, adamw, lars and its norms, averages */
 extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
+extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* rows_nm.c: ... that is 2:4, on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_union_rows[];  /* rows_union.c: ... on the sparse tensor cores */
 extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
+extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps whole blocks of channels */
+/* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c and of rows_block.c. */
+enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_BLOCKS = 64 };
+int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op); /* of layouts of rows_union.c */
+/* Of a conv or sparse_filter with a pattern: the convolution; are a conv's operands such as these rows take? (rows_sparse.c) */
+struct ck_conv cuda_pattern_shape(const struct cr_program *program, const struct cr_op *op);
+bool           cuda_pattern_slots(const struct cr_program *program, const struct cr_op *op);
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
 
 extern const struct cr_backend cr_backend_cuda;
 extern const struct cr_async   cr_cuda_async; /* cuda_async.c */
+/* cuda_host.c: as cr_async.host_reserve and host_release. */
+cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
+void      cr_cuda_host_release(struct cr_device *device, void *host);
 extern const struct cr_pool    cr_cuda_pools[]; /* cuda_pools.c */
 /* cuda_spdnn.c */
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,

@@ -1,22 +1,8 @@
-/* cuda_async.c: what the GPU does beside the host: page-locked memory, copies on lanes, marks (events), recordings (graphs). */
+/* cuda_async.c: what the GPU does beside the host: copies on lanes, marks (events), recordings (graphs). */
 #include "cuda.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>
-
-static cr_status host_reserve(struct cr_device *device, size_t bytes, void **out) {
-    (void)device;
-    void *host = NULL;
-    CUDA_TRY(cudaHostAlloc(&host, CR_MAX(bytes, (size_t)1), cudaHostAllocDefault));
-    memset(host, 0, bytes);
-    *out = host;
-    return CR_OK;
-}
-
-static void host_release(struct cr_device *device, void *host) {
-    (void)device;
-    (void)cudaFreeHost(host);
-}
 
 static cr_status copy(struct cr_device *device, enum cr_lane lane, void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind) {
     CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->lane[lane]));
@@ -128,8 +114,8 @@ static void range_push(const char *name) { (void)nvtxRangePushA(name); }
 static void range_pop(void) { (void)nvtxRangePop(); }
 
 const struct cr_async cr_cuda_async = {
-    .host_reserve    = host_reserve,
-    .host_release    = host_release,
+    .host_reserve    = cr_cuda_host_reserve,
+    .host_release    = cr_cuda_host_release,
     .put             = put,
     .get             = get,
     .get_small       = get_small,

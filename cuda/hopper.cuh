@@ -35,6 +35,20 @@ __device__ __forceinline__ void ck_mbar_init_fence() {
 __device__ __forceinline__ void ck_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+/* A place in a ring of barriers or stages, and the parity of its round. */
+struct ck_ring_place {
+    int             at     = 0;
+    uint32_t        parity = 0;
+    __device__ void next(int size) {
+        if (++at == size) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+    __device__ void skip(int count, int size) {
+        for (at += count; at >= size; at -= size) parity ^= 1;
+    }
+};
 /* Arrives and announces bytes that copies will bring. */
 __device__ __forceinline__ void ck_mbar_expect(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
@@ -85,6 +99,12 @@ __device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMa
         "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"(none)
         : "memory");
 }
+/* A box of four dimensions; the first coordinate is of what lies side by side. */
+__device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c, int d) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
 /* Plain bytes: a multiple of 16, both ends aligned to 16. */
 __device__ __forceinline__ void ck_bulk_load(uint32_t to, const void *from, uint32_t bar, uint32_t bytes) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::"r"(to), "l"(from),
@@ -117,6 +137,18 @@ __device__ __forceinline__ void ck_ldmatrix(uint32_t (&r)[4], uint32_t from) {
 }
 __device__ __forceinline__ void ck_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+                 "r"(r[3])
+                 : "memory");
+}
+/* The matrices change rows and columns on the way. */
+__device__ __forceinline__ void ck_ldmatrix_across(uint32_t (&r)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void ck_stmatrix_across(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
                  "r"(r[3])
                  : "memory");
 }

@@ -86,21 +86,6 @@ template <int COLUMNS, int WORKERS, bool RESIDENT> struct walk {
     }
 };
 
-/* A place in a ring, and the parity of its round. */
-struct place {
-    int             at     = 0;
-    uint32_t        parity = 0;
-    __device__ void next(int size) {
-        if (++at == size) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-    __device__ void skip(int count, int size) {
-        for (at += count; at >= size; at -= size) parity ^= 1;
-    }
-};
-
 /* ---- the loading warps ------------------------------------------------------------------------------------------- */
 
 template <int COLUMNS, int MODE>
@@ -134,7 +119,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
             if (MODE == ACT) load_coef(p, shared + (uint32_t)(plan.coef_at + s * COEF_BYTES), bar + 8 * BAR_FILTERS, s * STEP);
         }
     }
-    place at;
+    ck_ring_place at;
     for (; walk.more(); walk.next(plan)) {
         int w = 0, h = 0, n = 0;
         if (p.stride > 1) {

@@ -40,13 +40,13 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     uint32_t      panels_at, others_at, panel_full;      /* of the warp */
     uint32_t      columns_at, scratch_at, worker_at;     /* of the worker; worker_at: panels of its first warp */
     uint32_t      chunk[4]; /* ldmatrix, stmatrix: bytes of the lane's row and 16-byte chunk, each 16 columns */
-    place         stage, panel;
+    ck_ring_place stage, panel;
     uint32_t      turn; /* parity of this team's next */
     float         acc[ACC];
     float         sum[PANELS][4]; /* of two columns of each panel: first, second of the lower, of the upper sum */
     tiles         ahead;          /* where add and bn_x are loaded for */
     int           ahead_panel;
-    place         ahead_at;
+    ck_ring_place ahead_at;
 
     __device__ worker(const params &params_, uint32_t shared, int me_)
         : p(params_), plan(params_.plan), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),

@@ -1,6 +1,8 @@
 /* rows_sparse.c: the GPU's rows of convolutions with a pattern. A layout (attr.conv.pattern.layout) names a kernel and its way:
  *   0       ck_sparse_conv_plain
- *   1 ...   ck_sparse_conv, cut in ways 1 ...
+ *   1 ...   ck_sparse_conv, cut in ways 1 ...; those behind it are rows_union.c's, but
+ *   CUDA_LAYOUT_NM ...   those of rows_nm.c, and
+ *   CUDA_LAYOUT_BLOCKS ...   those of rows_block.c
  * What does not change with the weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the
  * device; `kept` is the values alone, in the order of the layout, which sparse_filter gathers. */
 #include "rows_sparse.h"
@@ -16,15 +18,9 @@ struct prepared {
 
 /* ---- shapes and plans ---- */
 
-static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *op) {
+struct ck_conv cuda_pattern_shape(const struct cr_program *p, const struct cr_op *op) {
     if (op->kind == CR_OP_conv) return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y));
-    const struct cr_tensor *w     = cuda_in(p, op, CR_IN_sparse_filter_w);
-    const int64_t          *image = op->attr.conv.pattern.image;
-    struct ck_conv          c     = {.type = cuda_type(w), .R = (int)w->dim[1], .S = (int)w->dim[2], .stride = op->attr.conv.stride,
-                                     .pad = op->attr.conv.pad, .N = image[0], .H = image[1], .W = image[2], .C = w->dim[3], .K = w->dim[0]};
-    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
-    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
-    return c;
+    return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
 }
 
 bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t kept, int layout, bool wgrad,
@@ -64,15 +60,18 @@ static cr_status encode(const struct cr_program *p, const struct cr_op *op, cons
 }
 
 static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  conv = shape_of(p, op);
+    const struct ck_conv  conv = cuda_pattern_shape(p, op);
     struct ck_sparse_plan plan;
     return p->store->pattern && !cuda_of(device)->described && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  conv = shape_of(p, op);
+    const struct ck_conv  conv = cuda_pattern_shape(p, op);
     struct ck_sparse_plan plan;
     struct cr_stretched   filter;
+    if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_BLOCKS) return cr_cuda_block_elems(device, p, op);
+    if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_NM) return cr_cuda_nm_elems(device, p, op);
+    if (op->attr.conv.pattern.layout > ck_sparse_conv_ways()) return cr_cuda_union_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->described || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
     if (encode(p, op, &conv, &plan, &filter) != CR_OK) {
         cr_error_clear(); /* without memory for it there is no such layout */
@@ -121,7 +120,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     cr_status           status    = CR_OK;
     struct prepared    *s;
     CR_ALLOC(s, 1);
-    s->conv = shape_of(p, op);
+    s->conv = cuda_pattern_shape(p, op);
     CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* as accepted */
     CR_TRY_OUT(encode(p, op, &s->conv, &s->plan, &filter));
     CR_TRY_OUT(send_filter(&filter, gathers, convolves, s));
@@ -150,7 +149,7 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 
 /* ---- convolutions ---- */
 
-static bool slots_fit(const struct cr_program *p, const struct cr_op *op) {
+bool cuda_pattern_slots(const struct cr_program *p, const struct cr_op *op) {
     const unsigned          known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add | 1u << CR_IN_conv_kept;
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *bias = cuda_in(p, op, CR_IN_conv_bias), *add = cuda_in(p, op, CR_IN_conv_add);
     if (!cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) || !cuda_is_data(x) || !cuda_is_data(cuda_in(p, op, CR_IN_conv_w))) return false;
@@ -158,10 +157,10 @@ static bool slots_fit(const struct cr_program *p, const struct cr_op *op) {
 }
 
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return op->attr.conv.pattern.layout == LAYOUT_PLAIN && slots_fit(p, op) && has_layout(device, p, op);
+    return op->attr.conv.pattern.layout == LAYOUT_PLAIN && cuda_pattern_slots(p, op) && has_layout(device, p, op);
 }
 static bool tiles_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return op->attr.conv.pattern.layout >= LAYOUT_TILES && slots_fit(p, op) && has_layout(device, p, op);
+    return op->attr.conv.pattern.layout >= LAYOUT_TILES && cuda_pattern_slots(p, op) && has_layout(device, p, op);
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {

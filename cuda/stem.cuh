@@ -40,18 +40,6 @@ struct shape {
 
 #if CK_HAS_SM90A
 
-/* A place in a ring, and the parity of its round. */
-struct place {
-    int             at     = 0;
-    uint32_t        parity = 0;
-    __device__ void next(int size) {
-        if (++at == size) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* The block's lines, in runs of at most MOST. */
 template <int MOST> struct runs {
     int        line, end; /* of the run's first; of the block */
@@ -106,7 +94,7 @@ __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thr
                                           uint32_t empty) {
     const int64_t pitch = (int64_t)s.W * (DEPTH * 2);
     runs<MOST>    run(s);
-    place         at;
+    ck_ring_place at;
     int           before = -1;
     for (; run.more(); run.next(s)) {
         const char *from =

@@ -172,7 +172,7 @@ template <typename T, int ENDING> struct conv_worker {
     __device__ __forceinline__ void run() {
         turns          turn(bar + 8 * CONV_TURN, me);
         runs<CONV_RUN> run(p.shape);
-        place          stage;
+        ck_ring_place stage;
         int            next = me; /* of the run's lines, this worker's next one */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(CONV_X_AT + stage.at * CONV_STAGE);

@@ -62,7 +62,7 @@ template <bool MIX> __device__ constexpr int grad_line_bytes() {
 template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params &p, uint32_t shared, uint32_t bar) {
     const int      column = (int)blockIdx.y * COLUMNS;
     runs<GRAD_RUN> run(p.shape);
-    place          at;
+    ck_ring_place at;
     for (; run.more(); run.next(p.shape))
         for (int i = 0; i < run.count; i++) {
             const uint32_t full = bar + 8 * (uint32_t)(GRAD_FULL_G + at.at),
@@ -86,7 +86,7 @@ template <typename T, bool MIX> struct grad_worker {
     float              acc[SIDE][GRAD_TILE];
     uint32_t           dy[GRAD_STEPS][4];
     float              coef[3][2];
-    place              line;
+    ck_ring_place line;
 
     __device__ grad_worker(const grad_params &params, uint32_t shared_, int me_)
         : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
@@ -178,7 +178,7 @@ template <typename T, bool MIX> struct grad_worker {
     __device__ __forceinline__ void run() {
         turns          turn(bar + 8 * GRAD_TURN, me);
         runs<GRAD_RUN> run(p.shape);
-        place          stage;
+        ck_ring_place stage;
         int            next = me; /* of the run's lines, this worker's next one */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(GRAD_X_AT + stage.at * GRAD_STAGE);

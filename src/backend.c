@@ -2,6 +2,7 @@
  * CUDA. */
 #include "backend.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #ifdef CR_WITH_CUDA
@@ -26,13 +27,15 @@ static const struct cr_backend *backend_find(const char *name) {
 }
 
 static cr_status choose_auto(const struct cr_backend **out) {
+    static atomic_bool told; /* once a process: a command may open a device for each session */
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
         const char *why = NULL;
         if ((*b)->available(&why)) {
             *out = *b;
+            told = true;
             return CR_OK;
         }
-        cr_log(CR_LOG_INFO, "device %s is not used: %s", (*b)->name, why ? why : "not available");
+        if (!told) cr_log(CR_LOG_INFO, "device %s is not used: %s", (*b)->name, why ? why : "not available");
     }
     return CR_FAIL(CR_ERR_DEVICE, "no device of any kind is available");
 }

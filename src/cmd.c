@@ -47,9 +47,28 @@ static cr_status find_in_folder(const char *given, struct cr_cmd_source *out) {
     return copy_path(out->folder, "config.ini", &out->config);
 }
 
+static bool is_weights(const char *path) {
+    const char  *ending = ".safetensors";
+    const size_t length = strlen(path), tail = strlen(ending);
+    return length > tail && strcmp(path + length - tail, ending) == 0;
+}
+
+/* A checkpoint's model.safetensors or ema.safetensors: the network is described beside it. */
+static cr_status find_beside(const char *given, struct cr_cmd_source *out) {
+    const char *slash = strrchr(given, '/');
+    out->folder       = cr_strdup(slash ? given : ".");
+    out->weights      = cr_strdup(given);
+    if (!out->folder || !out->weights) return CR_NO_MEMORY(strlen(given));
+    if (slash) out->folder[slash == given ? 1 : slash - given] = 0;
+    CR_TRY(copy_path(out->folder, "config.ini", &out->config));
+    if (cr_fs_is_file(out->config)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: holds weights, and no config.ini beside it says of which network: give CONFIG --weights %s", given, given);
+}
+
 /* A file of that name, or, where there is none, the configuration that was installed under it. */
 static cr_status find_file(const char *given, struct cr_cmd_source *out) {
     struct stat st;
+    if (is_weights(given) && cr_fs_is_file(given)) return find_beside(given, out);
     if (stat(given, &st) != 0) {
         CR_TRY(cr_cmd_installed_config(given, &out->config));
         if (out->config) cr_log(CR_LOG_INFO, "config  %s is not here; taking the installed %s", given, out->config);
@@ -84,7 +103,28 @@ cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *o
 void cr_cmd_source_free(struct cr_cmd_source *source) {
     cr_free(source->config);
     cr_free(source->folder);
+    cr_free(source->weights);
     *source = (struct cr_cmd_source){0};
+}
+
+cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source, char path[CR_PATH_MAX]) {
+    if (!source->folder) return cr_args_fail(args, "--ema wants a run or one of its checkpoints; of other files --weights FILE");
+    if (source->weights) return cr_args_fail(args, "--ema or a file of weights: give one of them");
+    CR_TRY(cr_path_join(path, source->folder, "ema.safetensors"));
+    if (cr_fs_is_file(path)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: there is none: the run was trained without moving averages (ema.decay)", path);
+}
+
+/* model.weights of a source with a folder. Who has averages beside the weights should know of them. */
+static cr_status source_weights(const struct cr_args *args, const struct cr_cmd_source *source, struct cr_text *out) {
+    char       ema[CR_PATH_MAX];
+    const bool wanted = cr_args_has(args, CR_OPT_EMA);
+    if (wanted) CR_TRY(cr_cmd_ema_path(args, source, ema));
+    else if (!source->weights) CR_TRY(cr_path_join(ema, source->folder, "ema.safetensors"));
+    if (!wanted && !source->weights && !args->value[CR_OPT_WEIGHTS] && cr_cli_option_belongs(CR_OPT_EMA, args->command) && cr_fs_is_file(ema))
+        cr_log(CR_LOG_INFO, "weights: this run has moving averages too: --ema takes them");
+    cr_text_add(out, "model.weights=%s", wanted ? ema : source->weights ? source->weights : source->folder);
+    return out->failed ? CR_NO_MEMORY(sizeof ema) : CR_OK;
 }
 
 cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
@@ -95,9 +135,11 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     int            count   = 0;
     CR_ALLOC(list, (size_t)args->overrides + 2);
     if (source->folder) {
-        cr_text_add(&weights, "model.weights=%s", source->folder);
-        if (weights.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+        CR_TRY_OUT(source_weights(args, source, &weights));
         list[count++] = weights.data;
+    } else if (cr_args_has(args, CR_OPT_EMA)) {
+        char path[CR_PATH_MAX];
+        CR_TRY_OUT(cr_cmd_ema_path(args, source, path)); /* says why not */
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];

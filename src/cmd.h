@@ -9,6 +9,7 @@
 #include "cli.h"
 #include "config.h"
 #include "exec.h"
+#include "fsutil.h"
 #include "ranks.h"
 
 cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);
@@ -67,14 +68,17 @@ CR_MUST cr_status cr_cmd_print(struct cr_text *text);
 struct cr_cmd_source {
     char *config;  /* path of the INI; the stored one of a run or step folder */
     char *folder;  /* the step folder, or NULL when the operand is an INI */
+    char *weights; /* the operand, when it is a file of weights in a step folder; else NULL */
 };
-/* Operand 0 as an INI file or a run or step folder. CR_ERR_USAGE when there is none. cr_cmd_source_free it. */
+/* Operand 0 as an INI file, a run or step folder, or weights in a step folder. CR_ERR_USAGE when there is none. cr_cmd_source_free it. */
 CR_MUST cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out);
 void              cr_cmd_source_free(struct cr_cmd_source *source);
 /* Reads the source's config with the command line's overrides; `first` (may be NULL) is an override that comes before
- * them. A folder's own weights are loaded unless the command line names others. */
+ * them. A folder's own weights (--ema: its averages) are loaded unless the command line names others. */
 CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
                                      struct cr_config *out);
+/* What --ema means: ema.safetensors in the source's folder, which must be there. */
+CR_MUST cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source, char path[CR_PATH_MAX]);
 /* Both at once, for commands that do not care where the config came from. */
 CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
 

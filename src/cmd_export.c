@@ -8,10 +8,18 @@
 /* ---- weights ---- */
 
 static cr_status export_weights(const struct cr_args *args, const char *file) {
-    char *path = NULL;
+    struct cr_cmd_source source = {0};
+    char                *path   = NULL, ema[CR_PATH_MAX];
     if (args->overrides) return cr_args_fail(args, "%s: weights are written as they are; configuration keys are for --onnx", args->override[0]);
-    CR_TRY(cr_ckpt_model_path(args->operand[0], &path));
-    cr_status status = cr_ckpt_export_dense(path, file);
+    cr_status status;
+    if (cr_args_has(args, CR_OPT_EMA)) {
+        CR_TRY_OUT(cr_cmd_source_find(args, &source));
+        CR_TRY_OUT(cr_cmd_ema_path(args, &source, ema));
+    }
+    CR_TRY_OUT(cr_ckpt_model_path(cr_args_has(args, CR_OPT_EMA) ? ema : args->operand[0], &path));
+    CR_TRY_OUT(cr_ckpt_export_dense(path, file));
+out:
+    cr_cmd_source_free(&source);
     cr_free(path);
     return status;
 }

@@ -1,6 +1,7 @@
 /* cmd_help.c: the table of commands, cresnet help, --version. */
 #include "backend.h"
 #include "cmd.h"
+#include "config_keys.h"
 
 #include <png.h>
 #include <stdio.h>
@@ -112,6 +113,7 @@ static const char about_prune[] =
     "  cresnet prune checkpoints/demo --sparsity 0.9 --scope erk -o checkpoints/demo-90\n"
     "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --pattern 2:4 -o DIR\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --pattern block prune.block=64x64 --sparsity 0.7 -o DIR\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --target-ms 8 --batch 32 train.precision=fp32 -o DIR\n";
 
 static const char about_export[] =
@@ -137,6 +139,7 @@ static const char about_data[] =
 
 static const char about_help[] =
     "Explains a command, or every key of the configuration.\n"
+    "help keys optim, help optim.lr: one section of it, one key.\n"
     "help completion SHELL: completion for bash, zsh or fish, to be read by the shell (it is installed with the program).\n"
     "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
 
@@ -157,7 +160,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, draw the shapes set",
                         "CONFIG|RUN " KEYS " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR", about_data,
                         cr_cmd_data},
-    [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND", "[COMMAND|keys] | completion bash|zsh|fish | man [COMMAND|keys]", about_help, cr_cmd_help},
+    [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help, cr_cmd_help},
 };
 
 const struct cr_command *cr_command(enum cr_command_id id) { return &commands[id]; }
@@ -282,12 +285,29 @@ static cr_status help_completion(const struct cr_args *args, struct cr_text *out
     return cr_args_fail(args, "completion for which shell? bash, zsh or fish");
 }
 
+/* help keys [SECTION | KEY | SECTION.KEY] */
+static cr_status help_keys(const char *topic, struct cr_text *out) {
+    char hint[200] = "";
+    if (!topic) {
+        cr_config_help(out);
+        return CR_OK;
+    }
+    if (cr_config_help_of(topic, out)) return CR_OK;
+    const char *dot = strchr(topic, '.');
+    char        section[64];
+    snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - topic) : 60, topic);
+    if (dot && cr_key_has_section(section)) cr_key_hint(hint, sizeof hint, section, dot + 1);
+    else cr_key_section_hint(hint, sizeof hint, section);
+    return CR_FAIL(CR_ERR_USAGE, "there is no key and no section %s%s; see cresnet help keys", topic, hint);
+}
+
 static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {
     const char *hint, *topic = args->operands ? args->operand[0] : "";
-    bool        takes_more = strcmp(topic, "man") == 0 || strcmp(topic, "completion") == 0;
+    bool        takes_more = strcmp(topic, "man") == 0 || strcmp(topic, "completion") == 0 || strcmp(topic, "keys") == 0;
     CR_TRY(cr_args_most(args, takes_more ? 2 : 1));
     if (!*topic) cr_help_overview(out);
-    else if (strcmp(topic, "keys") == 0) cr_config_help(out);
+    else if (strcmp(topic, "keys") == 0) return help_keys(args->operands > 1 ? args->operand[1] : NULL, out);
+    else if (strchr(topic, '.')) return help_keys(topic, out);
     else if (strcmp(topic, "man") == 0) return help_man(args, out);
     else if (strcmp(topic, "completion") == 0) return help_completion(args, out);
     else if (strcmp(topic, "markdown") == 0) cr_doc_markdown_keys(out);

@@ -49,6 +49,7 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 1, &ranks));
     s->model.ranks = (int)ranks;
     if (!p->elsewhere) CR_TRY(cr_session_costs(s, &options));
+    else if (cr_args_has(args, CR_OPT_COSTS)) CR_TRY(cr_costs_load(s->device, args->value[CR_OPT_COSTS], &s->costs));
     cr_session_limit(s);
     s->batch = c->train.batch;
     return s->batch ? CR_OK : cr_session_find_batch(s, 0);
@@ -210,6 +211,8 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
         return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after, --choices and --curve out");
     if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIVES))
         return cr_args_fail(args, "--curve and --lives are tables of their own: ask for one of them");
+    if (cr_args_has(args, CR_OPT_COSTS) && !cr_args_has(args, CR_OPT_TARGET))
+        return cr_args_fail(args, "--costs is of --target: without it this machine's own times count");
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];

@@ -22,10 +22,10 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     case CR_PRECISION_FP32:
     case CR_PRECISION_TF32: *real = CR_F32; break;
     }
-    cr_log(CR_LOG_INFO, "target  %s: %s", (*device)->caps.text,
-           asked ? "its kernels were asked what they take and how much workspace they want, cuDNN by the GPU's description; costs are those of the "
-                   "roofline, a run there measures and may choose others"
-                 : "what kernels take is known by a list, their workspace is not counted; costs are those of the roofline");
+    cr_log(CR_LOG_INFO, "target  %s: %s; costs are those of the %s", (*device)->caps.text,
+           asked ? "its kernels were asked what they take and how much workspace they want, cuDNN by the GPU's description"
+                 : "what kernels take is known by a list, their workspace is not counted",
+           cr_args_has(args, CR_OPT_COSTS) ? "file where it knows them" : "roofline, a run there measures and may choose others");
     return CR_OK;
 }
 
@@ -41,7 +41,7 @@ cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p,
     cr_text_add(out, "\ntarget %s\ndevice memory %.0f MiB: parameters and state %.0f, pool %.0f, pictures %.0f; %.1f %% of the GPU's %.0f MiB%s\n",
                 s->device->caps.text, cr_mib(need), cr_mib(store), cr_mib(pool), cr_mib(need - store - pool), 100 * (double)need / (double)there,
                 cr_mib(there), need > there ? ": too much" : "");
-    cr_text_add(out, "not counted: CUDA's context, loaded kernels and libraries\nat the roofline %.2f ms", run.total * 1e3);
+    cr_text_add(out, "not counted: CUDA's context, loaded kernels and libraries\n%s %.2f ms", s->costs ? "predicted" : "at the roofline", run.total * 1e3);
     if (run.stalled > 0) cr_text_add(out, ", %.2f of it waiting for copies", run.stalled * 1e3);
     cr_text_add(out, "\n");
     return CR_OK;

@@ -249,6 +249,39 @@ static cr_status add_memory(const struct run *run, struct cr_text *out) {
     return CR_OK;
 }
 
+static bool is_better(const struct cr_scores *a, const struct cr_scores *b) {
+    return a->right1 != b->right1 ? a->right1 > b->right1 : a->loss_sum < b->loss_sum;
+}
+
+static void note_both(const struct run *run, const struct cr_scores *weights, const struct cr_scores *averages, struct cr_text *out) {
+    const double images = (double)CR_MAX(weights->images, 1);
+    cr_page_note(out, "Weights: top-1 %.2f %%, loss %.4f. Moving averages: top-1 %.2f %%, loss %.4f. What follows is of the %s of %s.",
+                 100 * (double)weights->right1 / images, weights->loss_sum / images, 100 * (double)averages->right1 / images,
+                 averages->loss_sum / images, is_better(averages, weights) ? "averages" : "weights", run->step_name);
+}
+
+/* The weights, and the averages where the checkpoint has some: the page shows the better of both. */
+static cr_status evaluate(const struct run *run, struct cr_session *session, const struct cr_dataset *dataset, struct cr_text *out) {
+    struct cr_text   both[2] = {0};
+    struct cr_scores scores[2];
+    char             averages[CR_PATH_MAX];
+    int              shown = 0;
+    cr_status        status;
+    CR_TRY_OUT(cr_report_eval(&both[0], session, dataset, &scores[0]));
+    if (strcmp(run->config.model.weights, run->step) == 0 && is_there(run->step, "ema.safetensors")) {
+        CR_TRY_OUT(cr_path_join(averages, run->step, "ema.safetensors"));
+        CR_TRY_OUT(cr_session_load_weights(session, averages, true));
+        CR_TRY_OUT(cr_report_eval(&both[1], session, dataset, &scores[1]));
+        note_both(run, &scores[0], &scores[1], out);
+        shown = is_better(&scores[1], &scores[0]);
+    }
+    if (both[shown].data) cr_text_add_bytes(out, both[shown].data, both[shown].length);
+    out->failed |= both[shown].failed;
+out:
+    for (int i = 0; i < 2; i++) cr_text_free(&both[i]);
+    return status;
+}
+
 static cr_status add_evaluation(const struct cr_args *args, const struct run *run, struct cr_session *session, struct cr_text *out) {
     struct cr_dataset *dataset;
     if (cr_args_has(args, CR_OPT_NO_EVAL)) {
@@ -261,7 +294,7 @@ static cr_status add_evaluation(const struct cr_args *args, const struct run *ru
         status = CR_FAIL(CR_ERR_CONFIG, "the data set has %d classes, the network %d", cr_dataset_classes(dataset), run->classes);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "evaluating %lld pictures with %s on %s", (long long)cr_dataset_count(dataset), run->step_name, session->device->caps.text);
-        status = cr_report_eval(out, session, dataset);
+        status = evaluate(run, session, dataset, out);
     }
     cr_dataset_close(dataset);
     return status;

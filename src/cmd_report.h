@@ -77,6 +77,6 @@ void              cr_report_plan(struct cr_text *out, const struct cr_program *p
 CR_MUST cr_status cr_report_profile(struct cr_text *out, const char *path);
 CR_MUST cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session);
 /* cmd_report_eval.c */
-CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset);
+CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset, struct cr_scores *scores);
 
 #endif

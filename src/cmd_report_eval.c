@@ -202,9 +202,8 @@ static void add_scores(const struct cr_scores *s, struct cr_text *out) {
     if (s->corrupt) cr_page_note(out, "%lld unreadable pictures were left out.", (long long)s->corrupt);
 }
 
-cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset) {
+cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset, struct cr_scores *scores) {
     struct cr_confusion confusion;
-    struct cr_scores    scores;
     struct view         v = {.c = &confusion, .dataset = dataset};
     struct cr_judge     judge;
     const int           classes = session->model.classes;
@@ -214,13 +213,13 @@ cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const 
     v.score = cr_alloc((size_t)classes, sizeof *v.score);
     v.order = cr_alloc((size_t)classes, sizeof *v.order);
     if (!v.score || !v.order) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %d classes", classes);
-    CR_TRY_OUT(cr_session_evaluate_each(session, dataset, NULL, &judge, &scores));
+    CR_TRY_OUT(cr_session_evaluate_each(session, dataset, NULL, &judge, scores));
     for (int i = 0; i < classes; i++) {
         v.score[i] = cr_confusion_class(&confusion, i);
         v.order[i] = i;
     }
     qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_shares, v.score);
-    add_scores(&scores, out);
+    add_scores(scores, out);
     if (classes <= MATRIX_CLASSES) add_matrix(&v, out);
     else add_pairs(&v, out);
     add_classes(&v, out);

@@ -76,6 +76,8 @@ cr_status cr_config_fail(const struct cr_config *config, const char *dotted, con
 /* Is the network one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
 bool      cr_config_is_small(const struct cr_config *config);
 bool      cr_config_prunes(const struct cr_config *config); /* does training prune? */
+/* prune.block: output channels, or output x input channels, each 1 to 4096, more than one weight; false: it is neither. */
+bool      cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
 bool      cr_config_mixes(const struct cr_config *config);  /* does training erase or mix pictures? */
 bool      cr_config_mixes_labels(const struct cr_config *config); /* ... and labels */
 bool      cr_config_is_set(const struct cr_config *config, const char *dotted); /* false: the default */
@@ -90,6 +92,8 @@ CR_ENUMS(E)
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
+/* The same of one section ("optim"), of one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none. */
+bool cr_config_help_of(const char *topic, struct cr_text *out);
 /* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 

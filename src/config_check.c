@@ -152,8 +152,28 @@ static void check_schedule(const struct check *c) {
         COMPLAIN(c, "schedule.min_lr", "must not exceed [optim] lr (%g)", config->optim.lr);
 }
 
+/* A number of channels, and behind it `end`; NULL: there is none. */
+static const char *block_side(const char *text, char end, int64_t *side) {
+    for (*side = 0; *text >= '0' && *text <= '9' && *side <= 4096; text++) *side = 10 * *side + (*text - '0');
+    return *side >= 1 && *side <= 4096 && *text == end ? text + 1 : NULL;
+}
+
+bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs) {
+    const char *text = config->prune.block, *second = block_side(text, 'x', outputs);
+    *inputs = 1;
+    if (second ? !block_side(second, '\0', inputs) : !block_side(text, '\0', outputs)) return false;
+    return *outputs * *inputs > 1;
+}
+
+static void check_block(const struct check *c) {
+    int64_t outputs, inputs;
+    if (was_refused(c, "prune.block") || cr_config_block(c->config, &outputs, &inputs)) return;
+    COMPLAIN(c, "prune.block", "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each from 1 to 4096, not 1x1");
+}
+
 static void check_prune(const struct check *c) {
     const struct cr_config *config = c->config;
+    check_block(c);
     if (was_refused(c, "prune.sparsity")) return;
     if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity > 0.5)
         COMPLAIN(c, "prune.sparsity", "must not exceed 0.5 with pattern 2:4, which keeps two of four weights");

@@ -52,6 +52,26 @@ static void key_add(struct cr_text *out, const struct cr_key *key) {
     cr_text_add(out, "\n        %s\n", key->help);
 }
 
+/* Is the key meant by "section", "section.key" or "key"? */
+static bool is_meant(const struct cr_key *key, const char *topic) {
+    const size_t section = strlen(key->section);
+    if (strcmp(topic, key->section) == 0 || strcmp(topic, key->name) == 0) return true;
+    return strncmp(topic, key->section, section) == 0 && topic[section] == '.' && strcmp(topic + section + 1, key->name) == 0;
+}
+
+bool cr_config_help_of(const char *topic, struct cr_text *out) {
+    locale_t    before  = cr_c_locale_enter();
+    const char *section = "";
+    for (int i = 0; i < cr_key_count; i++) {
+        if (!is_meant(&cr_keys[i], topic)) continue;
+        if (strcmp(section, cr_keys[i].section) != 0) cr_text_add(out, "%s[%s]\n", *section ? "\n" : "", cr_keys[i].section);
+        section = cr_keys[i].section;
+        key_add(out, &cr_keys[i]);
+    }
+    cr_c_locale_leave(before);
+    return *section;
+}
+
 void cr_config_help(struct cr_text *out) {
     locale_t before = cr_c_locale_enter();
     cr_text_add(out,

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char first_words[] = "cresnet costs 3", spoilt[] = "a line is cut off or spoilt";
+static const char first_words[] = "cresnet costs 3", program_words[] = "; cresnet ", spoilt[] = "a line is cut off or spoilt";
 enum { FILE_BYTES_MAX = 64 << 20 };
 static const int64_t NS_MAX = 100000000000; /* 100 s: of no op that anyone waits for, and sums of thousands stay small numbers */
 
@@ -40,7 +40,12 @@ static void add_slot(struct cr_text *out, const struct cr_program *p, const stru
 /* The share of kept weights to two digits: a checkpoint that is pruned alike finds times that serve. */
 static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_pattern_attr *a = &op->attr.conv.pattern;
-    if (a->kept) cr_text_add(out, " kept%.2g layout%d", (double)a->kept / (double)p->store->param[a->param].elems, a->layout);
+    const double all = a->kept ? (double)p->store->param[a->param].elems : 0;
+    if (!a->kept) return;
+    cr_text_add(out, " kept%.2g layout%d", (double)a->kept / all, a->layout);
+    /* How many weights stand beside those that are kept: blocks are whole. */
+    const int kept = op->kind == CR_OP_conv ? op->in[CR_IN_conv_kept] : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y] : CR_NONE;
+    if (kept >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[kept].dim[3] / all);
 }
 
 static void add_attributes(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
@@ -146,7 +151,7 @@ static cr_status make_identity(struct cr_costs *c) {
         cr_text_free(&rows);
         return CR_NO_MEMORY(4096);
     }
-    c->identity = cr_arena_printf(&c->arena, "%s; cresnet " CR_VERSION ", rows %016llx", c->device->caps.text,
+    c->identity = cr_arena_printf(&c->arena, "%s%s" CR_VERSION ", rows %016llx", c->device->caps.text, program_words,
                                   (unsigned long long)cr_cost_hash(rows.data));
     cr_text_free(&rows);
     return c->identity ? CR_OK : CR_NO_MEMORY(256);
@@ -248,6 +253,12 @@ static bool cut_sum(char *text, size_t *length) {
     return true;
 }
 
+/* Of a plan for a device that is not there: this program's version, whatever device and rows it was; lines that name other rows are refused. */
+static bool same_version(const char *text) {
+    const char *s = strstr(text, program_words);
+    return s && strncmp(s + strlen(program_words), CR_VERSION ",", strlen(CR_VERSION ",")) == 0;
+}
+
 /* Takes all lines or, when something is wrong with them, none: *why then says what, else it is NULL. */
 static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum cr_cost_source source, const char **why, bool *other_device) {
     const int before = c->entries;
@@ -259,7 +270,7 @@ static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum c
     *end        = 0;
     char *rest  = text, *words = take_field(&rest);
     if (!words || strcmp(words, first_words) != 0) return CR_OK;
-    *other_device = strcmp(rest, c->identity) != 0;
+    *other_device = c->elsewhere ? !same_version(rest) : strcmp(rest, c->identity) != 0;
     *why          = "it was made for another device, library or version";
     if (*other_device) return CR_OK;
     *why = spoilt;
@@ -419,6 +430,23 @@ cr_status cr_costs_open(struct cr_device *device, const char *path, struct cr_co
     return CR_OK;
 out:
     cr_costs_close(c);
+    return status;
+}
+
+cr_status cr_costs_load(struct cr_device *device, const char *path, struct cr_costs **out) {
+    char       *text   = NULL;
+    const char *why    = NULL;
+    size_t      length = 0;
+    bool        other;
+    CR_TRY(cr_costs_open(device, "", out));
+    (*out)->elsewhere = true;
+    cr_status status  = cr_file_read(path, FILE_BYTES_MAX, &text, &length);
+    if (status == CR_OK) status = take_text(*out, text, length, CR_COST_FILE, &why, &other);
+    cr_free(text);
+    if (status == CR_OK && why) status = CR_FAIL(CR_ERR_FORMAT, "%s: %s", path, other ? "it was made by another version of this program" : why);
+    if (status == CR_OK) return CR_OK;
+    cr_costs_close(*out);
+    *out = NULL;
     return status;
 }
 

@@ -25,6 +25,9 @@ struct cr_costs;
 
 /* `path`: the file, "" for none; a file that is not there yet is made by cr_costs_rest. The device must outlive the table. */
 CR_MUST cr_status cr_costs_open(struct cr_device *device, const char *path, struct cr_costs **out);
+/* A file that a run on a device left, for plans of that device where it is not: `device` only answers questions (see cr_gpu_describe).
+ * Nothing is measured: what the file does not know costs what the roofline says. CR_ERR_FORMAT: no such file, or another version's. */
+CR_MUST cr_status cr_costs_load(struct cr_device *device, const char *path, struct cr_costs **out);
 void              cr_costs_close(struct cr_costs *costs); /* NULL is fine */
 
 /* Where the table of this device is kept: CRESNET_CACHE, or XDG_CACHE_HOME/cresnet, or HOME/.cache/cresnet; "" when there is no

@@ -12,7 +12,22 @@ enum cr_cost_source {
 };
 
 /* What is kept of copies between host and device: seconds of a large one each way, both at once, and of a small one. */
-enum cr_copy_time { CR_COPY_TO_HOST, CR_COPY_TO_DEVICE, CR_COPY_OUT_ALONE, CR_COPY_IN_ALONE, CR_COPY_SMALL, CR_COPY_TIMES };
+/* Then, where the device has rows for such work: a large copy to the host beside kinds of work, and the first of them by itself and beside
+ * copies each way. */
+enum cr_copy_time {
+    CR_COPY_TO_HOST,
+    CR_COPY_TO_DEVICE,
+    CR_COPY_OUT_ALONE,
+    CR_COPY_IN_ALONE,
+    CR_COPY_SMALL,
+    CR_COPY_OUT_ADD,
+    CR_COPY_OUT_STATS,
+    CR_COPY_OUT_CONV,
+    CR_COPY_WORK_ALONE,
+    CR_COPY_WORK_OUT,
+    CR_COPY_WORK_IN,
+    CR_COPY_TIMES
+};
 
 struct cr_cost_entry { /* one candidate of one signature */
     uint64_t            hash; /* of the signature */
@@ -33,11 +48,12 @@ struct cr_costs {
     int                   buckets;
     int                   pinned; /* how many entries are a checkpoint's */
     bool                  asked;
-    bool                  copies_known;
+    bool                  copies_known, load_known; /* the first five, the others */
     double                copy_s[CR_COPY_TIMES];
     struct cr_scratch     scratch;
     int64_t               measured, told, measure_ns, told_ns;
     bool                  news; /* the file lacks something, even if nothing was measured */
+    bool                  elsewhere; /* of a device that is not there: nothing can be measured, nothing is written */
     struct cr_arena       arena;
 };
 

@@ -69,7 +69,7 @@ struct cr_bn_attr {
 /* Of a convolution whose filter is mostly pruned, for rows that skip what is (backend.h): w is 0 wherever the store's pattern has no bit,
  * and a gradient of w is made 0 there (adding: stays as it was).
  * A layout is one of a device's forms of the kept weights, with the kernel that reads it; layouts are numbered from 0. */
-enum { CR_LAYOUTS_MAX = 64 };
+enum { CR_LAYOUTS_MAX = 80 };
 struct cr_pattern_attr {
     int64_t kept;   /* weights; 0: no pattern, as any convolution */
     int     param;  /* in the store, whose bits are the filter's */

@@ -2,15 +2,15 @@
 #include "onnx.h"
 
 #include "fsutil.h"
+#include "protobuf.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- protocol buffers ---- */
+/* ---- fields ---- */
 
-enum wire { WIRE_VARINT = 0, WIRE_BYTES = 2, WIRE_32 = 5 };
 enum model_field { MODEL_IR_VERSION = 1, MODEL_PRODUCER_NAME = 2, MODEL_PRODUCER_VERSION = 3, MODEL_GRAPH = 7, MODEL_OPSET_IMPORT = 8, MODEL_METADATA = 14 };
 enum graph_field { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
 enum node_field { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP_TYPE = 4, NODE_ATTRIBUTE = 5 };
@@ -18,40 +18,6 @@ enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_INTS = 8, ATT
 enum attribute_type { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_INTS = 7 };
 enum tensor_field { TENSOR_DIMS = 1, TENSOR_DATA_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW_DATA = 9 };
 enum data_type { DATA_FLOAT = 1, DATA_INT64 = 7 };
-
-static void put_varint(struct cr_text *out, uint64_t value) {
-    uint8_t bytes[10];
-    size_t  count = 0;
-    do {
-        bytes[count] = (uint8_t)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
-        count++;
-        value >>= 7;
-    } while (value);
-    cr_text_add_bytes(out, bytes, count);
-}
-
-static void put_key(struct cr_text *out, int field, enum wire wire) { put_varint(out, (uint64_t)field << 3 | (uint64_t)wire); }
-
-static void put_int(struct cr_text *out, int field, int64_t value) {
-    put_key(out, field, WIRE_VARINT);
-    put_varint(out, (uint64_t)value);
-}
-
-static void put_string(struct cr_text *out, int field, const char *s) {
-    const size_t count = strlen(s);
-    put_key(out, field, WIRE_BYTES);
-    put_varint(out, count);
-    cr_text_add_bytes(out, s, count);
-}
-
-/* A message as a field of another; it is freed. */
-static void put_message(struct cr_text *out, int field, struct cr_text *message) {
-    put_key(out, field, WIRE_BYTES);
-    put_varint(out, message->length);
-    if (message->length) cr_text_add_bytes(out, message->data, message->length);
-    out->failed |= message->failed;
-    cr_text_free(message);
-}
 
 /* ---- nodes ---- */
 
@@ -64,44 +30,39 @@ struct onnx {
 
 static void put_attribute_int(struct cr_text *node, const char *name, int64_t value) {
     struct cr_text a = {0};
-    put_string(&a, ATTR_NAME, name);
-    put_int(&a, ATTR_I, value);
-    put_int(&a, ATTR_TYPE, TYPE_INT);
-    put_message(node, NODE_ATTRIBUTE, &a);
+    cr_pb_add_string(&a, ATTR_NAME, name);
+    cr_pb_add_int(&a, ATTR_I, value);
+    cr_pb_add_int(&a, ATTR_TYPE, TYPE_INT);
+    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
 }
 
 static void put_attribute_ints(struct cr_text *node, const char *name, int count, const int64_t *values) {
     struct cr_text a = {0};
-    put_string(&a, ATTR_NAME, name);
-    for (int i = 0; i < count; i++) put_int(&a, ATTR_INTS, values[i]);
-    put_int(&a, ATTR_TYPE, TYPE_INTS);
-    put_message(node, NODE_ATTRIBUTE, &a);
+    cr_pb_add_string(&a, ATTR_NAME, name);
+    for (int i = 0; i < count; i++) cr_pb_add_int(&a, ATTR_INTS, values[i]);
+    cr_pb_add_int(&a, ATTR_TYPE, TYPE_INTS);
+    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
 }
 
 static void put_attribute_float(struct cr_text *node, const char *name, float value) {
     struct cr_text a = {0};
-    uint32_t       bits;
-    uint8_t        bytes[4];
-    memcpy(&bits, &value, sizeof bits);
-    for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(bits >> (8 * i));
-    put_string(&a, ATTR_NAME, name);
-    put_key(&a, ATTR_F, WIRE_32);
-    cr_text_add_bytes(&a, bytes, sizeof bytes);
-    put_int(&a, ATTR_TYPE, TYPE_FLOAT);
-    put_message(node, NODE_ATTRIBUTE, &a);
+    cr_pb_add_string(&a, ATTR_NAME, name);
+    cr_pb_add_float(&a, ATTR_F, value);
+    cr_pb_add_int(&a, ATTR_TYPE, TYPE_FLOAT);
+    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
 }
 
 /* A node without its attributes, named by what it makes; inputs end with NULL. */
 static struct cr_text node_begin(const char *op_type, const char *output, const char *const *inputs) {
     struct cr_text node = {0};
-    for (int i = 0; inputs[i]; i++) put_string(&node, NODE_INPUT, inputs[i]);
-    put_string(&node, NODE_OUTPUT, output);
-    put_string(&node, NODE_NAME, output);
-    put_string(&node, NODE_OP_TYPE, op_type);
+    for (int i = 0; inputs[i]; i++) cr_pb_add_string(&node, NODE_INPUT, inputs[i]);
+    cr_pb_add_string(&node, NODE_OUTPUT, output);
+    cr_pb_add_string(&node, NODE_NAME, output);
+    cr_pb_add_string(&node, NODE_OP_TYPE, op_type);
     return node;
 }
 
-static void node_end(struct onnx *x, struct cr_text *node) { put_message(&x->nodes, GRAPH_NODE, node); }
+static void node_end(struct onnx *x, struct cr_text *node) { cr_pb_add_message(&x->nodes, GRAPH_NODE, node); }
 
 static const char *layer_of(const struct onnx *x, const struct cr_op *op) { return op->layer >= 0 ? x->p->layer[op->layer] : "node"; }
 
@@ -118,13 +79,11 @@ static const char *name_of(const struct onnx *x, int tensor) {
 /* raw_data is little-endian, as these arrays are on every machine that cresnet runs on. */
 static void put_tensor(struct onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim, const void *data, size_t bytes) {
     struct cr_text t = {0};
-    for (int i = 0; i < dims; i++) put_int(&t, TENSOR_DIMS, dim[i]);
-    put_int(&t, TENSOR_DATA_TYPE, type);
-    put_string(&t, TENSOR_NAME, name);
-    put_key(&t, TENSOR_RAW_DATA, WIRE_BYTES);
-    put_varint(&t, bytes);
-    cr_text_add_bytes(&t, data, bytes);
-    put_message(&x->initializers, GRAPH_INITIALIZER, &t);
+    for (int i = 0; i < dims; i++) cr_pb_add_int(&t, TENSOR_DIMS, dim[i]);
+    cr_pb_add_int(&t, TENSOR_DATA_TYPE, type);
+    cr_pb_add_string(&t, TENSOR_NAME, name);
+    cr_pb_add_bytes(&t, TENSOR_RAW_DATA, data, bytes);
+    cr_pb_add_message(&x->initializers, GRAPH_INITIALIZER, &t);
 }
 
 /* The parameter that a tensor of the store is; CR_NONE: none. */
@@ -385,25 +344,25 @@ static void put_value_info(struct cr_text *graph, int field, const char *name, i
     struct cr_text shape = {0}, tensor = {0}, type = {0}, info = {0};
     for (int i = 0; i < dims; i++) {
         struct cr_text one = {0};
-        if (dim[i] > 0) put_int(&one, 1, dim[i]);
-        else put_string(&one, 2, "batch");
-        put_message(&shape, 1, &one);
+        if (dim[i] > 0) cr_pb_add_int(&one, 1, dim[i]);
+        else cr_pb_add_string(&one, 2, "batch");
+        cr_pb_add_message(&shape, 1, &one);
     }
-    put_int(&tensor, 1, DATA_FLOAT);
-    put_message(&tensor, 2, &shape);
-    put_message(&type, 1, &tensor);
-    put_string(&info, 1, name);
-    put_message(&info, 2, &type);
-    put_message(graph, field, &info);
+    cr_pb_add_int(&tensor, 1, DATA_FLOAT);
+    cr_pb_add_message(&tensor, 2, &shape);
+    cr_pb_add_message(&type, 1, &tensor);
+    cr_pb_add_string(&info, 1, name);
+    cr_pb_add_message(&info, 2, &type);
+    cr_pb_add_message(graph, field, &info);
 }
 
 static void put_metadata(struct cr_text *model, const char *key, struct cr_text *value) {
     struct cr_text entry = {0};
-    put_string(&entry, 1, key);
-    put_string(&entry, 2, value->data ? value->data : "");
+    cr_pb_add_string(&entry, 1, key);
+    cr_pb_add_string(&entry, 2, value->data ? value->data : "");
     entry.failed |= value->failed;
     cr_text_free(value);
-    put_message(model, MODEL_METADATA, &entry);
+    cr_pb_add_message(model, MODEL_METADATA, &entry);
 }
 
 /* Three numbers as a JSON list, in as few digits as give the same float. */
@@ -443,24 +402,24 @@ static void put_graph(struct onnx *x, struct cr_text *model) {
     struct cr_text          graph  = {0};
     cr_text_add_bytes(&graph, x->nodes.data, x->nodes.length);
     cr_text_free(&x->nodes);
-    put_string(&graph, GRAPH_NAME, "cresnet");
+    cr_pb_add_string(&graph, GRAPH_NAME, "cresnet");
     cr_text_add_bytes(&graph, x->initializers.data, x->initializers.length);
     cr_text_free(&x->initializers);
     put_value_info(&graph, GRAPH_INPUT, "input", 4, (const int64_t[]){0, 3, images->dim[1], images->dim[2]});
     put_value_info(&graph, GRAPH_OUTPUT, "logits", 2, (const int64_t[]){0, x->p->tensor[x->p->logits].dim[3]});
-    put_message(model, MODEL_GRAPH, &graph);
+    cr_pb_add_message(model, MODEL_GRAPH, &graph);
 }
 
 static cr_status write_model(struct onnx *x, const char *path) {
     struct cr_text model = {0}, opset = {0};
     bool           failed = x->nodes.failed || x->initializers.failed;
     cr_status      status;
-    put_int(&model, MODEL_IR_VERSION, CR_ONNX_IR_VERSION);
-    put_string(&model, MODEL_PRODUCER_NAME, "cresnet");
-    put_string(&model, MODEL_PRODUCER_VERSION, CR_VERSION);
+    cr_pb_add_int(&model, MODEL_IR_VERSION, CR_ONNX_IR_VERSION);
+    cr_pb_add_string(&model, MODEL_PRODUCER_NAME, "cresnet");
+    cr_pb_add_string(&model, MODEL_PRODUCER_VERSION, CR_VERSION);
     if (!failed) put_graph(x, &model);
-    put_int(&opset, 2, CR_ONNX_OPSET); /* version; the domain is the default one */
-    put_message(&model, MODEL_OPSET_IMPORT, &opset);
+    cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version; the domain is the default one */
+    cr_pb_add_message(&model, MODEL_OPSET_IMPORT, &opset);
     put_all_metadata(x, &model);
     if (failed || model.failed) status = CR_NO_MEMORY(model.length + x->initializers.length);
     else if (model.length > INT32_MAX) status = CR_FAIL(CR_ERR_FORMAT, "%s: %zu bytes: an ONNX file holds at most 2 GB", path, model.length);

@@ -28,6 +28,8 @@ struct cr_target {
     /* Of swap_out and swap_in, both ways at once, and what one copy takes besides; 0: the device has no lanes for them. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way, 1 to 2; 0: as 1 */
+    double copy_loaded; /* times as long one to the host takes while kernels read; 0: as 1 */
+    double beside_out, beside_in; /* how much longer, as a share, such kernels take while a copy goes that way */
     double sparse_share; /* as in cr_device_caps */
     /* As cr_backend.kept_elems. NULL: there are no rows for patterns. */
     int64_t (*kept_elems)(void *self, const struct cr_program *program, const struct cr_op *op);
@@ -76,16 +78,24 @@ struct cr_simulated {
     double total, stalled; /* stalled: of the compute lane */
     double busy[CR_LANES];
 };
-/* seconds[ops]: what each op takes, by the target's costs, or the roofline; a copy, while none goes the other way. */
-CR_MUST cr_status cr_program_seconds(const struct cr_program *program, const struct cr_target *target, double *seconds);
-/* seconds[ops]: of copies, while none goes the other way; `beside`: their speed then, as a share (cr_copy_beside). */
-void              cr_program_simulate(const struct cr_program *program, const double *seconds, double beside, struct cr_op_time *time,
-                                      struct cr_simulated *out); /* time[ops] */
+/* What copies and compute do to each other. */
+struct cr_beside {
+    double copies;  /* speed of a copy while one goes the other way, as a share: see cr_copy_end */
+    double out, in; /* as beside_out, beside_in */
+    const double *moving; /* [ops]: the share of an op's time for which it keeps the device's memory busy; NULL: none does */
+};
+struct cr_beside cr_beside_of(const struct cr_target *target, const double *moving);
+/* seconds[ops]: what each op takes by itself, by the target's costs, or the roofline; a copy, as cr_copy_seconds. moving[ops]: as in cr_beside. */
+CR_MUST cr_status cr_program_seconds(const struct cr_program *program, const struct cr_target *target, double *seconds, double *moving);
+void              cr_program_simulate(const struct cr_program *program, const double *seconds, const struct cr_beside *beside,
+                                      struct cr_op_time *time, struct cr_simulated *out); /* time[ops] */
+/* When op `op`, of the compute lane, ends that begins at `begin` while copies run until `out_end` and `in_end`. */
+double            cr_work_end(const struct cr_beside *beside, int op, double begin, double seconds, double out_end, double in_end);
 /* Of a copy of `alone` seconds that begins at `begin`, when the other way is busy until `other`: its end. The copy that begins later bears
  * what both lose, so that what is known of the earlier one stays. */
 double            cr_copy_end(double begin, double alone, double other, double beside);
 double            cr_copy_beside(const struct cr_target *target);
-double            cr_copy_seconds(const struct cr_target *target, enum cr_lane lane, size_t bytes); /* alone */
+double            cr_copy_seconds(const struct cr_target *target, enum cr_lane lane, size_t bytes); /* while none goes the other way and kernels run */
 CR_MUST cr_status cr_program_predict(const struct cr_program *program, const struct cr_target *target, struct cr_simulated *out);
 
 /* Appends the gradient of everything in the program that leads from a trainable parameter to the op `loss` (index).

@@ -19,7 +19,7 @@ struct lives {
     const struct cr_program *p;
     const struct cr_target  *target;
     struct cr_op_time       *time;
-    double                  *seconds;
+    double                  *seconds, *moving;
     struct place            *place;
     int                      places;
     int                     *last_use; /* by tensor, while looking for idle times */
@@ -98,8 +98,9 @@ static void print_place(const struct lives *l, const struct place *k, struct cr_
 static cr_status print_all(struct lives *l, struct cr_text *out) {
     struct cr_simulated ignored;
     double              bytes[SWAP + 1] = {0};
-    CR_TRY(cr_program_seconds(l->p, l->target, l->seconds));
-    cr_program_simulate(l->p, l->seconds, cr_copy_beside(l->target), l->time, &ignored);
+    CR_TRY(cr_program_seconds(l->p, l->target, l->seconds, l->moving));
+    const struct cr_beside beside = cr_beside_of(l->target, l->moving);
+    cr_program_simulate(l->p, l->seconds, &beside, l->time, &ignored);
     find_writers(l);
     find_places(l);
     find_idle(l);
@@ -117,14 +118,16 @@ cr_status cr_plan_print_lives(const struct cr_program *p, const struct cr_target
     struct lives l       = {.p = p, .target = target};
     l.time               = cr_alloc(ops, sizeof *l.time);
     l.seconds            = cr_alloc(ops, sizeof *l.seconds);
+    l.moving             = cr_alloc(ops, sizeof *l.moving);
     l.place              = cr_alloc(tensors, sizeof *l.place);
     l.last_use           = cr_alloc(tensors, sizeof *l.last_use);
     l.writer             = cr_alloc(tensors, sizeof *l.writer);
     l.origin             = cr_alloc(tensors, sizeof *l.origin);
-    const bool there     = l.time && l.seconds && l.place && l.last_use && l.writer && l.origin;
+    const bool there     = l.time && l.seconds && l.moving && l.place && l.last_use && l.writer && l.origin;
     cr_status  status    = there ? print_all(&l, out) : CR_NO_MEMORY(tensors * sizeof *l.place);
     cr_free(l.time);
     cr_free(l.seconds);
+    cr_free(l.moving);
     cr_free(l.place);
     cr_free(l.last_use);
     cr_free(l.writer);

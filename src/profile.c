@@ -17,6 +17,7 @@ struct timing {
     double                 *seconds; /* [ops + 1][passes]; the last row is the whole program's */
     void                  **before, **after; /* a mark each for every op and for the whole */
     int                     lead;
+    double                 *begin;  /* [ops], of the last pass */
     double                  mark_s; /* what a pair of marks with nothing between them takes */
     double                  enqueue_s; /* what the host needed to enqueue the last marked pass */
 };
@@ -43,7 +44,8 @@ static cr_status pass_by_wall(struct timing *t, int pass) {
     CR_TRY(sync(t));
     *seconds_of(t, t->ops, pass) = (double)(cr_time_ns() - start) * 1e-9;
     for (int i = 0; i < t->ops; i++) {
-        start = cr_time_ns();
+        start       = cr_time_ns();
+        t->begin[i] = i ? t->begin[i - 1] + *seconds_of(t, i - 1, pass) : 0;
         CR_TRY(cr_exec_run_range(t->exec, &t->step, i, i));
         CR_TRY(sync(t));
         *seconds_of(t, i, pass) = (double)(cr_time_ns() - start) * 1e-9;
@@ -65,6 +67,7 @@ static cr_status pass_by_marks(struct timing *t, int pass) {
     CR_TRY(sync(t));
     for (int i = 0; i <= t->ops; i++)
         CR_TRY(t->async->elapsed(t->device, t->before[i], t->after[i], seconds_of(t, i, pass)));
+    for (int i = 0; i < t->ops; i++) CR_TRY(t->async->elapsed(t->device, t->before[0], t->before[i], &t->begin[i]));
     return CR_OK;
 }
 
@@ -98,6 +101,7 @@ static cr_status run_passes(struct timing *t) {
 
 static cr_status timing_open(struct timing *t) {
     CR_ALLOC(t->seconds, ((size_t)t->ops + 1) * (size_t)t->passes);
+    CR_ALLOC(t->begin, (size_t)t->ops + 1);
     if (!t->async) return CR_OK;
     CR_ALLOC(t->before, (size_t)t->ops + 1);
     CR_ALLOC(t->after, (size_t)t->ops + 1);
@@ -116,6 +120,7 @@ static void timing_close(struct timing *t) {
     cr_free(t->before);
     cr_free(t->after);
     cr_free(t->seconds);
+    cr_free(t->begin);
 }
 
 /* A copy to the host or back is bounded by the way there, not by the device's memory. */
@@ -129,7 +134,7 @@ static double roof_of(const struct timing *t, const struct cr_op *op, double byt
 static void take_over(const struct timing *t, struct cr_profile *out) {
     for (int i = 0; i < t->ops; i++) {
         struct cr_op_profile *o = &out->op[i];
-        *o = (struct cr_op_profile){.op = i, .seconds = CR_MAX(median(seconds_of(t, i, 0), t->passes) - t->mark_s, 0)};
+        *o = (struct cr_op_profile){.op = i, .begin_s = t->begin[i], .seconds = CR_MAX(median(seconds_of(t, i, 0), t->passes) - t->mark_s, 0)};
         cr_op_cost(out->program, &out->program->op[i], &o->bytes, &o->flops);
         o->roof_s = roof_of(t, &out->program->op[i], o->bytes, o->flops);
         out->sum_s += o->seconds;
@@ -236,10 +241,10 @@ void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
         const struct cr_op_profile *o  = &p->op[i];
         const struct cr_op         *op = &p->program->op[o->op];
         cr_text_add(out,
-                    "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"ms\": %.5f, \"share\": %.6f, \"bytes\": "
+                    "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"lane\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"share\": %.6f, \"bytes\": "
                     "%.0f, \"flops\": %.0f, \"roof\": %.4f}\n",
-                    o->op, cr_op_info(op->kind)->name, layer_of(p->program, op), cr_exec_row_name(p->exec, o->op), o->seconds * 1e3,
-                    per(o->seconds, p->sum_s), o->bytes, o->flops, per(o->roof_s, o->seconds));
+                    o->op, cr_op_info(op->kind)->name, layer_of(p->program, op), cr_exec_row_name(p->exec, o->op), cr_lane_name(op->lane), o->begin_s * 1e3,
+                    o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes, o->flops, per(o->roof_s, o->seconds));
     }
     cr_text_add(out, "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roof_ms\": %.5f, \"whole_ms\": %.5f, \"mark_us\": %.4f, \"passes\": %d, \"device\": ",
                 p->program->ops, p->program->name, p->sum_s * 1e3, roof_of_all(p) * 1e3, p->whole_s * 1e3, p->mark_s * 1e6, p->passes);

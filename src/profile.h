@@ -17,6 +17,7 @@
 struct cr_op_profile {
     int    op; /* index in the program */
     double seconds, bytes, flops;
+    double begin_s; /* after the first op's begin, in the last pass: of ops on other lanes too */
     double roof_s; /* the longer of moving the bytes and doing the arithmetic at the device's rates */
 };
 

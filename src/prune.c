@@ -8,24 +8,30 @@
 
 struct units {
     int64_t count, elems; /* elements in each */
-    int64_t group, stride; /* unit u begins at u / stride * group + u % stride and goes on in steps of `stride`; channels: of 1 */
-    bool    filters;
+    /* Blocks: rows of `inputs` elements, each `filter` behind the one before; `across` of them side by side, and the next ones `group`
+     * further on. */
+    int64_t filter, inputs, across, group;
+    bool    filters; /* elements lie one behind the other */
 };
 
 static int64_t filter_elems(const struct cr_param *q) { return q->dim[1] * q->dim[2] * q->dim[3]; }
 
 static struct units units_of(const struct cr_prune *prune, const struct cr_param *q) {
-    const int64_t block = prune->config->prune.block, filter = filter_elems(q);
+    const int64_t filter = filter_elems(q);
+    int64_t       outputs, inputs;
     switch (prune->config->prune.pattern) {
     case CR_PRUNE_PATTERN_BLOCK:
-        return (struct units){.count = q->elems / block, .elems = block, .group = block * filter, .stride = filter};
+        CR_ASSERT(cr_config_block(prune->config, &outputs, &inputs));
+        return (struct units){.count = q->elems / (outputs * inputs), .elems = outputs * inputs, .filter = filter, .inputs = inputs,
+                              .across = filter / inputs, .group = outputs * filter};
     case CR_PRUNE_PATTERN_CHANNEL: return (struct units){.count = q->dim[0], .elems = filter, .filters = true};
     default: return (struct units){.count = q->elems, .elems = 1, .filters = true};
     }
 }
 
 static int64_t unit_element(const struct units *units, int64_t u, int64_t i) {
-    return units->filters ? u * units->elems + i : u / units->stride * units->group + u % units->stride + i * units->stride;
+    if (units->filters) return u * units->elems + i;
+    return u / units->across * units->group + u % units->across * units->inputs + i / units->inputs * units->filter + i % units->inputs;
 }
 
 /* ---- keys ---- */

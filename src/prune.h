@@ -1,7 +1,7 @@
 /* prune.h: which weights become 0: masks from the magnitudes of weights, the same weights whenever the same planes are given.
  *
  * Words: an element of a layer that may be pruned belongs to one unit, which is pruned whole: itself (unstructured, 2:4), the
- * `block` consecutive output channels at one place of the filter (block), a filter (channel). Its key is the mean of its
+ * block of output (x input) channels at one place of the filter (block), a filter (channel). Its key is the mean of its
  * magnitudes; the smallest keys go first, and of equal keys the first unit, in the order of layers and of elements in the store.
  *
  * Laws

@@ -41,12 +41,16 @@ static cr_status exempt(struct cr_prune *prune) {
 
 /* Why the pattern does not fit a filter; NULL: it does. */
 static const char *misfit(struct cr_prune *prune, const struct cr_param *q) {
-    const int64_t block = prune->config->prune.block;
+    const bool blocks = prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK;
+    int64_t    outputs, inputs;
+    CR_ASSERT(cr_config_block(prune->config, &outputs, &inputs));
     if (q->frozen) return "is frozen";
     if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && q->dim[3] % 4)
         return cr_arena_printf(&prune->arena, "has %lld input channels, not fours", (long long)q->dim[3]);
-    if (prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK && q->dim[0] % block)
-        return cr_arena_printf(&prune->arena, "has %lld output channels, not blocks of %lld", (long long)q->dim[0], (long long)block);
+    if (blocks && q->dim[0] % outputs)
+        return cr_arena_printf(&prune->arena, "has %lld output channels, not blocks of %lld", (long long)q->dim[0], (long long)outputs);
+    if (blocks && q->dim[3] % inputs)
+        return cr_arena_printf(&prune->arena, "has %lld input channels, not blocks of %lld", (long long)q->dim[3], (long long)inputs);
     return NULL;
 }
 

@@ -73,6 +73,34 @@ void              cr_stretched_free(struct cr_stretched *stretched);
  * offset = r << 24 | s << 16 | c, so R and S are at most 256 and C at most 65536. rows is the number of slices, chunks is 1. */
 CR_MUST cr_status cr_sparse_slices(const struct cr_sparse *sparse, int64_t lanes, struct cr_stretched *to);
 
+/* ---- blocks: what is kept lies in `side` output x `side` input channels at one tap; tensor cores multiply whole ones ---- */
+
+/* Teams of a group make `side` output channels each, from the same input. Input passes in steps of `side` channels: at one tap; or, with
+ * patch, at all taps, whose inputs lie r*pitch + s positions apart. Output blocks go to groups by how much they keep, most first. */
+struct cr_block_how {
+    int64_t side, teams;
+    bool    patch;
+    int64_t pitch;
+};
+/* One table of words; each part begins at its offset:
+ *   steps[groups + 1]          where a group's steps begin in `step`: c-block | r << 16 | s << 24
+ *   items[groups + 1]          where its filter blocks begin in `item`: each one's team, in the order of steps
+ *   entries[groups*teams + 1]  where a team's products begin in `entry`: steps to go on before it << 16 | offset in positions
+ *   block[groups*teams]        a team's output block; UINT32_MAX: none
+ *   from[items]                a filter block's first element in the filter; CR_SPARSE_FILL: a block of zeros, of an output block of which
+ *                              nothing is kept */
+struct cr_blocks {
+    int64_t   groups, blocks; /* blocks: filter blocks that are stored */
+    int64_t   words;
+    uint32_t *table;
+    uint32_t  steps, step, items, item, entries, entry, block, from;
+};
+/* Blocks with at least one bit; K and C are multiples of side. */
+int64_t           cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side);
+CR_MUST cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                                   const struct cr_block_how *how, struct cr_blocks *blocks);
+void              cr_blocks_free(struct cr_blocks *blocks);
+
 /* ---- 2:4: of any 4 neighbours in a row at most 2 are kept; 16-bit elements, for the sparse tensor cores ---- */
 
 /* dense[rows][columns] -> values[rows][columns/2], places[rows][columns/16]: of each kept element 2 bits, its place among the 4,

@@ -4,6 +4,7 @@
 #include "fsutil.h"
 #include "json.h"
 #include "pack.h"
+#include "protobuf.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENT_MAX = 4096, MEMBERS_MAX = 2048, NAME_START = 20 };
+enum { MEMBERS_MAX = 2048, NAME_START = 20 };
 static const char name_start[] = "events.out.tfevents.";
 
 struct cr_tensorboard {
@@ -23,78 +24,25 @@ struct cr_tensorboard {
     char path[CR_PATH_MAX];
 };
 
-/* A message under construction; what does not fit is left out whole (`full`). */
-struct message {
-    size_t  count;
-    bool    full;
-    uint8_t bytes[EVENT_MAX];
-};
+/* ---- messages ---- */
 
-/* ---- protocol buffers ---- */
+enum event_field { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum value_field { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
 
-enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
-
-static void put_bytes(struct message *m, const void *bytes, size_t count) {
-    if (count > sizeof m->bytes - m->count) {
-        m->full = true;
-        return;
-    }
-    memcpy(m->bytes + m->count, bytes, count);
-    m->count += count;
-}
-
-static void put_varint(struct message *m, uint64_t value) {
-    uint8_t bytes[10];
-    size_t  count = 0;
-    do {
-        bytes[count] = (uint8_t)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
-        count++;
-        value >>= 7;
-    } while (value);
-    put_bytes(m, bytes, count);
-}
-
-static void put_little(struct message *m, uint64_t value, size_t count) {
-    uint8_t bytes[8];
-    for (size_t i = 0; i < count; i++) bytes[i] = (uint8_t)(value >> (8 * i));
-    put_bytes(m, bytes, count);
-}
-
-static void put_key(struct message *m, int field, enum wire wire) { put_varint(m, (uint64_t)field << 3 | (uint64_t)wire); }
-
-static void put_field_bytes(struct message *m, int field, const void *bytes, size_t count) {
-    put_key(m, field, WIRE_BYTES);
-    put_varint(m, count);
-    put_bytes(m, bytes, count);
-}
-
-/* Event.wall_time and Event.step */
-static void put_head(struct message *m, int64_t step) {
+static void add_head(struct cr_text *event, int64_t step) {
     struct timespec now;
-    uint64_t        bits;
     clock_gettime(CLOCK_REALTIME, &now);
-    const double wall = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-    memcpy(&bits, &wall, sizeof bits);
-    put_key(m, 1, WIRE_64);
-    put_little(m, bits, 8);
-    put_key(m, 2, WIRE_VARINT);
-    put_varint(m, (uint64_t)step);
+    cr_pb_add_double(event, EVENT_WALL_TIME, (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    cr_pb_add_int(event, EVENT_STEP, step);
 }
 
-/* Summary.value: tag and simple_value */
-static void put_scalar(struct message *summary, const char *group, const char *name, double number) {
-    struct message value = {0};
-    const size_t   before = summary->count;
-    const float    real   = (float)number;
+static void add_scalar(struct cr_text *summary, const char *group, const char *name, double number) {
+    struct cr_text value = {0};
     char           tag[128];
-    uint32_t       bits;
-    const int      length = snprintf(tag, sizeof tag, "%s/%s", group, name);
-    memcpy(&bits, &real, sizeof bits);
-    put_field_bytes(&value, 1, tag, (size_t)CR_MIN(length, (int)sizeof tag - 1));
-    put_key(&value, 2, WIRE_32);
-    put_little(&value, bits, 4);
-    put_field_bytes(summary, 1, value.bytes, value.count);
-    if (summary->full) summary->count = before;
+    snprintf(tag, sizeof tag, "%s/%s", group, name);
+    cr_pb_add_string(&value, VALUE_TAG, tag);
+    cr_pb_add_float(&value, VALUE_SIMPLE, (float)number);
+    cr_pb_add_message(summary, 1, &value);
 }
 
 /* ---- records ---- */
@@ -105,36 +53,41 @@ static uint32_t masked_crc(const void *bytes, size_t count) {
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-static cr_status write_record(struct cr_tensorboard *t, const struct message *event) {
-    struct message record = {0};
-    CR_ASSERT(!event->full && event->count + 16 <= sizeof record.bytes);
-    put_little(&record, event->count, 8);
-    put_little(&record, masked_crc(record.bytes, 8), 4);
-    put_bytes(&record, event->bytes, event->count);
-    put_little(&record, masked_crc(event->bytes, event->count), 4);
-    return cr_fs_write(t->file, t->path, record.bytes, record.count, 0);
+/* Writes the event, and frees it. */
+static cr_status write_record(struct cr_tensorboard *t, struct cr_text *event) {
+    struct cr_text record = {0};
+    cr_status      status;
+    if (event->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: an event of TensorBoard");
+    cr_pb_add_little(&record, event->length, 8);
+    cr_pb_add_little(&record, record.failed ? 0 : masked_crc(record.data, 8), 4);
+    cr_text_add_bytes(&record, event->data, event->length);
+    cr_pb_add_little(&record, masked_crc(event->data, event->length), 4);
+    if (record.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: an event of TensorBoard");
+    status = cr_fs_write(t->file, t->path, record.data, record.length, 0);
+out:
+    cr_text_free(event);
+    cr_text_free(&record);
+    return status;
 }
 
 static cr_status write_version(struct cr_tensorboard *t) {
-    static const char version[] = "brain.Event:2";
-    struct message    event     = {0};
-    put_head(&event, 0);
-    put_field_bytes(&event, 3, version, sizeof version - 1);
+    struct cr_text event = {0};
+    add_head(&event, 0);
+    cr_pb_add_string(&event, EVENT_FILE_VERSION, "brain.Event:2");
     return write_record(t, &event);
 }
 
 /* SessionLog.status = START: what older files have from this step on was lost with the run that wrote it. */
 static cr_status write_start(struct cr_tensorboard *t, int64_t first_step) {
-    struct message event = {0}, log = {0};
-    put_head(&event, first_step);
-    put_key(&log, 1, WIRE_VARINT);
-    put_varint(&log, 1);
-    put_field_bytes(&event, 7, log.bytes, log.count);
+    struct cr_text event = {0}, log = {0};
+    add_head(&event, first_step);
+    cr_pb_add_int(&log, 1, 1);
+    cr_pb_add_message(&event, EVENT_SESSION_LOG, &log);
     return write_record(t, &event);
 }
 
 cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const char *members) {
-    struct message event = {0}, summary = {0};
+    struct cr_text event = {0}, summary = {0};
     struct cr_json json;
     char           text[MEMBERS_MAX], *name;
     int64_t        step   = 0;
@@ -152,13 +105,10 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
         }
         json = value;
         if (strcmp(name, "step") == 0) step = (int64_t)number;
-        else put_scalar(&summary, group, name, number);
+        else add_scalar(&summary, group, name, number);
     } while (cr_json_take(&json, ','));
-    put_head(&event, step);
-    put_key(&event, 5, WIRE_BYTES);
-    put_varint(&event, summary.count);
-    if (summary.count + event.count + 16 > sizeof event.bytes) return CR_FAIL(CR_ERR_FORMAT, "%s: an event of too many scalars", t->path);
-    put_bytes(&event, summary.bytes, summary.count);
+    add_head(&event, step);
+    cr_pb_add_message(&event, EVENT_SUMMARY, &summary);
     return write_record(t, &event);
 }
 

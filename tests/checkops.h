@@ -35,8 +35,12 @@ enum checkops_flag {
     CHECKOPS_S2D       = 1 << 22,
     CHECKOPS_FINISH    = 1 << 23, /* with STATS or BN: what becomes of those sums */
     CHECKOPS_PATTERN   = 1 << 24, /* the filter is mostly pruned, and the op says so */
-    CHECKOPS_MIXES     = 1 << 25  /* loss, loss_grad: targets of two labels */
+    CHECKOPS_MIXES     = 1 << 25, /* loss, loss_grad: targets of two labels */
+    CHECKOPS_TWO       = 1 << 26  /* with PATTERN: it is 2:4 */
 };
+
+/* Layouts from here on are of blocks of 64 x 64 channels: patterns keep them whole (cuda.h: CUDA_LAYOUT_BLOCKS). */
+enum { CHECKOPS_LAYOUT_BLOCKS = 64 };
 
 struct checkops_case {
     enum cr_op_kind kind;
@@ -46,6 +50,7 @@ struct checkops_case {
     int             layout; /* with PATTERN: see cr_pattern_attr */
     enum cr_dtype   real;
     bool            big; /* few draws, long operands repeat themselves; timed by --bench */
+    bool            timed; /* for --bench alone: small ones show the judge as much */
 };
 enum checkops_extent {
     CHECKOPS_WIDE, /* f32; a few small cases in f64, f16 and bf16 */

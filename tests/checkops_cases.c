@@ -195,6 +195,8 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_lars, TABLE(planes),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
     list_variants(list, CR_OP_ema, TABLE(planes), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
+    for (int kind = CR_OP_grad_check; kind <= CR_OP_ema; kind++) /* as many parameters as a ResNet-20 has */
+        checkops_list_add(list, &(struct checkops_case){.kind = (enum cr_op_kind)kind, .N = 1, .H = 1, .W = 1, .C = 1, .K = 270, .real = CR_F32, .big = true, .timed = true});
     checkops_list_fused(list);
     if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
 }

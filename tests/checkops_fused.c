@@ -21,6 +21,13 @@ static const struct shape convs[] = {
     {2, 14, 14, 64, 128, 1, 2, 0, true},   {1, 14, 14, 256, 512, 1, 2, 0, true},  {2, 13, 7, 72, 136, 1, 1, 0, true},
     {1, 7, 7, 256, 1024, 1, 1, 0, true},   {1, 7, 7, 1024, 256, 1, 1, 0, true},   {1, 35, 35, 16, 64, 4, 1, 0, true},
 };
+/* What kernels of whole blocks take: 64 channels and multiples, pictures that fill no tile, more images than one. */
+static const struct shape blocked[] = {
+    {1, 5, 7, 64, 64, 1, 1, 0, false},     {2, 6, 5, 64, 192, 3, 1, 1, false},    {1, 7, 7, 128, 64, 3, 2, 1, false},
+    {3, 3, 3, 192, 128, 1, 2, 0, false},   {5, 7, 7, 128, 128, 3, 1, 1, true},    {2, 28, 28, 64, 128, 3, 1, 1, true},
+    {1, 20, 60, 128, 64, 3, 1, 1, true},   {2, 14, 14, 128, 256, 3, 2, 1, true},  {3, 14, 14, 256, 320, 1, 1, 0, true},
+    {2, 9, 130, 64, 64, 3, 1, 1, true},
+};
 static const struct shape images[] = {
     {1, 1, 1, 8, 0, 0, 0, 0, false},    {1, 1, 1, 3, 0, 0, 0, 0, false},    {2, 3, 5, 16, 0, 0, 0, 0, false},
     {1, 7, 7, 24, 0, 0, 0, 0, false},   {3, 5, 3, 64, 0, 0, 0, 0, false},   {1, 3, 3, 72, 0, 0, 0, 0, false},
@@ -129,7 +136,7 @@ static void list_coef_copies(struct checkops_list *out) {
 
 /* Filters with a pattern: each layout that a device may have, in one type after the other. Rows refuse those that are none of theirs. */
 static void list_patterns(struct checkops_list *out) {
-    enum { LAYOUTS = 16 };
+    enum { LAYOUTS = 45 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
@@ -141,6 +148,29 @@ static void list_patterns(struct checkops_list *out) {
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;
+            if (!c.big || (c.C == 256 && c.K == 256)) checkops_list_add(out, &c);
+        }
+}
+
+/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and two of those that take any pattern.
+ * Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
+static void list_two_of_four(struct checkops_list *out) {
+    enum { FOURS = 48 };
+    static const struct shape  layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true}, {3, 28, 28, 64, 128, 3, 2, 1, true},
+                                           {9, 14, 14, 64, 72, 3, 2, 1, true},   {2, 11, 29, 80, 64, 3, 1, 1, true}, {2, 10, 6, 24, 8, 5, 3, 2, true}};
+    static const unsigned      ends[]   = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
+    static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
+    if (out->extent == CHECKOPS_WIDE) return;
+    for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
+        for (int layout = 0; layout < CHECKOPS_LAYOUT_BLOCKS; layout += layout == 1 ? FOURS - 1 : 1) {
+            const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
+            struct checkops_case c     = case_of(shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)layout) % CR_COUNT(ends)]);
+            c.layout                   = layout;
+            c.real                     = types[(i + (size_t)layout / 3) % CR_COUNT(types)];
+            if (c.C % 8 || c.K % 8) continue;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN | CHECKOPS_TWO;
             if (!c.big) checkops_list_add(out, &c);
         }
 }
@@ -171,11 +201,30 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
         }
 }
 
+/* Filters that keep whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
+static void list_blocks(struct checkops_list *out) {
+    enum { LAYOUTS = 13 };
+    static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, CHECKOPS_ADD};
+    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
+        for (size_t layout = 0; layout < LAYOUTS; layout++) {
+            struct checkops_case c = case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
+            c.layout               = CHECKOPS_LAYOUT_BLOCKS + (int)layout;
+            c.real                 = types[(i + layout) % CR_COUNT(types)];
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN;
+            if (!c.big) checkops_list_add(out, &c);
+        }
+}
+
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     list_patterns(out);
+    list_two_of_four(out);
     list_pattern_grads(out, TABLE(odd), 1);
     list_pattern_grads(out, TABLE(convs), 2);
+    list_blocks(out);
     list_finishing(out);
     list_pointwise(out);
     list_coef_copies(out);
@@ -245,6 +294,12 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
     };
     static const struct shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true}, {256, 56, 56, 256, 0, 0, 0, 0, true}};
     static const struct shape pool = {256, 112, 112, 64, 0, 3, 2, 1, true}, picture = {256, 224, 224, 3, 0, 0, 0, 0, true};
+    static const struct shape stem = {1, 1, 1, 1, 64, 0, 0, 0, true}, block = {1, 7, 7, 512, 512, 3, 1, 1, true}, option_a = {256, 32, 32, 16, 0, 1, 2, 8, true};
+    static const struct {
+        const struct shape *shape;
+        struct job          job;
+    } filters[] = {{&stem, {CR_OP_s2d_filter, 0}}, {&stem, {CR_OP_s2d_filter_grad, 0}}, {&block, {CR_OP_fold_bn, 0}},
+                   {&option_a, {CR_OP_pad_shortcut, 0}}, {&option_a, {CR_OP_pad_shortcut_grad, 0}}};
     static const struct job   others[] = {{CR_OP_maxpool, CHECKOPS_COEF}, {CR_OP_pool_bn_grad_stats, 0}, {CR_OP_pool_bn_grad_apply, 0},
                                           {CR_OP_normalize, CHECKOPS_S2D}, {CR_OP_normalize, CHECKOPS_S2D | CHECKOPS_BOXES}};
     for (size_t j = 0; j < CR_COUNT(jobs); j++)
@@ -256,6 +311,11 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
     for (size_t j = 0; j < CR_COUNT(others); j++) {
         struct checkops_case c = case_of(others[j].kind == CR_OP_normalize ? &picture : &pool, others[j].kind, others[j].flags);
         c.real                 = CR_F16;
+        checkops_list_add(out, &c);
+    }
+    for (size_t i = 0; i < CR_COUNT(filters); i++) {
+        struct checkops_case c = case_of(filters[i].shape, filters[i].job.kind, filters[i].job.flags);
+        c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
         checkops_list_add(out, &c);
     }
     add_layers(out, 256, CR_F16);

@@ -49,6 +49,8 @@ void checkops_list_full_size(struct checkops_list *list) {
     static const enum cr_op_kind convs[]     = {CR_OP_conv, CR_OP_conv_dgrad, CR_OP_conv_wgrad};
     static const enum cr_op_kind pointwise[] = {CR_OP_relu, CR_OP_relu_grad, CR_OP_add, CR_OP_channel_scale, CR_OP_zero};
     static const enum cr_op_kind denses[]    = {CR_OP_dense, CR_OP_dense_dgrad, CR_OP_dense_wgrad, CR_OP_dense_bgrad};
+    static const enum cr_op_kind copies[]    = {CR_OP_swap_out, CR_OP_swap_in}; /* to and from the host */
+    static const enum cr_op_kind vectors[]   = {CR_OP_bn_finalize, CR_OP_bn_coef, CR_OP_bn_grad_finalize};
     add_image(list, CR_OP_normalize, 224, 3, 0);
     add_image(list, CR_OP_normalize, 224, 3, CHECKOPS_BOXES);
     add_image(list, CR_OP_mix, 224, 3, 0);
@@ -67,6 +69,11 @@ void checkops_list_full_size(struct checkops_list *list) {
     add_image(list, CR_OP_gate, 56, 256, 0);
     add_image(list, CR_OP_gate_grad, 56, 256, 0);
     add_image(list, CR_OP_avgpool_grad, 7, 2048, 0);
+    for (size_t i = 0; i < CR_COUNT(copies); i++) add_image(list, copies[i], 56, 256, 0);
+    for (size_t i = 0; i < CR_COUNT(vectors); i++) {
+        const struct checkops_case c = {.kind = vectors[i], .N = 256, .H = 7, .W = 7, .C = 2048, .real = CR_F32, .big = true};
+        checkops_list_add(list, &c);
+    }
     for (size_t i = 0; i < CR_COUNT(denses); i++) add_image(list, denses[i], 1, 2048, 0);
     add_image(list, CR_OP_loss, 1, 1, 0);
     add_image(list, CR_OP_loss_grad, 1, 1, 0);

@@ -212,14 +212,17 @@ static void build_fold(struct checkops_build *b) {
     for (int s = CR_IN_fold_bn_gamma; s <= CR_IN_fold_bn_running_var; s++) in(b, s, b->wide, 1, 1, 1, c->K);
 }
 
-/* As long as any layout can be: rows in slices of 32, or runs of each channel filled up. */
+/* As long as any layout can be: rows in slices of 32, runs of each channel filled up, blocks of 64 x 64, or fragments of 16 channels x
+ * 32 columns (288 numbers), of which each block of 8 columns of 64 channels may want 4 halves, and each chunk of columns 8 more. */
 static void build_sparse_filter(struct checkops_build *b) {
     const struct checkops_case *c   = b->c;
     const int64_t               row = c->window * c->window * c->C;
     b->op.attr.conv.stride = c->stride;
     b->op.attr.conv.pad    = c->pad;
     in(b, CR_IN_sparse_filter_w, b->real, c->K, c->window, c->window, c->C);
-    out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, 2 * (c->K + 64) * (row + 2 * c->C));
+    const int64_t blocks = c->window * c->window * ((c->C + 7) / 8), rows = (c->K + 64) * (2 * row + 4 * c->C + c->window * c->window * 64);
+    const int64_t union_ = 288 * ((c->K + 63) / 64 * (2 * blocks + 8 * ((c->C + 7) / 8)) + 1) + c->K + 512;
+    out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, rows > union_ ? rows : union_);
 }
 
 static void build_other(struct checkops_build *b) {
@@ -358,7 +361,32 @@ static void build(struct checkops_build *b) {
     }
 }
 
-/* A filter of the store whose pattern is drawn: one channel keeps nothing, the others between all and little. */
+/* Are two of the element's 4 neighbours in front of it kept already? */
+static bool is_full(const uint8_t *pattern, int64_t first, int64_t channel) {
+    int kept = 0;
+    for (int64_t i = first - channel % 4; i < first; i++) kept += pattern[i / 8] >> (i % 8) & 1;
+    return kept == 2;
+}
+
+/* Of 64 output x 64 input channels at one place of the filter: is the block kept that weight i is in? One row of blocks keeps nothing. */
+static bool is_block_kept(const struct checkops_case *c, int64_t i) {
+    const int64_t row = c->window * c->window * c->C, k = i / row / 64;
+    const int64_t block = (k * c->window * c->window + i % row / c->C) * (c->C / 64) + i % c->C / 64;
+    struct cr_rng one = cr_rng_make((uint64_t)block, CR_RNG_TEST, 0, 1);
+    return k != 1 && cr_rng_below(&one, 16) < (uint64_t)(4 + k % 5);
+}
+
+/* Is weight i, which lies at first + i, kept? One channel keeps nothing, the others between all (half, where it is 2:4) and little. */
+static bool draw_kept(const struct checkops_case *c, const uint8_t *pattern, int64_t first, int64_t i, struct cr_rng *rng) {
+    const int64_t k   = i / (c->window * c->window * c->C);
+    const bool    two = c->flags & CHECKOPS_TWO;
+    if (c->layout >= CHECKOPS_LAYOUT_BLOCKS) return is_block_kept(c, i);
+    if (k == 1 && c->K > 2) return false;
+    if (k != 0 && cr_rng_below(rng, 16) >= (uint64_t)(1 + k % 5 * (two ? 2 : 1))) return false;
+    return !two || !is_full(pattern, first + i, i % c->C);
+}
+
+/* A filter of the store whose pattern is drawn. */
 static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     const struct checkops_case *c      = &unit->c;
     const int64_t               dim[4] = {c->K, c->window, c->window, c->C}, row = c->window * c->window * c->C;
@@ -369,9 +397,7 @@ static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     unit->pattern                      = cr_alloc((size_t)(unit->store.value_elems + 7) / 8, 1);
     if (!unit->pattern || unit->store.failed) return a;
     for (int64_t i = 0; i < c->K * row; i++) {
-        const int64_t k = i / row;
-        if (k == 1 && c->K > 2) continue;
-        if (k != 0 && cr_rng_below(&rng, 16) >= (uint64_t)(1 + k % 5)) continue;
+        if (!draw_kept(c, unit->pattern, first, i, &rng)) continue;
         unit->pattern[(first + i) / 8] = (uint8_t)(unit->pattern[(first + i) / 8] | 1u << ((first + i) % 8));
         a.kept++;
     }

@@ -143,7 +143,7 @@ cr_status checkops_walk(struct checkops_walk *w, const struct checkops_list *lis
     }
     for (int i = 0; i < list->count; i++) {
         const struct checkops_case *c = &list->item[i];
-        if (w->bench && !c->big) continue;
+        if (w->bench ? !c->big : c->timed) continue;
         if (w->shares && i % w->shares != w->share) continue;
         if (w->until_ns && cr_time_ns() > w->until_ns) {
             w->cut = true;

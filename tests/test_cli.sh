@@ -1,22 +1,10 @@
 #!/usr/bin/env bash
 # test_cli.sh: the built program as a user meets it: exit codes, messages, overrides, results as JSON, a training run that
 # is resumed, interrupted, killed, refused, out of disk. Ends with "N passed, N failed, N skipped".
-#   CRESNET_BIN     the program (default: build/cresnet)
 #   CRESNET_SANITIZE  when set, the slow cases are skipped
-set -u
-source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
-bin=${CRESNET_BIN:-$source_dir/build/cresnet}
-work=$(mktemp -d)
+. "$(dirname "$0")/support.sh"
 mounted=
 trap '[ -z "$mounted" ] || umount "$mounted"; chmod -R u+w "$work"; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export HOME=$work XDG_CACHE_HOME=$work/cache # nothing of the user's is touched
-unset CRESNET_TRACE
-
-passed=0 failed=0 skipped=0
-pass() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL $*"; }
-skip() { skipped=$((skipped + 1)); echo "skip $*"; }
 # run ARGS...: the program; leaves rc, out, err
 run() {
     timeout 300 "$bin" "$@" >stdout 2>stderr
@@ -39,7 +27,6 @@ expect() {
     done
     pass
 }
-is() { if [ "$2" = "$3" ]; then pass; else fail "$1: $2, want $3"; fi; }
 holds() { local name=$1; shift; if "$@"; then pass; else fail "$name: $*"; fi; }
 json_lines() { # every line of stdout is a JSON object
     python3 -c 'import json, sys
@@ -94,6 +81,12 @@ for command in train eval predict report plan check bench profile prune export d
     expect "cresnet-$command by its own name" 0 "usage: cresnet $command"
 done
 run help keys; expect "help keys" 0 "[model]" "weight_decay" "image_size" "drop_last"
+run help keys ema; expect "help keys SECTION" 0 "[ema]" "decay = 0"
+holds "help keys SECTION: no other" [ "$(grep -c '^\[' stdout)" = 1 ]
+run help optim.lr; expect "help SECTION.KEY" 0 "lr = 0.1"
+run help keys workers; expect "help keys KEY" 0 "[data]" "workers = 2"
+run help keys optmi; expect "help keys, misspelt section" 2 "did you mean [optim]?"
+run help optim.lrr; expect "help keys, misspelt key" 2 "did you mean lr?"
 run trian tiny.ini; expect "unknown command" 2 "unknown command trian (did you mean train?)"
 run help trian; expect "help on an unknown command" 2 "did you mean train?"
 run tiny.ini; expect "a config instead of a command" 2 "cresnet train tiny.ini"
@@ -170,6 +163,8 @@ for precision in fp16 fp32; do
 done
 run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"device": "NVIDIA A100' '"plan_ms"'
 holds "plan --target --json" json_lines
+run plan tiny.ini --costs tiny.ini; expect "plan --costs without --target" 2 "--costs is of --target"
+run plan tiny.ini --target h200 --costs tiny.ini; expect "plan --costs of no such file" 1 "tiny.ini: its first line is not"
 run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, rtx4090"
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
@@ -410,6 +405,25 @@ run predict S text.png; expect "predict what is no picture" 1 "text.png"
 run predict S nowhere.png; expect "predict a missing picture" 1 "nowhere.png"
 run predict S; expect "predict nothing" 2 "no picture given"
 
+# ---- moving averages; a file of weights in a checkpoint stands for it ----
+run train tiny.ini $shapes -o M --steps 6 -q ema.decay=0.5; expect "train with averages" 0
+want=$(sed -n 's/.*"ema_right":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
+run eval M --ema --json; is "eval --ema" "$(field right) $(field weights)" "$want M/step-6/ema.safetensors"
+loss=$(field loss)
+run eval M/last/ema.safetensors --json; is "eval of ema.safetensors" "$(field loss)" "$loss"
+run eval M --json; expect "eval of a run with averages names them" 0 "--ema"
+is "eval takes the weights" "$(field weights)" M/step-6
+holds "which score otherwise" [ "$(field loss)" != "$loss" ]
+run export M --ema -o averages.safetensors; expect "export --ema" 0
+run eval tiny.ini $shapes --weights averages.safetensors --json; is "exported averages" "$(field loss)" "$loss"
+run export M --ema --onnx averages.onnx; expect "export --ema --onnx" 0
+run export M --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
+run predict M/last/ema.safetensors $pictures; expect "predict with averages" 0 "circle"
+run prune M --ema --sparsity 0.5 -o half; expect "prune --ema" 0
+run eval S --ema; expect "--ema without averages" 2 "ema.safetensors" "ema.decay"
+run eval tiny.ini --ema; expect "--ema of a configuration" 2 "--weights FILE"
+run eval averages.safetensors; expect "weights alone" 2 "CONFIG --weights averages.safetensors"
+
 # ---- bad weights, bad pictures ----
 run eval tiny.ini $shapes model.widths=4,16 --weights S/last/model.safetensors; expect "weights of another shape" 1 "model.safetensors"
 head -c 1000 S/last/model.safetensors >short.safetensors
@@ -602,5 +616,4 @@ fi
 # ---- the trail ----
 CRESNET_TRACE=1 run plan nowhere.ini; expect "CRESNET_TRACE" 2 "trail: src/"
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+sum_up

@@ -83,6 +83,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     }
     c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
     c->memory.limit    = cr_rng_below(rng, 2) ? "auto" : "8GiB";
+    c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
     c->data.mean.count = c->data.std.count = 3;
     c->data.scale     = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
     c->data.erase_scale = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
@@ -104,6 +105,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     if (!*c->prune.budget) c->prune.column = "";
     c->optim.nesterov            = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
     if (c->schedule.kind == CR_SCHEDULE_ONE_CYCLE) c->schedule.warmup_epochs = 0;
+    if (c->ranks.transport == CR_TRANSPORT_PEER) c->ranks.reduce = CR_REDUCE_FP32;
     c->schedule.low_momentum     = c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
     c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
@@ -202,7 +204,11 @@ static void ships_configs(void) {
     } shipped[] = {{"demo", CR_ARCH_RESNET20, CR_DATA_SHAPES, 0, 0},
                    {"cifar10-resnet20", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
                    {"cifar10-resnet20-he", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar10-resnet20-lars", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 2048},
+                   {"cifar10-resnet20-adamw", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 256},
+                   {"cifar10-resnet18-modern", CR_ARCH_RESNET18, CR_DATA_CIFAR10, 0, 256},
                    {"cifar10-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar10-resnet56-sparse", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
                    {"cifar100-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR100, 0, 128},
                    {"resnet50-modern", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50-lars", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 512},

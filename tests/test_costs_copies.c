@@ -52,6 +52,18 @@ static struct cr_device device = {.backend = &backend, .rows = rows,
                                   .caps = {.alignment = 256, .to_host_bytes_per_s = 7, .to_device_bytes_per_s = 8, .copy_latency_s = 9,
                                            .text = "fake, 1"}};
 
+/* Work: a launch takes 1e-4 s, and `slowed` more for as long as a copy is under way. */
+static double    slowed;
+static cr_status add_launch(struct cr_device *d, const struct cr_call *call) {
+    (void)d;
+    CHECK(call->in[CR_IN_add_a] && call->in[CR_IN_add_b] && call->out[CR_OUT_add_y] && call->program->tensor[call->op->in[0]].bytes == 128 << 20);
+    const double start = lane_s[CR_LANE_COMPUTE];
+    lane_s[CR_LANE_COMPUTE] += 1e-4 * (1 + (fmax(lane_s[CR_LANE_TO_HOST], lane_s[CR_LANE_TO_DEVICE]) > start ? slowed : 0));
+    return CR_OK;
+}
+static const struct cr_kernel        row_add       = {.name = "fake.add", .op = CR_OP_add, .deterministic = true, .launch = add_launch};
+static const struct cr_kernel *const rows_to_add[] = {&row_in, &row_add, &row_out, NULL};
+
 /* The target of a fresh table over `path`; the text it would leave in a checkpoint when `text` is there. */
 static struct cr_target asked(const char *path, const char *pinned, char **text) {
     struct cr_costs *costs = NULL;
@@ -107,6 +119,51 @@ static void rates_are_measured_once_and_kept(void) {
     drop_folder(folder);
 }
 
+/* On a device that has work for it: what the work loses, once measured, is kept; a table of before it is filled up. */
+static void work_beside_copies_is_measured(void) {
+    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(folder);
+    text_into(path, "%s/costs.txt", folder);
+    set_rates(50e9, 40e9, 5e-6);
+    slowed      = 0.25;
+    device.rows = rows_to_add;
+    const struct cr_target first = asked(path, NULL, NULL);
+    CHECK_NEAR(first.beside_out, 0.25, 1e-6);
+    CHECK_NEAR(first.beside_in, 0.25, 1e-6);
+    CHECK_NEAR(first.copy_loaded, 1, 1e-6);
+    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9);
+    set_rates(1e9, 1e9, 1e-3);
+    slowed                        = 0.5;
+    const struct cr_target second = asked(path, NULL, NULL);
+    CHECK_INT(copies, 0);
+    CHECK(second.beside_out == first.beside_out && second.copy_loaded == first.copy_loaded);
+    /* a device that has only copies leaves a file without the rest; --costs takes it as it is */
+    char only[SUPPORT_PATH];
+    text_into(only, "%s/only.txt", folder);
+    device.rows = rows;
+    set_rates(50e9, 40e9, 5e-6);
+    (void)asked(only, NULL, NULL);
+    copies                = 0;
+    struct cr_costs *load = NULL;
+    struct cr_device other = device;
+    snprintf(other.caps.text, sizeof other.caps.text, "another one");
+    REQUIRE_OK(cr_costs_load(&other, only, &load));
+    struct cr_target t = cr_costs_target(load);
+    REQUIRE_OK(cr_costs_copies(load, &t));
+    CHECK(copies == 0 && t.copy_loaded == 0 && t.beside_out == 0);
+    CHECK_NEAR(t.to_host_bytes_per_s, 50e9, 0.5e9);
+    cr_costs_rest(load); /* writes nothing */
+    cr_costs_close(load);
+    load = NULL;
+    CHECK_STATUS(cr_costs_load(&other, path, &load), CR_ERR_FORMAT); /* rows that this device has not */
+    CHECK(load == NULL);
+    CHECK_HAS(cr_error_message(), "a kernel that does not exist");
+    cr_error_clear();
+    CHECK(cr_costs_load(&other, folder, &load) != CR_OK && load == NULL);
+    cr_error_clear();
+    drop_folder(folder);
+}
+
 static void without_room_the_round_figures_stand(void) {
     char *text = NULL;
     set_rates(50e9, 40e9, 5e-6);
@@ -144,4 +201,4 @@ static void copies_cost_what_their_bytes_take(void) {
     cr_costs_close(costs);
 }
 
-TESTS(CASE(rates_are_measured_once_and_kept), CASE(without_room_the_round_figures_stand), CASE(copies_cost_what_their_bytes_take))
+TESTS(CASE(rates_are_measured_once_and_kept), CASE(work_beside_copies_is_measured), CASE(without_room_the_round_figures_stand), CASE(copies_cost_what_their_bytes_take))

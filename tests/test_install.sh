@@ -2,22 +2,9 @@
 # test_install.sh: what `cmake --install` and the Debian package put into place, as somebody meets it who has nothing else: programs
 # from PATH that find their configurations, man pages that open without a warning, completion in bash, zsh and fish, docs/config.md
 # as the program would write it. Parts whose tool (man, zsh, fish, dpkg) is not there are skipped.
-set -u
-source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
-bin=${CRESNET_BIN:-$source_dir/build/cresnet}
+. "$(dirname "$0")/support.sh"
 build=$(dirname "$bin")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export HOME=$work XDG_CACHE_HOME=$work/cache
-passed=0 failed=0 skipped=0
-pass() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL $*"; }
-skip() { skipped=$((skipped + 1)); echo "skip $*"; }
 holds() { local name=$1; shift; if "$@" >"$work/out" 2>&1; then pass; else fail "$name: $*: $(head -c 500 "$work/out")"; fi; }
-is() { if [ "$2" = "$3" ]; then pass; else fail "$1: \"$2\", want \"$3\""; fi; }
-has() { case $2 in *"$3"*) pass ;; *) fail "$1: lacks \"$3\": $2" ;; esac; }
-there() { command -v "$1" >/dev/null 2>&1; }
-end() { echo "$passed passed, $failed failed, $skipped skipped"; [ $failed -eq 0 ] || exit 1; exit 0; }
 
 # ---- cmake --install, then moved: nothing may depend on where it was put first ----
 if ! there cmake || ! [ -f "$build/cmake_install.cmake" ]; then echo "no cmake here"; exit 77; fi
@@ -90,10 +77,10 @@ if cresnet help markdown | cmp -s - "$source_dir/docs/config.md"; then pass; els
     fail "docs/config.md is not current: cresnet help markdown > docs/config.md"; fi
 
 # ---- the package ----
-if [ -n "${CRESNET_SANITIZE:-}" ] || ! there cpack || ! there dpkg-shlibdeps; then skip "the package: not built here"; end; fi
+if [ -n "${CRESNET_SANITIZE:-}" ] || ! there cpack || ! there dpkg-shlibdeps; then skip "the package: not built here"; sum_up; fi
 holds "cpack" cpack -G DEB --config "$build/CPackConfig.cmake" -B "$work/package"
 deb=$(ls "$work"/package/cresnet_*.deb 2>/dev/null)
-[ -n "$deb" ] || { fail "no package"; end; }
+[ -n "$deb" ] || { fail "no package"; sum_up; }
 fields=$(dpkg-deb -f "$deb")
 for needed in libc6 libpng libjpeg libiniparser; do has "what the package depends on" "$fields" "$needed"; done
 dpkg-deb -x "$deb" "$work/root"
@@ -101,4 +88,4 @@ said=$("$work/root/usr/bin/cresnet-plan" demo.ini --json 2>/dev/null); has "the 
 is "nothing outside /usr" "$(ls "$work/root")" usr
 # A build with CUDA finds its toolkit's libraries by a path of their own.
 if there lintian; then is "lintian's errors" "$(lintian --allow-root "$deb" 2>/dev/null | grep '^E:' | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""; fi
-end
+sum_up

@@ -185,7 +185,7 @@ static void two_of_four(void) {
     net_close(&n);
 }
 
-static void blocks_and_channels_go_whole(void) {
+static void blocks_go_whole(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.6", "prune.pattern=block", "prune.block=4"));
     CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
@@ -209,7 +209,64 @@ static void blocks_and_channels_go_whole(void) {
     }
     CHECK(most <= least * (1 + 1e-6));
     net_close(&n);
+}
 
+/* Rectangles of output x input channels at one tap, against sums of a plain walk. */
+static void rectangles_go_whole(void) {
+    static const char *const scopes[] = {"prune.scope=global", "prune.scope=uniform", "prune.scope=erk"};
+    struct net               n;
+    for (size_t scope = 0; scope < CR_COUNT(scopes); scope++) {
+        REQUIRE_OK(net_open(&n, "prune.sparsity=0.6", "prune.pattern=block", "prune.block=4x8", scopes[scope]));
+        CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
+        CHECK_HAS(n.prune.layer[0].dense, "exempt");
+        REQUIRE_OK(cr_prune_masks(&n.prune, 0.5, n.value, n.mask));
+        REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask)); /* nests */
+        double least[2] = {INFINITY, INFINITY}, most[2] = {0, 0};
+        for (int l = A; l <= B; l++) {
+            const struct cr_param *q    = param(&n, l);
+            const int64_t          taps = q->dim[1] * q->dim[2];
+            const int              by   = scope ? l - A : 0; /* the smallest of each layer, or of all */
+            for (int64_t k = 0; k < q->dim[0]; k += 4)
+                for (int64_t tap = 0; tap < taps; tap++) {
+                    double sum  = 0;
+                    int    kept = 0;
+                    for (int64_t i = 0; i < 4 * 8; i++) {
+                        const int64_t at = ((k + i / 8) * taps + tap) * 8 + i % 8;
+                        kept += is_kept(&n, l, at);
+                        sum += fabs((double)weights(&n, l)[at]);
+                    }
+                    CHECK(kept == 0 || kept == 32);
+                    if (kept) least[by] = fmin(least[by], sum);
+                    else most[by] = fmax(most[by], sum);
+                }
+        }
+        for (int i = 0; i < 2; i++) CHECK(most[i] <= least[i] * (1 + 1e-6));
+        if (scope == 0) CHECK_INT(n.prune.pruned, 416); /* 704 * 0.6 = 422.4, in blocks of 32 */
+        if (scope == 1) CHECK_INT(n.prune.layer[A].pruned, 320); /* 576 * 0.6 = 345.6 */
+        net_close(&n);
+    }
+    REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=block", "prune.block=1x4"));
+    CHECK_HAS(n.prune.layer[ODD].dense, "7 input channels");
+    REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
+    for (int64_t i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == is_kept(&n, A, i / 4 * 4));
+    CHECK_INT(n.prune.pruned, 352);
+    net_close(&n);
+}
+
+static void blocks_that_are_none(void) {
+    static const char *const bad[] = {"", "0", "1", "x", "8x", "x8", "1x1", "8x0", "4097", "8x4097", "8 x 8", "8x8x8", "-8", "99999999999999999999x2"};
+    for (size_t i = 0; i < CR_COUNT(bad); i++) {
+        struct cr_config config;
+        char             text[64];
+        snprintf(text, sizeof text, "prune.block=%s", bad[i]);
+        CHECK(cr_config_open(&config, NULL, (const char *const[]){text}, 1) == CR_ERR_CONFIG);
+        CHECK_HAS(cr_error_message(), "e.g. 64x64");
+        cr_error_clear();
+    }
+}
+
+static void channels_go_whole(void) {
+    struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=channel", "prune.scope=uniform", "prune.exempt=conv1,layer2,fc"));
     for (int k = 0; k < 8; k++)
         for (int i = 0; i < 72; i++) weights(&n, A)[k * 72 + i] = (float)(k % 2 ? 1 + k : -k); /* 0 2 2 4 4 6 6 8 */
@@ -350,5 +407,5 @@ static void wrong_budgets_are_named(void) {
 }
 
 TESTS(CASE(uniform_takes_the_smallest_of_each), CASE(global_takes_the_smallest_of_all), CASE(ties_go_by_index),
-      CASE(masks_nest_and_padding_stays), CASE(a_layer_keeps_its_largest), CASE(two_of_four), CASE(blocks_and_channels_go_whole),
-      CASE(erk_is_the_published_one), CASE(erk_by_hand), CASE(the_schedule_is_a_cube), CASE(budgets), CASE(wrong_budgets_are_named))
+      CASE(masks_nest_and_padding_stays), CASE(a_layer_keeps_its_largest), CASE(two_of_four), CASE(blocks_go_whole),
+      CASE(rectangles_go_whole), CASE(blocks_that_are_none), CASE(channels_go_whole), CASE(erk_is_the_published_one), CASE(erk_by_hand), CASE(the_schedule_is_a_cube), CASE(budgets), CASE(wrong_budgets_are_named))

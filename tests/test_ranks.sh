@@ -2,25 +2,14 @@
 # test_ranks.sh: training by several processes, as a user starts it: forked, or by launchers whose variables are set as they set
 # them; and what happens when one of the processes dies, hangs or cannot start. Every case: everybody has ended in time, one clear
 # message, no process, no memory and no port left. Ends with "N passed, N failed, N skipped".
-#   CRESNET_BIN     the program (default: build/cresnet)
 #   CRESNET_SANITIZE  when set, times are not judged
 #   RANKS_LAUNCHERS=yes   also starts by the real torchrun, mpirun.openmpi and mpiexec.hydra, where they are installed
-set -u
-source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
-bin=${CRESNET_BIN:-$source_dir/build/cresnet}
-work=$(mktemp -d)
+. "$(dirname "$0")/support.sh"
 (sleep 240; kill -9 $(pgrep -f -- "-o $work/")) >/dev/null 2>&1 & # what hangs is a failure, not a test that never ends
 guard=$!
 trap 'kill $guard; kill -9 $(ours) 2>/dev/null; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export HOME=$work XDG_CACHE_HOME=$work/cache GOMP_SPINCOUNT=10000
-unset CRESNET_TRACE RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 
-passed=0 failed=0 skipped=0
-pass() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL $*"; }
-skip() { skipped=$((skipped + 1)); echo "skip $*"; }
-is() { if [ "$2" = "$3" ]; then pass; else fail "$1: $2, want $3"; fi; }
 now() { date +%s%N; }
 ours() { pgrep -f -- "-o $work/"; } # every process of a case has its run folder on its command line
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
@@ -228,6 +217,4 @@ line "an error on the way is said once" 1 "not finite" --ranks 3 optim.lr=1000 o
 RANK=0 WORLD_SIZE=2 MASTER_PORT=1 line "--ranks under a launcher" 2 "has started 2 ranks already" --ranks 2
 RANK=0 WORLD_SIZE=2 line "no MASTER_PORT" 2 "MASTER_PORT is not" 
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ] && exit 0
-exit 1
+sum_up

@@ -14,13 +14,11 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
-import peers
 import png
+from support import check, cresnet, run, skip
 
-BIN = os.environ.get("CRESNET_BIN", f"{peers.ROOT}/build/cresnet")
 CONFIG = """[model]
 arch = custom
 block = basic
@@ -79,20 +77,6 @@ class Page(html.parser.HTMLParser):
             self.text += data
 
 
-def cresnet(*args):
-    return subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=300)
-
-
-passed = failed = skipped = 0
-
-
-def check(name, good, what=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAIL {name} {str(what)[:600]}")
-
-
 def page_of(path):
     return Page(open(path, encoding="utf-8", errors="strict").read())
 
@@ -149,6 +133,22 @@ def check_evaluation(page):
     check("scores", f"{json.loads(ran.stdout)['right']} of {json.loads(ran.stdout)['images']}" in page.text)
 
 
+def check_averages():
+    """Of a run with moving averages both are scored, and the page is of the better."""
+    ran = cresnet("train", "tiny.ini", "-o", "averaged", "ema.decay=0.9", "-q")
+    check("train with averages", ran.returncode == 0, ran.stderr)
+    scores = [json.loads(cresnet("eval", "averaged/best", "--json", "-q", *more).stdout) for more in ([], ["--ema"])]
+    check("eval --ema scores ema.safetensors", scores[1]["weights"].endswith("best/ema.safetensors") and scores[0]["loss"] != scores[1]["loss"], scores)
+    ran = cresnet("report", "averaged", "-q")
+    page = page_of("averaged/report.html")
+    want = "Weights: top-1 {:.2f} %, loss {:.4f}. Moving averages: top-1 {:.2f} %, loss {:.4f}.".format(*(v for s in scores for v in (100 * s["top1"], s["loss"])))
+    check("both are scored", ran.returncode == 0 and want in page.text, (ran.stderr, want))
+    better = min((0, 1), key=lambda i: (-scores[i]["right"], scores[i]["loss"]))
+    check("the page says whose it is", f"is of the {('weights', 'averages')[better]}" in page.text)
+    shown = f"top-1{100 * scores[better]['top1']:.2f} %top-5{100 * scores[better]['top5']:.2f} %loss{scores[better]['loss']:.4f}"
+    check("the better's scores are shown", shown in page.text.replace("\n", ""), shown)
+
+
 def zeros(run):
     """The same from the weights that `export` writes."""
     if not os.path.exists("dense.safetensors"):
@@ -165,11 +165,9 @@ def zeros(run):
 
 
 def check_browser(path):
-    global skipped
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if not browser:
-        skipped += 1
-        return print("skip the browser: no chromium installed")
+        return skip("the browser: no chromium installed")
 
     def console(url, picture):
         ran = subprocess.run([browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={os.getcwd()}/profile",
@@ -186,83 +184,75 @@ def check_browser(path):
 
 
 def main():
-    work = tempfile.mkdtemp()
-    try:
-        os.chdir(work)
-        os.environ.update(HOME=work, XDG_CACHE_HOME=work + "/cache", GOMP_SPINCOUNT="10000")
-        open("tiny.ini", "w").write(CONFIG)
-        for split, count in (("train", 12), ("val", 9)):
-            for c, name in enumerate(CLASSES):
-                folder = f"pictures/{split}/{name.replace('/', '_')}"
-                os.makedirs(folder)
-                for i in range(count):
-                    base = (60 * c, 255 - 50 * c, i * 9)
-                    png.write(f"{folder}/<i>{i}.png", *((20, 16) if i % 2 else (224, 112)), lambda x, y: [(b + x * 3 + y * 5) & 255 for b in base])
-        ran = cresnet("train", "tiny.ini", "-o", "run", "prune.sparsity=0.75", "prune.start=1", "prune.exempt=conv1,fc", "-q")
-        check("train", ran.returncode == 0, ran.stderr)
-        ran = cresnet("train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3", "-q")
-        check("resume", ran.returncode == 0, ran.stderr)
-        ran = cresnet("profile", "run", "--json", "--steps", "2", "-q")
-        open("run/profile.jsonl", "w").write(ran.stdout)
-        ran = cresnet("report", "run")
-        check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
-        page = page_of("run/report.html")
-        check_page(page)
-        check_numbers(page)
-        check_evaluation(page)
-        for name in CLASSES:
-            check("names are shown as they are", name.replace("/", "_") in page.text, name)
-        check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
-        planes = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
-        check("the pool", f"{planes['peak_bytes'] / 2**20:.2f}" in page.text)
-        check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
-        shown = [v for _, k, v in page.attributes if k == "title" and v and v.endswith("weights are 0")]
-        check("sparsity", sorted(shown) == sorted(zeros("run/best")) and any(not t.startswith("0 ") for t in shown), (shown, zeros("run/best")))
-        check("configuration", "widths = 8,16" in page.text)
-        first = open("run/report.html", "rb").read()
-        cresnet("report", "run", "-q")
-        check("the same page each time", open("run/report.html", "rb").read() == first)
-        check_browser("run/report.html")
+    open("tiny.ini", "w").write(CONFIG)
+    for split, count in (("train", 12), ("val", 9)):
+        for c, name in enumerate(CLASSES):
+            folder = f"pictures/{split}/{name.replace('/', '_')}"
+            os.makedirs(folder)
+            for i in range(count):
+                base = (60 * c, 255 - 50 * c, i * 9)
+                png.write(f"{folder}/<i>{i}.png", *((20, 16) if i % 2 else (224, 112)), lambda x, y: [(b + x * 3 + y * 5) & 255 for b in base])
+    ran = cresnet("train", "tiny.ini", "-o", "run", "prune.sparsity=0.75", "prune.start=1", "prune.exempt=conv1,fc", "-q")
+    check("train", ran.returncode == 0, ran.stderr)
+    ran = cresnet("train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3", "-q")
+    check("resume", ran.returncode == 0, ran.stderr)
+    ran = cresnet("profile", "run", "--json", "--steps", "2", "-q")
+    open("run/profile.jsonl", "w").write(ran.stdout)
+    ran = cresnet("report", "run")
+    check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
+    page = page_of("run/report.html")
+    check_page(page)
+    check_numbers(page)
+    check_evaluation(page)
+    for name in CLASSES:
+        check("names are shown as they are", name.replace("/", "_") in page.text, name)
+    check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
+    planes = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
+    check("the pool", f"{planes['peak_bytes'] / 2**20:.2f}" in page.text)
+    check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
+    shown = [v for _, k, v in page.attributes if k == "title" and v and v.endswith("weights are 0")]
+    check("sparsity", sorted(shown) == sorted(zeros("run/best")) and any(not t.startswith("0 ") for t in shown), (shown, zeros("run/best")))
+    check("configuration", "widths = 8,16" in page.text)
+    first = open("run/report.html", "rb").read()
+    cresnet("report", "run", "-q")
+    check("the same page each time", open("run/report.html", "rb").read() == first)
+    check_browser("run/report.html")
+    check_averages()
 
-        # So many classes that a matrix could not be looked at.
-        for split in ("train", "val"):
-            for c in range(62):
-                os.makedirs(f"many/{split}/class{c:02}")
-                png.write(f"many/{split}/class{c:02}/0.png", 8, 8, lambda x, y: (4 * c, 31 * x, 255 - 4 * c))
-        ran = cresnet("train", "tiny.ini", "-o", "run62", "data.root=many", "--epochs", "1", "-q")
-        ran = cresnet("report", "run62", "-q")
-        page = page_of("run62/report.html")
-        check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 with the lowest top-1, of 62" in page.text, ran.stderr)
-        check("no matrix", not any(t.endswith(" of 1") for t in page.titles))
+    # So many classes that a matrix could not be looked at.
+    for split in ("train", "val"):
+        for c in range(62):
+            os.makedirs(f"many/{split}/class{c:02}")
+            png.write(f"many/{split}/class{c:02}/0.png", 8, 8, lambda x, y: (4 * c, 31 * x, 255 - 4 * c))
+    ran = cresnet("train", "tiny.ini", "-o", "run62", "data.root=many", "--epochs", "1", "-q")
+    ran = cresnet("report", "run62", "-q")
+    page = page_of("run62/report.html")
+    check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 with the lowest top-1, of 62" in page.text, ran.stderr)
+    check("no matrix", not any(t.endswith(" of 1") for t in page.titles))
 
-        # What is missing is said; the rest is there.
-        ran = cresnet("report", "run/step-6", "--no-eval", "-o", "six.html", "-q")
-        check("report of a step", ran.returncode == 0 and "weights of step-6" in page_of("six.html").text, ran.stderr)
-        os.rename("pictures", "gone")
-        ran = cresnet("report", "run", "-o", "gone.html", "-q")
-        check("without its data", ran.returncode == 0 and "Not available: " in page_of("gone.html").text and "layer1.0.conv1" in page_of("gone.html").text, ran.stderr)
-        os.rename("gone", "pictures")
-        open("run/log.jsonl", "a").write('{"event":"train","step":99,"los')
-        ran = cresnet("report", "run", "--no-eval", "-o", "cut.html", "-q")
-        check("a line cut short", ran.returncode == 0 and "1 of " in page_of("cut.html").text and "no JSON" in page_of("cut.html").text, ran.stderr)
-        os.remove("run/log.jsonl")
-        ran = cresnet("report", "run", "--no-eval", "-o", "nolog.html", "-q")
-        check("without a log", ran.returncode == 0 and "No log.jsonl" in page_of("nolog.html").text, ran.stderr)
-        open("bad.jsonl", "w").write("nonsense\n")
-        ran = cresnet("report", "run", "--no-eval", "--profile", "bad.jsonl", "-o", "x.html")
-        check("a profile that is none", ran.returncode == 1 and "bad.jsonl" in ran.stderr and not os.path.exists("x.html"), ran.stderr)
-        ran = cresnet("report", "nowhere")
-        check("no such run", ran.returncode == 1 and "nowhere" in ran.stderr, ran.stderr)
-        ran = cresnet("report", "pictures")
-        check("a folder that is no run", ran.returncode == 2 and "no checkpoint" in ran.stderr, ran.stderr)
-        ran = cresnet("report", "run", "--no-eval", "-o", "nowhere/x.html")
-        check("nowhere to write", ran.returncode == 1 and "nowhere/x.html" in ran.stderr, ran.stderr)
-        check("no leftovers", not glob.glob("*.tmp*") and not glob.glob("run/*.tmp*"))
-    finally:
-        os.chdir("/")
-        shutil.rmtree(work, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+    # What is missing is said; the rest is there.
+    ran = cresnet("report", "run/step-6", "--no-eval", "-o", "six.html", "-q")
+    check("report of a step", ran.returncode == 0 and "weights of step-6" in page_of("six.html").text, ran.stderr)
+    os.rename("pictures", "gone")
+    ran = cresnet("report", "run", "-o", "gone.html", "-q")
+    check("without its data", ran.returncode == 0 and "Not available: " in page_of("gone.html").text and "layer1.0.conv1" in page_of("gone.html").text, ran.stderr)
+    os.rename("gone", "pictures")
+    open("run/log.jsonl", "a").write('{"event":"train","step":99,"los')
+    ran = cresnet("report", "run", "--no-eval", "-o", "cut.html", "-q")
+    check("a line cut short", ran.returncode == 0 and "1 of " in page_of("cut.html").text and "no JSON" in page_of("cut.html").text, ran.stderr)
+    os.remove("run/log.jsonl")
+    ran = cresnet("report", "run", "--no-eval", "-o", "nolog.html", "-q")
+    check("without a log", ran.returncode == 0 and "No log.jsonl" in page_of("nolog.html").text, ran.stderr)
+    open("bad.jsonl", "w").write("nonsense\n")
+    ran = cresnet("report", "run", "--no-eval", "--profile", "bad.jsonl", "-o", "x.html")
+    check("a profile that is none", ran.returncode == 1 and "bad.jsonl" in ran.stderr and not os.path.exists("x.html"), ran.stderr)
+    ran = cresnet("report", "nowhere")
+    check("no such run", ran.returncode == 1 and "nowhere" in ran.stderr, ran.stderr)
+    ran = cresnet("report", "pictures")
+    check("a folder that is no run", ran.returncode == 2 and "no checkpoint" in ran.stderr, ran.stderr)
+    ran = cresnet("report", "run", "--no-eval", "-o", "nowhere/x.html")
+    check("nowhere to write", ran.returncode == 1 and "nowhere/x.html" in ran.stderr, ran.stderr)
+    check("no leftovers", not glob.glob("*.tmp*") and not glob.glob("run/*.tmp*"))
 
 
-sys.exit(main())
+run(main)

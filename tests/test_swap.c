@@ -92,6 +92,7 @@ static int op_of(const struct cr_program *p, enum cr_op_kind kind, const char *t
 
 static void lanes_run_beside_each_other(void) {
     struct hand         h = {.seconds = {1, 2, 5, 4, 1, 3}};
+    const struct cr_beside alike = {.copies = 1};
     struct cr_op_time   time[6];
     struct cr_simulated r;
     cr_program_init(&h.p, "lanes", NULL);
@@ -107,7 +108,7 @@ static void lanes_run_beside_each_other(void) {
     h.p.op[2].wait[0] = 0;
     h.p.op[4].wait[0] = 2;
     h.p.op[5].wait[0] = 4; /* compute: 0 to 1, 1 to 3, 3 to 7 (op 3), then op 5 at 7 */
-    cr_program_simulate(&h.p, h.seconds, 1, time, &r);
+    cr_program_simulate(&h.p, h.seconds, &alike, time, &r);
     CHECK_NEAR(time[1].start, 1, 0);
     CHECK_NEAR(time[2].start, 1, 0);
     CHECK_NEAR(time[2].stall, 1, 0);
@@ -118,7 +119,7 @@ static void lanes_run_beside_each_other(void) {
     CHECK_NEAR(r.total, 10, 0);
     CHECK_NEAR(r.stalled, 0, 0);
     h.seconds[2] = 9; /* 1 to 10; op 4 10 to 11; op 5 starts at 11 after 7: 4 s of waiting */
-    cr_program_simulate(&h.p, h.seconds, 1, time, &r);
+    cr_program_simulate(&h.p, h.seconds, &alike, time, &r);
     CHECK_NEAR(time[5].stall, 4, 0);
     CHECK_NEAR(r.total, 14, 0);
     CHECK_NEAR(r.stalled, 4, 0);
@@ -139,6 +140,21 @@ static void copies_slow_each_other_down(void) {
     const struct cr_target plain = {.to_host_bytes_per_s = 4};
     CHECK_NEAR(cr_copy_beside(&plain), 1, 1e-12);
     CHECK_NEAR(cr_copy_seconds(&plain, CR_LANE_TO_HOST, 20), 5, 1e-12);
+}
+
+/* Of 10 s of work 40 % keep the memory busy: beside a copy out (4 s) it takes 4 * 0.4 * 0.5 more, beside one in (10 s and more)
+ * 10 * 0.4 * 0.25. A copy to the host takes longer beside any work. */
+static void work_and_copies_slow_each_other_down(void) {
+    const double           moving[1] = {0.4};
+    const struct cr_target t = {.beside_out = 0.5, .beside_in = 0.25};
+    const struct cr_beside b = cr_beside_of(&t, moving), none = cr_beside_of(&t, NULL);
+    CHECK_NEAR(cr_work_end(&b, 0, 100, 10, 0, 0), 110, 1e-12);
+    CHECK_NEAR(cr_work_end(&b, 0, 100, 10, 104, 0), 110.8, 1e-12);
+    CHECK_NEAR(cr_work_end(&b, 0, 100, 10, 104, 200), 111.8, 1e-12);
+    CHECK_NEAR(cr_work_end(&none, 0, 100, 10, 104, 200), 110, 1e-12);
+    const struct cr_target rates = {.to_host_bytes_per_s = 2, .to_device_bytes_per_s = 2, .copy_loaded = 1.5};
+    CHECK_NEAR(cr_copy_seconds(&rates, CR_LANE_TO_HOST, 8), 6, 1e-12);
+    CHECK_NEAR(cr_copy_seconds(&rates, CR_LANE_TO_DEVICE, 8), 4, 1e-12);
 }
 
 /* ---- the pass on the program of three ---- */
@@ -685,7 +701,7 @@ static void the_largest_batch_is_found(void) {
     CHECK(found[1] > found[0] && found[2] > found[0]);
 }
 
-TESTS(CASE(lanes_run_beside_each_other), CASE(copies_slow_each_other_down), CASE(a_copy_hides), CASE(what_does_not_hide_is_waited_for), CASE(nothing_moves_without_need), CASE(no_memory_is_survived),
+TESTS(CASE(lanes_run_beside_each_other), CASE(copies_slow_each_other_down), CASE(work_and_copies_slow_each_other_down), CASE(a_copy_hides), CASE(what_does_not_hide_is_waited_for), CASE(nothing_moves_without_need), CASE(no_memory_is_survived),
       CASE(scores_by_hand),
       CASE(scores_choose), CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(both_ways_were_met), CASE(shipped_networks_fit), CASE(live_bytes_are_the_planners), CASE(together_is_no_slower),
       CASE(the_planned_pool_counts), CASE(nothing_is_handed_on_at_the_last_use), CASE(what_is_away_is_not_made_twice),

@@ -8,16 +8,15 @@ import glob
 import json
 import math
 import os
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
 import peers
+from support import check, cresnet, run, skip
 
-BIN = os.environ.get("CRESNET_BIN", f"{peers.ROOT}/build/cresnet")
+HERE = os.path.abspath(__file__)
 CONFIG = """[model]
 arch = custom
 block = basic
@@ -141,55 +140,35 @@ def expected(folder):
     return found
 
 
-def cresnet(*args):
-    return subprocess.run([BIN, *args, "-q"], capture_output=True, text=True, timeout=300)
-
-
 def main():
-    if sys.argv[1:2] == ["read"]:
-        return print(json.dumps(tensorboard_reading(sys.argv[2])))
-    passed = failed = skipped = 0
-
-    def check(name, good, what=""):
-        nonlocal passed, failed
-        passed, failed = passed + bool(good), failed + (not good)
-        if not good:
-            print(f"FAIL {name} {what}")
-
-    work = tempfile.mkdtemp()
-    try:
-        os.chdir(work)
-        os.environ.update(HOME=work, XDG_CACHE_HOME=work + "/cache", GOMP_SPINCOUNT="10000")
-        open("tiny.ini", "w").write(CONFIG)
-        ran = cresnet("train", "tiny.ini", "-o", "run", "prune.sparsity=0.5", "prune.start=1", "prune.end=2", "prune.frequency=2", "ema.decay=0.9", "--epochs", "2")
-        check("train", ran.returncode == 0, ran.stderr)
-        check("one file", len(glob.glob("run/events.out.tfevents.*")) == 1)
-        want = expected("run")
-        check("tags", {"train/loss", "train/lr", "train/images_per_s", "train/data_wait", "val/top1", "val/ema_top1", "prune/sparsity"} <= set(want), sorted(want))
-        check("steps", len(want["train/loss"]) == 16 and len(want["val/top1"]) == 2, want["train/loss"])
-        check("our reading of a run", our_reading("run") == want)
-        # From an older checkpoint, as after a crash: steps 9 to 16 are done again, and are void in the first file.
-        ran = cresnet("train", "tiny.ini", "--resume", "run/step-8", "optim.lr=0.05", "--epochs", "3")
-        check("resume", ran.returncode == 0, ran.stderr)
-        check("a file a start", len(glob.glob("run/events.out.tfevents.*")) == 2)
-        want = expected("run")
-        check("our reading of a resumed run", our_reading("run") == want)
-        check("all steps once", sorted(want["train/loss"]) == list(range(1, 25)))
-        check("finite", all(math.isfinite(v) for curve in want.values() for v in curve.values()))
-        ran = cresnet("train", "tiny.ini", "-o", "none", "train.tensorboard=no", "--epochs", "1")
-        check("tensorboard=no", ran.returncode == 0 and not glob.glob("none/events*"), ran.stderr)
-        python = peers.interpreter("tensorboard")
-        if python:
-            read = subprocess.run([python, os.path.abspath(__file__), "read", "run"], capture_output=True, text=True)
-            theirs = {tag: {int(s): v for s, v in curve.items()} for tag, curve in json.loads(read.stdout or "{}").items()}
-            check("TensorBoard's reading", theirs == want, read.stderr or {t: (theirs.get(t), want[t]) for t in want if theirs.get(t) != want[t]})
-        else:
-            skipped += 1
-            print("skip TensorBoard's reading: no python3 with the package tensorboard (scripts/deps.sh: need_peers)")
-    finally:
-        shutil.rmtree(work)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+    open("tiny.ini", "w").write(CONFIG)
+    ran = cresnet("train", "tiny.ini", "-o", "run", "prune.sparsity=0.5", "prune.start=1", "prune.end=2", "prune.frequency=2", "ema.decay=0.9", "--epochs", "2")
+    check("train", ran.returncode == 0, ran.stderr)
+    check("one file", len(glob.glob("run/events.out.tfevents.*")) == 1)
+    want = expected("run")
+    check("tags", {"train/loss", "train/lr", "train/images_per_s", "train/data_wait", "val/top1", "val/ema_top1", "prune/sparsity"} <= set(want), sorted(want))
+    check("steps", len(want["train/loss"]) == 16 and len(want["val/top1"]) == 2, want["train/loss"])
+    check("our reading of a run", our_reading("run") == want)
+    # From an older checkpoint, as after a crash: steps 9 to 16 are done again, and are void in the first file.
+    ran = cresnet("train", "tiny.ini", "--resume", "run/step-8", "optim.lr=0.05", "--epochs", "3")
+    check("resume", ran.returncode == 0, ran.stderr)
+    check("a file a start", len(glob.glob("run/events.out.tfevents.*")) == 2)
+    want = expected("run")
+    check("our reading of a resumed run", our_reading("run") == want)
+    check("all steps once", sorted(want["train/loss"]) == list(range(1, 25)))
+    check("finite", all(math.isfinite(v) for curve in want.values() for v in curve.values()))
+    ran = cresnet("train", "tiny.ini", "-o", "none", "train.tensorboard=no", "--epochs", "1")
+    check("tensorboard=no", ran.returncode == 0 and not glob.glob("none/events*"), ran.stderr)
+    python = peers.interpreter("tensorboard")
+    if python:
+        read = subprocess.run([python, HERE, "read", "run"], capture_output=True, text=True)
+        theirs = {tag: {int(s): v for s, v in curve.items()} for tag, curve in json.loads(read.stdout or "{}").items()}
+        check("TensorBoard's reading", theirs == want, read.stderr or {t: (theirs.get(t), want[t]) for t in want if theirs.get(t) != want[t]})
+    else:
+        skip("TensorBoard's reading: no python3 with the package tensorboard (scripts/deps.sh: need_peers)")
 
 
-sys.exit(main())
+if sys.argv[1:2] == ["read"]:
+    print(json.dumps(tensorboard_reading(sys.argv[2])))
+else:
+    run(main)

@@ -21,8 +21,8 @@ struct cr_swap_candidate {
 struct cr_swap_work {
     const struct cr_program  *p;
     size_t                    alignment, limit;
-    double                    beside;  /* see cr_copy_beside */
-    double                   *seconds; /* by op */
+    struct cr_beside          beside;
+    double                   *seconds, *moving; /* by op: see cr_program_seconds */
     double                   *begin;   /* by op, and the end: when nothing is swapped */
     size_t                   *load;    /* by op: bytes live when nothing is swapped */
     struct cr_swap_candidate *c;       /* by writer */

@@ -172,7 +172,7 @@ static void find_candidates(struct find *f, const struct cr_target *target) {
 
 static cr_status look(struct find *f, const struct cr_target *target) {
     struct cr_swap_work *w = f->w;
-    CR_TRY(cr_program_seconds(w->p, target, w->seconds));
+    CR_TRY(cr_program_seconds(w->p, target, w->seconds, w->moving));
     for (int i = 0; i < w->p->ops; i++) w->begin[i + 1] = w->begin[i] + w->seconds[i];
     CR_TRY(find_uses(f));
     find_load(f);
@@ -182,8 +182,10 @@ static cr_status look(struct find *f, const struct cr_target *target) {
 
 cr_status cr_swap_work_open(const struct cr_program *p, const struct cr_target *target, size_t limit, struct cr_swap_work *w) {
     const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
-    *w            = (struct cr_swap_work){.p = p, .alignment = CR_MAX(target->alignment, (size_t)1), .limit = limit, .beside = cr_copy_beside(target)};
+    *w            = (struct cr_swap_work){.p = p, .alignment = CR_MAX(target->alignment, (size_t)1), .limit = limit};
     w->seconds    = cr_alloc(ops, sizeof *w->seconds);
+    w->moving     = cr_alloc(ops, sizeof *w->moving);
+    w->beside     = cr_beside_of(target, w->moving);
     w->begin      = cr_alloc(ops, sizeof *w->begin);
     w->load       = cr_alloc(ops, sizeof *w->load);
     w->c          = cr_alloc(tensors, sizeof *w->c);
@@ -193,7 +195,7 @@ cr_status cr_swap_work_open(const struct cr_program *p, const struct cr_target *
     f.handed_at   = cr_alloc(tensors, sizeof *f.handed_at);
     f.got         = cr_alloc(tensors, sizeof *f.got);
     f.above       = cr_alloc(ops, sizeof *f.above);
-    const bool there  = w->seconds && w->begin && w->load && w->c && w->by_late && f.begin && f.handed_at && f.got && f.above;
+    const bool there  = w->seconds && w->moving && w->begin && w->load && w->c && w->by_late && f.begin && f.handed_at && f.got && f.above;
     cr_status  status = there ? look(&f, target) : CR_NO_MEMORY(tensors * sizeof *w->c);
     cr_free(f.begin);
     cr_free(f.at);
@@ -206,6 +208,7 @@ cr_status cr_swap_work_open(const struct cr_program *p, const struct cr_target *
 
 void cr_swap_work_close(struct cr_swap_work *w) {
     cr_free(w->seconds);
+    cr_free(w->moving);
     cr_free(w->begin);
     cr_free(w->load);
     cr_free(w->c);

@@ -143,7 +143,7 @@ static void start_ins(struct walk *a, int op) {
         if (!a->taken[i]) continue;
         if (c->late != op && (a->s->planned[i] > op || a->s->sync[i] == CR_NONE || !fits(a, op, c))) return;
         a->s->go[i]                  = op;
-        a->in_free                   = cr_copy_end(CR_MAX(a->in_free, a->now), c->in_s, a->out_free, w->beside);
+        a->in_free                   = cr_copy_end(CR_MAX(a->in_free, a->now), c->in_s, a->out_free, w->beside.copies);
         a->s->out_end[w->count + i]  = a->in_free;
         for (int j = op; j < c->late; j++) a->s->room[j] += c->bytes;
     }
@@ -163,7 +163,7 @@ static void start_outs(struct walk *a, int op) {
     for (; a->next_out < w->count && w->c[a->next_out].writer <= op; a->next_out++) {
         const int i = a->next_out;
         if (!a->taken[i]) continue;
-        a->out_free           = cr_copy_end(CR_MAX(a->out_free, a->now), w->c[i].out_s, a->in_free, w->beside);
+        a->out_free           = cr_copy_end(CR_MAX(a->out_free, a->now), w->c[i].out_s, a->in_free, w->beside.copies);
         a->s->out_end[i]      = a->out_free;
         a->s->away[a->away++] = i;
     }
@@ -182,7 +182,7 @@ static void walk_through(const struct cr_swap_work *w, const bool *taken, const 
         wait_for_ins(&a, op, &back);
         s->peak      = CR_MAX(s->peak, s->room[op] + still_there(&a, op, op));
         s->begin[op] = a.now;
-        a.now += w->seconds[op];
+        a.now        = cr_work_end(&w->beside, op, a.now, w->seconds[op], a.out_free, a.in_free);
         start_outs(&a, op);
     }
     s->begin[w->p->ops] = s->total = a.now;

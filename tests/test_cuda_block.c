@@ -1,0 +1,223 @@
+/* test_cuda_block.c: convolutions over kept blocks of the filter. Without a GPU: every plan's tiles cover y once, and each tap of each
+ * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of conv.cu. */
+#include "block_conv.h"
+#include "dtype.h"
+#include "sparse.h"
+#include "test_gpu.h"
+
+enum { MULTIPROCESSORS = 132, GUARD = 256 };
+
+static const struct {
+    int64_t N, H, W, C, K;
+    int     side, stride;
+} shapes[] = {
+    {1, 5, 7, 64, 64, 1, 1},     {3, 7, 7, 128, 128, 3, 1},    {9, 7, 7, 64, 320, 3, 1},     {2, 14, 14, 128, 64, 3, 1},  {40, 28, 28, 64, 128, 3, 1},
+    {3, 56, 56, 64, 64, 3, 1},   {2, 9, 130, 64, 64, 3, 1},    {5, 4, 250, 64, 64, 3, 1},    {50, 28, 28, 64, 256, 1, 1}, {12, 28, 28, 128, 64, 1, 2},
+    {30, 28, 28, 64, 192, 3, 2}, {1, 1, 1, 64, 64, 3, 1},      {2, 300, 3, 64, 64, 3, 1},    {70, 3, 3, 64, 64, 3, 1},    {300, 7, 7, 64, 256, 3, 1},
+};
+
+static struct ck_conv conv_of(size_t i, enum ck_type type) {
+    struct ck_conv c = {.type = type, .R = shapes[i].side, .S = shapes[i].side, .stride = shapes[i].stride, .pad = shapes[i].side / 2,
+                        .N = shapes[i].N, .H = shapes[i].H, .W = shapes[i].W, .C = shapes[i].C, .K = shapes[i].K};
+    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
+    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
+    return c;
+}
+
+/* ---- plans, on the host ---- */
+
+/* The input in position `at` of a part's patch: pixel number, -1 for a zero, -2 for what nobody wrote. As the header of the plan says. */
+static int64_t staged(const struct ck_conv *c, const struct ck_block_plan *p, int64_t run, int64_t at) {
+    const int64_t image = at / (p->box * p->pitch), rest = at % (p->box * p->pitch), n = run / p->strips * p->images + image;
+    const int64_t h = run % p->strips * p->rows + rest / p->pitch - 1, w = rest % p->pitch - 1;
+    if (image >= p->images) return (at + 1) * 128 <= p->x_bytes ? -1 : -2;
+    return h < 0 || w < 0 || h >= c->H || n >= c->N ? -1 : (n * c->H + h) * c->W + w;
+}
+
+/* The pixel of y that column q of a run makes, or -1. */
+static int64_t made(const struct ck_conv *c, const struct ck_block_plan *p, int64_t run, int64_t q) {
+    if (!p->patch) return run * p->columns + q < c->N * c->P * c->Q ? run * p->columns + q : -1;
+    const int64_t image = q / (p->box * p->pitch), row = q % (p->box * p->pitch) / p->pitch, column = q % p->pitch;
+    const int64_t n = run / p->strips * p->images + image, h = run % p->strips * p->rows + row;
+    return image < p->images && row < p->rows && column < c->Q && n < c->N && h < c->P ? (n * c->P + h) * c->Q + column : -1;
+}
+
+static void follow(const struct ck_conv *c, const struct ck_block_plan *p) {
+    uint8_t *seen  = cr_alloc((size_t)(c->N * c->P * c->Q), 1);
+    int64_t  wrong = 0;
+    REQUIRE(seen);
+    for (int64_t run = 0; run < p->runs; run++)
+        for (int64_t q = 0; q < p->columns; q++) {
+            const int64_t pixel = made(c, p, run, q), h = pixel / c->Q % c->P, w = pixel % c->Q;
+            if (pixel < 0) continue;
+            seen[pixel]++;
+            for (int64_t tap = 0; tap < 9 && p->patch; tap++) {
+                const int64_t row = h + tap / 3 - 1, column = w + tap % 3 - 1;
+                const bool    inside = row >= 0 && column >= 0 && row < c->H && column < c->W;
+                wrong += staged(c, p, run, q + tap / 3 * p->pitch + tap % 3) != (inside ? (pixel / c->Q / c->P * c->H + row) * c->W + column : -1);
+            }
+        }
+    for (int64_t i = 0; i < c->N * c->P * c->Q; i++) wrong += seen[i] != 1;
+    CHECK_INT(wrong, 0);
+    cr_free(seen);
+}
+
+static void plans_find_every_input(void) {
+    int patches = 0, widths = 0;
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (int way = 0; way < ck_block_conv_ways(); way++) {
+            const struct ck_conv c = conv_of(i, CK_F16);
+            struct ck_block_plan plan;
+            if (!ck_block_conv_plan(&c, way, MULTIPROCESSORS, &plan)) continue;
+            patches += plan.patch;
+            widths |= plan.columns;
+            CHECK(plan.bytes <= 227 * 1024 && plan.stages >= 2 && plan.ring >= 2);
+            CHECK(!plan.interleave || plan.grid % plan.groups == 0);
+            follow(&c, &plan);
+        }
+    CHECK(patches > 20 && widths == (64 | 120 | 128 | 208 | 216 | 232 | 256));
+}
+
+static void others_are_refused(void) {
+    struct ck_block_plan plan;
+    struct ck_conv       good = conv_of(3, CK_F16), bad;
+    int                  taken = 0;
+    for (int way = 0; way < ck_block_conv_ways(); way++) {
+        if (!ck_block_conv_plan(&good, way, MULTIPROCESSORS, &plan)) continue;
+        CHECK(plan.teams * CK_BLOCK <= good.K);
+        taken++;
+    }
+    CHECK(taken > 0 && taken < ck_block_conv_ways()); /* K is one block: ways of two teams and of four */
+    CHECK(!ck_block_conv_plan(&good, -1, MULTIPROCESSORS, &plan) && !ck_block_conv_plan(&good, ck_block_conv_ways(), MULTIPROCESSORS, &plan));
+    for (int way = 0; way < ck_block_conv_ways(); way++) {
+        bad = conv_of(3, CK_F32);
+        CHECK(!ck_block_conv_plan(&bad, way, MULTIPROCESSORS, &plan));
+        bad = good, bad.C = 96;
+        CHECK(!ck_block_conv_plan(&bad, way, MULTIPROCESSORS, &plan));
+        bad = good, bad.K = 100;
+        CHECK(!ck_block_conv_plan(&bad, way, MULTIPROCESSORS, &plan));
+    }
+}
+
+/* ---- the kernel ---- */
+
+#define OK(call) REQUIRE((call) == cudaSuccess)
+
+static uint32_t seed = 1;
+static uint32_t draw(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+static bool is_set(const uint8_t *bits, int64_t i) { return bits[i / 8] >> (i % 8) & 1; }
+
+/* Blocks of which two in five are kept, all of the last output block gone. */
+static uint8_t *draw_bits(const struct ck_conv *c) {
+    const int64_t taps = (int64_t)c->R * c->S;
+    uint8_t      *bits = cr_alloc((size_t)(c->K * taps * c->C / 8), 1);
+    for (int64_t k = 0; bits && k < c->K - (c->K > CK_BLOCK ? CK_BLOCK : 0); k += CK_BLOCK)
+        for (int64_t i = 0; i < taps * c->C; i += CK_BLOCK)
+            for (int64_t j = 0, kept = draw() % 5 < 2; kept && j < CK_BLOCK; j++) memset(bits + ((k + j) * taps * c->C + i) / 8, 0xff, CK_BLOCK / 8);
+    return bits;
+}
+
+static void *up_drawn(int64_t count, enum cr_dtype type, const uint8_t *bits, double scale) {
+    void *room = cr_alloc((size_t)count, cr_dtype_bytes(type)), *device = NULL;
+    for (int64_t i = 0; room && i < count; i++)
+        cr_number_store(type, room, i, bits && !is_set(bits, i) ? 0 : scale * ((double)draw() / (1 << 23) - 1));
+    if (room && cudaMalloc(&device, (size_t)count * cr_dtype_bytes(type)) == cudaSuccess)
+        (void)cudaMemcpy(device, room, (size_t)count * cr_dtype_bytes(type), cudaMemcpyHostToDevice);
+    cr_free(room);
+    return device;
+}
+
+struct problem {
+    struct ck_conv conv;
+    enum cr_dtype  type;
+    int64_t        outputs;
+    uint8_t       *bits;
+    void          *x, *w, *bias, *add, *plain, *y;
+    float         *host_bias;
+    uint16_t      *host_plain, *host_add, *host_y;
+};
+
+static void compare(const struct problem *p, int way, bool fused) {
+    const double step  = p->type == CR_F16 ? 0x1p-11 : 0x1p-8;
+    int64_t      wrong = 0, guards = 0;
+    for (int64_t o = 0; o < p->outputs; o++) {
+        const double product = cr_number_load(p->type, p->host_plain, o);
+        const double more    = fused ? (double)p->host_bias[o % p->conv.K] + cr_number_load(p->type, p->host_add, o) : 0;
+        const double want    = fused && product + more < 0 ? 0 : product + more;
+        wrong += !(fabs(cr_number_load(p->type, p->host_y, GUARD + o) - want) <= 1.01 * step * (fabs(want) + fabs(product)) + 1e-3);
+    }
+    for (int64_t i = 0; i < GUARD; i++) guards += p->host_y[i] != 0x7b7b || p->host_y[GUARD + p->outputs + i] != 0x7b7b;
+    if (wrong || guards) TEST_FAIL_("way %d, %s, %lldx%lld C %lld K %lld: %lld wrong, %lld guards", way, cr_dtype_name(p->type), (long long)p->conv.H,
+                                    (long long)p->conv.W, (long long)p->conv.C, (long long)p->conv.K, (long long)wrong, (long long)guards);
+}
+
+static void run_way(const struct problem *p, int way, bool fused) {
+    const struct ck_conv *c     = &p->conv;
+    const size_t          bytes = (size_t)(p->outputs + 2 * GUARD) * 2;
+    struct cudaDeviceProp device;
+    struct ck_block_plan  plan;
+    struct cr_blocks      list;
+    void                 *table, *packed;
+    OK(cudaGetDeviceProperties(&device, 0));
+    if (!ck_block_conv_plan(c, way, device.multiProcessorCount, &plan)) return;
+    const struct cr_block_how how = {.side = CK_BLOCK, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
+    REQUIRE(cr_sparse_blocks(p->bits, 0, c->K, c->R, c->S, c->C, &how, &list) == CR_OK);
+    OK(cudaMalloc(&table, (size_t)list.words * 4));
+    OK(cudaMalloc(&packed, (size_t)list.blocks * CK_BLOCK_BYTES));
+    OK(cudaMemcpy(table, list.table, (size_t)list.words * 4, cudaMemcpyHostToDevice));
+    OK(cudaMemset(p->y, 0x7b, bytes));
+    OK(ck_block_pack(c, p->w, (const uint32_t *)table + list.from, list.blocks, packed, NULL));
+    const struct ck_block_args args = {.conv = *c, .x = p->x, .blocks = packed, .table = table,
+                                       .list = {list.steps, list.step, list.items, list.item, list.entries, list.entry, list.block},
+                                       .bias = fused ? p->bias : NULL, .add = fused ? p->add : NULL, .relu = fused,
+                                       .y = (uint16_t *)p->y + GUARD};
+    OK(ck_block_conv(&args, &plan, NULL));
+    OK(cudaMemcpy(p->host_y, p->y, bytes, cudaMemcpyDeviceToHost));
+    compare(p, way, fused);
+    cudaFree(table);
+    cudaFree(packed);
+    cr_blocks_free(&list);
+}
+
+static void run_shape(size_t i, enum ck_type type) {
+    struct problem        p       = {.conv = conv_of(i, type), .type = type == CK_F16 ? CR_F16 : CR_BF16};
+    const struct ck_conv *c       = &p.conv;
+    const int64_t         weights = c->K * c->R * c->S * c->C;
+    p.outputs    = c->N * c->P * c->Q * c->K;
+    p.bits       = draw_bits(c);
+    p.host_bias  = cr_alloc((size_t)c->K, sizeof *p.host_bias);
+    p.host_plain = cr_alloc((size_t)p.outputs, 2);
+    p.host_add   = cr_alloc((size_t)p.outputs, 2);
+    p.host_y     = cr_alloc((size_t)p.outputs + 2 * GUARD, 2);
+    REQUIRE(p.bits && p.host_bias && p.host_plain && p.host_add && p.host_y);
+    p.x    = up_drawn(c->N * c->H * c->W * c->C, p.type, NULL, 1);
+    p.w    = up_drawn(weights, p.type, p.bits, 0.1);
+    p.bias = up_drawn(c->K, CR_F32, NULL, 1);
+    p.add  = up_drawn(p.outputs, p.type, NULL, 1);
+    OK(cudaMalloc(&p.plain, (size_t)p.outputs * 2));
+    OK(cudaMalloc(&p.y, (size_t)(p.outputs + 2 * GUARD) * 2));
+    OK(ck_conv_forward(c, p.x, p.w, p.plain, NULL));
+    OK(cudaMemcpy(p.host_plain, p.plain, (size_t)p.outputs * 2, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(p.host_add, p.add, (size_t)p.outputs * 2, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(p.host_bias, p.bias, (size_t)c->K * sizeof(float), cudaMemcpyDeviceToHost));
+    for (int way = 0; way < ck_block_conv_ways(); way++)
+        for (int fused = 0; fused < 2; fused++) run_way(&p, way, fused);
+    void *const device[] = {p.x, p.w, p.bias, p.add, p.plain, p.y}, *const host[] = {p.bits, p.host_bias, p.host_plain, p.host_add, p.host_y};
+    for (size_t k = 0; k < CR_COUNT(device); k++) cudaFree(device[k]);
+    for (size_t k = 0; k < CR_COUNT(host); k++) cr_free(host[k]);
+}
+
+static void kernel_equals_the_plain_one(void) {
+    struct cudaDeviceProp device;
+    NEED_GPU();
+    OK(cudaGetDeviceProperties(&device, 0));
+    if (device.major != 9 || device.minor != 0) SKIP("the GPU is none of compute capability 9.0");
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) run_shape(i, i % 2 ? CK_BF16 : CK_F16);
+}
+
+static void leaves_nothing(void) { CHECK_INT(cr_alloc_live(), 0); }
+
+TESTS(CASE(plans_find_every_input), CASE(others_are_refused), CASE(kernel_equals_the_plain_one), CASE(leaves_nothing))
