@@ -1,5 +1,5 @@
-/* comm.cu: what sums over ranks need besides the library: the way back to float of gradients that travel in 16 bits; flags and sums of
- * ranks that write into each other's memory. */
+/* comm.cu: what sums over ranks need besides the library: the way back to float of gradients that travel in 16 bits; sums of ranks that
+ * write into each other's memory. */
 #include "kernels.h"
 #include "common.cuh"
 
@@ -22,31 +22,6 @@ template <typename T> __global__ void __launch_bounds__(THREADS) widen(const T *
 template <typename T> cudaError_t widen_run(const void *x, float *y, int64_t elems, cudaStream_t stream) {
     widen<T><<<ck_blocks(elems / WORD, THREADS * 4, 4096), THREADS, 0, stream>>>((const T *)x, y, elems);
     return cudaGetLastError();
-}
-
-/* ---- flags ---- */
-
-enum { LOOKS_AN_ABORT_LOOK = 64, LOOK_NS = 100 };
-
-__device__ __forceinline__ void tell(uint32_t *flag) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(1u) : "memory"); }
-__device__ __forceinline__ uint32_t look(const uint32_t *flag) {
-    uint32_t value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-    return value;
-}
-
-/* One warp, no shared memory and few registers: it fits beside most blocks of other kernels. */
-__global__ void __launch_bounds__(CK_WARP) meet_ranks(struct ck_meet meet) {
-    const int i = (int)threadIdx.x;
-    if (i >= meet.others) return;
-    uint32_t *mine = meet.mine[i];
-    __threadfence_system();
-    tell(meet.theirs[i]);
-    for (unsigned looks = 1; look(mine) == 0; looks++) {
-        if (looks % LOOKS_AN_ABORT_LOOK == 0 && *meet.abort) return;
-        __nanosleep(LOOK_NS);
-    }
-    *mine = 0;
 }
 
 /* ---- sums ---- */
@@ -79,12 +54,6 @@ template <int N> cudaError_t sum_run(const struct ck_sum_ranks *sum, int multipr
 }
 
 } // namespace
-
-extern "C" cudaError_t ck_meet(const struct ck_meet *meet, cudaStream_t stream) {
-    if (meet->others < 1 || meet->others > CK_PEERS) return cudaErrorInvalidValue;
-    meet_ranks<<<1, CK_WARP, 0, stream>>>(*meet);
-    return cudaGetLastError();
-}
 
 extern "C" cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
     switch (sum->ranks) {

@@ -15,7 +15,8 @@
  *   - s sets flag B at r in round t+1 when it has all flags A of that round; r set its flag A at s behind its wait for B of round t, which
  *     took flags B back to 0. And r's flag A stands behind r's copies out of its gradients, so s's sum overwrites nothing that is still
  *     to be read.
- * Ranks whose peer is gone are woken by an abort: a word in the host's memory that waiting warps look at. */
+ * Flags are set by copies of a word, waited for and taken back by the driver's memory operations: neither takes a multiprocessor. Ranks whose
+ * peer is gone are woken by an abort, which sets all flags from a stream of its own. */
 #include "comm.h"
 #include "cuda.h"
 
@@ -23,11 +24,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { PIECE_BYTES = 32 << 20, FLAGS_BYTES = 4096, PART_ALIGN = 16, PHASES = 2, BUS_MAX = 32, WHY_MAX = 200 };
+enum { PIECE_BYTES = 32 << 20, FLAGS_BYTES = 4096, PART_ALIGN = 16, SHARED_ALIGN = 2 << 20, PHASES = 2, BUS_MAX = 32, WHY_MAX = 200 };
 
 typedef CUresult (*batch_mem_op)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
 enum { ONE_AT = 2048, WAKE_NS = 1000 * 1000 }; /* ONE_AT: a word of a box that is 1 */
@@ -38,8 +38,7 @@ struct cuda_peers {
     size_t          place;              /* bytes of a place in a box, which begins with flags: u32[PHASES][CK_PEERS], by sender */
     char           *box[CK_PEERS];      /* by rank; what is another's is mapped here */
     char           *region[CK_PEERS];   /* the shared one; NULL: none */
-    volatile uint32_t *abort;           /* page-locked */
-    batch_mem_op    ops;                /* NULL: kernels wait */
+    batch_mem_op    ops;
     cudaStream_t    waker;              /* for an abort: flags are set from here */
     pthread_t       wake;
     bool            wakes;
@@ -64,15 +63,24 @@ static bool failed(cudaError_t error, const char *what, char *why) {
 
 static size_t align_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
+size_t cr_cuda_peers_bytes(size_t bytes) { return align_up(bytes, SHARED_ALIGN); }
+
+static bool find_ops(struct cuda_peers *p, char *why) {
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void                                *entry = NULL;
+    if (failed(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 12000, cudaEnableDefault, &found), "cuStreamBatchMemOp", why)) return false;
+    if (entry) *(void **)(void *)&p->ops = entry;
+    else CANNOT(why, "the driver has no cuStreamBatchMemOp");
+    return entry && !failed(cudaStreamCreateWithFlags(&p->waker, cudaStreamNonBlocking), "a stream", why);
+}
+
 static void make_offer(struct cuda_device *d, struct cuda_peers *p, struct offer *offer) {
-    void *abort = NULL, *box = NULL;
+    void *box = NULL;
     if (cr_comm_hosts(p->ranks) > 1) return CANNOT(offer->why, "there are several hosts");
     if (p->size > CK_PEERS) return CANNOT(offer->why, "more than %d GPUs", CK_PEERS);
     p->place           = align_up(PIECE_BYTES / (size_t)p->size + PART_ALIGN, CR_CUDA_ALIGN);
-    const size_t bytes = FLAGS_BYTES + (size_t)(p->size - 1) * p->place;
-    if (failed(cudaHostAlloc(&abort, sizeof *p->abort, cudaHostAllocMapped), "page-locked memory", offer->why)) return;
-    p->abort = abort;
-    *p->abort = 0;
+    const size_t bytes = cr_cuda_peers_bytes(FLAGS_BYTES + (size_t)(p->size - 1) * p->place);
+    if (!find_ops(p, offer->why)) return;
     if (failed(cudaMalloc(&box, bytes), "memory for what others send", offer->why)) return;
     p->box[p->rank] = box;
     if (failed(cudaMemset(box, 0, bytes), "memory for what others send", offer->why) || failed(cudaDeviceSynchronize(), "the GPU", offer->why)) return;
@@ -129,9 +137,8 @@ out:
 
 /* ---- open, close ---- */
 
-/* Others must not reach into memory that is about to go. Where something failed nobody waits: who is told of a failure does not come. */
+/* Others must not reach into memory that is about to go. After a failure the barrier does not wait. */
 static void wait_for_all(struct cuda_peers *p) {
-    if (*cr_error_message()) return;
     cr_error_hold();
     (void)(cr_comm_barrier(p->ranks) == CR_OK);
     cr_error_let_go();
@@ -147,24 +154,8 @@ static void close_maps(struct cuda_peers *p, char **map) {
 static void drop(struct cuda_peers *p) {
     if (p->waker) (void)cudaStreamDestroy(p->waker);
     if (p->rank < CK_PEERS) (void)cudaFree(p->box[p->rank]);
-    (void)cudaFreeHost((void *)(uintptr_t)p->abort);
     (void)cudaGetLastError();
     cr_free(p);
-}
-
-/* The driver's own waits take no multiprocessor. */
-static void find_ops(struct cuda_device *d, struct cuda_peers *p) {
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void *entry = NULL;
-    const char *way = getenv("CRESNET_PEER_FLAGS");
-    if (way && strcmp(way, "kernels") == 0) return;
-    if (cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 12000, cudaEnableDefault, &found) != cudaSuccess || !entry ||
-        cudaStreamCreateWithFlags(&p->waker, cudaStreamNonBlocking) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return;
-    }
-    *(void **)(void *)&p->ops = entry;
-    (void)d;
 }
 
 cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
@@ -181,7 +172,6 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     p->index = d->index;
     cr_status status = agree(d, p, why);
     if (status == CR_OK && !*why) {
-        find_ops(d, p);
         *out = d->peers = p;
         return CR_OK;
     }
@@ -207,8 +197,7 @@ static void *wake_main(void *argument) {
 
 void cr_cuda_peers_abort(struct cuda_peers *p) {
     if (!p) return;
-    *p->abort = 1;
-    if (p->ops && !p->wakes) p->wakes = pthread_create(&p->wake, NULL, wake_main, p) == 0;
+    if (!p->wakes) p->wakes = pthread_create(&p->wake, NULL, wake_main, p) == 0;
 }
 
 /* After a failure memory stays, as long as the process does: others, and the thread that watches, may still use it. */
@@ -233,7 +222,10 @@ cr_status cr_cuda_peers_share(struct cr_device *device, void *region) {
     CR_TRY(cr_comm_all_gather(p->ranks, &mine, sizeof mine, all));
     for (int r = 0; r < p->size; r++) {
         p->region[r] = r == p->rank ? region : open_handle(&all[r], why);
-        if (!p->region[r]) return CR_FAIL(CR_ERR_DEVICE, "the weights of rank %d: %s; ranks.transport = nccl does without", r, why);
+        if (p->region[r]) continue;
+        close_maps(p, p->region);
+        p->region[p->rank] = NULL;
+        return CR_FAIL(CR_ERR_DEVICE, "the weights of rank %d: %s; ranks.transport = nccl does without", r, why);
     }
     return CR_OK;
 }
@@ -267,7 +259,7 @@ static uint32_t *flag_at(const struct cuda_peers *p, int at, enum phase phase, i
 }
 
 /* Copy engines tell, behind what they carried; the driver waits, and takes flags back. */
-static cr_status meet_by_ops(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
+static cr_status meet(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
     CUstreamBatchMemOpParams op[2 * CK_PEERS] = {0};
     unsigned                 count            = 0;
     for (int k = 1; k < p->size; k++) {
@@ -288,18 +280,6 @@ static cr_status meet_by_ops(const struct cuda_peers *p, enum phase phase, cudaS
     }
     const CUresult result = p->ops(stream, count, op, 0);
     return result == CUDA_SUCCESS ? CR_OK : CR_FAIL(CR_ERR_DEVICE, "GPU: cuStreamBatchMemOp failed (%d)", (int)result);
-}
-
-static cr_status meet(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
-    if (p->ops) return meet_by_ops(p, phase, stream);
-    struct ck_meet m = {.abort = p->abort};
-    for (int r = 0; r < p->size; r++) {
-        if (r == p->rank) continue;
-        m.theirs[m.others] = flag_at(p, r, phase, p->rank);
-        m.mine[m.others++] = flag_at(p, p->rank, phase, r);
-    }
-    CUDA_TRY(ck_meet(&m, stream));
-    return CR_OK;
 }
 
 static cr_status add_up(const struct cuda_peers *p, char *mine, size_t bytes, int multiprocessors, cudaStream_t stream) {

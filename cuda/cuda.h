@@ -177,6 +177,7 @@ cr_status cr_cuda_comm_wait(struct cuda_device *device, cudaEvent_t event);
 cr_status cr_cuda_peers_open(struct cuda_device *device, struct cuda_peers **out);
 void      cr_cuda_peers_abort(struct cuda_peers *peers); /* from any thread, NULL is fine: nothing waits for other ranks any more */
 void      cr_cuda_peers_close(struct cuda_device *device, bool failed);
+size_t    cr_cuda_peers_bytes(size_t bytes); /* of memory to share: whole pages of the driver, or it would share its neighbours as well */
 cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
 void      cr_cuda_peers_unshare(struct cr_device *device);
 /* cudnn_conv.c */

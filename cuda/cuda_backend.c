@@ -203,7 +203,7 @@ cr_status cr_cuda_cublas(struct cuda_device *d, cublasHandle_t *out) {
 static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) {
     struct cuda_device *d      = cuda_of(base);
     void               *region = NULL;
-    cudaError_t         error  = cudaMalloc(&region, bytes);
+    cudaError_t         error  = cudaMalloc(&region, d->peers ? cr_cuda_peers_bytes(bytes) : bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return CR_FAIL(CR_ERR_MEMORY, "the GPU has no %.0f MiB in one piece left", (double)bytes / (1 << 20));

@@ -345,14 +345,6 @@ cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t
 
 /* comm.cu: ranks whose GPUs reach each other's memory */
 enum { CK_PEERS = 8 }; /* ranks, at most */
-/* Tells `others` ranks that all before in this stream is done: *theirs[i] = 1, in their memory. Then waits until each *mine[i] is 1, and sets it
- * to 0; or until *abort, in the host's memory, is not 0. One warp. */
-struct ck_meet {
-    uint32_t           *theirs[CK_PEERS], *mine[CK_PEERS];
-    const volatile uint32_t *abort;
-    int                 others;
-};
-cudaError_t ck_meet(const struct ck_meet *meet, cudaStream_t stream);
 /* to[i] = (part[0][i] + part[1][i]) + ... of `ranks` parts (2 to CK_PEERS), in this order; `to` may be one of them. Aligned to 16 bytes. */
 struct ck_sum_ranks {
     const float *part[CK_PEERS];

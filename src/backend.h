@@ -159,7 +159,8 @@ struct cr_backend {
     cr_status (*reserve)(struct cr_device *device, size_t bytes, void **out);
     void (*release)(struct cr_device *device, void *region);
     /* Several ranks: from here on they may read and write this region of each other's, where the device has a use for that; all ranks call.
-     * unshare ends it, before the region is released, also where share was not called. Both NULL: no use. */
+     * unshare ends it, before the region is released, also where share failed or was not called, and waits for the others: a rank that gives
+     * up aborts its comm first. Both NULL: no use. */
     cr_status (*share)(struct cr_device *device, void *region);
     void (*unshare)(struct cr_device *device);
     cr_status (*put)(struct cr_device *device, void *dst, const void *host, size_t bytes); /* returns when host may be reused */

@@ -127,9 +127,9 @@ cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, con
     sum_up(store, programs, count, m.bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
-    if (device->backend->share) CR_TRY_OUT(device->backend->share(device, m.region[CR_REGION_STORE]));
     CR_TRY_OUT(reserve_host(&m));
     CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], small_bytes(programs, count), &m.ring));
+    if (device->backend->share) CR_TRY_OUT(device->backend->share(device, m.region[CR_REGION_STORE])); /* last: who fails above shares nothing */
     *memory = m;
     return CR_OK;
 out:

@@ -154,10 +154,12 @@ cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_
 cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struct cr_comm *comm, struct cr_device **device,
                                  enum cr_dtype *real) {
     const int                      local   = comm ? cr_comm_place(comm, cr_comm_rank(comm))->local_rank : 0;
+    const bool                     halves  = c->ranks.reduce != CR_REDUCE_FP32; /* NCCL alone carries those */
+    const enum cr_transport        transport = halves && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
     const struct cr_device_options options = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic,
                                               .ref_only = ref_only, .tf32 = c->train.precision == CR_PRECISION_TF32,
                                               .index = (int)c->train.gpu + local, .comm = comm, .comm_blocks = (int)c->ranks.blocks,
-                                              .transport = c->ranks.transport};
+                                              .transport = transport};
     CR_TRY(cr_device_open(c->train.device, &options, device));
     enum cr_precision precision = resolve_precision(c, *device);
     *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;
@@ -218,7 +220,9 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
 cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options, struct cr_session *out) {
     *out             = (struct cr_session){.config = config, .comm = options->comm};
     cr_status status = open_all(out, options);
-    if (status != CR_OK) cr_session_close(out);
+    if (status == CR_OK) return CR_OK;
+    cr_comm_abort(options->comm, cr_error_message()); /* before anything is closed that others wait for */
+    cr_session_close(out);
     return status;
 }
 

@@ -72,6 +72,7 @@ static inline int ranks(int size, const struct run *base, const char *name, cons
     for (int r = 0; r < size; r++) {
         int state;
         if (waitpid(pid[r], &state, 0) != pid[r]) return -1;
+        if (WIFSIGNALED(state)) fprintf(stderr, "rank %d of %d: signal %d (%s)\n", r, size, WTERMSIG(state), strsignal(WTERMSIG(state)));
         worst = CR_MAX(worst, WIFEXITED(state) ? WEXITSTATUS(state) : 99);
     }
     cr_comm_shared_free(shared);

@@ -65,12 +65,13 @@ part_ranks() {
     [ ! -f "$WORK/ddp.txt" ] || cp "$WORK/ddp.txt" "$FILES/"
 }
 
-# What buckets, the type on the way and NCCL's share of the GPU are worth; no bars.
+# What buckets, who carries them, the type on the way and NCCL's share of the GPU are worth; no bars.
 part_ranktune() {
     local n values rate
     n=$(gpu_numbers | tail -n 1)
     need_gpus 2 "settings of several GPUs" || return
-    for values in "" ranks.bucket_mib=4 ranks.bucket_mib=12 ranks.bucket_mib=50 ranks.bucket_mib=1000 ranks.reduce=fp16 ranks.reduce=bf16 ranks.blocks=2 ranks.blocks=4 ranks.blocks=8 ranks.blocks=16 \
+    for values in "" "ranks.transport=nccl" "ranks.transport=peer ranks.bucket_mib=4" "ranks.transport=peer ranks.bucket_mib=12" ranks.transport=peer "ranks.transport=peer ranks.bucket_mib=50" \
+        ranks.bucket_mib=1000 ranks.reduce=fp16 ranks.reduce=bf16 ranks.blocks=2 ranks.blocks=4 ranks.blocks=8 ranks.blocks=16 \
         model.sync_bn=yes; do
         for batch in 256 64; do
             # shellcheck disable=SC2086
