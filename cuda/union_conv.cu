@@ -3,18 +3,19 @@
  * A block stages a chunk of the input's channels of a tile, [place][channels] (f32: high parts, then low parts), a place being a pixel
  * with its neighbours under the filter; the places of one phase of the stride lie side by side, so that a tap is a shift. A warp takes 64
  * output channels and some columns of 8 pixels; a step multiplies 4 blocks of 8 channels of any taps, read by one ldmatrix, as the band's
- * list says. The filter's operands come from memory in the order in which they are used (other warps of the block find them in L1).
- * Sums stay in registers while chunks pass; they leave through shared memory, so that y, bias and residual are touched in whole lines.
+ * list says. The filter's operands come from memory in the order in which they are used, one ahead (other warps of the block, and of the
+ * other block of the multiprocessor, find them in L1). Sums stay in registers while chunks pass; those of f32 go straight to y, 32 bytes of
+ * a pixel at a time, those that several warps share and those of 16 bits through shared memory.
  *
  * f32: the scale of the input is tried on the way: a warp notes the largest number it staged, and if that was too large or too small for
  * f16 the chunk is staged once more with a better scale, and the sums are rescaled by a power of two.
  *
- * Bytes: y once, the residual once, x once a block's output channels (from L2 but for the first), 2 bytes a weight of the dense filter
- * (f32: 4) a tile. Limiter: the tensor cores, 3 products (16 bits: 1) of half of the dense count; for filters of 1 x 1 L2. */
+ * Bytes: y once, the residual once, x once a block's output channels (from L2 but for the first), 2.25 bytes a weight of the dense filter
+ * (16 bits: 1.25) a tile. Limiter: the tensor cores, 3 products (16 bits: 1) of half of the dense count, 916 TFLOP/s of dense products on
+ * one H200; below that the latency of staging, which only the other block hides; for filters of 1 x 1 L2. */
 #include "sparse_conv.cuh"
 #include "union_conv.cuh"
 #include "union_conv.h"
-
 
 namespace uni {
 namespace {
