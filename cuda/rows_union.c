@@ -35,15 +35,32 @@ static bool has_layout(const struct cr_device *device, const struct cr_program *
     return types_agree(p, op) && p->store->pattern && !cuda_of(device)->described && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
+/* The kept places and how they are cut; cr_sparse_free `sparse`. */
+static cr_status cut_of(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_union_plan *plan,
+                        struct cr_sparse *sparse, struct cr_union_how *how) {
+    const struct cr_param      *q     = &p->store->param[op->attr.conv.pattern.param];
+    const struct ck_union_steps steps = ck_union_conv_steps(plan);
+    *how = (struct cr_union_how){.stride = conv->stride, .chunk = plan->chunk, .c_step = steps.c_step, .r_step = steps.r_step,
+                                 .s_phase = steps.s_phase, .s_step = steps.s_step, .bands = plan->k_blocks * plan->bands};
+    return cr_sparse_places(p->store->pattern, q->offset, conv->K, conv->R, conv->S, conv->C, sparse);
+}
+
 static cr_status cut_up(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_union_plan *plan,
                         struct cr_union *to) {
-    const struct cr_param       *q     = &p->store->param[op->attr.conv.pattern.param];
-    const struct ck_union_steps  steps = ck_union_conv_steps(plan);
-    const struct cr_union_how    how   = {.stride = conv->stride, .chunk = plan->chunk, .c_step = steps.c_step, .r_step = steps.r_step,
-                                          .s_phase = steps.s_phase, .s_step = steps.s_step, .bands = plan->k_blocks * plan->bands};
-    struct cr_sparse sparse;
-    CR_TRY(cr_sparse_places(p->store->pattern, q->offset, conv->K, conv->R, conv->S, conv->C, &sparse));
+    struct cr_sparse    sparse;
+    struct cr_union_how how;
+    CR_TRY(cut_of(p, op, conv, plan, &sparse, &how));
     const cr_status status = cr_union_make(&sparse, &how, to);
+    cr_sparse_free(&sparse);
+    return status;
+}
+
+static cr_status count(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_union_plan *plan,
+                       int64_t *fragments) {
+    struct cr_sparse    sparse;
+    struct cr_union_how how;
+    CR_TRY(cut_of(p, op, conv, plan, &sparse, &how));
+    const cr_status status = cr_union_count(&sparse, &how, fragments);
     cr_sparse_free(&sparse);
     return status;
 }
@@ -51,15 +68,13 @@ static cr_status cut_up(const struct cr_program *p, const struct cr_op *op, cons
 int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv conv = cuda_pattern_shape(p, op);
     struct ck_union_plan plan;
-    struct cr_union      filter;
+    int64_t              fragments;
     if (!has_layout(device, p, op) || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
-    if (cut_up(p, op, &conv, &plan, &filter) != CR_OK) {
+    if (count(p, op, &conv, &plan, &fragments) != CR_OK) {
         cr_error_clear(); /* without memory for it there is no such layout */
         return 0;
     }
-    const size_t bytes = ck_union_bytes(conv.type, filter.fragments, filter.bands);
-    cr_union_free(&filter);
-    return (int64_t)(bytes / sizeof(float));
+    return (int64_t)(ck_union_bytes(conv.type, fragments, plan.k_blocks * plan.bands) / sizeof(float));
 }
 
 /* ---- what stays on the device ---- */

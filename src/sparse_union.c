@@ -42,9 +42,9 @@ static void open_band(const struct maker *m, int64_t band) {
     }
 }
 
-/* Places of the weights that `pass` takes of 4 columns of a row (taken: are there weights?), and how many are kept there in all. Missing
- * places are filled up so that the first is the smaller one. */
-static int places_of(const struct maker *m, const struct block *b, int64_t row, int quad, int place[2], bool taken[2]) {
+/* Places of the weights that `pass` takes of 4 columns of a row (taken: are there weights?). Missing places are filled up so that the
+ * first is the smaller one. */
+static void places_of(const struct maker *m, const struct block *b, int64_t row, int quad, int place[2], bool taken[2]) {
     const int64_t  first = b->first + quad * QUAD;
     const uint8_t *is_kept = m->band + row * taps_of(m->sparse) + b->tap * m->sparse->C + first;
     int            kept = 0, got = 0;
@@ -60,6 +60,19 @@ static int places_of(const struct maker *m, const struct block *b, int64_t row, 
         place[0] = 0;
         taken[0] = false, taken[1] = true;
     }
+}
+
+/* Of 4 columns of a row. Every layout of a filter asks for all of them: a whole quad is added up as one word of four numbers. */
+static int kept_of(const struct maker *m, const struct block *b, int64_t row, int quad) {
+    const int64_t  first   = b->first + quad * QUAD;
+    const uint8_t *is_kept = m->band + row * taps_of(m->sparse) + b->tap * m->sparse->C + first;
+    uint32_t       word    = 0;
+    int            kept    = 0;
+    if (first + QUAD <= m->sparse->C) {
+        memcpy(&word, is_kept, sizeof word);
+        return (int)(word * 0x01010101u >> 24);
+    }
+    for (int i = 0; i < QUAD && first + i < m->sparse->C; i++) kept += is_kept[i];
     return kept;
 }
 
@@ -67,12 +80,7 @@ static int places_of(const struct maker *m, const struct block *b, int64_t row, 
 static int passes_of(const struct maker *m, const struct block *b, int group) {
     int most = 0;
     for (int64_t row = 0; row < CR_UNION_ROWS; row++)
-        for (int quad = 0; quad < 2; quad++) {
-            int       place[2];
-            bool      taken[2];
-            const int kept = places_of(m, b, group * CR_UNION_ROWS + row, quad, place, taken);
-            most = CR_MAX(most, kept);
-        }
+        for (int quad = 0; quad < 2; quad++) most = CR_MAX(most, kept_of(m, b, group * CR_UNION_ROWS + row, quad));
     return (most + 1) / 2;
 }
 
@@ -95,7 +103,7 @@ static void put_fragment(const struct maker *m, const struct block *blocks, int6
             const int           of = group * CR_UNION_ROWS + row, lane = row % 8 * 4 + quad % 4, i = quad / 4 * 2 + row / 8;
             int                 place[2] = {0, QUAD - 1};
             bool                taken[2] = {false, false};
-            if (b) (void)places_of(m, b, of, quad % 2, place, taken);
+            if (b) places_of(m, b, of, quad % 2, place, taken);
             for (int j = 0; j < 2; j++)
                 if (taken[j])
                     from[lane * 8 + i * 2 + j] =
@@ -162,7 +170,8 @@ static void walk(struct maker *m) {
     end[0] = (uint32_t)to->steps, end[1] = (uint32_t)to->fragments;
 }
 
-static cr_status make(struct maker *m) {
+/* Lists and counts. */
+static cr_status begin(struct maker *m) {
     struct cr_union *to = m->to;
     to->run   = cr_alloc((size_t)(to->bands * to->chunks * LISTS + 1) * 2, sizeof *to->run);
     m->band   = cr_alloc((size_t)(CR_UNION_BAND * taps_of(m->sparse)), sizeof *m->band);
@@ -170,6 +179,12 @@ static cr_status make(struct maker *m) {
     if (!to->run || !m->band || !m->list) return CR_FAIL(CR_ERR_MEMORY, "no memory for a sparse filter's lists");
     walk(m);
     if (to->fragments >= UINT32_MAX / WEIGHTS) return CR_FAIL(CR_ERR_CONFIG, "a sparse filter of more than 2^24 fragments");
+    return CR_OK;
+}
+
+static cr_status make(struct maker *m) {
+    struct cr_union *to = m->to;
+    CR_TRY(begin(m));
     to->offset = cr_alloc((size_t)(to->steps + 1) * CR_UNION_BLOCKS, sizeof *to->offset);
     to->from   = cr_alloc((size_t)to->fragments * WEIGHTS, sizeof *to->from);
     to->places = cr_alloc((size_t)to->fragments * CR_UNION_LANES, sizeof *to->places);
@@ -179,11 +194,11 @@ static cr_status make(struct maker *m) {
     return CR_OK;
 }
 
-cr_status cr_union_make(const struct cr_sparse *sparse, const struct cr_union_how *how, struct cr_union *to) {
+static cr_status run(const struct cr_sparse *sparse, const struct cr_union_how *how, cr_status (*work)(struct maker *), struct cr_union *to) {
     CR_ASSERT(how->chunk > 0 && how->chunk % CR_UNION_BLOCK == 0 && how->bands * CR_UNION_BAND >= sparse->K);
     struct cr_union made = {.chunks = (sparse->C + how->chunk - 1) / how->chunk, .bands = how->bands};
     struct maker    m    = {.sparse = sparse, .how = how, .to = &made, .most = sparse->R * sparse->S * how->chunk / CR_UNION_BLOCK * 2};
-    const cr_status status = make(&m);
+    const cr_status status = work(&m);
     cr_free(m.band);
     cr_free(m.list);
     if (status != CR_OK) {
@@ -191,5 +206,15 @@ cr_status cr_union_make(const struct cr_sparse *sparse, const struct cr_union_ho
         return status;
     }
     *to = made;
+    return CR_OK;
+}
+
+cr_status cr_union_make(const struct cr_sparse *sparse, const struct cr_union_how *how, struct cr_union *to) { return run(sparse, how, make, to); }
+
+cr_status cr_union_count(const struct cr_sparse *sparse, const struct cr_union_how *how, int64_t *fragments) {
+    struct cr_union counted;
+    CR_TRY(run(sparse, how, begin, &counted));
+    *fragments = counted.fragments;
+    cr_union_free(&counted);
     return CR_OK;
 }

@@ -38,6 +38,8 @@ struct cr_union {
 
 /* Of `sparse` the places alone are read. */
 CR_MUST cr_status cr_union_make(const struct cr_sparse *sparse, const struct cr_union_how *how, struct cr_union *to);
+/* How many fragments that has, without writing them: what is asked of every layout that a filter might get. */
+CR_MUST cr_status cr_union_count(const struct cr_sparse *sparse, const struct cr_union_how *how, int64_t *fragments);
 void              cr_union_free(struct cr_union *to);
 
 #endif

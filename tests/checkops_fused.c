@@ -136,7 +136,7 @@ static void list_coef_copies(struct checkops_list *out) {
 
 /* Filters with a pattern: each layout that a device may have, in one type after the other. Rows refuse those that are none of theirs. */
 static void list_patterns(struct checkops_list *out) {
-    enum { LAYOUTS = 45 };
+    enum { LAYOUTS = 39 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */

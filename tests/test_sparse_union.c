@@ -68,6 +68,8 @@ static void one(const struct shape *s) {
     REQUIRE(w && back);
     REQUIRE(cr_sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
     REQUIRE(cr_union_make(&sparse, &how, &u) == CR_OK);
+    int64_t counted = -1;
+    CHECK(cr_union_count(&sparse, &how, &counted) == CR_OK && counted == u.fragments);
     for (int64_t band = 0; band < u.bands; band++)
         for (int64_t chunk = 0; chunk < u.chunks; chunk++)
             for (int list = 0; list < 5; list++) {
