@@ -130,7 +130,7 @@ static void work_beside_copies_is_measured(void) {
     const struct cr_target first = asked(path, NULL, NULL);
     CHECK_NEAR(first.beside_out, 0.25, 1e-6);
     CHECK_NEAR(first.beside_in, 0.25, 1e-6);
-    CHECK_NEAR(first.copy_loaded, 1, 1e-6);
+    CHECK_NEAR(first.copy_loaded, 1.13, 1e-6); /* nothing slows them here: what is allowed for all the same */
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9);
     set_rates(1e9, 1e9, 1e-3);
     slowed                        = 0.5;
