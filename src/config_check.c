@@ -168,7 +168,7 @@ bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *
 static void check_block(const struct check *c) {
     int64_t outputs, inputs;
     if (was_refused(c, "prune.block") || cr_config_block(c->config, &outputs, &inputs)) return;
-    COMPLAIN(c, "prune.block", "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each from 1 to 4096, not 1x1");
+    COMPLAIN(c, "prune.block", "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each side from 1 to 4096 (1x1 is no block)");
 }
 
 static void check_prune(const struct check *c) {
