@@ -8,17 +8,6 @@
 
 namespace {
 
-__device__ __forceinline__ void ldmatrix_turned(uint32_t (&r)[4], uint32_t from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void stmatrix_turned(uint32_t to, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-                 "r"(r[3])
-                 : "memory");
-}
 __device__ __forceinline__ uint4 shared_piece(uint32_t at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
@@ -227,7 +216,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 #pragma unroll
         for (int q = 0; q < PANEL / 16; q++) {
             uint32_t word[4], add[4]; /* [j]: j / 2: 8 pixels; j % 2: 8 channels */
-            if (ADD) ldmatrix_turned(add, to + (uint32_t)(q * 16 * ROW_BYTES));
+            if (ADD) ck_ldmatrix_across(add, to + (uint32_t)(q * 16 * ROW_BYTES));
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int at = panel * (PANEL / 2) + q * 8 + j * 2;
@@ -239,7 +228,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
                 }
                 word[j] = ck_pack_word<T>(ck_at_least(v.x, least), ck_at_least(v.y, least));
             }
-            stmatrix_turned(to + (uint32_t)(q * 16 * ROW_BYTES), word);
+            ck_stmatrix_across(to + (uint32_t)(q * 16 * ROW_BYTES), word);
         }
     }
 

@@ -32,17 +32,6 @@ struct params {
 
 #if CK_HAS_SM90A
 
-struct place {
-    int             at     = 0;
-    uint32_t        parity = 0;
-    __device__ void next(int size) {
-        if (++at == size) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 struct item {
     int     tile;
     int64_t block; /* of output channels, the first worker's */
@@ -54,7 +43,7 @@ struct item {
 __device__ __forceinline__ void load_inputs(const params &p, uint32_t shared) {
     const ck_nm_plan &plan  = p.plan;
     const uint32_t    bytes = (uint32_t)(plan.rows * plan.pitch * plan.images * POSITION);
-    place             at;
+    ck_ring_place    at;
     for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
         const item it(p, i);
         const int  group = it.tile / plan.strips, row = (it.tile - group * plan.strips) * plan.TP + plan.low_r, image = group * plan.images;
@@ -73,7 +62,7 @@ __device__ __forceinline__ void load_filter(const params &p, uint32_t shared, in
     const ck_nm_plan &plan = p.plan;
     const uint32_t    ring = shared + p.l.ring + (uint32_t)(worker * plan.ring * UNIT_BYTES), bars = shared + 8 * (uint32_t)(BAR_UNIT + worker * MOST_RING);
     const int         units = plan.taps * plan.chunks;
-    place             at;
+    ck_ring_place    at;
     if (worker == 1 && plan.lead) ck_mbar_wait(shared + 8 * (uint32_t)(BAR_USED + plan.lead - 1), 0);
     for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
         int64_t block = item(p, i).block + worker;
@@ -106,7 +95,7 @@ template <typename T, int N> struct worker {
     const params  &p;
     const uint32_t shared, ring, bars;
     const int      me, warp, lane;
-    place          stage, unit; /* next */
+    ck_ring_place   stage, unit; /* next */
     int            tap = 0;
     uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
     float          acc[N / 2];
