@@ -368,7 +368,8 @@ template <int N> struct worker {
         if (left > 0) step(y, x);
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
-        give_back(left > 0 ? y : x);
+        if (left > 0) give_back(y);
+        else give_back(x);
     }
 
     /* ---- results ---- */
