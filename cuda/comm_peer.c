@@ -330,6 +330,7 @@ static const struct cr_kernel row = {.name          = "peer.all_reduce",
                                      .op            = CR_OP_all_reduce,
                                      .math          = CR_MATH_EXACT,
                                      .deterministic = true,
+                                     .among_ranks   = true,
                                      .accepts       = accepts,
                                      .launch        = launch};
 
