@@ -31,7 +31,7 @@ __device__ __forceinline__ void clear_ends(const params &p, uint32_t shared) {
 __device__ __forceinline__ void list_pixels(const params &p, uint32_t shared) {
     for (int q = (int)threadIdx.x; q < PIXELS_MAX; q += (int)blockDim.x) {
         const uint32_t at = shared + (uint32_t)(p.plan.pixel_at + q * 4);
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pixel_of_column(p, q)) : "memory");
+        ck_put4(at, (uint32_t)pixel_of_column(p, q));
     }
 }
 #endif

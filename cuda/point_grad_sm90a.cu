@@ -32,21 +32,21 @@
 
 template <typename P> static __device__ __forceinline__ void pg_barriers(uint32_t base) {
     const uint32_t b = base + P::BARRIER_AT;
-    for (int i = 0; i < P::BARRIERS; i++) pg_barrier_init(b + 8 * i, P::arrivals(i));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    for (int i = 0; i < P::BARRIERS; i++) ck_mbar_init(b + 8 * i, P::arrivals(i));
+    ck_mbar_init_fence();
 }
 
 template <typename P>
 static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t base, pg_place place) {
     for (int i = (int)threadIdx.x; i < 3 * P::K && P::ABC_SHARED; i += P::THREADS)
-        pg_put4(base + P::ABC_AT + i * 4, __float_as_uint(a.dy_coef[i / P::K * a.K + place.k + i % P::K]));
+        ck_put4(base + P::ABC_AT + i * 4, a.dy_coef[i / P::K * a.K + place.k + i % P::K]);
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
-        if (P::MODE != PLAIN) pg_put4(at, __float_as_uint(a.saved[from]));
+        if (P::MODE != PLAIN) ck_put4(at, a.saved[from]);
         if (P::MODE == INNER) {
-            pg_put4(at + P::C * 4, __float_as_uint(a.coef[from]));
-            pg_put4(at + P::C * 8, __float_as_uint(a.coef[a.C + from]));
+            ck_put4(at + P::C * 4, a.coef[from]);
+            ck_put4(at + P::C * 8, a.coef[a.C + from]);
         }
     }
 }
@@ -55,7 +55,7 @@ template <typename T, typename P>
 static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_constant__ pg_args a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char pg_memory[];
-    const uint32_t                                  base  = pg_shared(pg_memory);
+    const uint32_t                                  base  = ck_shared(pg_memory);
     const pg_place                                  place = pg_place_of<P>(a);
     if (threadIdx.x == 0) pg_barriers<P>(base);
     pg_channels<P>(a, base, place);
@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
         pg_worker<T, P> worker = {{{a, base, place}, warp / GROUP_WARPS}, warp % GROUP_WARPS, lane, {}, {}, {}};
         worker.run();
         worker.write_dw();
-        if (worker.thread() == 0) pg_store_done(); /* before shared memory goes */
-        pg_group_sync(1 + P::GROUPS, P::WORKERS);
+        if (worker.thread() == 0) ck_bulk_wait<0>(); /* before shared memory goes */
+        ck_barrier(1 + P::GROUPS, P::WORKERS);
         worker.write_stats(base + P::G_AT);
     } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::MAKER_REGS));
