@@ -10,7 +10,7 @@ struct prepared {
     uint32_t         *words, *from; /* device memory: metadata; the element of the filter that each packed value is */
 };
 
-enum { FOUR = 4, COLUMNS = 16 /* channels are filled up to a multiple of it */ };
+enum { COLUMNS = 16 /* channels are filled up to a multiple of it */ };
 
 /* ---- shapes, plans, patterns ---- */
 
@@ -18,15 +18,12 @@ static int64_t first_bit(const struct cr_program *p, const struct cr_op *op) {
     return p->store->param[op->attr.conv.pattern.param].offset;
 }
 
-/* Of any 4 neighbouring channels of a tap at most 2 are kept. */
-static bool is_two_of_four(const uint8_t *bits, int64_t first, const struct ck_conv *c) {
-    for (int64_t row = 0; row < c->K * c->R * c->S; row++)
-        for (int64_t four = 0; four < c->C; four += FOUR) {
-            int kept = 0;
-            for (int64_t i = first + row * c->C + four; i < first + row * c->C + four + FOUR; i++) kept += bits[i / 8] >> (i % 8) & 1;
-            if (kept > 2) return false;
-        }
-    return true;
+/* Without memory to remember it it is found out each time. */
+static bool is_two_of_four(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c) {
+    struct cuda_filter *filter;
+    if (cr_cuda_filter_of(device, p, op, c, &filter) == CR_OK) return cr_cuda_filter_is_24(filter);
+    cr_error_clear();
+    return cr_sparse_is_24(p->store->pattern, first_bit(p, op), c->K * c->R * c->S, c->C);
 }
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct ck_conv *conv, struct ck_nm_plan *plan) {
@@ -34,7 +31,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
     *conv         = cuda_pattern_shape(p, op);
     return way >= 1 && way <= ck_nm_ways() && p->store->pattern && !cuda_of(device)->described &&
            ck_nm_make(conv, way, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
-           is_two_of_four(p->store->pattern, first_bit(p, op), conv);
+           is_two_of_four(device, p, op, conv);
 }
 
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

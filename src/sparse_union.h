@@ -36,10 +36,20 @@ struct cr_union {
     uint32_t *places; /* [fragments][32] */
 };
 
+/* What every way of cutting a filter up asks of it, found once. */
+struct cr_union_map {
+    int64_t  K, R, S, C;
+    int64_t  bands, blocks; /* of the filter; of a tap */
+    uint8_t *quad;          /* [bands][R*S][blocks][64][2]: bit i: of the row, channel i of these 4 is kept */
+    uint8_t *passes;        /* [bands][R*S][blocks]: how often 16 rows each walk it, 0 to 2, 2 bits each, the first rows' lowest */
+};
 /* Of `sparse` the places alone are read. */
-CR_MUST cr_status cr_union_make(const struct cr_sparse *sparse, const struct cr_union_how *how, struct cr_union *to);
+CR_MUST cr_status cr_union_map_make(const struct cr_sparse *sparse, struct cr_union_map *map);
+void              cr_union_map_free(struct cr_union_map *map); /* a zeroed one is fine */
+
+CR_MUST cr_status cr_union_make(const struct cr_union_map *map, const struct cr_union_how *how, struct cr_union *to);
 /* How many fragments that has, without writing them: what is asked of every layout that a filter might get. */
-CR_MUST cr_status cr_union_count(const struct cr_sparse *sparse, const struct cr_union_how *how, int64_t *fragments);
+int64_t           cr_union_count(const struct cr_union_map *map, const struct cr_union_how *how);
 void              cr_union_free(struct cr_union *to);
 
 #endif
