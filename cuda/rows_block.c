@@ -73,6 +73,12 @@ int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *p
     return find_layout(device, p, op, &stored) ? stored * (CK_BLOCK_BYTES / (int64_t)sizeof(float)) : 0;
 }
 
+static void name_way(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME];
+    ck_block_conv_name(op->attr.conv.pattern.layout - CUDA_LAYOUT_BLOCKS, name, sizeof name);
+    cr_text_add(out, "%s", name);
+}
+
 /* ---- what stays on the device ---- */
 
 static void release(void *prepared) {
@@ -158,13 +164,13 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_f16    = {.name = "cuda.block_conv.f16", .op = CR_OP_conv, .math = CR_MATH_F16, .deterministic = true,
-                                            .sparse = true, .accepts = conv_accepts_f16, .prepare = prepare, .launch = conv_launch,
+                                            .sparse = true, .accepts = conv_accepts_f16, .name_way = name_way, .prepare = prepare, .launch = conv_launch,
                                             .release = release};
 static const struct cr_kernel row_bf16   = {.name = "cuda.block_conv.bf16", .op = CR_OP_conv, .math = CR_MATH_BF16, .deterministic = true,
-                                            .sparse = true, .accepts = conv_accepts_bf16, .prepare = prepare, .launch = conv_launch,
+                                            .sparse = true, .accepts = conv_accepts_bf16, .name_way = name_way, .prepare = prepare, .launch = conv_launch,
                                             .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.block_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
-                                            .deterministic = true, .accepts = filter_accepts, .prepare = prepare,
+                                            .deterministic = true, .accepts = filter_accepts, .name_way = name_way, .prepare = prepare,
                                             .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_block_rows[] = {&row_f16, &row_bf16, &row_filter, NULL};

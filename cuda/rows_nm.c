@@ -40,6 +40,20 @@ int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *p, c
     return plan_of(device, p, op, &conv, &plan) ? ck_nm_units(&plan) * CK_NM_UNIT / 2 : 0;
 }
 
+/* ---- forecasts, names ---- */
+
+static double foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_conv    conv;
+    struct ck_nm_plan plan;
+    return plan_of(device, p, op, &conv, &plan) ? cr_cuda_cycles(device, plan.cycles) : 0;
+}
+
+static void name_way(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME];
+    ck_nm_name(op->attr.conv.pattern.layout - CUDA_LAYOUT_NM + 1, name, sizeof name);
+    cr_text_add(out, "%s", name);
+}
+
 /* ---- what stays on the device ---- */
 
 static void release(void *prepared) {
@@ -153,10 +167,10 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_f16 = {.name = "cuda.sparse_nm.f16", .op = CR_OP_conv, .math = CR_MATH_F16, .deterministic = true, .sparse = true,
-                                         .accepts = accepts_f16, .prepare = prepare, .launch = conv_launch, .release = release};
+                                         .accepts = accepts_f16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
 static const struct cr_kernel row_bf16 = {.name = "cuda.sparse_nm.bf16", .op = CR_OP_conv, .math = CR_MATH_BF16, .deterministic = true, .sparse = true,
-                                          .accepts = accepts_bf16, .prepare = prepare, .launch = conv_launch, .release = release};
+                                          .accepts = accepts_bf16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_nm_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT, .deterministic = true,
-                                            .accepts = filter_accepts, .prepare = prepare, .launch = filter_launch, .release = release};
+                                            .accepts = filter_accepts, .name_way = name_way, .prepare = prepare, .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_nm_rows[] = {&row_f16, &row_bf16, &row_filter, NULL};

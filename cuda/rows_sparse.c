@@ -92,6 +92,27 @@ int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p,
     return CR_MAX(entries, 1);
 }
 
+/* ---- forecasts, names ---- */
+
+/* By the busiest clock: a forecast must not be too long. */
+double cr_cuda_cycles(const struct cr_device *device, double cycles) {
+    int khz = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda_of(device)->index) != cudaSuccess || khz <= 0) return 0;
+    return cycles / (1e3 * khz);
+}
+
+static double foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv  conv = cuda_pattern_shape(p, op);
+    struct ck_sparse_plan plan;
+    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles(device, plan.cycles) : 0;
+}
+
+void cr_cuda_sparse_name(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME] = "plain";
+    if (op->attr.conv.pattern.layout != LAYOUT_PLAIN) ck_sparse_conv_name(op->attr.conv.pattern.layout, name, sizeof name);
+    cr_text_add(out, "%s", name);
+}
+
 /* ---- what stays on the device ---- */
 
 static void release(void *prepared) {
@@ -194,13 +215,13 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_plain = {.name = "cuda.sparse_conv_plain", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = plain_accepts, .prepare = prepare, .launch = conv_launch,
+                                           .sparse = true, .accepts = plain_accepts, .name_way = cr_cuda_sparse_name, .prepare = prepare, .launch = conv_launch,
                                            .release = release};
 static const struct cr_kernel row_tiles = {.name = "cuda.sparse_conv", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = tiles_accepts, .prepare = prepare, .launch = conv_launch,
+                                           .sparse = true, .accepts = tiles_accepts, .name_way = cr_cuda_sparse_name, .foresee = foresee, .prepare = prepare, .launch = conv_launch,
                                            .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
-                                            .deterministic = true, .accepts = filter_accepts, .prepare = prepare,
+                                            .deterministic = true, .accepts = filter_accepts, .name_way = cr_cuda_sparse_name, .prepare = prepare,
                                             .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_sparse_rows[] = {&row_plain, &row_tiles, &row_filter, NULL};

@@ -32,6 +32,9 @@ bool      cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_co
 /* On the host: places in the order of the layout. */
 CR_MUST cr_status cr_cuda_sparse_layout(const struct cr_sparse *sparse, const struct ck_conv *conv, const struct ck_sparse_plan *plan, int layout,
                                         struct cr_stretched *to);
+/* Seconds of so many cycles; 0: the clock is not known. */
+double    cr_cuda_cycles(const struct cr_device *device, double cycles);
+void      cr_cuda_sparse_name(const struct cr_op *op, struct cr_text *out); /* cr_kernel.name_way of the layouts that such a plan has */
 /* To device memory of its own (cudaFree). */
 CR_MUST cr_status cr_cuda_sparse_send(const void *host, int64_t count, uint32_t **device);
 

@@ -276,10 +276,10 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_dgrad = {.name = "cuda.sparse_dgrad", .op = CR_OP_conv_dgrad, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = dgrad_accepts, .prepare = dgrad_prepare, .launch = dgrad_launch,
+                                           .sparse = true, .accepts = dgrad_accepts, .name_way = cr_cuda_sparse_name, .prepare = dgrad_prepare, .launch = dgrad_launch,
                                            .release = release};
 static const struct cr_kernel row_wgrad = {.name = "cuda.sparse_wgrad", .op = CR_OP_conv_wgrad, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = wgrad_accepts, .prepare = wgrad_prepare, .launch = wgrad_launch,
+                                           .sparse = true, .accepts = wgrad_accepts, .name_way = cr_cuda_sparse_name, .prepare = wgrad_prepare, .launch = wgrad_launch,
                                            .release = wgrad_release};
 
 const struct cr_kernel *const cr_cuda_sparse_grad_rows[] = {&row_dgrad, &row_wgrad, NULL};

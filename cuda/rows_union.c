@@ -59,6 +59,20 @@ int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *p
     return (int64_t)(ck_union_bytes(conv.type, cr_union_count(map, &how), how.bands) / sizeof(float));
 }
 
+/* ---- forecasts, names ---- */
+
+static double foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv conv = cuda_pattern_shape(p, op);
+    struct ck_union_plan plan;
+    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles(device, plan.cycles) : 0;
+}
+
+static void name_way(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME];
+    ck_union_conv_name(op->attr.conv.pattern.layout - ck_sparse_conv_ways(), name, sizeof name);
+    cr_text_add(out, "%s", name);
+}
+
 /* ---- what stays on the device ---- */
 
 static void release(void *prepared) {
@@ -92,7 +106,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     s->conv = cuda_pattern_shape(p, op);
     CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* as accepted */
     CR_TRY_OUT(cut_of(device, p, op, &s->conv, &s->plan, &map, &how));
-    CR_TRY_OUT(cr_union_make(map, &how, &filter));
+    CR_TRY_OUT(cr_union_make(map, &how, fills, &filter));
     CR_TRY_OUT(send_filter(&filter, fills, convolves, s));
     *prepared        = s;
     *workspace_bytes = convolves && fills ? ck_union_bytes(s->conv.type, s->fragments, s->bands) : 0;
@@ -146,9 +160,9 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_conv = {.name = "cuda.sparse_union", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                          .sparse = true, .accepts = accepts, .prepare = prepare, .launch = launch, .release = release};
+                                          .sparse = true, .accepts = accepts, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = launch, .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_union_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
-                                            .deterministic = true, .accepts = filter_accepts, .prepare = prepare,
+                                            .deterministic = true, .accepts = filter_accepts, .name_way = name_way, .prepare = prepare,
                                             .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_union_rows[] = {&row_conv, &row_filter, NULL};

@@ -195,7 +195,7 @@ static void put_run(struct maker *m, int64_t band, int list, uint32_t step, uint
     for (int64_t at = 0; at < m->count[list]; at += CR_UNION_BLOCKS, step++, fragment += (uint32_t)groups) {
         const int64_t some = CR_MIN(m->count[list] - at, (int64_t)CR_UNION_BLOCKS);
         for (int64_t i = 0; i < some; i++) m->to->offset[(int64_t)step * CR_UNION_BLOCKS + i] = offset_of(m, &blocks[at + i]);
-        for (int g = 0; g < groups; g++) put_fragment(m, blocks + at, some, band, first + g, (int64_t)fragment + g);
+        for (int g = 0; m->to->from && g < groups; g++) put_fragment(m, blocks + at, some, band, first + g, (int64_t)fragment + g);
     }
 }
 
@@ -211,7 +211,7 @@ static void put_runs(struct maker *m) {
         }
 }
 
-static cr_status make(struct maker *m) {
+static cr_status make(struct maker *m, bool weights) {
     struct cr_union *to = m->to;
     to->run = cr_alloc((size_t)(to->bands * to->chunks * LISTS + 1) * 2, sizeof *to->run);
     if (!to->run) return CR_FAIL(CR_ERR_MEMORY, "no memory for a sparse filter's lists");
@@ -219,9 +219,9 @@ static cr_status make(struct maker *m) {
     if (to->fragments >= UINT32_MAX / WEIGHTS) return CR_FAIL(CR_ERR_CONFIG, "a sparse filter of more than 2^24 fragments");
     m->list    = cr_alloc((size_t)(LISTS * m->most), sizeof *m->list);
     to->offset = cr_alloc((size_t)(to->steps + 1) * CR_UNION_BLOCKS, sizeof *to->offset);
-    to->from   = cr_alloc((size_t)to->fragments * WEIGHTS, sizeof *to->from);
-    to->places = cr_alloc((size_t)to->fragments * CR_UNION_LANES, sizeof *to->places);
-    if (!m->list || !to->offset || !to->from || !to->places)
+    to->from   = weights ? cr_alloc((size_t)to->fragments * WEIGHTS, sizeof *to->from) : NULL;
+    to->places = weights ? cr_alloc((size_t)to->fragments * CR_UNION_LANES, sizeof *to->places) : NULL;
+    if (!m->list || !to->offset || (weights && (!to->from || !to->places)))
         return CR_FAIL(CR_ERR_MEMORY, "no memory for a sparse filter of %lld fragments", (long long)to->fragments);
     for (unsigned mask = 0; mask < MASKS; mask++)
         for (int pass = 0; pass < PASSES; pass++) m->pair[pass][mask] = pair_of(mask, pass);
@@ -235,10 +235,10 @@ static struct cr_union empty_of(const struct cr_union_map *map, const struct cr_
     return (struct cr_union){.chunks = (map->C + how->chunk - 1) / how->chunk, .bands = how->bands};
 }
 
-cr_status cr_union_make(const struct cr_union_map *map, const struct cr_union_how *how, struct cr_union *to) {
+cr_status cr_union_make(const struct cr_union_map *map, const struct cr_union_how *how, bool weights, struct cr_union *to) {
     struct cr_union made = empty_of(map, how);
     struct maker    m    = {.map = map, .how = how, .to = &made, .most = map->R * map->S * how->chunk / CR_UNION_BLOCK * 2};
-    const cr_status status = make(&m);
+    const cr_status status = make(&m, weights);
     cr_free(m.list);
     if (status != CR_OK) {
         cr_union_free(&made);

@@ -52,6 +52,15 @@ static void add_fragment(const struct shape *s, const struct cr_union *u, int64_
         }
 }
 
+static void same_without_weights(const struct cr_union_map *map, const struct cr_union_how *how, const struct cr_union *whole) {
+    struct cr_union u;
+    REQUIRE(cr_union_make(map, how, false, &u) == CR_OK);
+    CHECK(!u.from && !u.places && u.steps == whole->steps && u.fragments == whole->fragments);
+    CHECK(memcmp(u.run, whole->run, (size_t)(u.chunks * u.bands * 5 + 1) * 2 * sizeof *u.run) == 0);
+    CHECK(memcmp(u.offset, whole->offset, (size_t)(u.steps + 1) * 4 * sizeof *u.offset) == 0);
+    cr_union_free(&u);
+}
+
 static void one(const struct shape *s) {
     const int64_t             count = s->K * s->R * s->S * s->C;
     float                    *w     = make(s);
@@ -69,8 +78,9 @@ static void one(const struct shape *s) {
     REQUIRE(w && back);
     REQUIRE(cr_sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
     REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK);
-    REQUIRE(cr_union_make(&map, &how, &u) == CR_OK);
+    REQUIRE(cr_union_make(&map, &how, true, &u) == CR_OK);
     CHECK_INT(cr_union_count(&map, &how), u.fragments);
+    same_without_weights(&map, &how, &u);
     for (int64_t band = 0; band < u.bands; band++)
         for (int64_t chunk = 0; chunk < u.chunks; chunk++)
             for (int list = 0; list < 5; list++) {
@@ -107,7 +117,7 @@ static void work_follows_density(void) {
         struct cr_union           u;
         float                    *w = make(&s);
         REQUIRE(w && cr_sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
-        REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK && cr_union_make(&map, &how, &u) == CR_OK);
+        REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK && cr_union_make(&map, &how, true, &u) == CR_OK);
         const double walks = (double)u.fragments / (4.0 * 9 * 64 / 32);
         CHECK(walks >= least[i] && walks <= most[i]);
         cr_union_free(&u);
@@ -133,7 +143,7 @@ static void memory_may_end(void) {
     REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK);
     for (int nth = 1; nth <= 5; nth++) {
         cr_alloc_fail_at(nth);
-        CHECK(cr_union_make(&map, &how, &u) == CR_ERR_MEMORY);
+        CHECK(cr_union_make(&map, &how, true, &u) == CR_ERR_MEMORY);
     }
     cr_alloc_fail_at(0);
     cr_union_map_free(&map);
