@@ -12,6 +12,8 @@
 #include "block_conv_work.cuh"
 #include "tma.cuh"
 
+#include <stdio.h>
+
 namespace {
 
 /* Registers change hands by whole warpgroups only; where that is not needed, two warps load. */
@@ -220,6 +222,11 @@ template <typename T> cudaError_t start_as(const struct params *p, cudaStream_t 
 
 int ck_block_conv_ways(void) {
     return WAYS;
+}
+
+void ck_block_conv_name(int number, char *name, size_t size) {
+    const struct way none = {}, &w = number >= 0 && number < WAYS ? ways[number] : none;
+    snprintf(name, size, "blocks %dx%dx%d%s", w.teams, w.parts, w.columns, w.patch ? " patch" : "");
 }
 
 bool ck_block_conv_plan(const struct ck_conv *c, int way, int multiprocessors, struct ck_block_plan *p) {

@@ -13,6 +13,7 @@
 #include "sparse_tile.cuh"
 
 #include <math.h>
+#include <stdio.h>
 
 namespace sparse {
 namespace {
@@ -234,8 +235,8 @@ void choose_patch(const ck_conv &conv, const cut &c, int warps, int split, doubl
             p.warp_bytes      = warp_bytes;
             if (TP * TQ > CK_SPARSE_ITEMS || (nq > 1 && !point && ceil_div(conv.Q, nq - 1) == TQ)) continue;
             if (!lay_out(conv, c, warps, split, (int)TP, (int)TQ, shared, &p)) continue;
-            const double cost = cycles(conv, p, kept_a_row, multiprocessors);
-            if (*least < 0 || cost < *least) *least = cost, *plan = p;
+            p.cycles = cycles(conv, p, kept_a_row, multiprocessors);
+            if (*least < 0 || p.cycles < *least) *least = p.cycles, *plan = p;
         }
     }
 }
@@ -290,6 +291,11 @@ bool plan_tiles(const ck_conv &conv, int64_t kept, int way, int multiprocessors,
 } // namespace sparse
 
 int ck_sparse_conv_ways(void) { return sparse::WAYS; }
+
+void ck_sparse_conv_name(int way, char *name, size_t size) {
+    const sparse::cut none = {}, &c = way >= 1 && way <= sparse::WAYS ? sparse::CUTS[way - 1] : none;
+    snprintf(name, size, "direct %dx%d/%d", c.quads, c.rows, c.most_warps);
+}
 
 bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
                          struct ck_sparse_plan *plan) {
