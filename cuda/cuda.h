@@ -22,6 +22,7 @@
 enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_ROWS_MAX = 256 };
 
 struct cudnn_cache; /* of built plans: cudnn_conv.c */
+struct cuda_filter; /* the pruned filter that was asked about last: cuda_filter.c */
 struct cuda_comm;   /* NCCL: comm_nccl.c */
 struct cuda_peers;  /* GPUs of one host that reach each other's memory: comm_peer.c */
 
@@ -37,9 +38,11 @@ struct cuda_device {
     cudaEvent_t      ring_done[2];
     const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
+    struct cuda_filter *filter; /* NULL: none yet */
     struct cuda_host_block *host_blocks; /* cuda_host.c */
     struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
+    void              *kept;  /* a region that another rank may still have mapped: not freed */
     const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
 };
 
@@ -145,7 +148,7 @@ extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
 extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps whole blocks of channels */
 /* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c and of rows_block.c. */
-enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_BLOCKS = 64 };
+enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_BLOCKS = 64, CUDA_WAY_NAME = 32 /* characters of a layout's name */ };
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
@@ -153,6 +156,10 @@ int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *p
 /* Of a conv or sparse_filter with a pattern: the convolution; are a conv's operands such as these rows take? (rows_sparse.c) */
 struct ck_conv cuda_pattern_shape(const struct cr_program *program, const struct cr_op *op);
 bool           cuda_pattern_slots(const struct cr_program *program, const struct cr_op *op);
+/* A conv_dgrad's gate behind its convolution (ck_bn_gate), from byte gate_at of its workspace on; the bytes that it wants there, 0 without
+ * a gate (rows_bn.c). */
+size_t    cr_cuda_gate_workspace(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *call, size_t gate_at);
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
 
 extern const struct cr_backend cr_backend_cuda;
@@ -182,5 +189,6 @@ cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
 void      cr_cuda_peers_unshare(struct cr_device *device);
 /* cudnn_conv.c */
 void cr_cudnn_cache_close(struct cudnn_cache *cache); /* NULL is fine */
+void cr_cuda_filter_close(struct cuda_filter *filter); /* cuda_filter.c; NULL is fine */
 
 #endif

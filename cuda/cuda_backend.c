@@ -147,6 +147,7 @@ static void cuda_close(struct cr_device *base) {
     (void)cudaDeviceSynchronize(); /* errors were told by the call that met them */
     cr_cuda_comm_close(d);
     cr_cudnn_cache_close(d->plans);
+    cr_cuda_filter_close(d->filter);
     if (d->cudnn) (void)cudnnDestroy(d->cudnn);
     if (d->cublas) (void)cublasDestroy(d->cublas);
     (void)cudaFree(d->blas_workspace);
@@ -220,8 +221,7 @@ static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) 
 }
 
 static void cuda_release(struct cr_device *device, void *region) {
-    (void)device;
-    (void)cudaFree(region);
+    if (region != cuda_of(device)->kept) (void)cudaFree(region);
 }
 
 /* ---- copies that wait: through two page-locked pieces, so that one is filled while the other travels ---- */

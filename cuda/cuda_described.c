@@ -6,6 +6,7 @@
 static void described_close(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);
     cr_cudnn_cache_close(d->plans);
+    cr_cuda_filter_close(d->filter);
     cr_free(d);
 }
 

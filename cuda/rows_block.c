@@ -2,8 +2,7 @@
  * bf16. Layout CUDA_LAYOUT_BLOCKS + i is way i of block_conv.h. A filter whose kept weights lie anywhere has such layouts too, as long as
  * whole blocks of it are empty. The lists are made by prepare and lie on the device; `kept` is the packed blocks, which sparse_filter makes. */
 #include "block_conv.h"
-#include "cuda.h"
-#include "sparse.h"
+#include "rows_sparse.h"
 
 /* Of all blocks: above this share of kept ones the dense kernels win. */
 static const double share_most = 0.85;
@@ -36,13 +35,31 @@ static const struct cr_param *param_of(const struct cr_program *p, const struct 
     return &p->store->param[op->attr.conv.pattern.param];
 }
 
-/* Few enough blocks have anything in them. */
-static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+/* Blocks with anything in them, and those that are stored. Without memory to remember them they are counted each time. */
+static int64_t count_blocks(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c,
+                            int64_t *stored) {
+    struct cuda_filter *filter;
+    int64_t             kept;
+    if (cr_cuda_filter_of(device, p, op, c, &filter) != CR_OK) {
+        cr_error_clear();
+        return cr_sparse_count_blocks(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C, CK_BLOCK, stored);
+    }
+    cr_cuda_filter_blocks(filter, CK_BLOCK, &kept, stored);
+    return kept;
+}
+
+/* Is there such a layout? Few enough blocks must have anything in them. */
+static bool find_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, int64_t *stored) {
     struct ck_conv       c;
     struct ck_block_plan plan;
     if (!plan_of(device, p, op, &c, &plan)) return false;
-    const int64_t kept = cr_sparse_count_blocks(p->store->pattern, param_of(p, op)->offset, c.K, c.R, c.S, c.C, CK_BLOCK);
+    const int64_t kept = count_blocks(device, p, op, &c, stored);
     return (double)(kept * CK_BLOCK * CK_BLOCK) <= share_most * (double)(c.K * c.R * c.S * c.C);
+}
+
+static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    int64_t stored;
+    return find_layout(device, p, op, &stored);
 }
 
 static cr_status list_of(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c, const struct ck_block_plan *plan,
@@ -52,17 +69,14 @@ static cr_status list_of(const struct cr_program *p, const struct cr_op *op, con
 }
 
 int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    struct ck_conv       c;
-    struct ck_block_plan plan;
-    struct cr_blocks     blocks;
-    if (!has_layout(device, p, op) || !plan_of(device, p, op, &c, &plan)) return 0;
-    if (list_of(p, op, &c, &plan, &blocks) != CR_OK) {
-        cr_error_clear(); /* without memory for it there is no such layout */
-        return 0;
-    }
-    const int64_t elems = blocks.blocks * (CK_BLOCK_BYTES / (int64_t)sizeof(float));
-    cr_blocks_free(&blocks);
-    return elems;
+    int64_t stored;
+    return find_layout(device, p, op, &stored) ? stored * (CK_BLOCK_BYTES / (int64_t)sizeof(float)) : 0;
+}
+
+static void name_way(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME];
+    ck_block_conv_name(op->attr.conv.pattern.layout - CUDA_LAYOUT_BLOCKS, name, sizeof name);
+    cr_text_add(out, "%s", name);
 }
 
 /* ---- what stays on the device ---- */
@@ -150,13 +164,13 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_f16    = {.name = "cuda.block_conv.f16", .op = CR_OP_conv, .math = CR_MATH_F16, .deterministic = true,
-                                            .sparse = true, .accepts = conv_accepts_f16, .prepare = prepare, .launch = conv_launch,
+                                            .sparse = true, .accepts = conv_accepts_f16, .name_way = name_way, .prepare = prepare, .launch = conv_launch,
                                             .release = release};
 static const struct cr_kernel row_bf16   = {.name = "cuda.block_conv.bf16", .op = CR_OP_conv, .math = CR_MATH_BF16, .deterministic = true,
-                                            .sparse = true, .accepts = conv_accepts_bf16, .prepare = prepare, .launch = conv_launch,
+                                            .sparse = true, .accepts = conv_accepts_bf16, .name_way = name_way, .prepare = prepare, .launch = conv_launch,
                                             .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.block_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
-                                            .deterministic = true, .accepts = filter_accepts, .prepare = prepare,
+                                            .deterministic = true, .accepts = filter_accepts, .name_way = name_way, .prepare = prepare,
                                             .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_block_rows[] = {&row_f16, &row_bf16, &row_filter, NULL};

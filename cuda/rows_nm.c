@@ -10,7 +10,7 @@ struct prepared {
     uint32_t         *words, *from; /* device memory: metadata; the element of the filter that each packed value is */
 };
 
-enum { FOUR = 4, COLUMNS = 16 /* channels are filled up to a multiple of it */ };
+enum { COLUMNS = 16 /* channels are filled up to a multiple of it */ };
 
 /* ---- shapes, plans, patterns ---- */
 
@@ -18,15 +18,12 @@ static int64_t first_bit(const struct cr_program *p, const struct cr_op *op) {
     return p->store->param[op->attr.conv.pattern.param].offset;
 }
 
-/* Of any 4 neighbouring channels of a tap at most 2 are kept. */
-static bool is_two_of_four(const uint8_t *bits, int64_t first, const struct ck_conv *c) {
-    for (int64_t row = 0; row < c->K * c->R * c->S; row++)
-        for (int64_t four = 0; four < c->C; four += FOUR) {
-            int kept = 0;
-            for (int64_t i = first + row * c->C + four; i < first + row * c->C + four + FOUR; i++) kept += bits[i / 8] >> (i % 8) & 1;
-            if (kept > 2) return false;
-        }
-    return true;
+/* Without memory to remember it it is found out each time. */
+static bool is_two_of_four(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c) {
+    struct cuda_filter *filter;
+    if (cr_cuda_filter_of(device, p, op, c, &filter) == CR_OK) return cr_cuda_filter_is_24(filter);
+    cr_error_clear();
+    return cr_sparse_is_24(p->store->pattern, first_bit(p, op), c->K * c->R * c->S, c->C);
 }
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct ck_conv *conv, struct ck_nm_plan *plan) {
@@ -34,13 +31,27 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
     *conv         = cuda_pattern_shape(p, op);
     return way >= 1 && way <= ck_nm_ways() && p->store->pattern && !cuda_of(device)->described &&
            ck_nm_make(conv, way, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
-           is_two_of_four(p->store->pattern, first_bit(p, op), conv);
+           is_two_of_four(device, p, op, conv);
 }
 
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_conv    conv;
     struct ck_nm_plan plan;
     return plan_of(device, p, op, &conv, &plan) ? ck_nm_units(&plan) * CK_NM_UNIT / 2 : 0;
+}
+
+/* ---- forecasts, names ---- */
+
+static double foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_conv    conv;
+    struct ck_nm_plan plan;
+    return plan_of(device, p, op, &conv, &plan) ? cr_cuda_cycles(device, plan.cycles) : 0;
+}
+
+static void name_way(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME];
+    ck_nm_name(op->attr.conv.pattern.layout - CUDA_LAYOUT_NM + 1, name, sizeof name);
+    cr_text_add(out, "%s", name);
 }
 
 /* ---- what stays on the device ---- */
@@ -156,10 +167,10 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_f16 = {.name = "cuda.sparse_nm.f16", .op = CR_OP_conv, .math = CR_MATH_F16, .deterministic = true, .sparse = true,
-                                         .accepts = accepts_f16, .prepare = prepare, .launch = conv_launch, .release = release};
+                                         .accepts = accepts_f16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
 static const struct cr_kernel row_bf16 = {.name = "cuda.sparse_nm.bf16", .op = CR_OP_conv, .math = CR_MATH_BF16, .deterministic = true, .sparse = true,
-                                          .accepts = accepts_bf16, .prepare = prepare, .launch = conv_launch, .release = release};
+                                          .accepts = accepts_bf16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_nm_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT, .deterministic = true,
-                                            .accepts = filter_accepts, .prepare = prepare, .launch = filter_launch, .release = release};
+                                            .accepts = filter_accepts, .name_way = name_way, .prepare = prepare, .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_nm_rows[] = {&row_f16, &row_bf16, &row_filter, NULL};

@@ -38,25 +38,37 @@ static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, 
     return cr_cuda_sparse_plan(device, conv, a->kept, a->layout, false, plan);
 }
 
-cr_status cr_cuda_sparse_layout(const struct cr_sparse *sparse, const struct ck_conv *conv, const struct ck_sparse_plan *plan, int layout,
-                                struct cr_stretched *to) {
-    if (layout == LAYOUT_PLAIN) return cr_sparse_slices(sparse, LANES, to);
+static struct cr_stretch stretch_of(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
     const struct ck_sparse_steps steps = ck_sparse_conv_steps(conv, plan);
-    const struct cr_stretch      how   = {.stride = conv->stride, .chunk = plan->chunk, .c_step = steps.c_step, .r_phase = steps.r_step,
-                                          .r_step = steps.r_step * conv->stride, .s_phase = steps.s_phase, .s_step = steps.s_step,
-                                          .rows = plan->k_blocks * plan->channels, .multiple = CK_SPARSE_PAIR};
-    return cr_sparse_stretch(sparse, &how, to);
+    return (struct cr_stretch){.stride = conv->stride, .chunk = plan->chunk, .c_step = steps.c_step, .r_phase = steps.r_step,
+                               .r_step = steps.r_step * conv->stride, .s_phase = steps.s_phase, .s_step = steps.s_step,
+                               .rows = plan->k_blocks * plan->channels, .multiple = CK_SPARSE_PAIR};
 }
 
-/* On the host: all but the values. */
-static cr_status encode(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_sparse_plan *plan,
-                        struct cr_stretched *to) {
-    const struct cr_param *q = &p->store->param[op->attr.conv.pattern.param];
-    struct cr_sparse       sparse;
-    CR_TRY(cr_sparse_places(p->store->pattern, q->offset, conv->K, conv->R, conv->S, conv->C, &sparse));
-    const cr_status status = cr_cuda_sparse_layout(&sparse, conv, plan, op->attr.conv.pattern.layout, to);
-    cr_sparse_free(&sparse);
-    return status;
+cr_status cr_cuda_sparse_layout(const struct cr_sparse *sparse, const struct ck_conv *conv, const struct ck_sparse_plan *plan, int layout,
+                                struct cr_stretched *to) {
+    const struct cr_stretch how = stretch_of(conv, plan);
+    return layout == LAYOUT_PLAIN ? cr_sparse_slices(sparse, LANES, to) : cr_sparse_stretch(sparse, &how, to);
+}
+
+static cr_status places_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv,
+                           const struct cr_sparse **places) {
+    struct cuda_filter *filter;
+    CR_TRY(cr_cuda_filter_of(device, p, op, conv, &filter));
+    return cr_cuda_filter_places(filter, places);
+}
+
+/* Entries of the op's layout. */
+static cr_status count(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv,
+                       const struct ck_sparse_plan *plan, int64_t *entries) {
+    const struct cr_sparse *places;
+    CR_TRY(places_of(device, p, op, conv, &places));
+    if (op->attr.conv.pattern.layout != LAYOUT_PLAIN) {
+        const struct cr_stretch how = stretch_of(conv, plan);
+        return cr_sparse_stretch_count(places, &how, entries);
+    }
+    *entries = cr_sparse_slices_count(places, LANES);
+    return CR_OK;
 }
 
 static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -68,18 +80,37 @@ static bool has_layout(const struct cr_device *device, const struct cr_program *
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  conv = cuda_pattern_shape(p, op);
     struct ck_sparse_plan plan;
-    struct cr_stretched   filter;
+    int64_t               entries;
     if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_BLOCKS) return cr_cuda_block_elems(device, p, op);
     if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_NM) return cr_cuda_nm_elems(device, p, op);
     if (op->attr.conv.pattern.layout > ck_sparse_conv_ways()) return cr_cuda_union_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->described || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
-    if (encode(p, op, &conv, &plan, &filter) != CR_OK) {
+    if (count(device, p, op, &conv, &plan, &entries) != CR_OK) {
         cr_error_clear(); /* without memory for it there is no such layout */
         return 0;
     }
-    const int64_t entries = CR_MAX(filter.entries, 1);
-    cr_stretched_free(&filter);
-    return entries;
+    return CR_MAX(entries, 1);
+}
+
+/* ---- forecasts, names ---- */
+
+/* By the busiest clock: a forecast must not be too long. */
+double cr_cuda_cycles(const struct cr_device *device, double cycles) {
+    int khz = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda_of(device)->index) != cudaSuccess || khz <= 0) return 0;
+    return cycles / (1e3 * khz);
+}
+
+static double foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv  conv = cuda_pattern_shape(p, op);
+    struct ck_sparse_plan plan;
+    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles(device, plan.cycles) : 0;
+}
+
+void cr_cuda_sparse_name(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME] = "plain";
+    if (op->attr.conv.pattern.layout != LAYOUT_PLAIN) ck_sparse_conv_name(op->attr.conv.pattern.layout, name, sizeof name);
+    cr_text_add(out, "%s", name);
 }
 
 /* ---- what stays on the device ---- */
@@ -119,10 +150,12 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     struct cr_stretched filter    = {0};
     cr_status           status    = CR_OK;
     struct prepared    *s;
+    const struct cr_sparse *places;
     CR_ALLOC(s, 1);
     s->conv = cuda_pattern_shape(p, op);
     CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* as accepted */
-    CR_TRY_OUT(encode(p, op, &s->conv, &s->plan, &filter));
+    CR_TRY_OUT(places_of(device, p, op, &s->conv, &places));
+    CR_TRY_OUT(cr_cuda_sparse_layout(places, &s->conv, &s->plan, op->attr.conv.pattern.layout, &filter));
     CR_TRY_OUT(send_filter(&filter, gathers, convolves, s));
     *prepared        = s;
     *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(filter.entries, 1) * sizeof(float) : 0;
@@ -182,13 +215,13 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_plain = {.name = "cuda.sparse_conv_plain", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = plain_accepts, .prepare = prepare, .launch = conv_launch,
+                                           .sparse = true, .accepts = plain_accepts, .name_way = cr_cuda_sparse_name, .prepare = prepare, .launch = conv_launch,
                                            .release = release};
 static const struct cr_kernel row_tiles = {.name = "cuda.sparse_conv", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = tiles_accepts, .prepare = prepare, .launch = conv_launch,
+                                           .sparse = true, .accepts = tiles_accepts, .name_way = cr_cuda_sparse_name, .foresee = foresee, .prepare = prepare, .launch = conv_launch,
                                            .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
-                                            .deterministic = true, .accepts = filter_accepts, .prepare = prepare,
+                                            .deterministic = true, .accepts = filter_accepts, .name_way = cr_cuda_sparse_name, .prepare = prepare,
                                             .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_sparse_rows[] = {&row_plain, &row_tiles, &row_filter, NULL};

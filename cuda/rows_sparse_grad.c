@@ -8,16 +8,12 @@
 #include <string.h>
 
 enum { STRIDE_MAX = 4, PHASES_MAX = STRIDE_MAX * STRIDE_MAX };
+_Static_assert((int)PHASES_MAX <= (int)CR_CUDA_PHASES_MAX, "a filter's turned forms are all remembered");
 
 static bool is_f32(const struct cr_tensor *t) { return !t || t->dtype == CR_F32; }
 
 /* Where the plans come from: of a device that is not there nothing is known. */
 static bool can_plan(const struct cr_device *device, const struct cr_program *p) { return p->store->pattern && !cuda_of(device)->described; }
-
-static cr_status places(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, struct cr_sparse *sparse) {
-    const struct cr_param *q = &p->store->param[op->attr.conv.pattern.param];
-    return cr_sparse_places(p->store->pattern, q->offset, conv->K, conv->R, conv->S, conv->C, sparse);
-}
 
 /* ---- the gradient of x ---- */
 
@@ -118,35 +114,32 @@ out:
     return status;
 }
 
-static cr_status encode_phases(const struct cr_program *p, const struct cr_op *op, struct prepared *s) {
-    struct cr_stretched filter[PHASES_MAX] = {{0}};
-    struct cr_sparse    sparse, turned = {0};
-    cr_status           status;
-    CR_TRY(places(p, op, &s->conv, &sparse));
+static cr_status encode_phases(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct prepared *s) {
+    struct cr_stretched     filter[PHASES_MAX] = {{0}};
+    const struct cr_sparse *turned;
+    struct cuda_filter     *places;
+    cr_status               status;
+    CR_TRY(cr_cuda_filter_of(device, p, op, &s->conv, &places));
     for (int i = 0; i < s->phases; i++) {
         struct phase *f = &s->phase[i];
-        CR_TRY_OUT(cr_sparse_turned(&sparse, &f->turn, &turned));
-        CR_TRY_OUT(cr_cuda_sparse_layout(&turned, &f->conv, &f->plan, op->attr.conv.pattern.layout, &filter[i]));
-        cr_sparse_free(&turned);
+        CR_TRY_OUT(cr_cuda_filter_turned(places, &f->turn, &turned));
+        CR_TRY_OUT(cr_cuda_sparse_layout(turned, &f->conv, &f->plan, op->attr.conv.pattern.layout, &filter[i]));
     }
     CR_TRY_OUT(send_phases(s, filter));
 out:
     for (int i = 0; i < s->phases; i++) cr_stretched_free(&filter[i]);
-    cr_sparse_free(&turned);
-    cr_sparse_free(&sparse);
     return status;
 }
 
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
-    const struct cr_tensor *x      = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
-    cr_status               status = CR_OK;
-    struct prepared        *s;
+    cr_status        status = CR_OK;
+    struct prepared *s;
     CR_ALLOC(s, 1);
     s->conv = dgrad_shape(p, op);
     CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* as accepted */
-    CR_TRY_OUT(encode_phases(p, op, s));
+    CR_TRY_OUT(encode_phases(device, p, op, s));
     s->gate_at       = ((size_t)CR_MAX(s->entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
-    *workspace_bytes = s->gate_at + (x ? ck_bn_gate_workspace(CK_F32, cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors) : 0);
+    *workspace_bytes = s->gate_at + cr_cuda_gate_workspace(device, p, op);
     *prepared        = s;
     s                = NULL;
 out:
@@ -168,21 +161,6 @@ static cr_status fill_gaps(const struct prepared *s, const struct cr_call *call,
     return CR_OK;
 }
 
-static cr_status gate(struct cr_device *device, const struct prepared *s, const struct cr_call *call, cudaStream_t stream) {
-    const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_conv_dgrad_bn_x);
-    const struct ck_bn_gate args = {.type     = CK_F32,
-                                    .g        = call->out[CR_OUT_conv_dgrad_dx],
-                                    .x        = call->in[CR_IN_conv_dgrad_bn_x],
-                                    .saved    = call->in[CR_IN_conv_dgrad_saved],
-                                    .gamma    = call->in[CR_IN_conv_dgrad_gamma],
-                                    .beta     = call->in[CR_IN_conv_dgrad_beta],
-                                    .dstats   = call->out[CR_OUT_conv_dgrad_dstats],
-                                    .pixels   = cuda_pixels(x),
-                                    .channels = x->dim[3]};
-    CUDA_TRY(ck_bn_gate(&args, (char *)call->workspace + s->gate_at, cuda_of(device)->multiprocessors, stream));
-    return CR_OK;
-}
-
 static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s      = call->prepared;
     cudaStream_t           stream = cr_cuda_stream(device, call);
@@ -197,7 +175,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
         if (call->op->attr.conv.pattern.layout == LAYOUT_PLAIN) CUDA_TRY(ck_sparse_conv_plain(&args, stream));
         else CUDA_TRY(ck_sparse_conv(&args, &f->plan, stream));
     }
-    return call->in[CR_IN_conv_dgrad_bn_x] ? gate(device, s, call, stream) : CR_OK;
+    return call->in[CR_IN_conv_dgrad_bn_x] ? cr_cuda_gate_dgrad(device, call, s->gate_at) : CR_OK;
 }
 
 /* ---- the gradient of the kept weights ---- */
@@ -250,21 +228,22 @@ out:
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
     struct cr_stretched    filter = {0};
-    struct cr_sparse       sparse = {0};
     cr_status              status = CR_OK;
     struct prepared_wgrad *s;
+    const struct cr_sparse *sparse;
+    struct cuda_filter     *places;
     CR_ALLOC(s, 1);
     s->conv = wgrad_shape(p, op);
     CR_ASSERT(plan_wgrad(device, op, &s->conv, &s->plan)); /* as accepted */
-    CR_TRY_OUT(places(p, op, &s->conv, &sparse));
-    CR_TRY_OUT(cr_cuda_sparse_layout(&sparse, &s->conv, &s->plan, op->attr.conv.pattern.layout, &filter));
+    CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &places));
+    CR_TRY_OUT(cr_cuda_filter_places(places, &sparse));
+    CR_TRY_OUT(cr_cuda_sparse_layout(sparse, &s->conv, &s->plan, op->attr.conv.pattern.layout, &filter));
     CR_TRY_OUT(send_wgrad(&filter, s));
     *prepared        = s;
     *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->entries, 1));
     s                = NULL;
 out:
     cr_stretched_free(&filter);
-    cr_sparse_free(&sparse);
     wgrad_release(s);
     return status;
 }
@@ -281,10 +260,10 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_dgrad = {.name = "cuda.sparse_dgrad", .op = CR_OP_conv_dgrad, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = dgrad_accepts, .prepare = dgrad_prepare, .launch = dgrad_launch,
+                                           .sparse = true, .accepts = dgrad_accepts, .name_way = cr_cuda_sparse_name, .prepare = dgrad_prepare, .launch = dgrad_launch,
                                            .release = release};
 static const struct cr_kernel row_wgrad = {.name = "cuda.sparse_wgrad", .op = CR_OP_conv_wgrad, .math = CR_MATH_F32, .deterministic = true,
-                                           .sparse = true, .accepts = wgrad_accepts, .prepare = wgrad_prepare, .launch = wgrad_launch,
+                                           .sparse = true, .accepts = wgrad_accepts, .name_way = cr_cuda_sparse_name, .prepare = wgrad_prepare, .launch = wgrad_launch,
                                            .release = wgrad_release};
 
 const struct cr_kernel *const cr_cuda_sparse_grad_rows[] = {&row_dgrad, &row_wgrad, NULL};

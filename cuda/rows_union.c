@@ -35,46 +35,42 @@ static bool has_layout(const struct cr_device *device, const struct cr_program *
     return types_agree(p, op) && p->store->pattern && !cuda_of(device)->described && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
-/* The kept places and how they are cut; cr_sparse_free `sparse`. */
-static cr_status cut_of(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_union_plan *plan,
-                        struct cr_sparse *sparse, struct cr_union_how *how) {
-    const struct cr_param      *q     = &p->store->param[op->attr.conv.pattern.param];
+/* What is kept, and how it is cut. */
+static cr_status cut_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv,
+                        const struct ck_union_plan *plan, const struct cr_union_map **map, struct cr_union_how *how) {
     const struct ck_union_steps steps = ck_union_conv_steps(plan);
+    struct cuda_filter         *filter;
     *how = (struct cr_union_how){.stride = conv->stride, .chunk = plan->chunk, .c_step = steps.c_step, .r_step = steps.r_step,
                                  .s_phase = steps.s_phase, .s_step = steps.s_step, .bands = plan->k_blocks * plan->bands};
-    return cr_sparse_places(p->store->pattern, q->offset, conv->K, conv->R, conv->S, conv->C, sparse);
-}
-
-static cr_status cut_up(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_union_plan *plan,
-                        struct cr_union *to) {
-    struct cr_sparse    sparse;
-    struct cr_union_how how;
-    CR_TRY(cut_of(p, op, conv, plan, &sparse, &how));
-    const cr_status status = cr_union_make(&sparse, &how, to);
-    cr_sparse_free(&sparse);
-    return status;
-}
-
-static cr_status count(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *conv, const struct ck_union_plan *plan,
-                       int64_t *fragments) {
-    struct cr_sparse    sparse;
-    struct cr_union_how how;
-    CR_TRY(cut_of(p, op, conv, plan, &sparse, &how));
-    const cr_status status = cr_union_count(&sparse, &how, fragments);
-    cr_sparse_free(&sparse);
-    return status;
+    CR_TRY(cr_cuda_filter_of(device, p, op, conv, &filter));
+    return cr_cuda_filter_map(filter, map);
 }
 
 int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv conv = cuda_pattern_shape(p, op);
-    struct ck_union_plan plan;
-    int64_t              fragments;
+    const struct ck_conv       conv = cuda_pattern_shape(p, op);
+    const struct cr_union_map *map;
+    struct cr_union_how        how;
+    struct ck_union_plan       plan;
     if (!has_layout(device, p, op) || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
-    if (count(p, op, &conv, &plan, &fragments) != CR_OK) {
+    if (cut_of(device, p, op, &conv, &plan, &map, &how) != CR_OK) {
         cr_error_clear(); /* without memory for it there is no such layout */
         return 0;
     }
-    return (int64_t)(ck_union_bytes(conv.type, fragments, plan.k_blocks * plan.bands) / sizeof(float));
+    return (int64_t)(ck_union_bytes(conv.type, cr_union_count(map, &how), how.bands) / sizeof(float));
+}
+
+/* ---- forecasts, names ---- */
+
+static double foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv conv = cuda_pattern_shape(p, op);
+    struct ck_union_plan plan;
+    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles(device, plan.cycles) : 0;
+}
+
+static void name_way(const struct cr_op *op, struct cr_text *out) {
+    char name[CUDA_WAY_NAME];
+    ck_union_conv_name(op->attr.conv.pattern.layout - ck_sparse_conv_ways(), name, sizeof name);
+    cr_text_add(out, "%s", name);
 }
 
 /* ---- what stays on the device ---- */
@@ -104,10 +100,13 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     struct cr_union  filter    = {0};
     cr_status        status    = CR_OK;
     struct prepared *s;
+    const struct cr_union_map *map;
+    struct cr_union_how        how;
     CR_ALLOC(s, 1);
     s->conv = cuda_pattern_shape(p, op);
     CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* as accepted */
-    CR_TRY_OUT(cut_up(p, op, &s->conv, &s->plan, &filter));
+    CR_TRY_OUT(cut_of(device, p, op, &s->conv, &s->plan, &map, &how));
+    CR_TRY_OUT(cr_union_make(map, &how, fills, &filter));
     CR_TRY_OUT(send_filter(&filter, fills, convolves, s));
     *prepared        = s;
     *workspace_bytes = convolves && fills ? ck_union_bytes(s->conv.type, s->fragments, s->bands) : 0;
@@ -161,9 +160,9 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_conv = {.name = "cuda.sparse_union", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                          .sparse = true, .accepts = accepts, .prepare = prepare, .launch = launch, .release = release};
+                                          .sparse = true, .accepts = accepts, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = launch, .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_union_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
-                                            .deterministic = true, .accepts = filter_accepts, .prepare = prepare,
+                                            .deterministic = true, .accepts = filter_accepts, .name_way = name_way, .prepare = prepare,
                                             .launch = filter_launch, .release = release};
 
 const struct cr_kernel *const cr_cuda_union_rows[] = {&row_conv, &row_filter, NULL};

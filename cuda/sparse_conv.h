@@ -54,6 +54,7 @@ struct ck_sparse_plan {
     int      chunk;              /* input channels */
     int      warp_bytes;         /* shared memory of a warp's own */
     size_t   shared_bytes;
+    double   cycles;         /* of a launch, as foreseen */
     uint16_t order[CK_SPARSE_ITEMS]; /* item of a tile (group, row, column) that lane and quad take; 0xffff: none */
 };
 /* Layout of the filter for a plan: input channels cut into chunks of `chunk`; start[chunk*rows_all + k] is where row k's entries of
@@ -66,6 +67,7 @@ struct ck_sparse_steps {
 
 /* Ways of cutting: 1..ck_sparse_conv_ways() force one each, way 0 is what arithmetic says is best for `kept` weights in all. */
 int  ck_sparse_conv_ways(void);
+void ck_sparse_conv_name(int way, char *name, size_t size); /* "direct 4x4/16": quads, rows, warps at most */
 /* false: not with this way, or the pictures are too large (2^31 pixels or channels of a filter's slice that do not fit). */
 bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
                          struct ck_sparse_plan *plan);

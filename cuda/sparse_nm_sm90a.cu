@@ -13,6 +13,7 @@
  * while the other stores. */
 #include "sparse_nm.cuh"
 #include "sparse_nm_wgmma.cuh"
+#include "tma.cuh"
 
 namespace nm {
 namespace {
@@ -301,32 +302,14 @@ template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) con
 
 /* ---- the host's side ---- */
 
-typedef decltype(&cuTensorMapEncodeTiled) encode;
-
-encode find_encode() {
-    cudaDriverEntryPointQueryResult found;
-    void                           *f = nullptr;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
-#endif
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<encode>(f) : nullptr;
-}
-
 /* The pixels of a phase: channels, images, columns, rows. */
-bool map_phase(encode tiled, const ck_conv &c, const ck_nm_plan &q, const void *x, int phase, CUtensorMap *map) {
+bool map_phase(const ck_conv &c, const ck_nm_plan &q, const void *x, int phase, CUtensorMap *map) {
     const int64_t     size = c.type == CK_F32 ? 4 : 2, fr = q.phase_r[phase], fs = q.phase_s[phase], row = c.W * c.C * size;
     const cuuint64_t  dim[4]   = {(cuuint64_t)c.C, (cuuint64_t)c.N, (cuuint64_t)((c.W - fs + c.stride - 1) / c.stride),
                                   (cuuint64_t)((c.H - fr + c.stride - 1) / c.stride)};
     const cuuint64_t  pitch[3] = {(cuuint64_t)(c.H * row), (cuuint64_t)(c.stride * c.C * size), (cuuint64_t)(c.stride * row)};
-    const cuuint32_t  box[4] = {(cuuint32_t)(POSITION / size), (cuuint32_t)q.images, (cuuint32_t)q.pitch, (cuuint32_t)q.rows}, every[4] = {1, 1, 1, 1};
-    const CUtensorMapDataType type = c.type == CK_F32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                     : c.type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    char *first = static_cast<char *>(const_cast<void *>(x)) + fr * row + fs * c.C * size;
-    return tiled(map, type, 4, first, dim, pitch, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint32_t  box[4]   = {(cuuint32_t)(POSITION / size), (cuuint32_t)q.images, (cuuint32_t)q.pitch, (cuuint32_t)q.rows};
+    return ck_tma_boxes(map, c.type, 4, static_cast<const char *>(x) + fr * row + fs * c.C * size, dim, pitch, box);
 }
 
 template <typename T, int N> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
@@ -361,16 +344,15 @@ template <typename T> cudaError_t launch_columns(const params &p, int multiproce
 } // namespace
 
 bool map_inputs(const ck_conv &c, const ck_nm_plan &p, const void *x, CUtensorMap *maps) {
-    static const encode tiled = find_encode();
     for (int i = 0; i < p.phases; i++)
-        if (!tiled || !map_phase(tiled, c, p, x, i, &maps[i])) return false;
+        if (!map_phase(c, p, x, i, &maps[i])) return false;
     return true;
 }
 
 cudaError_t conv(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream) {
-    params              p     = {{}, args, plan, layout(plan), {}, 0, 0};
-    p.k_groups                = (int)((plan.blocks + plan.workers - 1) / plan.workers);
-    p.items                   = p.k_groups * (int)plan.tiles;
+    params p   = {{}, args, plan, layout(plan), {}, 0, 0};
+    p.k_groups = (int)((plan.blocks + plan.workers - 1) / plan.workers);
+    p.items    = p.k_groups * (int)plan.tiles;
     for (int i = 0; i < plan.taps; i++)
         p.taps[i] = plan.at[i] * (POSITION / 16) * 4 | (int)(plan.first >> i & 1) | (int)(plan.last >> i & 1) * 2;
     if (!map_inputs(args.conv, plan, args.x, p.x)) return cudaErrorNotSupported;

@@ -28,6 +28,7 @@ struct ck_union_plan {
     int     chunk;            /* input channels: a multiple of 8 */
     int     place_bytes;      /* of a staged pixel */
     size_t  shared_bytes;
+    double  cycles;           /* of a launch, as foreseen */
 };
 /* offset of a block = (c - chunk's first)/8*c_step + r*r_step + (s % stride)*s_phase + s/stride*s_step            bytes */
 struct ck_union_steps {
@@ -66,6 +67,8 @@ struct ck_union_args {
 
 /* Ways of cutting: 1..ck_union_conv_ways() force one each, way 0 is what arithmetic says is best. */
 int  ck_union_conv_ways(void);
+/* "union 4x3/2": bands, columns, split. */
+void ck_union_conv_name(int way, char *name, size_t size);
 /* For about `kept` weights. false: not with this way, or the pictures are too large. */
 bool ck_union_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
                         struct ck_union_plan *plan);

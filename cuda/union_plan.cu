@@ -2,6 +2,7 @@
 #include "union_conv.cuh"
 
 #include <math.h>
+#include <stdio.h>
 
 namespace uni {
 namespace {
@@ -92,8 +93,8 @@ void choose_patch(const ck_conv &conv, const cut &c, double walks, int multiproc
             const int64_t TQ = ceil_div(conv.Q, nq);
             if (TP * TQ > items || (nq > 1 && !point && ceil_div(conv.Q, nq - 1) == TQ)) continue;
             if (!lay_out(conv, c, TP, TQ, room, &p)) continue;
-            const double cost = cycles(conv, p, walks, multiprocessors);
-            if (*least < 0 || cost < *least) *least = cost, *plan = p;
+            p.cycles = cycles(conv, p, walks, multiprocessors);
+            if (*least < 0 || p.cycles < *least) *least = p.cycles, *plan = p;
         }
     }
 }
@@ -102,6 +103,11 @@ void choose_patch(const ck_conv &conv, const cut &c, double walks, int multiproc
 } // namespace uni
 
 int ck_union_conv_ways(void) { return uni::WAYS; }
+
+void ck_union_conv_name(int way, char *name, size_t size) {
+    const uni::cut none = {}, &c = way >= 1 && way <= uni::WAYS ? uni::CUTS[way - 1] : none;
+    snprintf(name, size, c.split > 1 ? "union %dx%d/%d" : "union %dx%d", c.bands, c.columns, c.split);
+}
 
 bool ck_union_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes, struct ck_union_plan *plan) {
     using namespace uni;

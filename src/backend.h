@@ -52,12 +52,20 @@ struct cr_kernel {
     bool            deterministic; /* two runs with the same thread count are equal to the bit */
     unsigned        liberties;     /* bits of enum cr_liberty */
     bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
+    bool            among_ranks;   /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it */
     bool            sparse;        /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows; op->way
      * names one of them to prepare. NULL: one. */
     int (*ways)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* Of a row of several ways, or of several layouts of kept weights: the one that the op names, in a word or two: "union 2x3/2". NULL: they
+     * have numbers alone. */
+    void (*name_way)(const struct cr_op *op, struct cr_text *out);
+    /* Seconds that this accepted op will take, by arithmetic on the host; 0: it cannot tell. No more than CR_FORESEEN_MOST times what
+     * a GPU would measure where the way is any good: what is foreseen to take longer than that many times another candidate need not
+     * be prepared and measured. NULL: it never can. */
+    double (*foresee)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Descriptors, algorithm, workspace bytes (scratch as aligned as tensors are, valid during launch). NULL: nothing to
      * prepare. May allocate; whatever the op needs of device memory besides is allocated here. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, void **prepared,

@@ -29,6 +29,7 @@ struct layer {
     double      share, cap_s;            /* pruned; what the bytes alone take */
     double      sparse_s, dense_s[HOWS], baseline_s[BASELINES_MAX]; /* 0: not known */
     int         layout;
+    char        way[32]; /* its name, where it has one */
     char        shape[96];
 };
 
@@ -208,17 +209,26 @@ static double cap_of(const struct setup *s, const struct cr_op *op, double kept)
     return ((double)(t[op->in[CR_IN_conv_x]].bytes + t[op->out[CR_OUT_conv_y]].bytes) + 8 * kept) / s->session.device->caps.bytes_per_s;
 }
 
+static void name_layout(const struct setup *s, const struct cr_sparse_price *price, struct layer *l) {
+    struct cr_text name = {0};
+    if (price->layouts) cr_device_name_way(s->session.device, &s->program, &price->op, &name);
+    snprintf(l->way, sizeof l->way, "%s", name.data ? name.data : "");
+    cr_text_free(&name);
+}
+
 static cr_status time_layer(struct bench *b, enum how type, struct layer *l) {
     struct setup          *s      = &b->setup[type];
-    const struct cr_target target = cr_session_target(&s->session);
+    struct cr_target       target = cr_session_target(&s->session);
     const int              at     = conv_at(&s->program, l->number), tensors = s->program.tensors;
     const struct cr_op     plain  = s->program.op[at];
     struct cr_sparse_price price;
+    target.foresee = NULL; /* the best sparse kernel is wanted, however far behind */
     CR_TRY(cr_sparsify_price(&s->program, &target, at, &price));
     const int64_t kept = price.op.attr.conv.pattern.kept;
     l->share    = 1 - price.share;
     l->sparse_s = price.layouts ? price.sparse_s : 0;
     l->layout   = price.op.attr.conv.pattern.layout;
+    name_layout(s, &price, l);
     l->cap_s    = cap_of(s, &plain, (double)kept);
     describe(&s->program, &plain, l);
     CR_TRY(time_baselines(b, s, &plain, &price.op, l));
@@ -268,7 +278,7 @@ static void add_head(struct bench *b, enum how type, const char *net, int64_t ba
     if (b->csv) return;
     cr_text_add(&b->out, "\n%s, batch %lld, %s, sparsity %.4g%s; microseconds, x: times as fast as that\n", net, (long long)batch, how_names[type], sparsity,
                 b->setup[type].config.prune.budget[0] ? " (budget)" : "");
-    cr_text_add(&b->out, "%-26s %-24s %2s %6s %9s %3s %9s", "layer", "shape", "n", "pruned", "sparse", "lay", "bytes cap");
+    cr_text_add(&b->out, "%-26s %-24s %2s %6s %9s %3s %-17s %9s", "layer", "shape", "n", "pruned", "sparse", "lay", "layout", "bytes cap");
     for (int i = 0; i < b->baselines; i++) cr_text_add(&b->out, " %15s %6s", b->baseline[i], "x");
     for (int h = 0; h < HOWS; h++)
         if (b->layer[0].dense_s[h] > 0) cr_text_add(&b->out, " %5s%4s %6s", "dense", how_names[h], "x");
@@ -281,7 +291,8 @@ static void add_time(struct bench *b, const struct layer *l, double seconds, int
 }
 
 static void add_line(struct bench *b, const struct layer *l) {
-    cr_text_add(&b->out, "%-26s %-24s %2d %6.2f %9.2f %3d %9.2f", l->name, l->shape, l->count, 100 * l->share, 1e6 * l->sparse_s, l->layout, 1e6 * l->cap_s);
+    cr_text_add(&b->out, "%-26s %-24s %2d %6.2f %9.2f %3d %-17s %9.2f", l->name, l->shape, l->count, 100 * l->share, 1e6 * l->sparse_s, l->layout, l->way,
+                1e6 * l->cap_s);
     for (int i = 0; i < b->baselines; i++) add_time(b, l, l->baseline_s[i], 15);
     for (int h = 0; h < HOWS; h++)
         if (l->dense_s[h] > 0) add_time(b, l, l->dense_s[h], 9);
@@ -289,8 +300,8 @@ static void add_line(struct bench *b, const struct layer *l) {
 }
 
 static void add_csv(struct bench *b, enum how type, const char *net, int64_t batch, double sparsity, const struct layer *l) {
-    cr_text_add(&b->out, "%s,%lld,%s,%g,%s,%s,%d,%.4f,%d,%.3f,%.3f", net, (long long)batch, how_names[type], sparsity, l->name, l->shape, l->count, l->share,
-                l->layout, 1e6 * l->cap_s, 1e6 * l->sparse_s);
+    cr_text_add(&b->out, "%s,%lld,%s,%g,%s,%s,%d,%.4f,%d,%s,%.3f,%.3f", net, (long long)batch, how_names[type], sparsity, l->name, l->shape, l->count, l->share,
+                l->layout, l->way, 1e6 * l->cap_s, 1e6 * l->sparse_s);
     for (int i = 0; i < BASELINES_MAX; i++) cr_text_add(&b->out, ",%.3f", 1e6 * l->baseline_s[i]);
     for (int h = 0; h < HOWS; h++) cr_text_add(&b->out, ",%.3f", 1e6 * l->dense_s[h]);
     cr_text_add(&b->out, "\n");
@@ -372,7 +383,7 @@ static cr_status run(struct bench *b) {
     CR_TRY(read_options(b));
     for (int how = 0; how < HOWS; how++)
         if (is_wanted(b, (enum how)how)) CR_TRY(device_open(b, (enum how)how));
-    if (b->csv) cr_text_add(&b->out, "net,batch,type,sparsity,layer,shape,count,pruned,layout,bytes_cap_us,sparse_us,baseline1_us,baseline2_us,baseline3_us,baseline4_us,dense_fp32_us,dense_tf32_us,dense_fp16_us\n");
+    if (b->csv) cr_text_add(&b->out, "net,batch,type,sparsity,layer,shape,count,pruned,layout,layout_name,bytes_cap_us,sparse_us,baseline1_us,baseline2_us,baseline3_us,baseline4_us,dense_fp32_us,dense_tf32_us,dense_fp16_us\n");
     else cr_text_add(&b->out, "%s\nplain convolutions; dense: the fastest of cuDNN's and our own kernels\n", b->setup[b->type[HOW_F32] ? HOW_F32 : HOW_F16].session.device->caps.text);
     for (int n = 0; n < b->nets; n++)
         for (int i = 0; i < b->batches; i++) CR_TRY(run_batch(b, b->net[n], (int64_t)b->batch[i]));

@@ -169,6 +169,14 @@ static int64_t target_kept_elems(void *self, const struct cr_program *p, const s
     return cr_device_kept_elems(((struct cr_costs *)self)->device, p, op);
 }
 
+static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_foresee(((struct cr_costs *)self)->device, p, op);
+}
+
+static void target_name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    cr_device_name_way(((struct cr_costs *)self)->device, p, op, out);
+}
+
 struct cr_target cr_costs_target(struct cr_costs *costs) {
     struct cr_target t = cr_device_target(costs->device);
     t.self             = costs;
@@ -176,6 +184,8 @@ struct cr_target cr_costs_target(struct cr_costs *costs) {
     t.select           = target_select;
     t.cost             = target_cost;
     t.kept_elems       = target_kept_elems;
+    t.foresee          = target_foresee;
+    t.name_way         = target_name_way;
     cr_cost_use_copies(costs, &t);
     return t;
 }

@@ -40,6 +40,18 @@ int64_t cr_device_kept_elems(struct cr_device *device, const struct cr_program *
     return device->backend->kept_elems ? device->backend->kept_elems(device, p, op) : 0;
 }
 
+double cr_device_foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    int                     index;
+    const struct cr_kernel *row = cr_row_find(device, p, op, 0, &index);
+    return row && row->foresee ? row->foresee(device, p, op) : 0;
+}
+
+void cr_device_name_way(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    int                     index;
+    const struct cr_kernel *row = cr_row_find(device, p, op, 0, &index);
+    if (row && row->name_way) row->name_way(op, out);
+}
+
 cr_status cr_device_select(struct cr_device *device, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     op->way = 0;
     if (cr_row_find(device, p, op, 0, &op->row)) return cr_device_workspace(device, p, op, workspace);
@@ -55,6 +67,12 @@ static int64_t target_kept_elems(void *self, const struct cr_program *p, const s
     return cr_device_kept_elems(self, p, op);
 }
 
+static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) { return cr_device_foresee(self, p, op); }
+
+static void target_name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    cr_device_name_way(self, p, op, out);
+}
+
 static cr_status target_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     return cr_device_select(self, p, op, workspace);
 }
@@ -65,7 +83,7 @@ struct cr_target cr_device_target(struct cr_device *device) {
                               .flops_per_s = caps->flops_per_s, .to_host_bytes_per_s = caps->to_host_bytes_per_s,
                               .to_device_bytes_per_s = caps->to_device_bytes_per_s, .copy_latency_s = caps->copy_latency_s,
                               .copy_alone = caps->copy_alone, .sparse_share = caps->sparse_share, .kept_elems = target_kept_elems,
-                              .accepts = target_accepts, .select = target_select};
+                              .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts, .select = target_select};
 }
 
 /* ---- memory ---- */

@@ -33,6 +33,11 @@ struct cr_target {
     double sparse_share; /* as in cr_device_caps */
     /* As cr_backend.kept_elems. NULL: there are no rows for patterns. */
     int64_t (*kept_elems)(void *self, const struct cr_program *program, const struct cr_op *op);
+    /* Of a convolution with a pattern: seconds that its layout is foreseen to take, 0: who knows. What is foreseen to take more than
+     * CR_FORESEEN_MOST times the best that is known is not asked for. NULL: all are. */
+    double (*foresee)(void *self, const struct cr_program *program, const struct cr_op *op);
+    /* Its layout in a word or two, for people; nothing where it is known by its number alone. NULL: no layout has a name. */
+    void (*name_way)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
     /* Does a row exist for this op? NULL: everything is accepted. */
     bool (*accepts)(void *self, const struct cr_program *program, const struct cr_op *op);
     /* Best row for the op, and the workspace bytes it wants. NULL: row 0, no workspace. CR_ERR_DEVICE when there is none;
@@ -110,6 +115,7 @@ struct cr_sparse_price {
     double       share; /* of weights that are kept */
     double       dense_s, sparse_s;
     int          layouts; /* that were asked for; 0: none takes it */
+    int          hopeless; /* that were not, by what is foreseen of them */
     struct cr_op op;      /* the convolution with pattern and kept weights, in the fastest layout */
     int64_t      elems;   /* of its kept weights */
 };

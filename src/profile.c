@@ -211,6 +211,14 @@ static void add_kinds(const struct cr_profile *p, struct cr_text *out) {
     }
 }
 
+/* The op's way or layout, where it has a name. */
+static void add_way(const struct cr_profile *p, const struct cr_op *op, const char *before, const char *behind, struct cr_text *out) {
+    struct cr_text name = {0};
+    cr_device_name_way(p->device, p->program, op, &name);
+    if (name.data) cr_text_add(out, "%s%s%s", before, name.data, behind);
+    cr_text_free(&name);
+}
+
 static double roof_of_all(const struct cr_profile *p) {
     double sum = 0;
     for (int i = 0; i < p->program->ops; i++) sum += p->op[i].roof_s;
@@ -225,7 +233,9 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op *op = &p->program->op[p->op[i].op];
         add_numbers(&p->op[i], p->sum_s, out);
-        cr_text_add(out, "  %-24s %-18s %s\n", cr_exec_row_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name, layer_of(p->program, op));
+        cr_text_add(out, "  %-24s %-18s %s", cr_exec_row_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name, layer_of(p->program, op));
+        add_way(p, op, " (", ")", out);
+        cr_text_add(out, "\n");
     }
     add_kinds(p, out);
     cr_text_add(out,
@@ -240,11 +250,11 @@ void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op_profile *o  = &p->op[i];
         const struct cr_op         *op = &p->program->op[o->op];
-        cr_text_add(out,
-                    "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", \"lane\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"share\": %.6f, \"bytes\": "
-                    "%.0f, \"flops\": %.0f, \"roof\": %.4f}\n",
-                    o->op, cr_op_info(op->kind)->name, layer_of(p->program, op), cr_exec_row_name(p->exec, o->op), cr_lane_name(op->lane), o->begin_s * 1e3,
-                    o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes, o->flops, per(o->roof_s, o->seconds));
+        cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", ", o->op, cr_op_info(op->kind)->name, layer_of(p->program, op),
+                    cr_exec_row_name(p->exec, o->op));
+        add_way(p, op, "\"way\": \"", "\", ", out);
+        cr_text_add(out, "\"lane\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"share\": %.6f, \"bytes\": %.0f, \"flops\": %.0f, \"roof\": %.4f}\n",
+                    cr_lane_name(op->lane), o->begin_s * 1e3, o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes, o->flops, per(o->roof_s, o->seconds));
     }
     cr_text_add(out, "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roof_ms\": %.5f, \"whole_ms\": %.5f, \"mark_us\": %.4f, \"passes\": %d, \"device\": ",
                 p->program->ops, p->program->name, p->sum_s * 1e3, roof_of_all(p) * 1e3, p->whole_s * 1e3, p->mark_s * 1e6, p->passes);

@@ -67,11 +67,14 @@ struct cr_stretched {
 };
 #define CR_SPARSE_FILL UINT32_MAX
 CR_MUST cr_status cr_sparse_stretch(const struct cr_sparse *sparse, const struct cr_stretch *how, struct cr_stretched *to);
+/* How many entries that has, without writing them: what is asked of every layout that a filter might get. */
+CR_MUST cr_status cr_sparse_stretch_count(const struct cr_sparse *sparse, const struct cr_stretch *how, int64_t *entries);
 void              cr_stretched_free(struct cr_stretched *stretched);
 
 /* Slices of `lanes` rows side by side: step i of a slice is an entry of each row, entry[i*lanes + row % lanes];
  * offset = r << 24 | s << 16 | c, so R and S are at most 256 and C at most 65536. rows is the number of slices, chunks is 1. */
 CR_MUST cr_status cr_sparse_slices(const struct cr_sparse *sparse, int64_t lanes, struct cr_stretched *to);
+int64_t           cr_sparse_slices_count(const struct cr_sparse *sparse, int64_t lanes); /* entries */
 
 /* ---- blocks: what is kept lies in `side` output x `side` input channels at one tap; tensor cores multiply whole ones ---- */
 
@@ -95,14 +98,19 @@ struct cr_blocks {
     uint32_t *table;
     uint32_t  steps, step, items, item, entries, entry, block, from;
 };
-/* Blocks with at least one bit; K and C are multiples of side. */
-int64_t           cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side);
+/* Blocks with at least one bit; K and C are multiples of side. *stored: how many cr_blocks has of them, where an output block that keeps
+ * nothing has one of zeros. */
+int64_t           cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side,
+                                         int64_t *stored);
 CR_MUST cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
                                    const struct cr_block_how *how, struct cr_blocks *blocks);
 void              cr_blocks_free(struct cr_blocks *blocks);
 
 /* ---- 2:4: of any 4 neighbours in a row at most 2 are kept; 16-bit elements, for the sparse tensor cores ---- */
 
+/* Is a pattern of `rows` rows of `columns` bits like that? Bit i is bit j%8 of byte j/8, j = first + i; the last group of a row may have fewer
+ * than 4. */
+bool cr_sparse_is_24(const uint8_t *bits, int64_t first, int64_t rows, int64_t columns);
 /* dense[rows][columns] -> values[rows][columns/2], places[rows][columns/16]: of each kept element 2 bits, its place among the 4,
  * first element lowest, 8 elements a word; of a pair the first place is the smaller one. columns is a multiple of 16.
  * An element is kept when its bits but for the sign are not 0. false: somewhere more than 2 of 4 are kept. */

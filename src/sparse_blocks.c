@@ -28,23 +28,28 @@ static bool any_kept(const uint8_t *bits, int64_t first, const struct map *m, in
     return false;
 }
 
-static int64_t fill_map(const uint8_t *bits, int64_t first, const struct map *m) {
+static int64_t fill_map(const uint8_t *bits, int64_t first, const struct map *m, int64_t *stored) {
     const int64_t taps = m->R * m->S;
     int64_t       sum  = 0;
-    for (int64_t k = 0; k < m->K; k++)
+    *stored = 0;
+    for (int64_t k = 0; k < m->K; k++) {
+        const int64_t before = sum;
         for (int64_t c = 0; c < m->C; c++)
             for (int64_t tap = 0; tap < taps; tap++) {
                 const bool kept = any_kept(bits, first, m, k, tap, c);
                 if (m->kept) m->kept[(k * m->C + c) * taps + tap] = kept;
                 sum += kept;
             }
+        *stored += CR_MAX(sum - before, 1);
+    }
     return sum;
 }
 
-int64_t cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side) {
+int64_t cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side,
+                               int64_t *stored) {
     CR_ASSERT(side > 0 && K % side == 0 && C % side == 0);
     const struct map m = {.side = side, .K = K / side, .R = R, .S = S, .C = C / side};
-    return fill_map(bits, first, &m);
+    return fill_map(bits, first, &m, stored);
 }
 
 /* ---- output blocks, in the order of groups ---- */
@@ -176,9 +181,8 @@ cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_
     output = cr_alloc((size_t)(blocks->groups * how->teams), sizeof *output);
     w.on   = cr_alloc((size_t)how->teams, sizeof *w.on);
     if (!m.kept || !output || !w.on) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the blocks of a filter of %lld weights", (long long)(K * R * S * C));
-    fill_map(bits, first, &m);
+    fill_map(bits, first, &m, &blocks->blocks);
     order_outputs(&m, blocks->groups, how->teams, output);
-    for (int64_t k = 0; k < blocks->groups * how->teams; k++) blocks->blocks += output[k].kept < 0 ? 0 : CR_MAX(output[k].kept, 1);
     lay_out(blocks, how->teams);
     blocks->table = cr_alloc((size_t)blocks->words, sizeof *blocks->table);
     if (!blocks->table) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a list of %lld filter blocks", (long long)blocks->blocks);

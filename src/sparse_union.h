@@ -32,14 +32,25 @@ struct cr_union {
     int64_t   chunks, bands, steps, fragments;
     uint32_t *run;    /* [chunks*bands*5 + 1][2]: first step and first fragment of a run */
     uint32_t *offset; /* [steps + 1][4]: one more that may be read but is not used */
-    uint32_t *from;   /* [fragments][32][8]: the element of the filter K,R,S,C that each weight is; CR_SPARSE_FILL: none, it is 0 */
-    uint32_t *places; /* [fragments][32] */
+    uint32_t *from;   /* [fragments][32][8]: the element of the filter K,R,S,C that each weight is; CR_SPARSE_FILL: none, it is 0; or NULL */
+    uint32_t *places; /* [fragments][32]; or NULL */
 };
 
+/* What every way of cutting a filter up asks of it, found once. */
+struct cr_union_map {
+    int64_t  K, R, S, C;
+    int64_t  bands, blocks; /* of the filter; of a tap */
+    uint8_t *quad;          /* [bands][R*S][blocks][64][2]: bit i: of the row, channel i of these 4 is kept */
+    uint8_t *passes;        /* [bands][R*S][blocks]: how often 16 rows each walk it, 0 to 2, 2 bits each, the first rows' lowest */
+};
 /* Of `sparse` the places alone are read. */
-CR_MUST cr_status cr_union_make(const struct cr_sparse *sparse, const struct cr_union_how *how, struct cr_union *to);
+CR_MUST cr_status cr_union_map_make(const struct cr_sparse *sparse, struct cr_union_map *map);
+void              cr_union_map_free(struct cr_union_map *map); /* a zeroed one is fine */
+
+/* weights false: without `from` and `places`, which are most of it, and of no use to who has the fragments already. */
+CR_MUST cr_status cr_union_make(const struct cr_union_map *map, const struct cr_union_how *how, bool weights, struct cr_union *to);
 /* How many fragments that has, without writing them: what is asked of every layout that a filter might get. */
-CR_MUST cr_status cr_union_count(const struct cr_sparse *sparse, const struct cr_union_how *how, int64_t *fragments);
+int64_t           cr_union_count(const struct cr_union_map *map, const struct cr_union_how *how);
 void              cr_union_free(struct cr_union *to);
 
 #endif

@@ -46,6 +46,27 @@ static void rows_come_back(void) {
     }
 }
 
+/* From bits that begin anywhere in a byte: the same places as from bytes. */
+static void places_come_from_bits(void) {
+    static uint8_t bits[WEIGHTS / 8 + 8];
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (int64_t first = 0; first < 18; first++) {
+            const struct shape *s     = &shapes[i];
+            const int64_t       count = s->K * s->R * s->S * s->C, kept = make(s);
+            struct cr_sparse    a, b;
+            memset(bits, 0xff, sizeof bits); /* neighbours are kept */
+            for (int64_t j = 0; j < count; j++)
+                if (!mask[j]) bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
+            REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &a) == CR_OK);
+            REQUIRE(cr_sparse_places(bits, first, s->K, s->R, s->S, s->C, &b) == CR_OK);
+            CHECK(b.value == NULL);
+            CHECK(memcmp(a.row, b.row, (size_t)(s->K + 1) * sizeof *a.row) == 0);
+            CHECK(memcmp(a.index, b.index, (size_t)kept * sizeof *a.index) == 0);
+            cr_sparse_free(&a);
+            cr_sparse_free(&b);
+        }
+}
+
 static void kept_zeros_stay_kept(void) {
     const float      two[2]   = {0.0f, 3.0f};
     const uint8_t    which[2] = {1, 0};
@@ -66,6 +87,8 @@ static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride,
     const struct cr_stretch how = {.stride = stride, .chunk = chunk, .c_step = 100000, .r_phase = 7000, .r_step = 300, .s_phase = 50,
                                    .s_step = 1, .rows = s->K + 2, .multiple = multiple};
     REQUIRE(cr_sparse_stretch(&sparse, &how, &to) == CR_OK);
+    int64_t counted = -1;
+    CHECK(cr_sparse_stretch_count(&sparse, &how, &counted) == CR_OK && counted == to.entries);
     CHECK_INT(to.chunks, (s->C + chunk - 1) / chunk);
     for (int64_t i = 0; i < to.chunks; i++)
         for (int64_t k = 0; k < to.rows; k++) {
@@ -105,6 +128,7 @@ static void slices_hold_every_row(void) {
         REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
         REQUIRE(cr_sparse_slices(&sparse, lanes, &to) == CR_OK);
         CHECK_INT(to.rows, (s->K + lanes - 1) / lanes);
+        CHECK_INT(cr_sparse_slices_count(&sparse, lanes), to.entries);
         memset(back, 0, sizeof back);
         for (int64_t slice = 0; slice < to.rows; slice++)
             for (uint32_t step = to.start[slice]; step < to.start[slice + 1]; step++)
@@ -202,9 +226,12 @@ static void memory_may_end(void) {
         CHECK(cr_sparse_turned(&sparse, &turn, &turned) == CR_ERR_MEMORY);
     }
     cr_alloc_fail_at(0);
-    for (int nth = 1; nth <= 3; nth++) {
+    for (int nth = 1; nth <= 6; nth++) {
+        int64_t counted;
         cr_alloc_fail_at(nth);
         CHECK(cr_sparse_stretch(&sparse, &how, &to) == CR_ERR_MEMORY);
+        cr_alloc_fail_at(CR_MIN(nth, 3));
+        CHECK(cr_sparse_stretch_count(&sparse, &how, &counted) == CR_ERR_MEMORY);
         cr_alloc_fail_at(CR_MIN(nth, 2));
         CHECK(cr_sparse_slices(&sparse, 32, &to) == CR_ERR_MEMORY);
     }
@@ -242,6 +269,31 @@ static void two_of_four_come_back(void) {
     CHECK(!cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
 }
 
+/* Of a pattern, from any bit on; rows may end in the middle of a group, which the next row does not fill. */
+static void two_of_four_are_told(void) {
+    static const struct {
+        int     columns;
+        uint8_t row[2][10]; /* of two rows */
+        bool    is;
+    } cases[] = {{8, {{1, 1, 0, 0, 0, 1, 0, 1}, {0, 0, 1, 1, 1, 0, 1, 0}}, true},
+                 {8, {{1, 1, 0, 0, 0, 1, 0, 1}, {0, 0, 1, 1, 1, 0, 1, 1}}, false},
+                 {8, {{1, 1, 0, 1, 0, 0, 0, 0}, {0}}, false},
+                 {8, {{0, 0, 1, 1, 1, 1, 0, 0}, {1, 1, 0, 0, 0, 0, 1, 1}}, true}, /* four neighbours of two groups */
+                 {6, {{0, 0, 0, 0, 1, 1}, {1, 1, 0, 0, 1, 1}}, true},
+                 {6, {{0, 0, 0, 0, 1, 1}, {1, 1, 1, 0, 0, 0}}, false},
+                 {3, {{1, 0, 1}, {1, 1, 0}}, true},
+                 {3, {{1, 0, 1}, {1, 1, 1}}, false}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++)
+        for (int64_t first = 0; first < 9; first++) {
+            uint8_t bits[8];
+            memset(bits, 0xff, sizeof bits);
+            for (int64_t j = 0; j < 2 * cases[i].columns; j++)
+                if (!cases[i].row[j / cases[i].columns][j % cases[i].columns])
+                    bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
+            CHECK_INT(cr_sparse_is_24(bits, first, 2, cases[i].columns), cases[i].is);
+        }
+}
+
 /* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for columns 0-15,
  * the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
 static void words_of_lanes(void) {
@@ -259,5 +311,5 @@ static void words_of_lanes(void) {
             }
 }
 
-TESTS(CASE(rows_come_back), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched), CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
-      CASE(two_of_four_come_back), CASE(words_of_lanes))
+TESTS(CASE(rows_come_back), CASE(places_come_from_bits), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched), CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
+      CASE(two_of_four_come_back), CASE(two_of_four_are_told), CASE(words_of_lanes))

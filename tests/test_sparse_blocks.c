@@ -99,6 +99,9 @@ static void run_team(const struct filter *f, const struct cr_block_how *how, con
 static void carries_out(const struct filter *f, int64_t kept, const struct cr_block_how *how) {
     struct cr_blocks b;
     REQUIRE(cr_sparse_blocks(bits, f->first, f->K, f->R, f->S, f->C, how, &b) == CR_OK);
+    int64_t stored;
+    CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), kept);
+    CHECK_INT(b.blocks, stored);
     CHECK(b.blocks >= kept && b.blocks <= kept + f->K / SIDE);
     CHECK_INT(b.table[b.items + b.groups], b.blocks);
     memset(y, 0, sizeof y);
@@ -113,7 +116,6 @@ static void lists_give_the_convolution(void) {
         const struct filter *f    = &filters[i];
         const int64_t        kept = make(f);
         convolve(f);
-        CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE), kept);
         for (int64_t teams = 1; teams <= 4; teams++) {
             carries_out(f, kept, &(struct cr_block_how){.side = SIDE, .teams = teams});
             if (f->R == 3) carries_out(f, kept, &(struct cr_block_how){.side = SIDE, .teams = teams, .patch = true, .pitch = PITCH});

@@ -52,11 +52,21 @@ static void add_fragment(const struct shape *s, const struct cr_union *u, int64_
         }
 }
 
+static void same_without_weights(const struct cr_union_map *map, const struct cr_union_how *how, const struct cr_union *whole) {
+    struct cr_union u;
+    REQUIRE(cr_union_make(map, how, false, &u) == CR_OK);
+    CHECK(!u.from && !u.places && u.steps == whole->steps && u.fragments == whole->fragments);
+    CHECK(memcmp(u.run, whole->run, (size_t)(u.chunks * u.bands * 5 + 1) * 2 * sizeof *u.run) == 0);
+    CHECK(memcmp(u.offset, whole->offset, (size_t)(u.steps + 1) * 4 * sizeof *u.offset) == 0);
+    cr_union_free(&u);
+}
+
 static void one(const struct shape *s) {
     const int64_t             count = s->K * s->R * s->S * s->C;
     float                    *w     = make(s);
     uint8_t                  *back  = cr_alloc((size_t)count, sizeof *back);
     struct cr_sparse          sparse;
+    struct cr_union_map       map;
     struct cr_union           u;
     const struct cr_union_how how = {.stride  = s->stride,
                                      .chunk   = s->chunk,
@@ -67,9 +77,10 @@ static void one(const struct shape *s) {
                                      .bands   = (s->K + 63) / 64 + 1};
     REQUIRE(w && back);
     REQUIRE(cr_sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-    REQUIRE(cr_union_make(&sparse, &how, &u) == CR_OK);
-    int64_t counted = -1;
-    CHECK(cr_union_count(&sparse, &how, &counted) == CR_OK && counted == u.fragments);
+    REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK);
+    REQUIRE(cr_union_make(&map, &how, true, &u) == CR_OK);
+    CHECK_INT(cr_union_count(&map, &how), u.fragments);
+    same_without_weights(&map, &how, &u);
     for (int64_t band = 0; band < u.bands; band++)
         for (int64_t chunk = 0; chunk < u.chunks; chunk++)
             for (int list = 0; list < 5; list++) {
@@ -84,6 +95,7 @@ static void one(const struct shape *s) {
     for (int64_t i = 0; i < count; i++) wrong += back[i] != (w[i] != 0.0f);
     CHECK_INT(wrong, 0);
     cr_union_free(&u);
+    cr_union_map_free(&map);
     cr_sparse_free(&sparse);
     cr_free(back);
     cr_free(w);
@@ -101,13 +113,15 @@ static void work_follows_density(void) {
         const struct shape        s   = {64, 3, 3, 64, 1, 64, kept[i]};
         const struct cr_union_how how = {.stride = 1, .chunk = 64, .c_step = 16, .bands = 1};
         struct cr_sparse          sparse;
+        struct cr_union_map       map;
         struct cr_union           u;
         float                    *w = make(&s);
         REQUIRE(w && cr_sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
-        REQUIRE(cr_union_make(&sparse, &how, &u) == CR_OK);
+        REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK && cr_union_make(&map, &how, true, &u) == CR_OK);
         const double walks = (double)u.fragments / (4.0 * 9 * 64 / 32);
         CHECK(walks >= least[i] && walks <= most[i]);
         cr_union_free(&u);
+        cr_union_map_free(&map);
         cr_sparse_free(&sparse);
         cr_free(w);
     }
@@ -118,13 +132,21 @@ static void memory_may_end(void) {
     const int64_t             live   = cr_alloc_live();
     const float               two[2] = {1, 0};
     struct cr_sparse          sparse;
+    struct cr_union_map       map;
     struct cr_union           u;
     REQUIRE(cr_sparse_encode(two, NULL, 1, 1, 1, 2, &sparse) == CR_OK);
-    for (int nth = 1; nth <= 6; nth++) {
+    for (int nth = 1; nth <= 2; nth++) {
         cr_alloc_fail_at(nth);
-        CHECK(cr_union_make(&sparse, &how, &u) == CR_ERR_MEMORY);
+        CHECK(cr_union_map_make(&sparse, &map) == CR_ERR_MEMORY);
     }
     cr_alloc_fail_at(0);
+    REQUIRE(cr_union_map_make(&sparse, &map) == CR_OK);
+    for (int nth = 1; nth <= 5; nth++) {
+        cr_alloc_fail_at(nth);
+        CHECK(cr_union_make(&map, &how, true, &u) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
+    cr_union_map_free(&map);
     cr_sparse_free(&sparse);
     CHECK_INT(cr_alloc_live(), live);
 }

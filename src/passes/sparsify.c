@@ -3,7 +3,8 @@
  *     conv (w)     becomes     sparse_filter (w -> kept); conv (w, kept), with a pattern and a layout
  *
  * Each layout that the device has for such a convolution (kernel and form of the kept weights) is priced like any other op, and so
- * is the dense convolution: a sparse network is never slower than the same one with zeros. Where no times are measured a device
+ * is the dense convolution: a sparse network is never slower than the same one with zeros. A layout that arithmetic foresees to take more than
+ * CR_FORESEEN_MOST times the best that is known, dense or sparse, is neither cut nor measured. Where no times are measured a device
  * names the share of kept weights that pays. sparse_filter depends on parameters only: cr_pass_hoist brings it to the front.
  *
  * In a program that trains the values change with every step: there convolutions and both of their gradients get the pattern alone, and
@@ -78,6 +79,54 @@ static bool fits(struct cr_program *p, const struct cr_target *target, const str
 }
 static int64_t elems_of(const struct cr_program *p, const struct cr_op *op) { return has_kept(op) ? p->tensor[op->in[CR_IN_conv_kept]].dim[3] : 0; }
 
+/* A layout to be asked for. */
+struct trial {
+    int    layout;
+    double foreseen; /* seconds; 0: unknown */
+};
+
+/* All layouts, those that are foreseen to be quick first, so that what is measured soon leaves the others behind; as numbered where nothing is
+ * foreseen. */
+static void order_trials(const struct cr_program *p, const struct cr_target *target, struct cr_op op, struct trial trial[CR_LAYOUTS_MAX]) {
+    for (int layout = 0; layout < CR_LAYOUTS_MAX; layout++) {
+        op.attr.conv.pattern.layout = layout;
+        const struct trial t = {.layout = layout, .foreseen = target->foresee ? target->foresee(target->self, p, &op) : 0};
+        int at = layout;
+        for (; at > 0 && trial[at - 1].foreseen > t.foreseen; at--) trial[at] = trial[at - 1];
+        trial[at] = t;
+    }
+}
+
+/* Is it the better one of two of the same time as well? The choice must not hang on the order in which they were asked for. */
+static bool is_better(double seconds, int layout, const struct cr_sparse_price *c) {
+    const int held = c->op.attr.conv.pattern.layout;
+    return !c->layouts || seconds < c->sparse_s || (seconds <= c->sparse_s && layout < held);
+}
+
+static cr_status ask_all(struct cr_program *p, const struct cr_target *target, struct cr_sparse_price *c) {
+    struct trial trial[CR_LAYOUTS_MAX];
+    struct cr_op op = c->op;
+    order_trials(p, target, op, trial);
+    for (int i = 0; i < CR_LAYOUTS_MAX; i++) {
+        const double least = c->layouts && c->sparse_s < c->dense_s ? c->sparse_s : c->dense_s;
+        double       seconds;
+        op.attr.conv.pattern.layout = trial[i].layout;
+        if (trial[i].foreseen > CR_FORESEEN_MOST * least) {
+            c->hopeless++;
+            continue;
+        }
+        if (!fits(p, target, &op)) continue;
+        CR_TRY(target->cost(target->self, p, &op, &seconds));
+        if (is_better(seconds, trial[i].layout, c)) {
+            c->sparse_s = seconds;
+            c->op       = op;
+            c->elems    = elems_of(p, &op);
+        }
+        c->layouts++;
+    }
+    return CR_OK;
+}
+
 static cr_status ask(struct cr_program *p, const struct cr_target *target, const struct cr_op *dense, struct cr_sparse_price *c) {
     struct cr_op trial = c->op;
     if (c->share > share_most) return CR_OK;
@@ -87,17 +136,7 @@ static cr_status ask(struct cr_program *p, const struct cr_target *target, const
         return CR_OK;
     }
     CR_TRY(target->cost(target->self, p, dense, &c->dense_s));
-    for (trial.attr.conv.pattern.layout = 0; trial.attr.conv.pattern.layout < CR_LAYOUTS_MAX; trial.attr.conv.pattern.layout++) {
-        double seconds;
-        if (!fits(p, target, &trial)) continue;
-        CR_TRY(target->cost(target->self, p, &trial, &seconds));
-        if (!c->layouts++ || seconds < c->sparse_s) {
-            c->sparse_s = seconds;
-            c->op       = trial;
-            c->elems    = elems_of(p, &trial);
-        }
-    }
-    return CR_OK;
+    return ask_all(p, target, c);
 }
 
 cr_status cr_sparsify_price(struct cr_program *p, const struct cr_target *target, int conv, struct cr_sparse_price *c) {
@@ -136,6 +175,15 @@ static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_
     return insert(p, conv, &filter);
 }
 
+/* "layout 18, union 1x3, best of 26; 19 foreseen to be far behind". */
+static void print_layout(const struct cr_program *p, const struct cr_target *target, const struct cr_sparse_price *c, struct cr_text *out) {
+    struct cr_text name = {0};
+    if (target->name_way) target->name_way(target->self, p, &c->op, &name);
+    cr_text_add(out, "layout %d%s%s, best of %d", c->op.attr.conv.pattern.layout, name.data ? ", " : "", name.data ? name.data : "", c->layouts);
+    if (c->hopeless) cr_text_add(out, "; %d foreseen to be far behind", c->hopeless);
+    cr_text_free(&name);
+}
+
 static void print(const struct cr_program *p, const struct cr_target *target, const struct cr_sparse_price *c, bool taken, struct cr_text *out) {
     const char *name = c->op.layer >= 0 ? p->layer[c->op.layer] : "?";
     if (cr_program_learns(p)) cr_text_add(out, "%-11s ", cr_op_info(c->op.kind)->name);
@@ -143,10 +191,14 @@ static void print(const struct cr_program *p, const struct cr_target *target, co
     if (c->share > share_most) cr_text_add(out, "  too much is kept\n");
     else if (!target->cost && taken) cr_text_add(out, "  layout 0: it pays up to %.0f %% here\n", 100 * target->sparse_share);
     else if (!target->cost) cr_text_add(out, "  %s\n", target->sparse_share > 0 ? "only larger filters that keep less pay here" : "no times are measured");
+    else if (!c->layouts && c->hopeless)
+        cr_text_add(out, "  dense %9.2f us; %d sparse layouts, all foreseen to be far behind\n", 1e6 * c->dense_s, c->hopeless);
     else if (!c->layouts) cr_text_add(out, "  %9.2f us; no sparse kernel takes it\n", 1e6 * c->dense_s);
-    else
-        cr_text_add(out, "  dense %9.2f us, sparse %9.2f us (layout %d, best of %d)\n", 1e6 * c->dense_s, 1e6 * c->sparse_s,
-                    c->op.attr.conv.pattern.layout, c->layouts);
+    else {
+        cr_text_add(out, "  dense %9.2f us, sparse %9.2f us (", 1e6 * c->dense_s, 1e6 * c->sparse_s);
+        print_layout(p, target, c, out);
+        cr_text_add(out, ")\n");
+    }
 }
 
 static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, struct cr_text *report) {
