@@ -3,6 +3,7 @@
 #include "union_conv.cuh"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 namespace walks {
@@ -13,7 +14,7 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum { LEAST_RING = 4, LEAST_STAGES = 3 };
-const int COLUMNS[] = {64, 96, 104, 112, 128, 160, 192, 208, 216, 224, 232, 256};
+const int COLUMNS[] = {64, 96, 104, 112, 192, 208, 216, 224, 232, 256};
 
 /* Stages and ring in `most` bytes: a worker holds two units back at most, and so two stages. */
 bool set_rings(int most, ck_nm_plan *p) {
@@ -34,6 +35,14 @@ double walks_of(double kept) {
     return 2 - pow(1 - kept, rows * four * 4) - pow(1 - more, rows * four);
 }
 
+/* Units that the first worker gives back before the second begins. It surely can: a tile has a unit a stage at least, which it gives back when
+ * it has the next one or the tile is over, and a unit lies in a stage no later than its number. */
+int lead_of(const ck_nm_plan &p, int wanted) {
+    const int most[] = {p.chunks * p.phases, p.stages - 1, p.ring - 1};
+    for (const int n : most) wanted = wanted < n ? wanted : n;
+    return wanted;
+}
+
 bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *p) {
     const double  stages = (double)p->chunks * p->phases, taps = (double)p->taps * p->chunks, units = fmax(taps * walks_of(kept), stages);
     const double  inputs = (double)p->rows * p->pitch * p->images * POSITION * stages, n = p->columns;
@@ -43,8 +52,7 @@ bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *
     const int64_t items = ceil_div(p->blocks, p->workers) * p->tiles, some = p->shared_bytes <= SHARED_HALF ? 2 : 1, rounds = ceil_div(items, multiprocessors * some);
     const double  most  = fmax(fmax(shared, fetch) * (double)some, alone);
     const int     half  = (int)(units / 2);
-    p->lead   = p->workers == 2 && rounds > 1 ? (half < p->stages - 1 ? half : p->stages - 1) : 0;
-    p->lead   = p->lead < p->ring ? p->lead : p->ring;
+    p->lead   = p->workers == 2 && rounds > 1 ? lead_of(*p, half) : 0;
     p->cycles = (double)rounds * (most + out * (p->lead ? 0.5 : 1) + 300) + 5000;
     return items < (int64_t)1 << 30 && c.K > 0;
 }
@@ -53,10 +61,8 @@ bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *
 struct cut {
     int workers, least, most, shared;
 };
-const cut CUTS[]    = {{2, 33, 64, SHARED_MOST},   {2, 65, 112, SHARED_MOST},  {2, 113, 128, SHARED_MOST}, {2, 129, 160, SHARED_MOST}, {2, 161, 192, SHARED_MOST},
-                       {2, 193, 216, SHARED_MOST}, {2, 217, 256, SHARED_MOST}, {1, 65, 112, SHARED_MOST},  {1, 113, 128, SHARED_MOST}, {1, 129, 160, SHARED_MOST},
-                       {1, 161, 192, SHARED_MOST}, {1, 193, 216, SHARED_MOST}, {1, 217, 256, SHARED_MOST}, {1, 33, 64, SHARED_HALF},   {1, 65, 112, SHARED_HALF},
-                       {1, 113, 128, SHARED_HALF}};
+const cut CUTS[] = {{2, 33, 64, SHARED_MOST},  {2, 65, 112, SHARED_MOST},  {2, 161, 192, SHARED_MOST}, {2, 193, 216, SHARED_MOST},
+                    {1, 65, 112, SHARED_MOST}, {1, 217, 256, SHARED_MOST}, {1, 33, 64, SHARED_HALF},   {1, 65, 112, SHARED_HALF}};
 const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
 
 /* The tile of this cut with the fewest cycles. */
@@ -178,6 +184,11 @@ __global__ void __launch_bounds__(FILL_THREADS) fill(const float *w, int64_t tap
 } // namespace walks
 
 int ck_walks_ways(void) { return walks::CUT_COUNT; }
+
+void ck_walks_name(int way, char *name, size_t size) {
+    const walks::cut none = {}, &c = way >= 1 && way <= walks::CUT_COUNT ? walks::CUTS[way - 1] : none;
+    snprintf(name, size, c.shared == walks::SHARED_HALF ? "walks %dx%d, 2 blocks" : "walks %dx%d", c.workers, c.most);
+}
 
 bool ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capability, int multiprocessors, struct ck_walks_plan *plan) {
     const int64_t side = 1 << 20, taps = (int64_t)conv->R * conv->S;
