@@ -2,7 +2,6 @@
 #include "sparse_nm.cuh"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 namespace nm {
@@ -137,9 +136,9 @@ bool plan_cut(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_plan 
 
 int ck_nm_ways(void) { return nm::CUT_COUNT; }
 
-void ck_nm_name(int way, char *name, size_t size) {
+void ck_nm_cut(int way, int cut[2]) {
     const nm::cut none = {}, &c = way >= 1 && way <= nm::CUT_COUNT ? nm::CUTS[way - 1] : none;
-    snprintf(name, size, "2:4 %dx%d", c.workers, c.most);
+    cut[0] = c.workers, cut[1] = c.most;
 }
 
 bool ck_nm_make(const struct ck_conv *conv, int way, int capability, int multiprocessors, struct ck_nm_plan *plan) {
