@@ -48,18 +48,6 @@ struct params {
 
 #if CK_HAS_SM90A
 
-/* A place in a ring, and the parity of its round. */
-struct place {
-    int                        at     = 0;
-    uint32_t                   parity = 0;
-    __device__ __forceinline__ void next(int size) {
-        if (++at == size) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* The block's tiles, in order. Interleaved, the groups of a part are neighbours; every round begins with another group, so that
  * each block sees all of them. */
 struct walk {
@@ -88,21 +76,6 @@ struct walk {
 
 /* ---- the threads that load ------------------------------------------------------------------------------------------- */
 
-/* Pixels as the tap (r, s) sees them, from the one whose first tap lies at (h, w) of image n on. */
-__device__ __forceinline__ void load_tap(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w, int h, int n, int s, int r) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2], "
-        "{%7, %8};" ::"r"(to),
-        "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"((uint16_t)s), "h"((uint16_t)r)
-        : "memory");
-}
-/* A box of images; what lies outside is 0. */
-__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w, int h, int n) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-                 "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n)
-                 : "memory");
-}
-
 /* Bytes that arrive for a part. */
 __device__ __forceinline__ uint32_t part_bytes(const params &p) {
     return (uint32_t)(p.loading == AS_PATCH ? p.plan.box * p.plan.pitch * p.plan.images : p.plan.columns) * ROW_BYTES;
@@ -115,17 +88,17 @@ __device__ __forceinline__ void load_part(const params &p, uint32_t to, uint32_t
         ck_tma_load(to, &p.x, bar, c, part * p.plan.columns);
     } else if (p.loading == AS_PIXELS) {
         const int pixel = part * p.plan.columns, n = pixel / (p.P * p.Q), rest = pixel - n * (p.P * p.Q), h = rest / p.Q;
-        load_tap(to, &p.x, bar, c, (rest - h * p.Q) * p.stride - p.pad, h * p.stride - p.pad, n, s, r);
+        ck_tma_load_pixels(to, &p.x, bar, c, (rest - h * p.Q) * p.stride - p.pad, h * p.stride - p.pad, n, s, r);
     } else {
         const int image = part / p.plan.strips, strip = part - image * p.plan.strips;
-        load_box(to, &p.x, bar, c, -p.pad, strip * p.plan.rows - p.pad, image * p.plan.images);
+        ck_tma_load_box(to, &p.x, bar, c, -p.pad, strip * p.plan.rows - p.pad, image * p.plan.images);
     }
 }
 
 /* One thread: stages of x. */
 __device__ __forceinline__ void load_x(const params &p, uint32_t shared) {
     const uint32_t bar = shared + (uint32_t)p.plan.bar_at, to = shared + (uint32_t)p.plan.x_at;
-    place          at;
+    ck_ring_place  at;
     for (walk walk(p); walk.more(); walk.next(p)) {
         const uint32_t *steps = p.table + p.list.steps + walk.group;
         const uint32_t  end   = steps[1];
@@ -143,7 +116,7 @@ __device__ __forceinline__ void load_x(const params &p, uint32_t shared) {
 /* One thread: filter blocks, in the order of the list, each into its team's ring. */
 __device__ __forceinline__ void load_w(const params &p, uint32_t shared) {
     const uint32_t bar = shared + (uint32_t)p.plan.bar_at, to = shared + (uint32_t)p.plan.w_at;
-    place          at[TEAMS_MAX];
+    ck_ring_place  at[TEAMS_MAX];
     for (walk walk(p); walk.more(); walk.next(p)) {
         const uint32_t *items = p.table + p.list.items + walk.group;
         const uint32_t  end   = items[1];

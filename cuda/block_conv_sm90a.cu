@@ -10,6 +10,7 @@
  * need. Warpgroups do not wait for each other otherwise: while one stores, another one multiplies. Results go turned through shared
  * memory, 64 pixels at a time, where `add` waits for them. */
 #include "block_conv_work.cuh"
+#include "tma.cuh"
 
 namespace {
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ void clear_ends(const params &p, uint32_t shared) {
 __device__ __forceinline__ void list_pixels(const params &p, uint32_t shared) {
     for (int q = (int)threadIdx.x; q < PIXELS_MAX; q += (int)blockDim.x) {
         const uint32_t at = shared + (uint32_t)(p.plan.pixel_at + q * 4);
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pixel_of_column(p, q)) : "memory");
+        ck_put4(at, (uint32_t)pixel_of_column(p, q));
     }
 }
 #endif
@@ -168,49 +169,19 @@ bool takes(const struct ck_conv *c) {
 
 /* ---- the host's side ------------------------------------------------------------------------------------------------- */
 
-void *find(const char *name) {
-    cudaDriverEntryPointQueryResult found;
-    void                           *f = nullptr;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint(name, &f, cudaEnableDefault, &found);
-#endif
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : nullptr;
-}
-/* The driver's functions that describe tensors to TMA; NULL where the driver has none. */
-struct driver {
-    decltype(&cuTensorMapEncodeTiled)  tiled;
-    decltype(&cuTensorMapEncodeIm2col) im2col;
-    driver()
-        : tiled(reinterpret_cast<decltype(tiled)>(find("cuTensorMapEncodeTiled"))),
-          im2col(reinterpret_cast<decltype(im2col)>(find("cuTensorMapEncodeIm2col"))) {}
-};
-
 enum loading loading_of(const struct ck_conv *c, const struct ck_block_plan *plan) {
     if (plan->patch) return AS_PATCH;
     return c->R == 1 && c->S == 1 && c->stride == 1 && c->pad == 0 ? AS_MATRIX : AS_PIXELS;
 }
 
 bool map_x(CUtensorMap *map, const struct ck_conv *c, const struct ck_block_plan *plan, const void *x) {
-    static const driver       the;
-    const CUtensorMapDataType type     = c->type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    void *const               at       = const_cast<void *>(x);
-    const cuuint64_t          C        = (cuuint64_t)c->C, W = (cuuint64_t)c->W, H = (cuuint64_t)c->H, N = (cuuint64_t)c->N;
-    const cuuint64_t          image[4] = {C, W, H, N}, pitch[3] = {C * 2, C * W * 2, C * W * H * 2};
-    const cuuint64_t          matrix[2] = {C, W * H * N};
-    const cuuint32_t          every[4] = {1, 1, 1, 1}, stride[4] = {1, (cuuint32_t)c->stride, (cuuint32_t)c->stride, 1};
+    const int low[2] = {-c->pad, -c->pad}, high[2] = {c->pad - (c->S - 1), c->pad - (c->R - 1)};
+    if (loading_of(c, plan) == AS_PIXELS) return ck_tma_pixels(map, c->type, x, c->N, c->H, c->W, c->C, low, high, c->stride, plan->columns);
+    if (!plan->patch) return ck_tma_matrix(map, c->type, x, c->N * c->H * c->W, c->C, plan->columns);
+    const cuuint64_t C = (cuuint64_t)c->C, W = (cuuint64_t)c->W, H = (cuuint64_t)c->H, N = (cuuint64_t)c->N;
+    const cuuint64_t image[4] = {C, W, H, N}, pitch[3] = {C * 2, C * W * 2, C * W * H * 2};
     const cuuint32_t box[4] = {CK_BLOCK, (cuuint32_t)plan->pitch, (cuuint32_t)plan->box, (cuuint32_t)plan->images};
-    const cuuint32_t line[2] = {CK_BLOCK, (cuuint32_t)plan->columns};
-    const int        low[2] = {-c->pad, -c->pad}, high[2] = {c->pad - (c->S - 1), c->pad - (c->R - 1)};
-    if (!the.tiled || !the.im2col) return false;
-    if (loading_of(c, plan) == AS_PIXELS)
-        return the.im2col(map, type, 4, at, image, pitch, low, high, CK_BLOCK, (cuuint32_t)plan->columns, stride,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-    return the.tiled(map, type, plan->patch ? 4 : 2, at, plan->patch ? image : matrix, pitch, plan->patch ? box : line, every,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return ck_tma_boxes(map, c->type, 4, x, image, pitch, box);
 }
 
 template <typename T, int COLUMNS, int TEAMS, int PARTS> cudaError_t start(const struct params *p, cudaStream_t stream) {

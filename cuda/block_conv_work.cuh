@@ -8,22 +8,6 @@
 
 namespace {
 
-__device__ __forceinline__ uint4 shared_piece(uint32_t at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-    return v;
-}
-/* 16 bytes on their way to shared memory; of `bytes` 0 they are 0. */
-__device__ __forceinline__ void copy_piece(uint32_t to, const void *from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N> __device__ __forceinline__ void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 /* What a tile's column is: pixels behind the part's first one; NOWHERE: none of y. */
 enum { NOWHERE = INT32_MAX };
 __device__ __forceinline__ int pixel_of_column(const params &p, int q) {
@@ -86,7 +70,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
     uint32_t      pixel_at;           /* what the thread's first column of a panel is */
     uint32_t      x_full, w_full;     /* barriers */
     uint32_t      turned;             /* bytes of the lane's row and 16 channels in 16 pixels of a panel: stmatrix, ldmatrix */
-    place         x, w;               /* next ones */
+    ck_ring_place x, w;               /* next ones */
     float         acc[ACC];
 
     __device__ worker(const params &params_, uint32_t shared, int me_)
@@ -193,7 +177,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
         return out_at + (uint32_t)(panel % 2 * PANEL_BYTES + row * ROW_BYTES + (thread % 8 ^ row % 8) * 16);
     }
     __device__ __forceinline__ int pixel_of(int panel, int j) const {
-        int pixel;
+        int pixel; /* the table does not change: no store keeps this load from moving */
         asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pixel) : "r"(pixel_at + (uint32_t)((panel * PANEL + 16 * j) * 4)));
         return pixel;
     }
@@ -205,10 +189,10 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
             for (int j = 0; j < 4; j++) {
                 const int  pixel  = pixel_of(panel, j);
                 const bool inside = pixel < to.pixels;
-                copy_piece(piece_of(panel, j), inside ? p.add + to.bytes + pixel * (p.K * 2) : p.add, inside ? 16 : 0);
+                ck_copy16(piece_of(panel, j), inside ? p.add + to.bytes + pixel * (p.K * 2) : p.add, inside);
             }
         }
-        copy_commit();
+        ck_copy_commit();
     }
 
     template <bool ADD> __device__ __forceinline__ void write_panel(int panel, const float (&bias)[2], float least) {
@@ -236,7 +220,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int   pixel = pixel_of(panel, j);
-            const uint4 piece = shared_piece(piece_of(panel, j));
+            const uint4 piece = ck_get16(piece_of(panel, j));
             if (pixel < to.pixels) ck_store_whole(p.y + to.bytes + pixel * (p.K * 2), piece);
         }
     }
@@ -246,7 +230,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 #pragma unroll
         for (int panel = 0; panel < PANELS; panel++) {
             if (ADD) {
-                copy_wait<1>();
+                ck_copy_wait<1>();
                 group_barrier();
             }
             write_panel<ADD>(panel, bias, least);

@@ -2,7 +2,8 @@
  *
  * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels are recorded with
  * the rest of the step. Whose step hangs because another rank is gone is woken by an abort: comm.h's watcher calls for it, a thread
- * of its own does it, since NCCL waits there for recordings that only the main thread can close. */
+ * of its own does it, since NCCL waits there for recordings that only the main thread can close. An abort frees the communicator: it
+ * begins when no call is inside, and no call gets in afterwards. (One that never comes out is ended with the process, by comm.h.) */
 #include "comm.h"
 #include "cuda.h"
 
@@ -13,7 +14,6 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <time.h>
 
 /* A large all_reduce at the start makes NCCL take its buffers before the memory that is left is counted. */
@@ -45,12 +45,13 @@ struct nccl {
 struct cuda_comm {
     struct nccl     nccl;
     struct cr_comm *ranks;
-    struct cuda_peers *peers; /* to be woken as well */
     ncclComm_t      comm;
-    pthread_mutex_t lock; /* of the two below */
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t  left; /* nobody is inside */
+    struct cuda_peers *peers; /* to be woken as well */
     pthread_t       aborter;
-    bool            aborter_runs;
-    atomic_bool     aborting;
+    bool            aborting, aborter_runs;
+    int             inside; /* calls with `comm` that have not returned */
 };
 
 #define TEXT_(x) #x
@@ -70,7 +71,7 @@ static cr_status open_library(struct nccl *n) {
     return CR_OK;
 }
 
-/* Somebody else's end comes first: what NCCL says then is only its echo. */
+/* Somebody else's end comes first: what NCCL says then is only its echo. By who is inside. */
 static cr_status nccl_fail(struct cuda_comm *c, ncclResult_t result, const char *what) {
     CR_TRY(cr_comm_check(c->ranks));
     const char *last = c->nccl.ncclGetLastError(c->comm);
@@ -85,8 +86,25 @@ static cr_status nccl_fail(struct cuda_comm *c, ncclResult_t result, const char 
 
 /* ---- abort ---- */
 
+static bool enter(struct cuda_comm *c) {
+    pthread_mutex_lock(&c->lock);
+    const bool can = !c->aborting;
+    c->inside += can;
+    pthread_mutex_unlock(&c->lock);
+    return can;
+}
+
+static void leave(struct cuda_comm *c) {
+    pthread_mutex_lock(&c->lock);
+    if (!--c->inside) pthread_cond_broadcast(&c->left);
+    pthread_mutex_unlock(&c->lock);
+}
+
 static void *abort_main(void *argument) {
     struct cuda_comm *c = argument;
+    pthread_mutex_lock(&c->lock);
+    while (c->inside) pthread_cond_wait(&c->left, &c->lock);
+    pthread_mutex_unlock(&c->lock);
     (void)c->nccl.ncclCommAbort(c->comm);
     return NULL;
 }
@@ -95,13 +113,20 @@ static void start_abort(void *context) {
     struct cuda_comm *c = context;
     pthread_mutex_lock(&c->lock);
     cr_cuda_peers_abort(c->peers);
-    if (!atomic_exchange(&c->aborting, true)) c->aborter_runs = pthread_create(&c->aborter, NULL, abort_main, c) == 0;
+    if (!c->aborting) c->aborter_runs = pthread_create(&c->aborter, NULL, abort_main, c) == 0;
+    c->aborting = true;
     pthread_mutex_unlock(&c->lock);
 }
 
-static bool is_aborting(struct cuda_comm *c) { return atomic_load(&c->aborting); }
-
 /* ---- open, close ---- */
+
+static cr_status reduce_as(struct cuda_comm *c, const void *x, void *y, size_t elems, ncclDataType_t type, cudaStream_t stream) {
+    if (!enter(c)) return cr_comm_check(c->ranks);
+    const ncclResult_t result = c->nccl.ncclAllReduce(x, y, elems, type, ncclSum, c->comm, stream);
+    cr_status          status = result == ncclSuccess ? CR_OK : nccl_fail(c, result, "ncclAllReduce");
+    leave(c);
+    return status;
+}
 
 static cr_status warm_up(struct cuda_device *d) {
     struct cuda_comm *c = d->comm;
@@ -109,11 +134,10 @@ static cr_status warm_up(struct cuda_device *d) {
     CUDA_TRY(cudaMalloc((void **)&x, WARM_ELEMS * sizeof *x));
     cudaStream_t stream = d->lane[CR_LANE_COMM];
     cudaError_t  error  = cudaMemsetAsync(x, 0, WARM_ELEMS * sizeof *x, stream);
-    ncclResult_t result = ncclSuccess;
+    cr_status    status = CR_OK;
     static const size_t counts[] = {4, 4096, WARM_ELEMS}; /* one for each of its ways to send */
-    for (size_t i = 0; i < CR_COUNT(counts) && error == cudaSuccess && result == ncclSuccess; i++)
-        result = c->nccl.ncclAllReduce(x, x, counts[i], ncclFloat32, ncclSum, c->comm, stream);
-    cr_status status = result == ncclSuccess ? CR_OK : nccl_fail(c, result, "ncclAllReduce");
+    for (size_t i = 0; i < CR_COUNT(counts) && error == cudaSuccess && status == CR_OK; i++)
+        status = reduce_as(c, x, x, counts[i], ncclFloat32, stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
     (void)cudaFree(x);
     CR_TRY(status);
@@ -135,40 +159,46 @@ static cr_status join(struct cuda_device *d) {
     CR_TRY(cr_comm_broadcast(c->ranks, &id, sizeof id, 0));
     NCCL_TRY(c, ncclCommInitRankConfig, &c->comm, cr_comm_size(c->ranks), id, rank, &config);
     cr_comm_on_failure(c->ranks, start_abort, c);
+    CR_TRY(cr_comm_check(c->ranks));
     return warm_up(d);
 }
 
 cr_status cr_cuda_comm_open(struct cuda_device *d) {
-    struct cuda_comm *c;
+    struct cuda_comm  *c;
+    struct cuda_peers *peers = NULL;
     if (cr_comm_size(d->base.options.comm) == 1) return CR_OK;
     CR_ALLOC(c, 1);
     c->ranks = d->base.options.comm;
     pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->left, NULL);
     d->comm = c;
     CR_TRY(open_library(&c->nccl));
     CR_TRY(join(d));
-    CR_TRY(cr_cuda_peers_open(d, &c->peers));
+    CR_TRY(cr_cuda_peers_open(d, &peers));
+    pthread_mutex_lock(&c->lock);
+    c->peers = peers;
+    pthread_mutex_unlock(&c->lock);
     return cr_comm_check(c->ranks); /* a failure before this found no peers to wake */
 }
 
+/* From on_failure(NULL) on the thread that watches has no part in this. */
 void cr_cuda_comm_close(struct cuda_device *d) {
     struct cuda_comm *c = d->comm;
     if (!c) return;
     d->comm = NULL;
     cr_comm_on_failure(c->ranks, NULL, NULL);
     cr_error_hold();
-    const bool failed = cr_comm_check(c->ranks) != CR_OK;
-    cr_error_let_go();
+    bool failed = cr_comm_check(c->ranks) != CR_OK;
+    c->peers    = NULL;
     cr_cuda_peers_close(d, failed);
-    if (!failed) {
-        if (c->comm) (void)c->nccl.ncclCommDestroy(c->comm);
-        pthread_mutex_destroy(&c->lock);
-        cr_free(c);
-        return;
-    }
-    if (c->comm) start_abort(c);
+    failed = cr_comm_check(c->ranks) != CR_OK; /* a rank may be lost just now: NCCL would wait for it */
+    cr_error_let_go();
+    if (c->comm && failed) start_abort(c);
+    else if (c->comm) (void)c->nccl.ncclCommDestroy(c->comm);
     if (c->aborter_runs) (void)pthread_join(c->aborter, NULL);
-    /* c stays: the thread that watches may be about to call start_abort, which then finds nothing left to do. */
+    pthread_cond_destroy(&c->left);
+    pthread_mutex_destroy(&c->lock);
+    cr_free(c);
 }
 
 /* ---- waiting ---- */
@@ -176,11 +206,13 @@ void cr_cuda_comm_close(struct cuda_device *d) {
 /* Errors of the network or of a GPU that NCCL meets by itself; its kernels would wait for ever. */
 static cr_status look_for_errors(struct cuda_comm *c) {
     ncclResult_t error = ncclSuccess;
-    if (is_aborting(c)) return cr_comm_check(c->ranks);
-    NCCL_TRY(c, ncclCommGetAsyncError, c->comm, &error);
-    if (error == ncclSuccess || error == ncclInProgress) return CR_OK;
-    cr_status status = nccl_fail(c, error, "met beside the run");
-    cr_comm_abort(c->ranks, cr_error_message());
+    if (!enter(c)) return cr_comm_check(c->ranks);
+    const ncclResult_t result = c->nccl.ncclCommGetAsyncError(c->comm, &error);
+    if (result != ncclSuccess) error = result;
+    const bool well   = error == ncclSuccess || error == ncclInProgress;
+    cr_status  status = well ? CR_OK : nccl_fail(c, error, "met beside the run");
+    leave(c);
+    if (!well) cr_comm_abort(c->ranks, cr_error_message());
     return status;
 }
 
@@ -213,9 +245,7 @@ cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
 
 static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type, cudaStream_t stream) {
     const ncclDataType_t t = type == CR_F16 ? ncclFloat16 : type == CR_BF16 ? ncclBfloat16 : ncclFloat32;
-    if (is_aborting(c)) return cr_comm_check(c->ranks);
-    NCCL_TRY(c, ncclAllReduce, x, y, elems, t, ncclSum, c->comm, stream);
-    return CR_OK;
+    return reduce_as(c, x, y, elems, t, stream);
 }
 
 #else
@@ -252,8 +282,9 @@ static bool all_reduce_accepts(const struct cr_device *device, const struct cr_p
 
 static cr_status all_reduce_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                                     size_t *workspace_bytes) {
+    (void)device;
     *prepared        = NULL;
-    *workspace_bytes = cuda_of(device)->comm && is_half(op) ? (size_t)cr_tensor_elems(cuda_out(p, op, CR_OUT_all_reduce_y)) * 2 : 0;
+    *workspace_bytes = is_half(op) ? (size_t)cr_tensor_elems(cuda_out(p, op, CR_OUT_all_reduce_y)) * 2 : 0;
     return CR_OK;
 }
 

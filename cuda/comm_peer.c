@@ -137,11 +137,13 @@ out:
 
 /* ---- open, close ---- */
 
-/* Others must not reach into memory that is about to go. After a failure the barrier does not wait. */
-static void wait_for_all(struct cuda_peers *p) {
+/* Others must not reach into memory that is about to go. After a failure the barrier does not wait: false, and memory that others have
+ * mapped stays as long as the process does. */
+static bool wait_for_all(struct cuda_peers *p) {
     cr_error_hold();
-    (void)(cr_comm_barrier(p->ranks) == CR_OK);
+    const bool all = cr_comm_barrier(p->ranks) == CR_OK;
     cr_error_let_go();
+    return all;
 }
 
 static void close_maps(struct cuda_peers *p, char **map) {
@@ -151,9 +153,9 @@ static void close_maps(struct cuda_peers *p, char **map) {
     }
 }
 
-static void drop(struct cuda_peers *p) {
+static void drop(struct cuda_peers *p, bool box_too) {
     if (p->waker) (void)cudaStreamDestroy(p->waker);
-    if (p->rank < CK_PEERS) (void)cudaFree(p->box[p->rank]);
+    if (box_too && p->rank < CK_PEERS) (void)cudaFree(p->box[p->rank]);
     (void)cudaGetLastError();
     cr_free(p);
 }
@@ -176,8 +178,7 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
         return CR_OK;
     }
     close_maps(p, p->box);
-    if (status == CR_OK) wait_for_all(p);
-    drop(p);
+    drop(p, status == CR_OK && wait_for_all(p));
     CR_TRY(status);
     if (transport == CR_TRANSPORT_PEER) return CR_FAIL(CR_ERR_CONFIG, "ranks.transport = peer is not possible here: %s; set auto or nccl", why);
     if (cr_comm_rank(ranks) == 0) cr_log(CR_LOG_INFO, "ranks   gradients go by NCCL: %s", why);
@@ -200,17 +201,14 @@ void cr_cuda_peers_abort(struct cuda_peers *p) {
     if (!p->wakes) p->wakes = pthread_create(&p->wake, NULL, wake_main, p) == 0;
 }
 
-/* After a failure memory stays, as long as the process does: others, and the thread that watches, may still use it. */
 void cr_cuda_peers_close(struct cuda_device *d, bool has_failed) {
     struct cuda_peers *p = d->peers;
     d->peers             = NULL;
     if (!p) return;
     atomic_store(&p->closing, true);
     if (p->wakes) (void)pthread_join(p->wake, NULL);
-    if (has_failed) return;
-    close_maps(p, p->box);
-    wait_for_all(p);
-    drop(p);
+    if (!has_failed) close_maps(p, p->box);
+    drop(p, !has_failed && wait_for_all(p));
 }
 
 cr_status cr_cuda_peers_share(struct cr_device *device, void *region) {
@@ -224,7 +222,8 @@ cr_status cr_cuda_peers_share(struct cr_device *device, void *region) {
         p->region[r] = r == p->rank ? region : open_handle(&all[r], why);
         if (p->region[r]) continue;
         close_maps(p, p->region);
-        p->region[p->rank] = NULL;
+        p->region[p->rank]    = NULL;
+        cuda_of(device)->kept = region;
         return CR_FAIL(CR_ERR_DEVICE, "the weights of rank %d: %s; ranks.transport = nccl does without", r, why);
     }
     return CR_OK;
@@ -235,8 +234,9 @@ void cr_cuda_peers_unshare(struct cr_device *device) {
     if (!p || !p->region[p->rank]) return;
     (void)cudaDeviceSynchronize();
     close_maps(p, p->region);
+    void *mine         = p->region[p->rank];
     p->region[p->rank] = NULL;
-    wait_for_all(p);
+    if (!wait_for_all(p)) cuda_of(device)->kept = mine;
 }
 
 /* ---- a round ---- */
@@ -330,6 +330,7 @@ static const struct cr_kernel row = {.name          = "peer.all_reduce",
                                      .op            = CR_OP_all_reduce,
                                      .math          = CR_MATH_EXACT,
                                      .deterministic = true,
+                                     .among_ranks   = true,
                                      .accepts       = accepts,
                                      .launch        = launch};
 

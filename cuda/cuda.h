@@ -42,6 +42,7 @@ struct cuda_device {
     struct cuda_host_block *host_blocks; /* cuda_host.c */
     struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
+    void              *kept;  /* a region that another rank may still have mapped: not freed */
     const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
 };
 
@@ -155,6 +156,10 @@ int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *p
 /* Of a conv or sparse_filter with a pattern: the convolution; are a conv's operands such as these rows take? (rows_sparse.c) */
 struct ck_conv cuda_pattern_shape(const struct cr_program *program, const struct cr_op *op);
 bool           cuda_pattern_slots(const struct cr_program *program, const struct cr_op *op);
+/* A conv_dgrad's gate behind its convolution (ck_bn_gate), from byte gate_at of its workspace on; the bytes that it wants there, 0 without
+ * a gate (rows_bn.c). */
+size_t    cr_cuda_gate_workspace(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *call, size_t gate_at);
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
 
 extern const struct cr_backend cr_backend_cuda;

@@ -221,8 +221,7 @@ static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) 
 }
 
 static void cuda_release(struct cr_device *device, void *region) {
-    (void)device;
-    (void)cudaFree(region);
+    if (region != cuda_of(device)->kept) (void)cudaFree(region);
 }
 
 /* ---- copies that wait: through two page-locked pieces, so that one is filled while the other travels ---- */

@@ -245,35 +245,19 @@ static int gated_ways(struct cr_device *device, const struct cr_program *p, cons
 
 static cr_status gated_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
                                void **prepared, size_t *workspace_bytes) {
-    const struct cr_tensor *x     = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
-    const struct cr_op      plain = without_gate(op);
+    const struct cr_op plain = without_gate(op);
     CR_TRY(prepare(device, p, &plain, math, prepared, workspace_bytes));
     struct prepared_conv *s = *prepared;
     s->gates                = true;
     s->gate_at              = aligned(*workspace_bytes);
-    *workspace_bytes = s->gate_at + ck_bn_gate_workspace(cuda_type(x), cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors);
-    return CR_OK;
-}
-
-static cr_status gate(struct cr_device *device, const struct prepared_conv *s, const struct cr_call *call) {
-    const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_conv_dgrad_bn_x);
-    const struct ck_bn_gate args = {.type     = cuda_type(x),
-                                    .g        = call->out[CR_OUT_conv_dgrad_dx],
-                                    .x        = call->in[CR_IN_conv_dgrad_bn_x],
-                                    .saved    = call->in[CR_IN_conv_dgrad_saved],
-                                    .gamma    = call->in[CR_IN_conv_dgrad_gamma],
-                                    .beta     = call->in[CR_IN_conv_dgrad_beta],
-                                    .dstats   = call->out[CR_OUT_conv_dgrad_dstats],
-                                    .pixels   = cuda_pixels(x),
-                                    .channels = x->dim[3]};
-    CUDA_TRY(ck_bn_gate(&args, (char *)call->workspace + s->gate_at, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    *workspace_bytes        = s->gate_at + cr_cuda_gate_workspace(device, p, op);
     return CR_OK;
 }
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared_conv *s = call->prepared;
     cr_status status = run(device, call);
-    if (status == CR_OK && s->gates) status = gate(device, s, call);
+    if (status == CR_OK && s->gates) status = cr_cuda_gate_dgrad(device, call, s->gate_at);
     return status == CR_OK ? CR_OK : explained(status, call->program, call->op);
 }
 

@@ -2,14 +2,13 @@
  * bytes (mbarrier), copies by the tensor memory accelerator (TMA), matrix products of a warpgroup (wgmma).
  *
  * Laws
- *   - A shared address is the 32-bit address inside the block's shared memory (ck_shared).
  *   - Tiles are stored as TMA stores them with the 128-byte swizzle: rows of 128 bytes, 1024-byte aligned; chunk c (16 bytes) of
  *     row r lies at chunk c ^ (r % 8).
  *   - What ordinary stores wrote is seen by TMA and wgmma only after ck_fence_async and a barrier. */
 #ifndef CK_HOPPER_CUH
 #define CK_HOPPER_CUH
 
-#include "common.cuh"
+#include "shared.cuh"
 
 #include <cuda.h>
 
@@ -18,10 +17,6 @@
 #else
 #define CK_HAS_SM90A 0
 #endif
-
-__device__ __forceinline__ uint32_t ck_shared(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
 
 /* ---- mbarrier ------------------------------------------------------------------------------------------------------ */
 
@@ -37,15 +32,15 @@ __device__ __forceinline__ void ck_mbar_arrive(uint32_t bar) {
 }
 /* A place in a ring of barriers or stages, and the parity of its round. */
 struct ck_ring_place {
-    int             at     = 0;
-    uint32_t        parity = 0;
-    __device__ void next(int size) {
+    int                             at     = 0;
+    uint32_t                        parity = 0;
+    __device__ __forceinline__ void next(int size) {
         if (++at == size) {
             at = 0;
             parity ^= 1;
         }
     }
-    __device__ void skip(int count, int size) {
+    __device__ __forceinline__ void skip(int count, int size) {
         for (at += count; at >= size; at -= size) parity ^= 1;
     }
 };
@@ -90,13 +85,13 @@ __device__ __forceinline__ void ck_tma_load(uint32_t to, const CUtensorMap *map,
         "l"(map), "r"(bar), "r"(column), "r"(row)
         : "memory");
 }
-/* Pixels of an image tensor in the map's order, from (h, w) of image n on. */
-__device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w, int h, int n) {
-    const uint16_t none = 0;
+/* Pixels of an image tensor in the map's order, from (h, w) of image n on, as the filter's tap (r, s) sees them. */
+__device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w, int h, int n, int s = 0,
+                                                   int r = 0) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2], "
-        "{%7, %7};" ::"r"(to),
-        "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"(none)
+        "{%7, %8};" ::"r"(to),
+        "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"((uint16_t)s), "h"((uint16_t)r)
         : "memory");
 }
 /* A box of four dimensions; the first coordinate is of what lies side by side. */
@@ -129,22 +124,9 @@ template <int N> __device__ __forceinline__ void ck_bulk_wait() {
 
 /* ---- fragments of 8x8 matrices of 16-bit elements ---------------------------------------------------------------------- */
 
-__device__ __forceinline__ void ck_ldmatrix(uint32_t (&r)[4], uint32_t from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
 __device__ __forceinline__ void ck_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
                  "r"(r[3])
-                 : "memory");
-}
-/* The matrices change rows and columns on the way. */
-__device__ __forceinline__ void ck_ldmatrix_across(uint32_t (&r)[4], uint32_t from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
                  : "memory");
 }
 __device__ __forceinline__ void ck_stmatrix_across(uint32_t to, const uint32_t (&r)[4]) {
@@ -162,6 +144,15 @@ template <> __device__ __forceinline__ float2 ck_pair<__half>(uint32_t word) {
         : "=f"(v.x), "=f"(v.y)
         : "r"(word));
     return v;
+}
+/* Two floats, rounded; the lower half is the first. */
+template <typename T> __device__ __forceinline__ uint32_t ck_pack_pair(float low, float high) {
+    uint32_t word;
+    if constexpr (__is_same(T, __half))
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
 }
 /* max(x, least), but NaN stays NaN. */
 __device__ __forceinline__ float ck_at_least(float x, float least) {
@@ -187,9 +178,9 @@ template <> __device__ __forceinline__ uint32_t ck_pack_relu<__nv_bfloat16>(floa
 __device__ __forceinline__ uint64_t ck_operand(uint32_t at) {
     return (uint64_t)((at & 0x3ffffu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
-/* Rows run across the sum (MN-major): 8 steps of the sum fill 1024 bytes; the next 64 columns lie `panel` bytes further. */
+/* Rows run across the sum (MN-major): 8 steps of the sum fill 1024 bytes; the next 64 columns lie `panel` bytes further (or before: modulo 2^18). */
 __device__ __forceinline__ uint64_t ck_operand_across(uint32_t at, uint32_t panel) {
-    return (uint64_t)((at & 0x3ffffu) >> 4) | (uint64_t)(panel >> 4) << 16 | 64ull << 32 | 1ull << 62;
+    return (uint64_t)((at & 0x3ffffu) >> 4) | (uint64_t)((panel & 0x3ffffu) >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 __device__ __forceinline__ void ck_wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -230,15 +221,16 @@ template <int N> __device__ __forceinline__ void ck_wgmma_hold(float (&d)[N]) {
 #define CK_ACC64(d, i) CK_ACC32(d, i), CK_ACC32(d, (i) + 32)
 #define CK_ACC128(d, i) CK_ACC64(d, i), CK_ACC64(d, (i) + 64)
 
-/* both: A and B in shared memory. left: A in registers. ACROSS: B is MN-major. keep: add to d, else d is overwritten. */
+/* both: A and B in shared memory. left: A in registers. ACROSS: B is MN-major; LEFT_ACROSS: A is. keep: add to d, else d is overwritten. */
 template <typename T, int N> struct ck_wgmma;
 #define CK_WGMMA(T, type, N, half, a0, a1, a2, a3, a4, a5, a6)                                                                     \
     template <> struct ck_wgmma<T, N> {                                                                                            \
-        template <int ACROSS> static __device__ __forceinline__ void both(float (&d)[half], uint64_t a, uint64_t b, int keep) {    \
+        template <int ACROSS, int LEFT_ACROSS = 0>                                                                                 \
+        static __device__ __forceinline__ void both(float (&d)[half], uint64_t a, uint64_t b, int keep) {                          \
             asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                \
-                         "k16.f32." type "." type " {" CK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, 0, %" a3 ";\n}"                \
+                         "k16.f32." type "." type " {" CK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, %" a4 ", %" a3 ";\n}"          \
                          : CK_ACC##half(d, 0)                                                                                      \
-                         : "l"(a), "l"(b), "r"(keep), "n"(ACROSS));                                                                \
+                         : "l"(a), "l"(b), "r"(keep), "n"(ACROSS), "n"(LEFT_ACROSS));                                              \
         }                                                                                                                          \
         template <int ACROSS>                                                                                                      \
         static __device__ __forceinline__ void left(float (&d)[half], const uint32_t (&a)[4], uint64_t b, int keep) {              \

@@ -15,6 +15,7 @@
  * a second kernel adds them in a fixed order. */
 #include "point_conv_plan.cuh"
 #include "point_conv_work.cuh"
+#include "tma.cuh"
 
 namespace {
 
@@ -68,64 +69,21 @@ __global__ void __launch_bounds__(32 * SUM_LANES)
 
 /* ---- the host's side --------------------------------------------------------------------------------------------- */
 
-/* The driver's functions that describe tensors to TMA; NULL where the driver has none. */
-struct driver {
-    decltype(&cuTensorMapEncodeTiled)  tiled  = nullptr;
-    decltype(&cuTensorMapEncodeIm2col) im2col = nullptr;
-    driver() {
-        tiled  = reinterpret_cast<decltype(tiled)>(find("cuTensorMapEncodeTiled"));
-        im2col = reinterpret_cast<decltype(im2col)>(find("cuTensorMapEncodeIm2col"));
-    }
-    static void *find(const char *name) {
-        cudaDriverEntryPointQueryResult found;
-        void                           *f = nullptr;
-#if CUDART_VERSION >= 12050
-        const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
-#else
-        const cudaError_t error = cudaGetDriverEntryPoint(name, &f, cudaEnableDefault, &found);
-#endif
-        return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : nullptr;
-    }
-};
-const driver &the_driver() {
-    static const driver d;
-    return d;
-}
-
-CUtensorMapDataType map_type(enum ck_type type) {
-    return type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-}
-
-/* matrix[rows][columns], boxes of 64 columns x box_rows. */
-bool map_matrix(CUtensorMap *map, enum ck_type type, const void *matrix, int64_t rows, int64_t columns, int box_rows) {
-    const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)columns * 2};
-    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows}, every[2] = {1, 1};
-    return the_driver().tiled(map, map_type(type), 2, const_cast<void *>(matrix), dim, pitch, box, every,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 /* Every stride-th pixel of every stride-th row of x, 64 channels of `pixels` pixels a box. */
 bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, int pixels) {
-    const cuuint64_t dim[4]    = {(cuuint64_t)a->C, (cuuint64_t)a->W, (cuuint64_t)a->H, (cuuint64_t)a->N};
-    const cuuint64_t pitch[3]  = {(cuuint64_t)a->C * 2, (cuuint64_t)(a->W * a->C) * 2, (cuuint64_t)(a->H * a->W * a->C) * 2};
-    const int        corner[2] = {0, 0};
-    const cuuint32_t every[4]  = {1, (cuuint32_t)a->stride, (cuuint32_t)a->stride, 1};
-    return the_driver().im2col(map, map_type(a->type), 4, const_cast<void *>(a->x), dim, pitch, corner, corner, 64,
-                               (cuuint32_t)pixels, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const int corner[2] = {0, 0};
+    return ck_tma_pixels(map, a->type, a->x, a->N, a->H, a->W, a->C, corner, corner, a->stride, pixels);
 }
 
 bool make_maps(struct params *p, const struct ck_point_conv *a) {
-    if (!the_driver().tiled || !the_driver().im2col) return false;
     const int     x_rows = p->plan.resident ? ROWS : team(&p->plan) * ROWS;
     const int64_t rows   = rows_of(a);
-    const bool    x      = a->stride > 1 ? map_pixels(&p->x, a, x_rows) : map_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
-    const bool    w      = a->across ? map_matrix(&p->w, a->type, a->w, a->C, a->K, 64)
-                                     : map_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
-    return x && w && map_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
-           (!a->add || map_matrix(&p->add, a->type, a->add, rows, a->K, STRIP)) &&
-           (!a->bn_x || map_matrix(&p->bn_x, a->type, a->bn_x, rows, a->K, STRIP));
+    const bool    x      = a->stride > 1 ? map_pixels(&p->x, a, x_rows) : ck_tma_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
+    const bool    w      = a->across ? ck_tma_matrix(&p->w, a->type, a->w, a->C, a->K, 64)
+                                     : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
+    return x && w && ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
+           (!a->add || ck_tma_matrix(&p->add, a->type, a->add, rows, a->K, STRIP)) &&
+           (!a->bn_x || ck_tma_matrix(&p->bn_x, a->type, a->bn_x, rows, a->K, STRIP));
 }
 
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>

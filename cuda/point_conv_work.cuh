@@ -8,20 +8,6 @@
 
 namespace {
 
-__device__ __forceinline__ float2 shared_pair(uint32_t at) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ uint32_t shared_word(uint32_t at) {
-    uint32_t v;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void shared_set(uint32_t at, float v) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
-}
-
 /* A worker: one warpgroup. Members of a warp's own: panels, sums. */
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct worker {
     static constexpr int      PANELS = COLUMNS / 64, ACC = COLUMNS / 2;
@@ -112,7 +98,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
 #pragma unroll
             for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15 of the fragment: words 0, 1 and 2, 3 */
                 const uint32_t at    = coef + (uint32_t)(i * 64 + half * 32);
-                const float2   scale = shared_pair(at), bias = shared_pair(at + COEF_BYTES / 2);
+                const float2   scale = ck_get8(at), bias = ck_get8(at + COEF_BYTES / 2);
 #pragma unroll
                 for (int j = 2 * half; j < 2 * half + 2; j++) {
                     const float2 v = ck_pair<T>(a[i][j]);
@@ -185,12 +171,12 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
             if (p.bn_given) {
                 const float mean = k < p.K ? p.saved[k] : 0.0f, rstd = k < p.K ? p.saved[p.K + k] : 0.0f;
                 const float scale = k < p.K ? p.gamma[k] * rstd : 0.0f, bias = k < p.K ? p.beta[k] - mean * scale : 0.0f;
-                shared_set(to, scale);
-                shared_set(to + 4 * COLUMNS, bias);
-                shared_set(to + 8 * COLUMNS, rstd);
-                shared_set(to + 12 * COLUMNS, -mean * rstd);
+                ck_put4(to, scale);
+                ck_put4(to + 4 * COLUMNS, bias);
+                ck_put4(to + 8 * COLUMNS, rstd);
+                ck_put4(to + 12 * COLUMNS, -mean * rstd);
             } else {
-                shared_set(to, p.bias && k < p.K ? p.bias[k] : 0.0f);
+                ck_put4(to, p.bias && k < p.K ? p.bias[k] : 0.0f);
             }
         }
         group_barrier();
@@ -239,8 +225,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
             for (int half = 0; half < 2; half++) {
                 const uint32_t from = columns + (uint32_t)(q * 16 + half * 8) * 4;
                 float2         first, second;
-                if (INFER || BN) first = shared_pair(from);
-                if (BN) second = shared_pair(from + 4 * COLUMNS);
+                if (INFER || BN) first = ck_get8(from);
+                if (BN) second = ck_get8(from + 4 * COLUMNS);
 #pragma unroll
                 for (int j = 2 * half; j < 2 * half + 2; j++) {
                     if (INFER) v[j] = make_float2(ck_at_least(v[j].x + first.x, least), ck_at_least(v[j].y + first.y, least));
@@ -263,17 +249,17 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         float2         rstd, shift;
         if (BN) {
             const uint32_t from = columns_at + (uint32_t)(i * 64 + lane * 2) * 4;
-            rstd                = shared_pair(from + 8 * COLUMNS);
-            shift               = shared_pair(from + 12 * COLUMNS);
+            rstd                = ck_get8(from + 8 * COLUMNS);
+            shift               = ck_get8(from + 12 * COLUMNS);
         }
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
             const uint32_t at = word + (sixteen ^ (uint32_t)(r % 8 * 16)) + (uint32_t)(r * 128);
-            const float2   v  = ck_pair<T>(shared_word(y + at));
+            const float2   v  = ck_pair<T>(ck_get4(y + at));
             s0 += v.x;
             s1 += v.y;
             if (BN) {
-                const float2 x = ck_pair<T>(shared_word(other + at));
+                const float2 x = ck_pair<T>(ck_get4(other + at));
                 t0             = fmaf(v.x, fmaf(x.x, rstd.x, shift.x), t0);
                 t1             = fmaf(v.y, fmaf(x.y, rstd.y, shift.y), t1);
             } else {
@@ -332,15 +318,15 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
 
     __device__ __forceinline__ void set_sums(int i, uint32_t scratch) const {
         const uint32_t mine = scratch + (uint32_t)(warp * GROUP + lane * 2) * 4;
-        shared_set(mine, sum[i][0]);
-        shared_set(mine + 4, sum[i][1]);
-        shared_set(mine + 64 * 4, sum[i][2]);
-        shared_set(mine + 65 * 4, sum[i][3]);
+        ck_put4(mine, sum[i][0]);
+        ck_put4(mine + 4, sum[i][1]);
+        ck_put4(mine + 64 * 4, sum[i][2]);
+        ck_put4(mine + 65 * 4, sum[i][3]);
     }
     __device__ __forceinline__ float sum_of_warps(uint32_t scratch) const {
         float total = 0.0f;
 #pragma unroll
-        for (int w = 0; w < 4; w++) total += __uint_as_float(shared_word(scratch + (uint32_t)(w * GROUP + thread) * 4));
+        for (int w = 0; w < 4; w++) total += __uint_as_float(ck_get4(scratch + (uint32_t)(w * GROUP + thread) * 4));
         return total;
     }
     /* The sums so far, over the worker's warps, into row `row` of the workspace; they begin anew. IDLE: nothing is loaded into the

@@ -13,22 +13,22 @@ template <typename P> struct pg_loader : pg_block<P> {
     __device__ __forceinline__ int tile(int index) const { return at.first + index * at.step; }
 
     __device__ __forceinline__ void load_w() const {
-        pg_expect(barrier(P::FULL_W), P::KC * P::CC * CHUNK);
+        ck_mbar_expect(barrier(P::FULL_W), P::KC * P::CC * CHUNK);
         for (int k = 0; k < P::KC; k++)
             for (int c = 0; c < P::CC; c++)
-                pg_load(base + (k * P::CC + c) * CHUNK, &a.w, at.c + c * 64, at.k + k * 64, barrier(P::FULL_W));
+                ck_tma_load(base + (k * P::CC + c) * CHUNK, &a.w, barrier(P::FULL_W), at.c + c * 64, at.k + k * 64);
     }
     /* A share of a tile of g or dy_x. */
     __device__ __forceinline__ void load_share(const CUtensorMap *map, uint32_t to, int number, int share,
                                                int full) const {
         const int chunk = share * P::KC / 4, row = share * P::SHARE_ROWS % 64;
-        pg_expect(barrier(full), P::SHARE_ROWS * 128);
-        pg_load(to + chunk * CHUNK + row * 128, map, at.k + chunk * 64, number * TILE + row, barrier(full));
+        ck_mbar_expect(barrier(full), P::SHARE_ROWS * 128);
+        ck_tma_load(to + chunk * CHUNK + row * 128, map, barrier(full), at.k + chunk * 64, number * TILE + row);
     }
     /* 64 channels of a tile of x, add or bn_x. */
     __device__ __forceinline__ void load_chunk(const CUtensorMap *map, uint32_t to, int number, int chunk,
                                                int full) const {
-        pg_load(to, map, at.c + chunk * 64, number * TILE, barrier(full));
+        ck_tma_load(to, map, barrier(full), at.c + chunk * 64, number * TILE);
     }
 
     /* The n-th of a stream, when its slot is free. */
@@ -48,14 +48,14 @@ template <typename P> struct pg_loader : pg_block<P> {
     __device__ __forceinline__ bool next_x(int n) const {
         const int slot = pg_slot<P::SX>(n);
         if (!pg_test(barrier(P::EMPTY_X + slot), pg_parity<P::SX>(n) ^ 1)) return false;
-        pg_expect(barrier(P::FULL_X + slot), P::CC * CHUNK);
+        ck_mbar_expect(barrier(P::FULL_X + slot), P::CC * CHUNK);
         for (int c = 0; c < P::CC; c++) load_chunk(&a.x, this->x_at(n) + c * CHUNK, tile(n), c, P::FULL_X + slot);
         return true;
     }
     __device__ __forceinline__ bool next_unit(const CUtensorMap *map, int from, int n, int empty, int full) const {
         const int slot = pg_slot<P::E>(n);
         if (!pg_test(barrier(empty + slot), pg_parity<P::E>(n) ^ 1)) return false;
-        pg_expect(barrier(full + slot), CHUNK);
+        ck_mbar_expect(barrier(full + slot), CHUNK);
         load_chunk(map, base + from + slot * CHUNK, tile(n / P::CC), n % P::CC, full + slot);
         return true;
     }

@@ -29,14 +29,14 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         const uint32_t from = base + P::ABC_AT + k * 4;
 #pragma unroll
         for (int i = 0; i < 6; i++) {
-            const uint4 f = P::ABC_SHARED ? pg_get16(from + i / 2 * P::K * 4 + i % 2 * 16)
+            const uint4 f = P::ABC_SHARED ? ck_get16(from + i / 2 * P::K * 4 + i % 2 * 16)
                                           : pg_fetch16(a.dy_coef + i / 2 * a.K + at.k + k + i % 2 * 4);
             pg_floats(f, &abc[i / 2][i % 2 * 4]);
         }
     }
     __device__ __forceinline__ uint32_t dy_word(uint32_t g, uint32_t d, const float (&abc)[3][8], int i) const {
-        const float2 p = pg_unpack<T>(g), q = pg_unpack<T>(d);
-        return pg_pack<T>(fmaf(abc[0][i], p.x, fmaf(abc[1][i], q.x, abc[2][i])),
+        const float2 p = ck_pair<T>(g), q = ck_pair<T>(d);
+        return ck_pack_pair<T>(fmaf(abc[0][i], p.x, fmaf(abc[1][i], q.x, abc[2][i])),
                           fmaf(abc[0][i + 1], p.y, fmaf(abc[1][i + 1], q.y, abc[2][i + 1])));
     }
 
@@ -47,8 +47,8 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         const uint32_t in   = share * P::KC / 4 * CHUNK + row * 128 + ((vector() ^ row % 8) << 4);
         const uint32_t g_at = dy_at(index) + in, d_at = base + P::D_AT + slot * P::KC * CHUNK + in;
         const int      left = (int)(a.pixels - (int64_t)tile * TILE) - row;
-        pg_wait(barrier(P::FULL_G + 4 * pg_slot<P::SG>(index) + share), pg_parity<P::SG>(index));
-        pg_wait(barrier(P::FULL_D + 4 * slot + share), pg_parity<P::SD>(index));
+        ck_mbar_wait(barrier(P::FULL_G + 4 * pg_slot<P::SG>(index) + share), pg_parity<P::SG>(index));
+        ck_mbar_wait(barrier(P::FULL_D + 4 * slot + share), pg_parity<P::SD>(index));
         float abc[3][8];
         load_abc(abc, share);
 #pragma unroll
@@ -56,12 +56,12 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
             uint4 g[BATCH], d[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; b++)
-                g[b] = pg_get16(g_at + (i + b) * 2048), d[b] = pg_get16(d_at + (i + b) * 2048);
+                g[b] = ck_get16(g_at + (i + b) * 2048), d[b] = ck_get16(d_at + (i + b) * 2048);
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 const uint4 y = make_uint4(dy_word(g[b].x, d[b].x, abc, 0), dy_word(g[b].y, d[b].y, abc, 2),
                                            dy_word(g[b].z, d[b].z, abc, 4), dy_word(g[b].w, d[b].w, abc, 6));
-                pg_put16(g_at + (i + b) * 2048, left > 16 * (i + b) ? y : make_uint4(0, 0, 0, 0));
+                ck_put16(g_at + (i + b) * 2048, left > 16 * (i + b) ? y : make_uint4(0, 0, 0, 0));
             }
         }
         warp_arrive(P::EMPTY_D + 4 * slot + share);
@@ -76,25 +76,25 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint32_t from = base + P::CHANNEL_AT + (P::C + chunk * 64 + vector() * 8 + 4 * h) * 4;
-                pg_floats(pg_get16(from), scale + 4 * h);
-                pg_floats(pg_get16(from + P::C * 4), bias + 4 * h);
+                pg_floats(ck_get16(from), scale + 4 * h);
+                pg_floats(ck_get16(from + P::C * 4), bias + 4 * h);
             }
             const int      row = own_share(0) * 16 + thread() / 8;
             const uint32_t in  = row * 128 + ((vector() ^ row % 8) << 4);
             uint4          x[P::OWN_SHARES];
 #pragma unroll
-            for (int i = 0; i < P::OWN_SHARES; i++) x[i] = pg_get16(x_at(index) + chunk * CHUNK + in + i * 2048);
+            for (int i = 0; i < P::OWN_SHARES; i++) x[i] = ck_get16(x_at(index) + chunk * CHUNK + in + i * 2048);
 #pragma unroll
             for (int i = 0; i < P::OWN_SHARES; i++)
-                pg_put16(xa_at(index, chunk) + in + i * 2048,
+                ck_put16(xa_at(index, chunk) + in + i * 2048,
                          make_uint4(xa_word(x[i].x, scale, bias, 0), xa_word(x[i].y, scale, bias, 2),
                                     xa_word(x[i].z, scale, bias, 4), xa_word(x[i].w, scale, bias, 6)));
         }
     }
     __device__ __forceinline__ uint32_t xa_word(uint32_t x, const float (&scale)[8], const float (&bias)[8],
                                                 int      i) const {
-        const float2 p = pg_unpack<T>(x);
-        return pg_pack<T>(ck_relu(fmaf(p.x, scale[i], bias[i])), ck_relu(fmaf(p.y, scale[i + 1], bias[i + 1])));
+        const float2 p = ck_pair<T>(x);
+        return ck_pack_pair<T>(ck_relu(fmaf(p.x, scale[i], bias[i])), ck_relu(fmaf(p.y, scale[i + 1], bias[i + 1])));
     }
 
     /* Shares from `from` on, then xa. g of a tile is loaded when all are through with the products of the tile SG
@@ -103,7 +103,7 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
 #pragma unroll
         for (int i = from; i < P::OWN_SHARES; i++) make_dy(tile, index, own_share(i));
         if constexpr (P::MODE == INNER) make_xa(index);
-        pg_fence_async();
+        ck_fence_async();
         warp_arrive(P::READY + pg_slot<P::SG>(index));
     }
 

@@ -129,12 +129,12 @@ template <typename P> struct pg_block {
         return x_at(index) + c * CHUNK;
     }
     __device__ __forceinline__ void wait_x(int index) const {
-        pg_wait(barrier(P::FULL_X + pg_slot<P::SX>(index)), pg_parity<P::SX>(index));
+        ck_mbar_wait(barrier(P::FULL_X + pg_slot<P::SX>(index)), pg_parity<P::SX>(index));
     }
     /* Once a warp, when all its lanes are done. */
     __device__ __forceinline__ void warp_arrive(int number) const {
         __syncwarp();
-        if (threadIdx.x % CK_WARP == 0) pg_arrive(barrier(number));
+        if (threadIdx.x % CK_WARP == 0) ck_mbar_arrive(barrier(number));
     }
 };
 

@@ -25,27 +25,28 @@
 #include "point_grad.h"
 #include "point_grad_load.cuh"
 #include "point_grad_work.cuh"
+#include "tma.cuh"
 
 /* ---- the kernel
  * ------------------------------------------------------------------------------------------------------- */
 
 template <typename P> static __device__ __forceinline__ void pg_barriers(uint32_t base) {
     const uint32_t b = base + P::BARRIER_AT;
-    for (int i = 0; i < P::BARRIERS; i++) pg_barrier_init(b + 8 * i, P::arrivals(i));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    for (int i = 0; i < P::BARRIERS; i++) ck_mbar_init(b + 8 * i, P::arrivals(i));
+    ck_mbar_init_fence();
 }
 
 template <typename P>
 static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t base, pg_place place) {
     for (int i = (int)threadIdx.x; i < 3 * P::K && P::ABC_SHARED; i += P::THREADS)
-        pg_put4(base + P::ABC_AT + i * 4, __float_as_uint(a.dy_coef[i / P::K * a.K + place.k + i % P::K]));
+        ck_put4(base + P::ABC_AT + i * 4, a.dy_coef[i / P::K * a.K + place.k + i % P::K]);
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
-        if (P::MODE != PLAIN) pg_put4(at, __float_as_uint(a.saved[from]));
+        if (P::MODE != PLAIN) ck_put4(at, a.saved[from]);
         if (P::MODE == INNER) {
-            pg_put4(at + P::C * 4, __float_as_uint(a.coef[from]));
-            pg_put4(at + P::C * 8, __float_as_uint(a.coef[a.C + from]));
+            ck_put4(at + P::C * 4, a.coef[from]);
+            ck_put4(at + P::C * 8, a.coef[a.C + from]);
         }
     }
 }
@@ -54,7 +55,7 @@ template <typename T, typename P>
 static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_constant__ pg_args a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char pg_memory[];
-    const uint32_t                                  base  = pg_shared(pg_memory);
+    const uint32_t                                  base  = ck_shared(pg_memory);
     const pg_place                                  place = pg_place_of<P>(a);
     if (threadIdx.x == 0) pg_barriers<P>(base);
     pg_channels<P>(a, base, place);
@@ -68,8 +69,8 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
         pg_worker<T, P> worker = {{{a, base, place}, warp / GROUP_WARPS}, warp % GROUP_WARPS, lane, {}, {}, {}};
         worker.run();
         worker.write_dw();
-        if (worker.thread() == 0) pg_store_done(); /* before shared memory goes */
-        pg_group_sync(1 + P::GROUPS, P::WORKERS);
+        if (worker.thread() == 0) ck_bulk_wait<0>(); /* before shared memory goes */
+        ck_barrier(1 + P::GROUPS, P::WORKERS);
         worker.write_stats(base + P::G_AT);
     } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::MAKER_REGS));
@@ -128,31 +129,9 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
 /* ---- launching
  * -------------------------------------------------------------------------------------------------------- */
 
-using pg_encode = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                               const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* The driver's function, asked of the runtime so that nothing links with the driver. */
-static pg_encode pg_encoder() {
-    void                           *function = NULL;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
-    return (pg_encode)function;
-}
-
 /* data [pixels][channels], read in boxes of `rows` pixels and 64 channels. NULL data: nothing reads it. */
-static bool pg_map(pg_encode encode, CUtensorMap *map, enum ck_type type, const void *data, int64_t pixels,
-                   int64_t channels, int rows) {
-    if (!data) return true;
-    const cuuint64_t size[2] = {(cuuint64_t)channels, (cuuint64_t)pixels}, pitch[1] = {(cuuint64_t)channels * 2};
-    const cuuint32_t box[2] = {64, (cuuint32_t)rows}, one[2] = {1, 1};
-    return encode(map, type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                  (void *)(uintptr_t)data, size, pitch, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+static bool pg_map(CUtensorMap *map, enum ck_type type, const void *data, int64_t pixels, int64_t channels, int rows) {
+    return !data || ck_tma_matrix(map, type, data, pixels, channels, rows);
 }
 
 struct pg_layout {
@@ -174,20 +153,18 @@ template <typename P> static struct pg_layout pg_layout_of(const struct ck_point
 template <typename T, typename P>
 static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, int multiprocessors,
                              cudaStream_t stream) {
-    const struct ck_point_grad_kind *kind   = &args->kind;
-    const struct pg_layout           l      = pg_layout_of<P>(kind, multiprocessors);
-    const pg_encode                  encode = pg_encoder();
-    if (!encode) return cudaErrorNotSupported;
+    const struct ck_point_grad_kind *kind = &args->kind;
+    const struct pg_layout           l    = pg_layout_of<P>(kind, multiprocessors);
     pg_args       a;
     const int64_t M = kind->pixels, C = kind->C, K = kind->K;
-    if (!pg_map(encode, &a.g, kind->type, args->g, M, K, P::SHARE_ROWS) ||
-        !pg_map(encode, &a.d, kind->type, args->dy_x, M, K, P::SHARE_ROWS) ||
-        !pg_map(encode, &a.x, kind->type, args->x, M, C, TILE) ||
-        !pg_map(encode, &a.w, kind->type, args->w, K, C, 64) ||
-        !pg_map(encode, &a.add, kind->type, args->add, M, C, TILE) ||
-        !pg_map(encode, &a.bn_x, kind->type, args->bn_x, M, C, TILE) ||
-        !pg_map(encode, &a.dx, kind->type, args->dx, M, C, TILE))
-        return cudaErrorInvalidValue;
+    if (!pg_map(&a.g, kind->type, args->g, M, K, P::SHARE_ROWS) ||
+        !pg_map(&a.d, kind->type, args->dy_x, M, K, P::SHARE_ROWS) ||
+        !pg_map(&a.x, kind->type, args->x, M, C, TILE) ||
+        !pg_map(&a.w, kind->type, args->w, K, C, 64) ||
+        !pg_map(&a.add, kind->type, args->add, M, C, TILE) ||
+        !pg_map(&a.bn_x, kind->type, args->bn_x, M, C, TILE) ||
+        !pg_map(&a.dx, kind->type, args->dx, M, C, TILE))
+        return cudaErrorNotSupported;
     a.dy_coef = args->dy_coef, a.coef = args->coef, a.saved = args->saved;
     a.dw_part = (float *)workspace, a.stats_part = (float *)((char *)workspace + l.dw_bytes);
     a.pixels = M, a.C = (int)C, a.K = (int)K, a.tiles = l.tiles, a.slices = l.slices, a.has_add = args->add != NULL;

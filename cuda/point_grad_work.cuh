@@ -27,7 +27,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     }
     /* Of the slice's channels c and c+1: mean, scale or bias. */
     __device__ __forceinline__ float2 channel(int which, int c) const {
-        return pg_get8(base + P::CHANNEL_AT + (which * P::C + c) * 4);
+        return ck_get8(base + P::CHANNEL_AT + (which * P::C + c) * 4);
     }
 
     /* -- products -- */
@@ -46,7 +46,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
 #pragma unroll
         for (int t = 0; t < P::TILES; t++) {
             const uint32_t x_from = xa_at(index, tile_c(t)), wide = P::WIDE ? xa_at(index, tile_c(t) ^ 1) - x_from : 16;
-            const uint64_t d = pg_operand(dy_at(index) + tile_k(t) * CHUNK), x = pg_operand(x_from, wide);
+            const uint64_t d = ck_operand(dy_at(index) + tile_k(t) * CHUNK), x = ck_operand_across(x_from, wide);
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 if constexpr (P::WIDE)
@@ -57,7 +57,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         }
     }
     __device__ __forceinline__ void dgrad(int index) {
-        const uint64_t dy = pg_operand(dy_at(index)), w = pg_operand(base + unit_chunk(index) * CHUNK);
+        const uint64_t dy = ck_operand(dy_at(index)), w = ck_operand(base + unit_chunk(index) * CHUNK);
 #pragma unroll
         for (int k = 0; k < P::KC; k++)
 #pragma unroll
@@ -78,9 +78,9 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         if (P::MODE == INNER) p.scale = channel(1, c), p.bias = channel(2, c);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            if (P::HAS_A && a.has_add) p.add[h] = pg_get4(add_from + h * 1024);
-            if (P::MODE != PLAIN) p.x[h] = pg_get4(x_from + h * 1024);
-            if (P::MODE == BLOCK) p.y[h] = pg_get4(out + h * 1024);
+            if (P::HAS_A && a.has_add) p.add[h] = ck_get4(add_from + h * 1024);
+            if (P::MODE != PLAIN) p.x[h] = ck_get4(x_from + h * 1024);
+            if (P::MODE == BLOCK) p.y[h] = ck_get4(out + h * 1024);
         }
     }
     /* dx of pair j into shared memory; s: sums of dx of both columns, and of dx*(x-mean). */
@@ -90,12 +90,12 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         for (int h = 0; h < 2; h++) {
             float p = v[4 * j + 2 * h], q = v[4 * j + 2 * h + 1];
             if (P::HAS_A && a.has_add) {
-                const float2 f = pg_unpack<T>(r.add[h]);
+                const float2 f = ck_pair<T>(r.add[h]);
                 p += f.x;
                 q += f.y;
             }
             if (P::MODE != PLAIN) {
-                const float2 x = pg_unpack<T>(r.x[h]), y = P::MODE == BLOCK ? pg_unpack<T>(r.y[h]) : x;
+                const float2 x = ck_pair<T>(r.x[h]), y = P::MODE == BLOCK ? ck_pair<T>(r.y[h]) : x;
                 p = (P::MODE == INNER ? fmaf(x.x, r.scale.x, r.bias.x) : x.x) > 0.0f ? p : 0.0f;
                 q = (P::MODE == INNER ? fmaf(x.y, r.scale.y, r.bias.y) : x.y) > 0.0f ? q : 0.0f;
                 s[0] += p;
@@ -103,7 +103,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                 s[2] = fmaf(p, y.x - r.mean.x, s[2]);
                 s[3] = fmaf(q, y.y - r.mean.y, s[3]);
             }
-            pg_put4(out + h * 1024, pg_pack<T>(p, q));
+            ck_put4(out + h * 1024, ck_pack_pair<T>(p, q));
         }
     }
     /* Over the 8 rows that lanes 4, 8 and 16 apart hold: lanes with bit 16 keep the sums of dx*(x-mean), those with bit
@@ -151,11 +151,11 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     }
     __device__ __forceinline__ void receive(int index) {
         const uint32_t full = barrier(P::FULL_SENT + (index & 1));
-        if (warp == 0 && lane == 0) pg_expect(full, SENT);
+        if (warp == 0 && lane == 0) ck_mbar_expect(full, SENT);
         pg_wait_cluster(full, index >> 1 & 1);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const uint4 f = pg_get16(base + P::SENT_AT + (i * GROUP + thread()) * 16);
+            const uint4 f = ck_get16(base + P::SENT_AT + (i * GROUP + thread()) * 16);
             v[4 * i] += __uint_as_float(f.x);
             v[4 * i + 1] += __uint_as_float(f.y);
             v[4 * i + 2] += __uint_as_float(f.z);
@@ -172,21 +172,22 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const uint32_t x_from = x_at(index) + chunk * CHUNK, add_from = base + P::A_AT + slot * CHUNK;
         const uint32_t out = P::MODE == INNER ? x_from : P::MODE == BLOCK ? base + P::B_AT + slot * CHUNK : add_from;
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
-        if (P::HAS_A && a.has_add) pg_wait(barrier(P::FULL_A + slot), parity);
-        if (P::HAS_B) pg_wait(barrier(P::FULL_B + slot), parity);
+        if (P::HAS_A && a.has_add) ck_mbar_wait(barrier(P::FULL_A + slot), parity);
+        if (P::HAS_B) ck_mbar_wait(barrier(P::FULL_B + slot), parity);
         /* Without add nothing is loaded into `out` of a plain one: that its last store has been read, the storing thread
          * alone knows. */
-        if (P::MODE == PLAIN && !a.has_add) pg_group_sync(1 + group, GROUP);
+        if (P::MODE == PLAIN && !a.has_add) ck_barrier(1 + group, GROUP);
         finish_rows(chunk, out + row, x_from + row, add_from + row);
-        pg_fence_async();
-        pg_group_sync(1 + group, GROUP);
+        ck_fence_async();
+        ck_barrier(1 + group, GROUP);
         if (warp != 0 || lane != 0) return;
-        pg_store(&a.dx, at.c + chunk * 64, tile * TILE, out);
-        if (P::MODE == BLOCK) pg_arrive(barrier(P::EMPTY_A + slot));
-        pg_store_read();
-        pg_arrive(barrier(P::MODE == INNER   ? P::EMPTY_X + pg_slot<P::SX>(index)
-                          : P::MODE == BLOCK ? P::EMPTY_B + slot
-                                             : P::EMPTY_A + slot));
+        ck_tma_store(&a.dx, out, at.c + chunk * 64, tile * TILE);
+        ck_bulk_commit();
+        if (P::MODE == BLOCK) ck_mbar_arrive(barrier(P::EMPTY_A + slot));
+        ck_bulk_wait_read<0>();
+        ck_mbar_arrive(barrier(P::MODE == INNER   ? P::EMPTY_X + pg_slot<P::SX>(index)
+                               : P::MODE == BLOCK ? P::EMPTY_B + slot
+                                                  : P::EMPTY_A + slot));
     }
 
     /* -- the walk -- */
@@ -195,26 +196,26 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     __device__ __forceinline__ void multiply(int tile, int index, bool mine) {
         const int  next = tile + P::AHEAD * at.step;
         const bool more = !P::MAKER && next < a.tiles;
-        pg_mma_begin();
+        ck_wgmma_fence();
         wgrad(index);
         if constexpr (P::MAKER) dgrad(index);
         if constexpr (P::EARLY)
             if (mine) {
-                pg_mma_begin();
+                ck_wgmma_fence();
                 dgrad(index);
             }
-        pg_mma_commit();
+        ck_wgmma_commit();
         if constexpr (P::EARLY) {
             if (more) this->make_dy(next, index + P::AHEAD, this->own_share(0));
         } else if constexpr (!P::MAKER) {
             if (more) this->make(next, index + P::AHEAD, 0);
             if (mine) {
-                pg_mma_begin();
+                ck_wgmma_fence();
                 dgrad(index);
-                pg_mma_commit();
+                ck_wgmma_commit();
             }
         }
-        pg_mma_wait();
+        ck_wgmma_wait<0>();
         warp_arrive(P::EMPTY_G + pg_slot<P::SG>(index));
         if constexpr (P::EARLY)
             if (more) this->make(next, index + P::AHEAD, 1);
@@ -224,7 +225,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const int  unit = index * P::CC + unit_chunk(index);
         const bool mine = P::ALONE || P::CC == P::GROUPS || unit % P::GROUPS == group;
         if (P::MODE != INNER || P::MAKER) this->wait_x(index); /* else it was waited for when xa was made */
-        pg_wait(barrier(P::READY + pg_slot<P::SG>(index)), pg_parity<P::SG>(index));
+        ck_mbar_wait(barrier(P::READY + pg_slot<P::SG>(index)), pg_parity<P::SG>(index));
         multiply(tile, index, mine);
         if (P::PAIR && unit_chunk(index) != at.rank)
             send(index);
@@ -241,7 +242,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         for (int i = 0; i < P::TILES * P::ACC; i++) dw[i / P::ACC][i % P::ACC] = 0.0f;
         sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
         if (!P::MAKER && tile < a.tiles) this->make(tile, index, 0);
-        pg_wait(barrier(P::FULL_W), 0);
+        ck_mbar_wait(barrier(P::FULL_W), 0);
         for (; tile < a.tiles; tile += P::AHEAD * at.step, index += P::AHEAD) step(tile, index);
     }
 
@@ -265,15 +266,15 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const int which = lane / 16, c = lane / 4 % 2 * 8 + lane % 4 * 2 + lane / 8 % 2;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            pg_put4(scratch + (((group * 4 + warp) * 2 + which) * 64 + 16 * i + c) * 4, __float_as_uint(sum[i]));
-        pg_group_sync(1 + P::GROUPS, P::WORKERS);
+            ck_put4(scratch + (((group * 4 + warp) * 2 + which) * 64 + 16 * i + c) * 4, __float_as_uint(sum[i]));
+        ck_barrier(1 + P::GROUPS, P::WORKERS);
         for (int o = group * GROUP + thread(); o < 2 * P::C; o += P::WORKERS) {
             const int row = o / P::C, chunk = o % P::C / 64;
             if (P::PAIR && chunk != at.rank) continue;
             float s = 0.0f;
             for (int w = 0; w < P::WARPS; w++)
                 if (P::PAIR || w / 4 % P::CC == chunk)
-                    s += __uint_as_float(pg_get4(scratch + ((w * 2 + row) * 64 + o % 64) * 4));
+                    s += __uint_as_float(ck_get4(scratch + ((w * 2 + row) * 64 + o % 64) * 4));
             a.stats_part[((int64_t)at.first * 2 + row) * a.C + at.c + o % P::C] = s;
         }
     }

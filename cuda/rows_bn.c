@@ -286,6 +286,28 @@ static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call
     return CR_OK;
 }
 
+/* ---- the gate behind a conv_dgrad: ReLU's mask and the sums of the BN before it --------------------------------------- */
+
+size_t cr_cuda_gate_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
+    return x ? ck_bn_gate_workspace(cuda_type(x), cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors) : 0;
+}
+
+cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *call, size_t gate_at) {
+    const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_conv_dgrad_bn_x);
+    const struct ck_bn_gate args = {.type     = cuda_type(x),
+                                    .g        = call->out[CR_OUT_conv_dgrad_dx],
+                                    .x        = call->in[CR_IN_conv_dgrad_bn_x],
+                                    .saved    = call->in[CR_IN_conv_dgrad_saved],
+                                    .gamma    = call->in[CR_IN_conv_dgrad_gamma],
+                                    .beta     = call->in[CR_IN_conv_dgrad_beta],
+                                    .dstats   = call->out[CR_OUT_conv_dgrad_dstats],
+                                    .pixels   = cuda_pixels(x),
+                                    .channels = x->dim[3]};
+    CUDA_TRY(ck_bn_gate(&args, (char *)call->workspace + gate_at, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 /* ---- backward of BN, ReLU and max-pool at once: windows of 3, stride 2, channels in whole vectors ------------------- */
 
 static bool fits_int(const struct cr_tensor *t) {

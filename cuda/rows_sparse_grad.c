@@ -132,15 +132,14 @@ out:
 }
 
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
-    const struct cr_tensor *x      = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
-    cr_status               status = CR_OK;
-    struct prepared        *s;
+    cr_status        status = CR_OK;
+    struct prepared *s;
     CR_ALLOC(s, 1);
     s->conv = dgrad_shape(p, op);
     CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* as accepted */
     CR_TRY_OUT(encode_phases(device, p, op, s));
     s->gate_at       = ((size_t)CR_MAX(s->entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
-    *workspace_bytes = s->gate_at + (x ? ck_bn_gate_workspace(CK_F32, cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors) : 0);
+    *workspace_bytes = s->gate_at + cr_cuda_gate_workspace(device, p, op);
     *prepared        = s;
     s                = NULL;
 out:
@@ -162,21 +161,6 @@ static cr_status fill_gaps(const struct prepared *s, const struct cr_call *call,
     return CR_OK;
 }
 
-static cr_status gate(struct cr_device *device, const struct prepared *s, const struct cr_call *call, cudaStream_t stream) {
-    const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_conv_dgrad_bn_x);
-    const struct ck_bn_gate args = {.type     = CK_F32,
-                                    .g        = call->out[CR_OUT_conv_dgrad_dx],
-                                    .x        = call->in[CR_IN_conv_dgrad_bn_x],
-                                    .saved    = call->in[CR_IN_conv_dgrad_saved],
-                                    .gamma    = call->in[CR_IN_conv_dgrad_gamma],
-                                    .beta     = call->in[CR_IN_conv_dgrad_beta],
-                                    .dstats   = call->out[CR_OUT_conv_dgrad_dstats],
-                                    .pixels   = cuda_pixels(x),
-                                    .channels = x->dim[3]};
-    CUDA_TRY(ck_bn_gate(&args, (char *)call->workspace + s->gate_at, cuda_of(device)->multiprocessors, stream));
-    return CR_OK;
-}
-
 static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s      = call->prepared;
     cudaStream_t           stream = cr_cuda_stream(device, call);
@@ -191,7 +175,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
         if (call->op->attr.conv.pattern.layout == LAYOUT_PLAIN) CUDA_TRY(ck_sparse_conv_plain(&args, stream));
         else CUDA_TRY(ck_sparse_conv(&args, &f->plan, stream));
     }
-    return call->in[CR_IN_conv_dgrad_bn_x] ? gate(device, s, call, stream) : CR_OK;
+    return call->in[CR_IN_conv_dgrad_bn_x] ? cr_cuda_gate_dgrad(device, call, s->gate_at) : CR_OK;
 }
 
 /* ---- the gradient of the kept weights ---- */

@@ -41,7 +41,7 @@ template <class S, int NT, int PITCH, int THREADS, typename T> __device__ __forc
     for (int i = 0; i < ROUNDS; i++) {
         const int v = round * THREADS + (int)threadIdx.x;
         if (ALL % THREADS == 0 || v < ALL)
-            copy_async(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
+            ck_copy16(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
         round = round + 1 == ROUNDS ? 0 : round + 1;
     }
 }
@@ -133,11 +133,11 @@ __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs,
 #pragma unroll
             for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
         p.store(xs);
-        copy_wait_group<0>();
+        ck_copy_wait<0>();
     } else {
         tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1);
-        copy_group();
-        if (!a.coef) copy_wait_group<0>();
+        ck_copy_commit();
+        if (!a.coef) ck_copy_wait<0>();
         if (a.coef) tile_act<X, 0, T>(xs, a.coef, S::C, input_row<S>(y0), 1);
     }
 }
@@ -171,10 +171,10 @@ __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at
         for (int c = 0; c < S::C; c += 16) {
             uint32_t bf[3][4], af[MT + 2][4];
 #pragma unroll
-            for (int r = 0; r < 3; r++) ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
+            for (int r = 0; r < 3; r++) ck_ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
 #pragma unroll
             for (int t = 0; t < MT + 2; t++) {
-                ldmatrix(af[t], at + (uint32_t)(t * input_tap<S, X>(1, 0) + s * X::PITCH + c * 2));
+                ck_ldmatrix(af[t], at + (uint32_t)(t * input_tap<S, X>(1, 0) + s * X::PITCH + c * 2));
 #pragma unroll
                 for (int r = 0; r < 3; r++)
                     if (t - r >= 0 && t - r < MT) {
@@ -200,10 +200,10 @@ __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
                 for (int j = 0; j < NT / 2; j++)
-                    ldmatrix(bf[j], b0 + (uint32_t)(j * 16 * M::W_PITCH + ((r * S::R + s) * S::C + c) * 2));
+                    ck_ldmatrix(bf[j], b0 + (uint32_t)(j * 16 * M::W_PITCH + ((r * S::R + s) * S::C + c) * 2));
 #pragma unroll
                 for (int m = 0; m < MT; m++)
-                    ldmatrix(af[m], at[m] + (uint32_t)(r * input_tap<S, X>(1, 0) + input_tap<S, X>(0, s) + c * 2));
+                    ck_ldmatrix(af[m], at[m] + (uint32_t)(r * input_tap<S, X>(1, 0) + input_tap<S, X>(0, s) + c * 2));
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -218,7 +218,7 @@ template <class S, typename T> __global__ void __launch_bounds__(cut<S>::THREADS
     using X = typename M::X;
     extern __shared__ __align__(16) char memory[];
     const int      lane = (int)threadIdx.x % CK_WARP;
-    const uint32_t base = smem_address(memory), xs = base + M::X_AT;
+    const uint32_t base = ck_shared(memory), xs = base + M::X_AT;
     float         *rows = reinterpret_cast<float *>(memory + M::SUMS_AT);
     float          first[2 * D::NT] = {}, second[2 * D::NT] = {};
     const forward_seat<S> seat;
@@ -232,7 +232,7 @@ template <class S, typename T> __global__ void __launch_bounds__(cut<S>::THREADS
     for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
     ck_begin_after_last();
     if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
-    copy_group();
+    ck_copy_commit();
 
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int64_t image = job / D::TILES;
@@ -285,7 +285,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
         if (s < 3 && c < 3) v = ((const uint16_t *)a.w)[((k * 3 + r) * 3 + s) * 3 + c];
         *reinterpret_cast<uint16_t *>(filter + column_of<NT>(k) * W_PITCH + i % 48 * 2) = v;
     }
-    const uint32_t b0 = smem_address(filter) + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * W_PITCH + (lane >> 3 & 1) * 16);
+    const uint32_t b0 = ck_shared(filter) + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * W_PITCH + (lane >> 3 & 1) * 16);
     for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
         const int64_t image = job / STEM_TILES;
         const int     y0    = (int)(job % STEM_TILES) * STEM_TH;
@@ -296,15 +296,15 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
 #pragma unroll
         for (int m = 0; m < STEM_MT; m++) {
             const int pixel = (warp * STEM_MT + m) * 16 + (lane & 15);
-            at[m] = smem_address(tile) + stem_pixel(pixel / STEM_SIDE, pixel % STEM_SIDE) + (uint32_t)(lane >> 4) * 16;
+            at[m] = ck_shared(tile) + stem_pixel(pixel / STEM_SIDE, pixel % STEM_SIDE) + (uint32_t)(lane >> 4) * 16;
         }
 #pragma unroll
         for (int r = 0; r < 3; r++) {
             uint32_t bf[4], af[4];
-            ldmatrix(bf, b0 + (uint32_t)(r * 32));
+            ck_ldmatrix(bf, b0 + (uint32_t)(r * 32));
 #pragma unroll
             for (int m = 0; m < STEM_MT; m++) {
-                ldmatrix(af, at[m] + (uint32_t)(r * STEM_LINE));
+                ck_ldmatrix(af, at[m] + (uint32_t)(r * STEM_LINE));
                 mma<T>(acc[m][0], af, bf[0], bf[1]);
                 mma<T>(acc[m][1], af, bf[2], bf[3]);
             }

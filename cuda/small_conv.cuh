@@ -9,7 +9,7 @@
 #define CK_SMALL_CONV_CUH
 
 #include "bn_finish.cuh"
-#include "common.cuh"
+#include "shared.cuh"
 #include "small_conv.h"
 
 namespace small {
@@ -29,17 +29,6 @@ template <int C_, int K_, int H_, int STRIDE_, int R_> struct shape {
 
 /* ---- instructions -------------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ uint32_t smem_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-__device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-
 /* d[16][8] += a[16][16] * b[16][8] */
 template <typename T> __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <> __device__ __forceinline__ void mma<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -50,34 +39,6 @@ template <>
 __device__ __forceinline__ void mma<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* 16 bytes to shared memory without a register; zeros when not `real`. */
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool real) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
-}
-/* The same through the L1 cache, for what is read again. */
-__device__ __forceinline__ void copy_async_kept(uint32_t to, const void *from, bool real) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
-}
-/* Ends a group of copies; waits until at most LATER groups of this thread are under way. */
-__device__ __forceinline__ void copy_group() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-template <int LATER> __device__ __forceinline__ void copy_wait_group() {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(LATER) : "memory");
-}
-/* Waits for all copies of this thread. */
-__device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
-
-__device__ __forceinline__ uint4 shared_load(uint32_t address) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-    return v;
-}
-__device__ __forceinline__ void shared_store(uint32_t address, uint4 v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-__device__ __forceinline__ void shared_store_word(uint32_t address, uint32_t v) {
-    asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(v) : "memory");
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------- */
@@ -129,9 +90,9 @@ template <class L, bool LINE, bool KEPT, typename T>
 __device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images) {
     tile_walk<L>(row0, images, [=](uint32_t place, int at, int v, bool real) {
         if (KEPT)
-            copy_async_kept(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
+            ck_copy16_kept(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
         else
-            copy_async(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
+            ck_copy16(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
     });
 }
 
@@ -141,7 +102,7 @@ template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
         for (int v = (int)threadIdx.x % L::THREADS; v < L::I * L::ROWS * L::MARGIN * L::CHUNKS; v += L::THREADS) {
             const int chunk = v % L::CHUNKS, m = v / L::CHUNKS % L::MARGIN, line = v / (L::CHUNKS * L::MARGIN);
             const int col = m < L::LEFT ? m : L::WIDE + m;
-            shared_store(to + (uint32_t)((line * L::COLS + L::place(col)) * L::PITCH + chunk * 16), make_uint4(0, 0, 0, 0));
+            ck_put16(to + (uint32_t)((line * L::COLS + L::place(col)) * L::PITCH + chunk * 16), make_uint4(0, 0, 0, 0));
         }
 }
 
@@ -151,7 +112,7 @@ template <class L> __device__ __forceinline__ void picture_margin(uint32_t to) {
     for (int v = (int)threadIdx.x % L::THREADS; v < (2 * L::COLS + 2 * L::SIDE) * L::CHUNKS; v += L::THREADS) {
         const int i = v / L::CHUNKS, side = i - 2 * L::COLS;
         const int row = side < 0 ? i / L::COLS * (L::ROWS - 1) : 1 + side / 2, col = side < 0 ? i % L::COLS : side % 2 * (L::COLS - 1);
-        shared_store(to + (uint32_t)((row * L::COLS + col) * L::PITCH + v % L::CHUNKS * 16), make_uint4(0, 0, 0, 0));
+        ck_put16(to + (uint32_t)((row * L::COLS + col) * L::PITCH + v % L::CHUNKS * 16), make_uint4(0, 0, 0, 0));
     }
 }
 /* Its vectors by way of registers: all loads are under way before the first is looked at. */
@@ -171,7 +132,7 @@ template <class L> struct picture {
         const int thread = (int)threadIdx.x % L::THREADS;
         to += (uint32_t)(((thread / LINE + 1) * L::COLS + thread % LINE / L::CHUNKS + 1) * L::PITCH + chunk() * 16);
 #pragma unroll
-        for (int i = 0; i < ROUNDS; i++) shared_store(to + (uint32_t)(i * STEP * L::COLS * L::PITCH), v[i]);
+        for (int i = 0; i < ROUNDS; i++) ck_put16(to + (uint32_t)(i * STEP * L::COLS * L::PITCH), v[i]);
     }
 };
 
@@ -200,9 +161,9 @@ __device__ __forceinline__ void tile_act(uint32_t at, const float *coef, int gap
     float scale[8], bias[8];
     take(scale, coef + (int)threadIdx.x % L::CHUNKS * 8);
     take(bias, coef + gap + (int)threadIdx.x % L::CHUNKS * 8);
-    copy_wait_group<LATER>();
+    ck_copy_wait<LATER>();
     tile_walk<L>(row0, images, [&](uint32_t place, int, int, bool real) {
-        if (real) shared_store(at + place, act<T>(shared_load(at + place), scale, bias));
+        if (real) ck_put16(at + place, act<T>(ck_get16(at + place), scale, bias));
     });
 }
 
@@ -215,15 +176,15 @@ __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const f
     take(a, coef + first);
     take(b, coef + gap + first);
     take(c, coef + 2 * gap + first);
-    copy_wait_group<LATER>();
+    ck_copy_wait<LATER>();
     tile_walk<L>(row0, images, [&](uint32_t place, int, int v, bool real) {
         if (!real) return;
         float g[8], x[8];
-        ck_unpack<T>(shared_load(at + place), g);
-        ck_unpack<T>(shared_load(line + (uint32_t)v * 16), x);
+        ck_unpack<T>(ck_get16(at + place), g);
+        ck_unpack<T>(ck_get16(line + (uint32_t)v * 16), x);
 #pragma unroll
         for (int i = 0; i < 8; i++) g[i] = fmaf(a[i], g[i], fmaf(b[i], x[i], c[i]));
-        shared_store(at + place, ck_pack<T>(g));
+        ck_put16(at + place, ck_pack<T>(g));
     });
 }
 

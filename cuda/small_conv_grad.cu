@@ -36,14 +36,14 @@ template <class S, typename T> __device__ __forceinline__ void joint_issue_dy(co
         tile_issue<L, false, false>(dy, (const T *)a.g + out, row0, 1);
         if (a.dy_x) tile_issue<L, true, false>(dy + L::BYTES, (const T *)a.dy_x + out, row0, 1);
     }
-    copy_group();
+    ck_copy_commit();
 }
 template <class S, typename T> __device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, int64_t job) {
     using D = grad_cut<S>;
     if (job < a.N * D::TILES)
         tile_issue<typename D::DW_X, false, KEEP_X>(x, (const T *)a.x + job / D::TILES * S::H * S::H * S::C,
                                                     input_row<S>((int)(job % D::TILES) * D::TH), 1);
-    copy_group();
+    ck_copy_commit();
 }
 
 /* The first warps prepare dy and make dx. */
@@ -51,7 +51,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     using D = grad_cut<S>;
     using L = typename D::DY;
     constexpr int  LATER = D::STAGES - 1;
-    const uint32_t base = smem_address(memory);
+    const uint32_t base = ck_shared(memory);
     float         *rows = reinterpret_cast<float *>(memory + D::SUMS_AT), *table = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float          first[2 * D::NT] = {}, second[2 * D::NT] = {};
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
@@ -60,11 +60,11 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     const table_entry<S::C> entry(a);
     if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
-    copy_group();
+    ck_copy_commit();
     for (int i = 0; i < D::STAGES; i++)
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x);
     entry.store(table);
-    copy_wait_group<D::STAGES>();
+    ck_copy_wait<D::STAGES>();
     filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
@@ -73,7 +73,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         if (a.dy_x)
             tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coef, S::K, y0 - L::LEFT, 1);
         else
-            copy_wait_group<LATER>();
+            ck_copy_wait<LATER>();
         both<S>();
         dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
         both<S>();
@@ -88,7 +88,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     using D = grad_cut<S>;
     using X = typename D::DW_X;
     constexpr int    LATER = D::STAGES - 1;
-    const uint32_t   base = smem_address(memory);
+    const uint32_t   base = ck_shared(memory);
     const dw_seat<S> seat;
     float            acc[D::EARLY][2][4] = {};
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(D::X_AT + i * X::BYTES));
@@ -103,7 +103,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
         if (a.coef)
             tile_act<X, LATER, T>(x, a.coef, S::C, input_row<S>(y0), 1);
         else
-            copy_wait_group<LATER>();
+            ck_copy_wait<LATER>();
         both<S>();
         dw_piece<S, T>(acc, dy + seat.dy_bytes(), x + seat.x_bytes(), seat.group, seat.late);
         both<S>();
@@ -126,7 +126,7 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
     using L = typename D::DW_DY;
     using X = typename D::DW_X;
     const int      part = (int)blockIdx.x / D::GROUP, k0 = part / (S::C / D::CB) * D::KB, c0 = part % (S::C / D::CB) * D::CB;
-    const uint32_t base = smem_address(memory), dy = base + D::S_DY_AT, line = base + D::S_LINE_AT, x = base + D::S_X_AT;
+    const uint32_t base = ck_shared(memory), dy = base + D::S_DY_AT, line = base + D::S_LINE_AT, x = base + D::S_X_AT;
     float          acc[D::EARLY][2][4] = {};
     const dw_seat<S> seat;
     tile_margin<X>(x);
@@ -137,8 +137,8 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
         tile_issue<L, false, false>(dy, (const T *)a.g + out, 0, images);
         if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, 0, images);
         tile_issue<X, false, KEEP_X>(x, (const T *)a.x + image * S::H * S::H * S::C + c0, input_row<S>(0), images);
-        copy_group();
-        if (!a.dy_x && !a.coef) copy_wait_group<0>();
+        ck_copy_commit();
+        if (!a.dy_x && !a.coef) ck_copy_wait<0>();
         if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coef + k0, S::K, 0, images);
         if (a.coef) tile_act<X, 0, T>(x, a.coef + c0, S::C, input_row<S>(0), images);
         __syncthreads();
@@ -152,7 +152,7 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
 template <class S, typename T> __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int block, int blocks) {
     using D = grad_cut<S>;
     using L = typename D::DY;
-    const uint32_t  base = smem_address(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
+    const uint32_t  base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
     float          *rows = reinterpret_cast<float *>(memory + D::SUMS_AT), *table = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float           first[2 * D::NT] = {}, second[2 * D::NT] = {};
     bool            begun = false;
@@ -166,16 +166,16 @@ template <class S, typename T> __device__ __forceinline__ void split_dx(const gr
         const int64_t out = image * S::P * S::P * S::K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1);
         if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, -L::LEFT, 1);
-        copy_group();
+        ck_copy_commit();
         if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
-        copy_group();
+        ck_copy_commit();
         if (a.dy_x)
             tile_bn_grad<L, 1, T>(dy, line, a.dy_coef, S::K, -L::LEFT, 1);
         else
-            copy_wait_group<1>();
+            ck_copy_wait<1>();
         if (!begun) {
             entry.store(table);
-            copy_wait_group<0>();
+            ck_copy_wait<0>();
             filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
         begun = true;
@@ -222,7 +222,7 @@ enum { STEM_LINE_AT = stem_dy::BYTES, STEM_X_AT = STEM_LINE_AT + stem_dy::VECTOR
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
     extern __shared__ __align__(16) char memory[];
     ck_begin_after_last();
-    const uint32_t base = smem_address(memory), line = base + STEM_LINE_AT;
+    const uint32_t base = ck_shared(memory), line = base + STEM_LINE_AT;
     const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     const uint32_t ya = base + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * stem_dy::PITCH + (lane >> 3 & 1) * 16);
     const uint32_t xb = base + STEM_X_AT + (uint32_t)((lane >> 4) * 16);
@@ -233,17 +233,17 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_ke
         tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1);
         if (a.dy_x) tile_issue<stem_dy, true, false>(line, (const T *)a.dy_x + out, y0, 1);
         stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
-        copy_group();
-        if (!a.dy_x) copy_wait_group<0>();
+        ck_copy_commit();
+        if (!a.dy_x) ck_copy_wait<0>();
         if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coef, STEM_K, y0, 1);
         __syncthreads();
         for (int p0 = warp * 16; p0 < STEM_TH * STEM_SIDE; p0 += WARPS * 16) {
             const int p = p0 + (lane & 15);
             uint32_t  af[4], bf[4];
-            ldmatrix_trans(af, ya + (uint32_t)(p0 * stem_dy::PITCH));
+            ck_ldmatrix_across(af, ya + (uint32_t)(p0 * stem_dy::PITCH));
 #pragma unroll
             for (int r = 0; r < 3; r++) {
-                ldmatrix_trans(bf, xb + stem_pixel(p / STEM_SIDE + r, p % STEM_SIDE));
+                ck_ldmatrix_across(bf, xb + stem_pixel(p / STEM_SIDE + r, p % STEM_SIDE));
                 mma<T>(acc[r][0], af, bf[0], bf[1]);
                 mma<T>(acc[r][1], af, bf[2], bf[3]);
             }

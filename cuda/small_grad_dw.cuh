@@ -27,11 +27,11 @@ __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint
         const int image = p0 / (H * S::P), p = p0 % (H * S::P);
         const int ya = (p + pa) / S::P, xa = (p + pa) % S::P, yb = (p + pb) / S::P, xb = (p + pb) % S::P;
         uint32_t  af[4], bf[4];
-        ldmatrix_trans(af, dy + (uint32_t)(image * LD::IMAGE + (ya * LD::COLS + xa) * LD::PITCH));
+        ck_ldmatrix_across(af, dy + (uint32_t)(image * LD::IMAGE + (ya * LD::COLS + xa) * LD::PITCH));
         const uint32_t at = x + (uint32_t)(image * LX::IMAGE + input_pixel<S, LX>(yb, xb));
 #pragma unroll
         for (int tap = FIRST; tap < END; tap++) {
-            ldmatrix_trans(bf, at + (uint32_t)input_tap<S, LX>(tap / S::R, tap % S::R));
+            ck_ldmatrix_across(bf, at + (uint32_t)input_tap<S, LX>(tap / S::R, tap % S::R));
             mma<T>(acc[tap - FIRST][0], af, bf[0], bf[1]);
             mma<T>(acc[tap - FIRST][1], af, bf[2], bf[3]);
         }
@@ -57,11 +57,11 @@ __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint
         uint32_t       af[3][4];
 #pragma unroll
         for (int t = 0; t < ROWS + 2; t++) {
-            if (t < ROWS) ldmatrix_trans(af[t % 3], at_dy + (uint32_t)(t * LD::COLS * LD::PITCH));
+            if (t < ROWS) ck_ldmatrix_across(af[t % 3], at_dy + (uint32_t)(t * LD::COLS * LD::PITCH));
 #pragma unroll
             for (int s = 0; s < 3; s++) {
                 uint32_t bf[4];
-                ldmatrix_trans(bf, at_x + (uint32_t)((t * LX::COLS + s) * LX::PITCH));
+                ck_ldmatrix_across(bf, at_x + (uint32_t)((t * LX::COLS + s) * LX::PITCH));
 #pragma unroll
                 for (int r = 0; r < 3; r++)
                     if (t - r >= 0 && t - r < ROWS) {

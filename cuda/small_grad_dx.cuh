@@ -31,7 +31,7 @@ template <class S, int NT, int PITCH, int WARPS, typename T> __device__ __forcei
             const int region = at + q * (4 / NT) + lane / (8 * NT), k = R::row(region) + lane % (8 * NT) / NT;
             const int byte   = R::column(region) + lane % NT * 16;
             if (R::ALL % 4 == 0 || region < R::ALL)
-                copy_async(to + (uint32_t)(k * PITCH + byte), reinterpret_cast<const char *>(w) + k * S::TAPS * S::C * 2 + byte, true);
+                ck_copy16(to + (uint32_t)(k * PITCH + byte), reinterpret_cast<const char *>(w) + k * S::TAPS * S::C * 2 + byte, true);
         }
     }
 }
@@ -47,12 +47,12 @@ template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void
         uint32_t       word[R::WORDS];
 #pragma unroll
         for (int i = 0; i < NT; i++) {
-            const uint4 v = shared_load(place + (uint32_t)i * 16);
+            const uint4 v = ck_get16(place + (uint32_t)i * 16);
             word[4 * i] = v.x, word[4 * i + 1] = v.y, word[4 * i + 2] = v.z, word[4 * i + 3] = v.w;
         }
 #pragma unroll
         for (int j = 0; j < NT; j++)
-            shared_store(place + (uint32_t)j * 16, make_uint4(word[j], word[NT + j], word[2 * NT + j], word[3 * NT + j]));
+            ck_put16(place + (uint32_t)j * 16, make_uint4(word[j], word[NT + j], word[2 * NT + j], word[3 * NT + j]));
     }
 }
 
@@ -141,10 +141,10 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
             uint32_t bf[3][4], af[MT + 2][4]; /* down: of filter row 2 - down */
 #pragma unroll
             for (int down = 0; down < 3; down++)
-                ldmatrix_trans(bf[down], b0 + (uint32_t)(k * D::W_PITCH + ((2 - down) * 3 + s) * S::C * 2));
+                ck_ldmatrix_across(bf[down], b0 + (uint32_t)(k * D::W_PITCH + ((2 - down) * 3 + s) * S::C * 2));
 #pragma unroll
             for (int t = 0; t < MT + 2; t++) {
-                ldmatrix(af[t], at + (uint32_t)((t * L::COLS + 2 - s) * L::PITCH + k * 2));
+                ck_ldmatrix(af[t], at + (uint32_t)((t * L::COLS + 2 - s) * L::PITCH + k * 2));
 #pragma unroll
                 for (int down = 0; down < 3; down++)
                     if (t - down >= 0 && t - down < MT) {
@@ -173,9 +173,9 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
             for (int k = 0; k < (none ? 0 : (int)S::K); k += 16) {
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
-                for (int j = 0; j < NT / 2; j++) ldmatrix_trans(bf[j], filter + (uint32_t)(k * D::W_PITCH + (s * S::C + j * 16) * 2));
+                for (int j = 0; j < NT / 2; j++) ck_ldmatrix_across(bf[j], filter + (uint32_t)(k * D::W_PITCH + (s * S::C + j * 16) * 2));
 #pragma unroll
-                for (int m = 0; m < MT; m++) ldmatrix(af[m], at[m] + row + (uint32_t)(right * L::PITCH + k * 2));
+                for (int m = 0; m < MT; m++) ck_ldmatrix(af[m], at[m] + row + (uint32_t)(right * L::PITCH + k * 2));
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll

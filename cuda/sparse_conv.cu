@@ -18,31 +18,25 @@ namespace sparse {
 namespace {
 
 /* All kept weights of this warp's rows in one chunk. Lane i holds entry i of the next 32 while the warp works on the last 32, which
- * lie in the warp's ring. Of `split` warps that share one row this is number `part`. */
+ * lie in the warp's ring. */
 template <int QUADS, int ROWS>
 __device__ __forceinline__ void multiply(const uint32_t *values, const uint32_t *offsets, const uint32_t *start, int part, int split, const char *memory,
                                          const uint32_t (&base)[QUADS], uint2 *ring, float (&sum)[ROWS][4 * QUADS]) {
-    const int lane  = (int)threadIdx.x % CK_WARP;
-    uint32_t  begin = start[lane <= ROWS ? lane : 0];
-    if constexpr (ROWS == 1) {
-        const uint32_t row = __shfl_sync(0xffffffffu, begin, 0), pairs = (__shfl_sync(0xffffffffu, begin, 1) - row) / CK_SPARSE_PAIR;
-        begin = row + pairs * (uint32_t)(part + (lane == 1)) / (uint32_t)split * CK_SPARSE_PAIR;
-    }
-    const uint32_t first = __shfl_sync(0xffffffffu, begin, 0);
-    const int      total = (int)(__shfl_sync(0xffffffffu, begin, ROWS) - first);
-    values += first + lane, offsets += first + lane;
-    uint2          next  = lane < total ? make_uint2(__ldg(values), __ldg(offsets)) : make_uint2(0, 0);
-    int            i     = 0;
+    const int        lane = (int)threadIdx.x % CK_WARP;
+    const kept<ROWS> rows(start, part, split);
+    values += rows.first + lane, offsets += rows.first + lane;
+    uint2 next = lane < rows.total ? make_uint2(__ldg(values), __ldg(offsets)) : make_uint2(0, 0);
+    int   i    = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const int end = (int)(__shfl_sync(0xffffffffu, begin, r + 1) - first);
+        const int end = rows.end(r);
 #pragma unroll 1
         for (; i < end; i += CK_SPARSE_PAIR) {
             if (i % CK_WARP == 0) {
                 __syncwarp();
                 ring[lane] = next;
                 __syncwarp();
-                if (i + CK_WARP + lane < total) next = make_uint2(__ldg(values + i + CK_WARP), __ldg(offsets + i + CK_WARP));
+                if (i + CK_WARP + lane < rows.total) next = make_uint2(__ldg(values + i + CK_WARP), __ldg(offsets + i + CK_WARP));
             }
             const uint4 pair = *reinterpret_cast<const uint4 *>(ring + i % CK_WARP);
             float4      a[QUADS], b[QUADS];
@@ -121,12 +115,7 @@ template <int QUADS, int ROWS, typename T> __global__ void __launch_bounds__(512
     fill_table(k, tile, table);
     fill_points(k, tile, ITEMS, points);
     uint32_t base[QUADS];
-#pragma unroll
-    for (int j = 0; j < QUADS; j++) {
-        const int item = k.plan.order[j * CK_WARP + lane], size = k.plan.TP * k.plan.TQ;
-        const int row  = item / size * k.plan.IH + item % size / k.plan.TQ * k.a.conv.stride;
-        base[j]        = item == 0xffff ? 0 : (uint32_t)(row * k.plan.pitch + item % size % k.plan.TQ) * CK_VECTOR_BYTES;
-    }
+    find_bases(k, lane, base);
     float sum[ROWS][4 * QUADS] = {};
     for (int chunk = 0; chunk < k.plan.chunks; chunk++) {
         const int c0 = chunk * k.plan.chunk, left = (int)k.a.conv.C - c0;
@@ -261,13 +250,9 @@ template <int QUADS, int ROWS, typename T> cudaError_t launch(const kernel_args 
 }
 template <typename T> cudaError_t launch_cut(const kernel_args &k, cudaStream_t stream) {
     switch (k.plan.quads * 16 + k.plan.rows) {
-    case 4 * 16 + 4: return launch<4, 4, T>(k, stream);
-    case 2 * 16 + 8: return launch<2, 8, T>(k, stream);
-    case 2 * 16 + 4: return launch<2, 4, T>(k, stream);
-    case 1 * 16 + 8: return launch<1, 8, T>(k, stream);
-    case 1 * 16 + 4: return launch<1, 4, T>(k, stream);
-    case 1 * 16 + 2: return launch<1, 2, T>(k, stream);
-    case 1 * 16 + 1: return launch<1, 1, T>(k, stream);
+#define LAUNCH(QUADS, ROWS) case QUADS * 16 + ROWS: return launch<QUADS, ROWS, T>(k, stream);
+        SPARSE_CUTS(LAUNCH)
+#undef LAUNCH
     }
     return cudaErrorInvalidValue;
 }

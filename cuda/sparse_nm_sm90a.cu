@@ -13,6 +13,7 @@
  * while the other stores. */
 #include "sparse_nm.cuh"
 #include "sparse_nm_wgmma.cuh"
+#include "tma.cuh"
 
 namespace nm {
 namespace {
@@ -301,32 +302,17 @@ template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) con
 
 /* ---- the host's side ---- */
 
-typedef decltype(&cuTensorMapEncodeTiled) encode;
-
-encode find_encode() {
-    cudaDriverEntryPointQueryResult found;
-    void                           *f = nullptr;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
-#endif
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<encode>(f) : nullptr;
-}
-
 /* The pixels of a phase: channels, images, columns, rows. */
-bool map_phase(encode tiled, params *p, int phase) {
+bool map_phase(params *p, int phase) {
     const ck_conv    &c = p->a.conv;
     const ck_nm_plan &q = p->plan;
     const int64_t     fr = q.phase_r[phase], fs = q.phase_s[phase], row = c.W * c.C * 2;
     const cuuint64_t  dim[4]   = {(cuuint64_t)c.C, (cuuint64_t)c.N, (cuuint64_t)((c.W - fs + c.stride - 1) / c.stride),
                                   (cuuint64_t)((c.H - fr + c.stride - 1) / c.stride)};
     const cuuint64_t  pitch[3] = {(cuuint64_t)(c.H * row), (cuuint64_t)(c.stride * c.C * 2), (cuuint64_t)(c.stride * row)};
-    const cuuint32_t  box[4]   = {CK_NM_CHUNK, (cuuint32_t)q.images, (cuuint32_t)q.pitch, (cuuint32_t)q.rows}, every[4] = {1, 1, 1, 1};
-    char             *x        = static_cast<char *>(const_cast<void *>(p->a.x)) + fr * row + fs * c.C * 2;
-    return tiled(&p->x[phase], c.type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x, dim, pitch, box,
-                 every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint32_t  box[4]   = {CK_NM_CHUNK, (cuuint32_t)q.images, (cuuint32_t)q.pitch, (cuuint32_t)q.rows};
+    const char       *x        = static_cast<const char *>(p->a.x) + fr * row + fs * c.C * 2;
+    return ck_tma_boxes(&p->x[phase], c.type, 4, x, dim, pitch, box);
 }
 
 template <typename T, int N> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
@@ -361,15 +347,13 @@ template <typename T> cudaError_t launch_columns(const params &p, int multiproce
 } // namespace
 
 cudaError_t conv(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream) {
-    static const encode tiled = find_encode();
-    params              p     = {{}, args, plan, layout(plan), {}, 0, 0};
-    p.k_groups                = (int)((plan.blocks + plan.workers - 1) / plan.workers);
-    p.items                   = p.k_groups * (int)plan.tiles;
+    params p   = {{}, args, plan, layout(plan), {}, 0, 0};
+    p.k_groups = (int)((plan.blocks + plan.workers - 1) / plan.workers);
+    p.items    = p.k_groups * (int)plan.tiles;
     for (int i = 0; i < plan.taps; i++)
         p.taps[i] = plan.at[i] * (POSITION / 16) * 4 | (int)(plan.first >> i & 1) | (int)(plan.last >> i & 1) * 2;
-    if (!tiled) return cudaErrorNotSupported;
     for (int i = 0; i < plan.phases; i++)
-        if (!map_phase(tiled, &p, i)) return cudaErrorNotSupported;
+        if (!map_phase(&p, i)) return cudaErrorNotSupported;
     if (args.conv.type == CK_F16) return launch_columns<__half>(p, multiprocessors, stream);
     if (args.conv.type == CK_BF16) return launch_columns<__nv_bfloat16>(p, multiprocessors, stream);
     return cudaErrorInvalidValue;

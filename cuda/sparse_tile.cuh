@@ -111,6 +111,39 @@ __device__ __forceinline__ void stage(const kernel_args &k, const int *table, fl
     else stage_singly<T>(k, table, xs, c0, count);
 }
 
+/* Where the items of lane `lane` begin in shared memory, in bytes. */
+template <int QUADS> __device__ __forceinline__ void find_bases(const kernel_args &k, int lane, uint32_t (&base)[QUADS]) {
+#pragma unroll
+    for (int j = 0; j < QUADS; j++) {
+        const int item = k.plan.order[j * CK_WARP + lane], size = k.plan.TP * k.plan.TQ;
+        const int row  = item / size * k.plan.IH + item % size / k.plan.TQ * k.a.conv.stride;
+        base[j]        = item == 0xffff ? 0 : (uint32_t)(row * k.plan.pitch + item % size % k.plan.TQ) * CK_VECTOR_BYTES;
+    }
+}
+
+/* The kept weights of a warp's rows in one chunk: entries [first, first + total), row after row. start: the first row's entry of the
+ * chunk's starts. Of `split` warps that share one row this is number `part`. */
+template <int ROWS> struct kept {
+    uint32_t   begin; /* in lane i: where row i begins */
+    uint32_t   first;
+    int        total;
+    __device__ __forceinline__ kept(const uint32_t *start, int part, int split) {
+        const int lane = (int)threadIdx.x % CK_WARP;
+        begin          = start[lane <= ROWS ? lane : 0];
+        if constexpr (ROWS == 1) {
+            const uint32_t row = __shfl_sync(0xffffffffu, begin, 0), pairs = (__shfl_sync(0xffffffffu, begin, 1) - row) / CK_SPARSE_PAIR;
+            begin = row + pairs * (uint32_t)(part + (lane == 1)) / (uint32_t)split * CK_SPARSE_PAIR;
+        }
+        first = __shfl_sync(0xffffffffu, begin, 0);
+        total = (int)(__shfl_sync(0xffffffffu, begin, ROWS) - first);
+    }
+    /* Where row r ends, counted from `first`. */
+    __device__ __forceinline__ int end(int r) const { return (int)(__shfl_sync(0xffffffffu, begin, r + 1) - first); }
+};
+
+/* Quads and rows of the kernels that there are. */
+#define SPARSE_CUTS(DO) DO(4, 4) DO(2, 8) DO(2, 4) DO(1, 8) DO(1, 4) DO(1, 2) DO(1, 1)
+
 /* ck_sparse_conv_plan for a kernel whose warps want so much shared memory of their own. */
 bool plan_tiles(const ck_conv &conv, int64_t kept, int way, int multiprocessors, int shared_bytes, int warp_bytes, ck_sparse_plan *plan);
 /* A launch's arguments but for what its pointers are: where the tables lie follows from the plan. */

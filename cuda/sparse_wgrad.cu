@@ -73,21 +73,15 @@ __device__ __forceinline__ void flush(const float *parts, int count, float *to) 
 template <int QUADS, int ROWS>
 __device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t *start, int part, int64_t tile, const char *memory,
                                             const uint32_t (&base)[QUADS], uint32_t *ring, float *parts, const float (&dy)[ROWS][4 * QUADS]) {
-    const int lane = (int)threadIdx.x % CK_WARP, split = w.k.plan.split, half = lane / HALF;
-    uint32_t  begin = start[lane <= ROWS ? lane : 0];
-    if constexpr (ROWS == 1) {
-        const uint32_t row = __shfl_sync(0xffffffffu, begin, 0), pairs = (__shfl_sync(0xffffffffu, begin, 1) - row) / CK_SPARSE_PAIR;
-        begin = row + pairs * (uint32_t)(part + (lane == 1)) / (uint32_t)split * CK_SPARSE_PAIR;
-    }
-    const uint32_t  first   = __shfl_sync(0xffffffffu, begin, 0);
-    const int       total   = (int)(__shfl_sync(0xffffffffu, begin, ROWS) - first);
-    const uint32_t *offsets = w.k.a.offsets + first + lane;
-    float          *to      = w.partial + tile * w.entries + first;
-    uint32_t        next    = lane < total ? __ldg(offsets) : 0;
-    int             i       = 0;
+    const int        lane = (int)threadIdx.x % CK_WARP, half = lane / HALF;
+    const kept<ROWS> rows(start, part, w.k.plan.split);
+    const uint32_t  *offsets = w.k.a.offsets + rows.first + lane;
+    float           *to      = w.partial + tile * w.entries + rows.first;
+    uint32_t         next    = lane < rows.total ? __ldg(offsets) : 0;
+    int              i       = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const int end = (int)(__shfl_sync(0xffffffffu, begin, r + 1) - first);
+        const int end = rows.end(r);
 #pragma unroll 1
         for (; i < end; i += CK_SPARSE_PAIR) {
             if (i % CK_WARP == 0) {
@@ -95,7 +89,7 @@ __device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t 
                 __syncwarp();
                 ring[lane] = next;
                 __syncwarp();
-                if (i + CK_WARP + lane < total) next = __ldg(offsets + i + CK_WARP);
+                if (i + CK_WARP + lane < rows.total) next = __ldg(offsets + i + CK_WARP);
             }
             const uint2 pair = *reinterpret_cast<const uint2 *>(ring + i % CK_WARP);
             const float a = dot<QUADS>(memory, base, pair.x, dy[r]), b = dot<QUADS>(memory, base, pair.y, dy[r]);
@@ -103,7 +97,7 @@ __device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t 
             parts[place_of_part(i % CK_WARP + half, lane % HALF)] = (half ? b : a) + other;
         }
     }
-    if (total) flush(parts, (total - 1) % CK_WARP + 1, to + (total - 1) / CK_WARP * CK_WARP);
+    if (rows.total) flush(parts, (rows.total - 1) % CK_WARP + 1, to + (rows.total - 1) / CK_WARP * CK_WARP);
 }
 
 template <int QUADS, int ROWS> __global__ void __launch_bounds__(512, 1) wgrad_kernel(const __grid_constant__ wgrad_args w) {
@@ -124,12 +118,7 @@ template <int QUADS, int ROWS> __global__ void __launch_bounds__(512, 1) wgrad_k
     float dy[ROWS][4 * QUADS];
     take_dy<QUADS, ROWS>(w, points, reinterpret_cast<float *>(memory), k0, first, dy);
     uint32_t base[QUADS];
-#pragma unroll
-    for (int j = 0; j < QUADS; j++) {
-        const int item = k.plan.order[j * CK_WARP + lane], size = k.plan.TP * k.plan.TQ;
-        const int row  = item / size * k.plan.IH + item % size / k.plan.TQ * k.a.conv.stride;
-        base[j]        = item == 0xffff ? 0 : (uint32_t)(row * k.plan.pitch + item % size % k.plan.TQ) * CK_VECTOR_BYTES;
-    }
+    find_bases(k, lane, base);
     for (int chunk = 0; chunk < k.plan.chunks; chunk++) {
         const int c0 = chunk * k.plan.chunk, left = (int)k.a.conv.C - c0;
         __syncthreads();
@@ -169,13 +158,9 @@ template <int QUADS, int ROWS> cudaError_t launch_wgrad(const wgrad_args &w, cud
 
 cudaError_t launch_cut(const wgrad_args &w, cudaStream_t stream) {
     switch (w.k.plan.quads * 16 + w.k.plan.rows) {
-    case 4 * 16 + 4: return launch_wgrad<4, 4>(w, stream);
-    case 2 * 16 + 8: return launch_wgrad<2, 8>(w, stream);
-    case 2 * 16 + 4: return launch_wgrad<2, 4>(w, stream);
-    case 1 * 16 + 8: return launch_wgrad<1, 8>(w, stream);
-    case 1 * 16 + 4: return launch_wgrad<1, 4>(w, stream);
-    case 1 * 16 + 2: return launch_wgrad<1, 2>(w, stream);
-    case 1 * 16 + 1: return launch_wgrad<1, 1>(w, stream);
+#define LAUNCH(QUADS, ROWS) case QUADS * 16 + ROWS: return launch_wgrad<QUADS, ROWS>(w, stream);
+        SPARSE_CUTS(LAUNCH)
+#undef LAUNCH
     }
     return cudaErrorInvalidValue;
 }

@@ -64,16 +64,6 @@ template <int MOST> struct runs {
     }
 };
 
-__device__ __forceinline__ void copy_piece(uint32_t to, const void *from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N> __device__ __forceinline__ void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 /* A line of y or dy: channels from c on, pixels from q on of row `row` of all images. */
 __device__ __forceinline__ void load_line(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int q, int row) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
@@ -106,19 +96,19 @@ __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thr
         for (int i = thread; i < pieces; i += LOADERS) {
             const int  row = i / (2 * SPAN), piece = i - row * (2 * SPAN), pixel = piece / 2;
             const bool inside = run.q + pixel < s.W;
-            copy_piece(stage + (uint32_t)((row * 2 + piece % 2) * PLANE_BYTES + pixel * 16),
-                       inside ? from + row * pitch + piece * 16 : from, inside ? 16 : 0);
+            ck_copy16(stage + (uint32_t)((row * 2 + piece % 2) * PLANE_BYTES + pixel * 16),
+                      inside ? from + row * pitch + piece * 16 : from, inside);
         }
-        copy_commit();
+        ck_copy_commit();
         if (before >= 0) {
-            copy_wait<1>();
+            ck_copy_wait<1>();
             ck_fence_async();
             ck_mbar_arrive(full + 8 * (uint32_t)before);
         }
         before = at.at;
         at.next(X_STAGES);
     }
-    copy_wait<0>();
+    ck_copy_wait<0>();
     ck_fence_async();
     if (before >= 0) ck_mbar_arrive(full + 8 * (uint32_t)before);
 }

@@ -57,12 +57,6 @@ __device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], con
 #undef STEM_MULTIPLY
 #undef STEM_D56
 
-__device__ __forceinline__ void store_turned(uint32_t to, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
-                 "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
-}
-
 /* A worker: the filters of 64 channels in registers; a line is their product with x, channels down, pixels to the
  * right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, int ENDING> struct conv_worker {
@@ -143,7 +137,7 @@ template <typename T, int ENDING> struct conv_worker {
                 }
                 word[j] = ck_pack_word<T>(low, high);
             }
-            store_turned(mine + (uint32_t)(i / 8 * 2048), word);
+            ck_stmatrix_across(mine + (uint32_t)(i / 8 * 2048), word);
         }
         ck_fence_async();
         ck_barrier(1 + me, GROUP);

@@ -44,13 +44,6 @@ __device__ __forceinline__ int grad_element(int i, int thread) {
 
 #if CK_HAS_SM90A
 
-__device__ __forceinline__ void load_turned(uint32_t (&r)[4], uint32_t from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 template <bool MIX> __device__ constexpr int grad_lines() {
     return MIX ? GRAD_LINES / 2 : GRAD_LINES;
 }
@@ -118,10 +111,10 @@ template <typename T, bool MIX> struct grad_worker {
         ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL_G + line.at), line.parity);
 #pragma unroll
         for (int i = 0; i < GRAD_STEPS; i++) {
-            load_turned(dy[i], from + (uint32_t)(i * 2048));
+            ck_ldmatrix_across(dy[i], from + (uint32_t)(i * 2048));
             if (MIX) {
                 uint32_t x[4];
-                load_turned(x, from + (uint32_t)(LINE_BYTES + i * 2048));
+                ck_ldmatrix_across(x, from + (uint32_t)(LINE_BYTES + i * 2048));
                 mix(dy[i], x);
             }
         }
@@ -159,18 +152,12 @@ template <typename T, bool MIX> struct grad_worker {
         if (me == 1)
 #pragma unroll
             for (int i = 0; i < GRAD_SUMS; i++)
-                asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared + (uint32_t)(i * GROUP + thread) * 4),
-                             "f"(acc[i / GRAD_TILE][i % GRAD_TILE])
-                             : "memory");
+                ck_put4(shared + (uint32_t)(i * GROUP + thread) * 4, acc[i / GRAD_TILE][i % GRAD_TILE]);
         ck_barrier(1, WORKERS * GROUP);
         if (me == 0)
 #pragma unroll
             for (int i = 0; i < GRAD_SUMS; i++) {
-                float other;
-                asm volatile("ld.shared.f32 %0, [%1];"
-                             : "=f"(other)
-                             : "r"(shared + (uint32_t)(i * GROUP + thread) * 4)
-                             : "memory");
+                const float other = __uint_as_float(ck_get4(shared + (uint32_t)(i * GROUP + thread) * 4));
                 to[i * GROUP] = acc[i / GRAD_TILE][i % GRAD_TILE] + other;
             }
     }

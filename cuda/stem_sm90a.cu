@@ -11,6 +11,7 @@
  * to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
 #include "stem_conv.cuh"
 #include "stem_grad.cuh"
+#include "tma.cuh"
 
 namespace {
 
@@ -46,31 +47,12 @@ __global__ void __launch_bounds__(32 * FOLD_LANES)
 
 /* ---- the host's side ---- */
 
-typedef decltype(&cuTensorMapEncodeTiled) map_maker;
-
-/* The driver's function that describes a tensor to TMA; NULL where the driver has none. */
-map_maker find_map_maker() {
-    cudaDriverEntryPointQueryResult found;
-    void                           *f = nullptr;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
-#endif
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<map_maker>(f) : nullptr;
-}
-
 /* y or dy, [N*P][Q][K], in lines of 64 channels. */
 bool map_lines(CUtensorMap *map, enum ck_type type, const void *y, const struct shape *s) {
-    static const map_maker make     = find_map_maker();
-    const cuuint64_t       dim[3]   = {(cuuint64_t)s->K, (cuuint64_t)s->Q, (cuuint64_t)s->N * (cuuint64_t)s->P};
-    const cuuint64_t       pitch[2] = {dim[0] * 2, dim[0] * dim[1] * 2};
-    const cuuint32_t       box[3] = {COLUMNS, LINE, 1}, every[3] = {1, 1, 1};
-    return make && make(map, type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3,
-                        const_cast<void *>(y), dim, pitch, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint64_t dim[3]   = {(cuuint64_t)s->K, (cuuint64_t)s->Q, (cuuint64_t)s->N * (cuuint64_t)s->P};
+    const cuuint64_t pitch[2] = {dim[0] * 2, dim[0] * dim[1] * 2};
+    const cuuint32_t box[3]   = {COLUMNS, LINE, 1};
+    return ck_tma_boxes(map, type, 3, y, dim, pitch, box);
 }
 
 struct shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K) {

@@ -46,7 +46,7 @@ fi
 declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=260 [depths]=420
     [small]=120 [infer]=150 [memory]=400 [swap]=540 [spdnn]=400 [sparse]=540
     [profile]=90 [parity]=300 [grads]=420 [imagenette]=90 [pictures]=240 [sanitize]=300
-    [cifar]=530 [seeds]=550 [ranks]=540 [ranktune]=400 [ranktests]=300 [launch]=200 [rankcifar]=540)
+    [cifar]=530 [seeds]=550 [ranks]=540 [ranktune]=400 [ranktests]=400 [launch]=200 [rankcifar]=540)
 all="build ops tests check resume eval init startup speed depths small infer memory swap spdnn sparse profile parity grads imagenette pictures sanitize cifar seeds"
 
 [ $# -gt 0 ] || set -- $all

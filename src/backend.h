@@ -52,6 +52,7 @@ struct cr_kernel {
     bool            deterministic; /* two runs with the same thread count are equal to the bit */
     unsigned        liberties;     /* bits of enum cr_liberty */
     bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
+    bool            among_ranks;   /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it */
     bool            sparse;        /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

@@ -50,6 +50,7 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     bool                    pruned = false;
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_cmd_classes(c, &classes));
+    CR_TRY(cr_state_weights_there(c));
     if (!b->infer && *c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
     const struct cr_session_options options = {.train = !b->infer, .eval = b->infer, .execute = true, .draw_masks = true, .masks = pruned,
                                                .masks_from = pruned ? c->model.weights : NULL,

@@ -77,7 +77,8 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     }
     struct cr_session_options options = {
         .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
-    cr_status status = *config.model.weights ? cr_state_is_pruned(config.model.weights, &options.masks) : CR_OK;
+    cr_status status = cr_state_weights_there(&config);
+    if (status == CR_OK && *config.model.weights) status = cr_state_is_pruned(config.model.weights, &options.masks);
     if (options.masks) options.masks_from = config.model.weights; /* what a run that begins with them would take */
     if (status == CR_OK) status = cr_cmd_classes(&config, &options.classes);
     if (status == CR_OK) status = cr_session_open(&config, &options, &session);

@@ -150,14 +150,17 @@ static void exempt_untimed(struct cr_prune *prune, const struct cr_prune_guide *
 /* Milliseconds, rounded up: what is told can be asked for. */
 static double up_ms(double seconds) { return ceil(1e9 * seconds) * 1e-6; }
 
+/* A run that was made with train.measure = no is priced by estimates too: that should not surprise. */
+static const char *of_times(const struct cr_prune_guide *g) { return g->measured ? "" : "; times are estimates: train.measure = no, or no GPU"; }
+
 static cr_status refuse(const struct cr_prune_guide *g, bool had_anyway) {
     if (had_anyway)
-        return CR_FAIL(CR_ERR_CONFIG, "--target-ms %g: nothing need be pruned, these weights are predicted to take less as they are (dense %.6g ms, batch %lld, %s)",
-                       1e3 * g->target_s, up_ms(g->dense_s), (long long)g->batch, g->device);
+        return CR_FAIL(CR_ERR_CONFIG, "--target-ms %g: nothing need be pruned, these weights are predicted to take less as they are (dense %.6g ms, batch %lld, %s%s)",
+                       1e3 * g->target_s, up_ms(g->dense_s), (long long)g->batch, g->device, of_times(g));
     return CR_FAIL(CR_ERR_CONFIG,
                    "--target-ms %g cannot be had: %.6g is the least, with at most %g %% of a layer pruned (dense %.6g ms, %.6g of them in what is not pruned; "
-                   "batch %lld, %s): ask for more time, or a smaller --batch",
-                   1e3 * g->target_s, up_ms(g->predicted_s), 100 * grid[POINTS - 1], up_ms(g->dense_s), up_ms(g->fixed_s), (long long)g->batch, g->device);
+                   "batch %lld, %s%s): ask for more time, or a smaller --batch",
+                   1e3 * g->target_s, up_ms(g->predicted_s), 100 * grid[POINTS - 1], up_ms(g->dense_s), up_ms(g->fixed_s), (long long)g->batch, g->device, of_times(g));
 }
 
 static cr_status choose(struct pricing *g, struct cr_prune_guide *guide) {

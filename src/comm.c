@@ -156,11 +156,14 @@ static void after_failure(struct cr_comm *comm) {
     pthread_mutex_lock(&comm->lock);
     void (*call)(void *) = comm->on_failure;
     void *context        = comm->on_failure_context;
+    comm->calling        = call != NULL;
     pthread_mutex_unlock(&comm->lock);
     if (call) call(context);
     struct timespec until;
     deadline_in(&until, CR_COMM_GRACE_S * 1000);
     pthread_mutex_lock(&comm->lock);
+    comm->calling = false;
+    pthread_cond_broadcast(&comm->change);
     while (!atomic_load(&comm->closing) && pthread_cond_timedwait(&comm->change, &comm->lock, &until) != ETIMEDOUT) {
     }
     pthread_mutex_unlock(&comm->lock);
@@ -203,13 +206,14 @@ static cr_status start_watch(struct cr_comm *comm) {
         cr_free(w);
         return CR_NO_MEMORY(sizeof *w);
     }
-    int error = pthread_create(&comm->watcher, NULL, watch, w);
+    comm->watched = true; /* before: the thread asks for it */
+    int error     = pthread_create(&comm->watcher, NULL, watch, w);
     if (error) {
+        comm->watched = false;
         cr_free(w->seen);
         cr_free(w);
         return CR_FAIL(CR_ERR_IO, "cannot start the thread that watches the other ranks: %s", strerror(error));
     }
-    comm->watched = true;
     return CR_OK;
 }
 
@@ -326,6 +330,7 @@ cr_status cr_comm_check(struct cr_comm *comm) {
 void cr_comm_on_failure(struct cr_comm *comm, void (*call)(void *context), void *context) {
     if (!comm) return;
     pthread_mutex_lock(&comm->lock);
+    while (comm->calling) pthread_cond_wait(&comm->change, &comm->lock);
     comm->on_failure         = call;
     comm->on_failure_context = context;
     pthread_mutex_unlock(&comm->lock);

@@ -96,8 +96,9 @@ CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *ask
 
 /* Has anybody failed? Costs one load; for loops that wait for a device. From any thread. */
 CR_MUST cr_status cr_comm_check(struct cr_comm *comm);
-/* Called once, by the thread that watches, when another rank has failed: ends what this process may be stuck in (NCCL's
- * abort). Set it to NULL before `context` goes. */
+/* Called once, by the thread that watches, when a rank has failed: ends what this process may be stuck in (NCCL's abort). It must
+ * return soon. Setting another one, or NULL, waits for a call that has begun: afterwards `context` may go. If a failure came before
+ * the first was set, nobody calls it: ask cr_comm_check behind this. Not to be set by the call itself. */
 void cr_comm_on_failure(struct cr_comm *comm, void (*call)(void *context), void *context);
 /* Does it fall to this rank to print what went wrong? To the rank that failed if it can, else to one other (one a host if
  * rank 0 is the one that is lost); to none where a parent of forked ranks prints it. */

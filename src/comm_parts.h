@@ -61,6 +61,7 @@ struct cr_comm {
     atomic_bool            failed; /* `failure` is written and stays */
     void (*on_failure)(void *context);
     void *on_failure_context;
+    bool  calling; /* on_failure is being called */
 
     pthread_t   watcher;
     bool        watched;

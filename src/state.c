@@ -1,10 +1,12 @@
 /* state.c: see state.h. Also the loading of weights (session.h), which uses the same lists. */
 #include "state.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Addresses are byte offsets into the store region, but for two kinds of tensors that are not kept there as such. */
 static const uint64_t ADDRESS_BATCHES = UINT64_MAX;     /* num_batches_tracked: one counter serves every BN */
@@ -264,6 +266,14 @@ out:
 }
 
 /* ---- weights from elsewhere ---- */
+
+cr_status cr_state_weights_there(const struct cr_config *config) {
+    const char *given = config->model.weights;
+    if (!*given || access(given, F_OK) == 0 || errno != ENOENT) return CR_OK; /* other trouble is told by who reads */
+    return cr_config_fail(config, "model.weights",
+                          "there is no such file or folder: give model.weights=FILE (safetensors of this network, a checkpoint or a run; "
+                          "scripts/pth_to_safetensors.py makes one of PyTorch's), or model.weights= to train from scratch");
+}
 
 static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char *name) {
     const struct cr_st_entry *e = cr_st_find(file, name);

@@ -47,6 +47,8 @@ CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path
 /* ---- pruned networks (state_sparse.c): tensors with pruned elements go to files as sparse ones ---- */
 
 /* Does the model file that `given` means (a run, a step folder, a file) belong to a pruned network? */
+/* CR_ERR_CONFIG, with the line that names them, where model.weights names what is not there. */
+CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
 /* The planes of a store with masks on the host and back. */
 struct cr_state_planes {

@@ -195,7 +195,7 @@ static cr_status start_values(struct cr_run *run, bool force) {
         if (*run->config.model.weights) {
             CR_TRY(cr_session_load_weights(&run->session, run->config.model.weights, false));
             CR_TRY(cr_state_ema_start(&run->session));
-        }
+        } else cr_log(CR_LOG_INFO, "weights: none given (model.weights): training from scratch");
     } else {
         CR_TRY(cr_state_load(&run->session, run->from, &run->at));
         CR_TRY(cr_session_fit_loss_scale(&run->session));
@@ -254,6 +254,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     if (run->from) CR_TRY(stored_config(given, o, run));
     else CR_TRY(copy_config(given, o, run));
     CR_TRY(cr_device_check(run->config.train.device));
+    if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
     CR_TRY(cr_run_data_turn(run, open_data)); /* before anything is written: a wrong data.root leaves no empty run behind */
     CR_TRY(cr_run_same(run));
     CR_TRY(own_folder(run));

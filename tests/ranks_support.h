@@ -43,9 +43,12 @@ static inline cr_status train(const struct run *base, const char *name, const ch
     return status;
 }
 
+/* Seconds without a sign of life after which a rank is lost: of runs that a test starts from then on. */
+static double ranks_timeout_s = 30;
+
 static inline int rank_main(int rank, int size, void *shared, const struct run *base, const char *name, const char *resume, const char *const *more) {
     struct cr_comm      *comm  = NULL;
-    struct cr_comm_where where = {.rank = rank, .size = size, .local_rank = rank, .local_size = size, .shared = shared, .meet_s = 20, .timeout_s = 30};
+    struct cr_comm_where where = {.rank = rank, .size = size, .local_rank = rank, .local_size = size, .shared = shared, .meet_s = 20, .timeout_s = ranks_timeout_s};
     cr_status            status = size > 1 ? cr_comm_open(&where, &comm) : CR_OK;
     cr_log_quiet(true);
     if (status == CR_OK) status = train(base, name, resume, comm, more);

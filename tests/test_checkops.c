@@ -23,8 +23,8 @@ static void report_row(const struct checkops_walk *w, int i, struct totals *tota
     const struct checkops_tally *t   = &w->tally[i];
     if (row->baseline || (w->filter && !strstr(row->name, w->filter))) return;
     const bool ok = t->runs > 0 && t->failures == 0;
-    if (t->runs == 0 && (w->shares || w->cut)) { /* another share, or more time, may reach it */
-        printf("none %s %-24s\n", w->name, row->name);
+    if (t->runs == 0 && (w->shares || w->cut || row->among_ranks)) { /* another share, more time, or other processes may reach it */
+        printf("none %s %-24s%s\n", w->name, row->name, row->among_ranks ? " among several ranks only" : "");
         return;
     }
     count(totals, ok);

@@ -1,11 +1,11 @@
 /* test_cuda_block.c: convolutions over kept blocks of the filter. Without a GPU: every plan's tiles cover y once, and each tap of each
  * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of conv.cu. */
 #include "block_conv.h"
-#include "dtype.h"
+#include "conv_problem.h"
 #include "sparse.h"
 #include "test_gpu.h"
 
-enum { MULTIPROCESSORS = 132, GUARD = 256 };
+enum { MULTIPROCESSORS = 132 };
 
 static const struct {
     int64_t N, H, W, C, K;
@@ -17,11 +17,8 @@ static const struct {
 };
 
 static struct ck_conv conv_of(size_t i, enum ck_type type) {
-    struct ck_conv c = {.type = type, .R = shapes[i].side, .S = shapes[i].side, .stride = shapes[i].stride, .pad = shapes[i].side / 2,
-                        .N = shapes[i].N, .H = shapes[i].H, .W = shapes[i].W, .C = shapes[i].C, .K = shapes[i].K};
-    c.P = (c.H + 2 * c.pad - c.R) / c.stride + 1;
-    c.Q = (c.W + 2 * c.pad - c.S) / c.stride + 1;
-    return c;
+    return conv_sized((struct ck_conv){.type = type, .R = shapes[i].side, .S = shapes[i].side, .stride = shapes[i].stride, .pad = shapes[i].side / 2,
+                                       .N = shapes[i].N, .H = shapes[i].H, .W = shapes[i].W, .C = shapes[i].C, .K = shapes[i].K});
 }
 
 /* ---- plans, on the host ---- */
@@ -101,36 +98,28 @@ static void others_are_refused(void) {
 
 /* ---- the kernel ---- */
 
-#define OK(call) REQUIRE((call) == cudaSuccess)
-
-static uint32_t seed = 1;
-static uint32_t draw(void) {
-    seed = seed * 1664525u + 1013904223u;
-    return seed >> 8;
-}
 static bool is_set(const uint8_t *bits, int64_t i) { return bits[i / 8] >> (i % 8) & 1; }
 
 /* Blocks of which two in five are kept, all of the last output block gone. */
-static uint8_t *draw_bits(const struct ck_conv *c) {
+static uint8_t *draw_blocks(const struct ck_conv *c) {
     const int64_t taps = (int64_t)c->R * c->S;
     uint8_t      *bits = cr_alloc((size_t)(c->K * taps * c->C / 8), 1);
     for (int64_t k = 0; bits && k < c->K - (c->K > CK_BLOCK ? CK_BLOCK : 0); k += CK_BLOCK)
         for (int64_t i = 0; i < taps * c->C; i += CK_BLOCK)
-            for (int64_t j = 0, kept = draw() % 5 < 2; kept && j < CK_BLOCK; j++) memset(bits + ((k + j) * taps * c->C + i) / 8, 0xff, CK_BLOCK / 8);
+            for (int64_t j = 0, kept = draw_bits() % 5 < 2; kept && j < CK_BLOCK; j++) memset(bits + ((k + j) * taps * c->C + i) / 8, 0xff, CK_BLOCK / 8);
     return bits;
 }
 
 static void *up_drawn(int64_t count, enum cr_dtype type, const uint8_t *bits, double scale) {
     void *room = cr_alloc((size_t)count, cr_dtype_bytes(type)), *device = NULL;
     for (int64_t i = 0; room && i < count; i++)
-        cr_number_store(type, room, i, bits && !is_set(bits, i) ? 0 : scale * ((double)draw() / (1 << 23) - 1));
-    if (room && cudaMalloc(&device, (size_t)count * cr_dtype_bytes(type)) == cudaSuccess)
-        (void)cudaMemcpy(device, room, (size_t)count * cr_dtype_bytes(type), cudaMemcpyHostToDevice);
+        cr_number_store(type, room, i, bits && !is_set(bits, i) ? 0 : scale * draw());
+    if (room) device = up(room, count * (int64_t)cr_dtype_bytes(type));
     cr_free(room);
     return device;
 }
 
-struct problem {
+struct blocks {
     struct ck_conv conv;
     enum cr_dtype  type;
     int64_t        outputs;
@@ -140,23 +129,23 @@ struct problem {
     uint16_t      *host_plain, *host_add, *host_y;
 };
 
-static void compare(const struct problem *p, int way, bool fused) {
+static void compare(const struct blocks *p, int way, bool fused) {
     const double step  = p->type == CR_F16 ? 0x1p-11 : 0x1p-8;
-    int64_t      wrong = 0, guards = 0;
+    int64_t      wrong = 0;
     for (int64_t o = 0; o < p->outputs; o++) {
         const double product = cr_number_load(p->type, p->host_plain, o);
         const double more    = fused ? (double)p->host_bias[o % p->conv.K] + cr_number_load(p->type, p->host_add, o) : 0;
         const double want    = fused && product + more < 0 ? 0 : product + more;
         wrong += !(fabs(cr_number_load(p->type, p->host_y, GUARD + o) - want) <= 1.01 * step * (fabs(want) + fabs(product)) + 1e-3);
     }
-    for (int64_t i = 0; i < GUARD; i++) guards += p->host_y[i] != 0x7b7b || p->host_y[GUARD + p->outputs + i] != 0x7b7b;
-    if (wrong || guards) TEST_FAIL_("way %d, %s, %lldx%lld C %lld K %lld: %lld wrong, %lld guards", way, cr_dtype_name(p->type), (long long)p->conv.H,
+    const int64_t guards = guards_broken(p->host_y, p->outputs, p->type);
+    if (wrong || guards) TEST_FAIL_("way %d, %s, %lldx%lld C %lld K %lld: %lld wrong, %lld bytes beside y", way, cr_dtype_name(p->type), (long long)p->conv.H,
                                     (long long)p->conv.W, (long long)p->conv.C, (long long)p->conv.K, (long long)wrong, (long long)guards);
 }
 
-static void run_way(const struct problem *p, int way, bool fused) {
+static void run_way(const struct blocks *p, int way, bool fused) {
     const struct ck_conv *c     = &p->conv;
-    const size_t          bytes = (size_t)(p->outputs + 2 * GUARD) * 2;
+    const size_t          bytes = (size_t)guarded_bytes(p->outputs, p->type);
     struct cudaDeviceProp device;
     struct ck_block_plan  plan;
     struct cr_blocks      list;
@@ -168,12 +157,12 @@ static void run_way(const struct problem *p, int way, bool fused) {
     OK(cudaMalloc(&table, (size_t)list.words * 4));
     OK(cudaMalloc(&packed, (size_t)list.blocks * CK_BLOCK_BYTES));
     OK(cudaMemcpy(table, list.table, (size_t)list.words * 4, cudaMemcpyHostToDevice));
-    OK(cudaMemset(p->y, 0x7b, bytes));
+    OK(cudaMemset(p->y, GUARD_BYTE, bytes));
     OK(ck_block_pack(c, p->w, (const uint32_t *)table + list.from, list.blocks, packed, NULL));
     const struct ck_block_args args = {.conv = *c, .x = p->x, .blocks = packed, .table = table,
                                        .list = {list.steps, list.step, list.items, list.item, list.entries, list.entry, list.block},
                                        .bias = fused ? p->bias : NULL, .add = fused ? p->add : NULL, .relu = fused,
-                                       .y = (uint16_t *)p->y + GUARD};
+                                       .y = behind_guard(p->y, p->type)};
     OK(ck_block_conv(&args, &plan, NULL));
     OK(cudaMemcpy(p->host_y, p->y, bytes, cudaMemcpyDeviceToHost));
     compare(p, way, fused);
@@ -183,22 +172,22 @@ static void run_way(const struct problem *p, int way, bool fused) {
 }
 
 static void run_shape(size_t i, enum ck_type type) {
-    struct problem        p       = {.conv = conv_of(i, type), .type = type == CK_F16 ? CR_F16 : CR_BF16};
+    struct blocks        p       = {.conv = conv_of(i, type), .type = dtypes[type]};
     const struct ck_conv *c       = &p.conv;
     const int64_t         weights = c->K * c->R * c->S * c->C;
     p.outputs    = c->N * c->P * c->Q * c->K;
-    p.bits       = draw_bits(c);
+    p.bits       = draw_blocks(c);
     p.host_bias  = cr_alloc((size_t)c->K, sizeof *p.host_bias);
     p.host_plain = cr_alloc((size_t)p.outputs, 2);
     p.host_add   = cr_alloc((size_t)p.outputs, 2);
-    p.host_y     = cr_alloc((size_t)p.outputs + 2 * GUARD, 2);
+    p.host_y     = cr_alloc((size_t)guarded_bytes(p.outputs, p.type), 1);
     REQUIRE(p.bits && p.host_bias && p.host_plain && p.host_add && p.host_y);
     p.x    = up_drawn(c->N * c->H * c->W * c->C, p.type, NULL, 1);
     p.w    = up_drawn(weights, p.type, p.bits, 0.1);
     p.bias = up_drawn(c->K, CR_F32, NULL, 1);
     p.add  = up_drawn(p.outputs, p.type, NULL, 1);
     OK(cudaMalloc(&p.plain, (size_t)p.outputs * 2));
-    OK(cudaMalloc(&p.y, (size_t)(p.outputs + 2 * GUARD) * 2));
+    OK(cudaMalloc(&p.y, (size_t)guarded_bytes(p.outputs, p.type)));
     OK(ck_conv_forward(c, p.x, p.w, p.plain, NULL));
     OK(cudaMemcpy(p.host_plain, p.plain, (size_t)p.outputs * 2, cudaMemcpyDeviceToHost));
     OK(cudaMemcpy(p.host_add, p.add, (size_t)p.outputs * 2, cudaMemcpyDeviceToHost));

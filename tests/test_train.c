@@ -95,8 +95,9 @@ static void a_batch_that_was_found_stays(void) {
 static void a_run_that_could_not_begin_leaves_its_folder_free(void) {
     struct run r;
     prepare(&r);
-    CHECK_STATUS(TRAIN(&r, "a", "model.weights=no-such-file.safetensors"), CR_ERR_IO);
+    CHECK_STATUS(TRAIN(&r, "a", "model.weights=no-such-file.safetensors"), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "no-such-file.safetensors");
+    CHECK_HAS(cr_error_message(), "model.weights= to train from scratch");
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=1"));
     finish(&r);
 }

@@ -137,22 +137,32 @@ static bool is_better(const struct search *f, const struct cr_fit_report *r) {
     return fits ? r->seconds < f->found.seconds : r->after < f->found.after;
 }
 
-static cr_status plan(const struct search *f, struct cr_program *p, struct cr_fit_report *r) {
+/* As it will be planned: with the buckets of several ranks, whose workspaces the pool has to hold too. */
+static cr_status plan(const struct search *f, struct cr_program *p, struct cr_fit_report *r, size_t *bound) {
+    struct cr_program whole;
     CR_TRY(predict(f, p, r));
-    CR_TRY(cr_pass_plan(p, f->target->alignment, f->options->reuse));
-    r->after = p->region_bytes[CR_REGION_POOL];
-    return CR_OK;
+    CR_TRY(cr_program_copy(p, &whole));
+    cr_status status = CR_OK;
+    if (f->options->bucket_bytes) {
+        status = cr_pass_buckets(&whole, f->target, f->options->bucket_bytes, f->options->wire);
+        if (status == CR_OK) status = cr_pass_order(&whole);
+    }
+    if (status == CR_OK) status = cr_pass_plan(&whole, f->target->alignment, f->options->reuse);
+    r->after = whole.region_bytes[CR_REGION_POOL];
+    *bound   = whole.bound_bytes;
+    cr_program_free(&whole);
+    return status;
 }
 
 static cr_status go(struct search *f, const struct way *w, size_t goal) {
     const size_t limit = f->options->pool_limit;
-    size_t       live  = 0;
+    size_t       live = 0, bound;
     for (int round = 0; round < ROUNDS; round++) {
         struct cr_program    p;
         struct cr_fit_report r = {.before = f->found.before, .seconds_before = f->found.seconds_before};
         CR_TRY(cr_program_copy(f->plain, &p));
         cr_status status = walk(f, w, &p, goal, false, &r, &live);
-        if (status == CR_OK) status = plan(f, &p, &r);
+        if (status == CR_OK) status = plan(f, &p, &r, &bound);
         const bool better = status == CR_OK && is_better(f, &r);
         if (better) {
             cr_program_free(&f->best);
@@ -195,8 +205,7 @@ static cr_status search(struct search *f) {
     struct cr_program    p;
     struct cr_fit_report r = {0};
     CR_TRY(cr_program_copy(f->plain, &p));
-    cr_status status = plan(f, &p, &r);
-    f->live          = p.bound_bytes;
+    cr_status status = plan(f, &p, &r, &f->live);
     cr_program_free(&p);
     f->found = (struct cr_fit_report){.before = r.after, .after = r.after, .seconds_before = r.seconds, .seconds = r.seconds};
     CR_TRY(status);
