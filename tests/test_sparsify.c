@@ -92,15 +92,15 @@ static void quick_ones_come_first(void) {
     check_asked(&t, (const int[]){2, 3, 1, 4, 0}, 5);
 }
 
-/* Beyond twice the best that is known, dense or sparse, nothing is asked for; up to there everything is. */
+/* Beyond CR_FORESEEN_MOST times the best that is known, dense or sparse, nothing is asked for; up to there everything is. */
 static void far_ones_are_not_asked(void) {
-    struct invented t = {.dense = 100, .foreseen = {199, 201, 0, 20, 79, 81}, .takes = {1, 1, 120, 40, 39, 38}};
+    struct invented t = {.dense = 100, .foreseen = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
-    check_asked(&t, (const int[]){2, 3, 4}, 3); /* 81 > 2 * 39; 5, 0 and 1 are left behind */
-    t = (struct invented){.dense = 100, .foreseen = {199, 201, 0, 0, 0, 0}, .takes = {99, 1, 120, 0, 0, 0}};
+    check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are left behind */
+    t = (struct invented){.dense = 100, .foreseen = {249, 251, 0, 0, 0, 0}, .takes = {99, 1, 120, 0, 0, 0}};
     CHECK_INT(run(&t, true, NULL), 0);
     check_asked(&t, (const int[]){2, 0}, 2);
-    t = (struct invented){.dense = 10, .foreseen = {21, 22, 23, 24, 25, 26}, .takes = {1, 1, 1, 1, 1, 1}};
+    t = (struct invented){.dense = 10, .foreseen = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
     CHECK_INT(run(&t, true, NULL), CR_NONE);
     CHECK_INT(t.asks, 0);
 }
@@ -113,7 +113,7 @@ static void lines_say_so(void) {
     CHECK(out.data && strstr(out.data, "(layout 4, cut e, best of 2; 1 foreseen to be far behind)\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
-    t   = (struct invented){.dense = 10, .foreseen = {21, 22}, .takes = {1, 1}};
+    t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "dense ") && strstr(out.data, "2 sparse layouts, all foreseen to be far behind\n"));
     cr_text_free(&out);
