@@ -76,13 +76,13 @@ bool set_tile(const ck_conv &c, int images, int rows, ck_nm_plan *p) {
     return true;
 }
 
-/* Units that the first worker can do before the second has given anything back. */
+/* Units that the first worker can give back before the second has given anything back: its last two stay under way until it has a third, but
+ * at the end of a tile. */
 int lead_of(const ck_nm_plan &p) {
-    int units = 0, phase = 0;
-    for (int tap = 0; tap < p.taps * p.chunks && phase < p.stages - 1; tap++) {
-        units++;
-        phase += (int)(p.last >> tap % p.taps & 1);
-    }
+    const int all = p.taps * p.chunks;
+    int       units = 0, phase = 0;
+    for (; units < all && phase < p.stages; units++) phase += (int)(p.last >> units % p.taps & 1);
+    if (units < all) units -= 2;
     return units < LEAD ? units : LEAD;
 }
 
