@@ -56,7 +56,7 @@ struct ck_block_args {
 
 /* Ways of cutting, numbered from 0. false: not with this way, or the kernel does not take such a convolution. */
 int         ck_block_conv_ways(void);
-void        ck_block_conv_name(int way, char *name, size_t size); /* "blocks 2x1x256 patch": teams, parts, columns */
+void        ck_block_conv_cut(int way, int cut[4]); /* teams, parts, columns, patch or not */
 bool        ck_block_conv_plan(const struct ck_conv *conv, int way, int multiprocessors, struct ck_block_plan *plan);
 /* Packs blocks: from[i] is the first element of block i in w (K,R,S,C); UINT32_MAX: a block of zeros. 2*4096 bytes read and written a
  * block; limiter: memory. */

@@ -12,8 +12,6 @@
 #include "block_conv_work.cuh"
 #include "tma.cuh"
 
-#include <stdio.h>
-
 namespace {
 
 /* Registers change hands by whole warpgroups only; where that is not needed, two warps load. */
@@ -224,9 +222,9 @@ int ck_block_conv_ways(void) {
     return WAYS;
 }
 
-void ck_block_conv_name(int number, char *name, size_t size) {
+void ck_block_conv_cut(int number, int cut[4]) {
     const struct way none = {}, &w = number >= 0 && number < WAYS ? ways[number] : none;
-    snprintf(name, size, "blocks %dx%dx%d%s", w.teams, w.parts, w.columns, w.patch ? " patch" : "");
+    cut[0] = w.teams, cut[1] = w.parts, cut[2] = w.columns, cut[3] = w.patch;
 }
 
 bool ck_block_conv_plan(const struct ck_conv *c, int way, int multiprocessors, struct ck_block_plan *p) {

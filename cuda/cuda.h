@@ -149,7 +149,7 @@ extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
 extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps whole blocks of channels */
 /* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c, rows_walks.c and rows_block.c. */
-enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_WALKS = 52, CUDA_LAYOUT_BLOCKS = 64, CUDA_WAY_NAME = 32 /* characters of a layout's name */ };
+enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_WALKS = 52, CUDA_LAYOUT_BLOCKS = 64 };
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_walks_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

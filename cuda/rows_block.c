@@ -74,9 +74,9 @@ int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *p
 }
 
 static void name_way(const struct cr_op *op, struct cr_text *out) {
-    char name[CUDA_WAY_NAME];
-    ck_block_conv_name(op->attr.conv.pattern.layout - CUDA_LAYOUT_BLOCKS, name, sizeof name);
-    cr_text_add(out, "%s", name);
+    int cut[4];
+    ck_block_conv_cut(op->attr.conv.pattern.layout - CUDA_LAYOUT_BLOCKS, cut);
+    cr_text_add(out, "blocks %dx%dx%d%s", cut[0], cut[1], cut[2], cut[3] ? " patch" : "");
 }
 
 /* ---- what stays on the device ---- */

@@ -49,9 +49,9 @@ static double foresee(const struct cr_device *device, const struct cr_program *p
 }
 
 static void name_way(const struct cr_op *op, struct cr_text *out) {
-    char name[CUDA_WAY_NAME];
-    ck_nm_name(op->attr.conv.pattern.layout - CUDA_LAYOUT_NM + 1, name, sizeof name);
-    cr_text_add(out, "%s", name);
+    int cut[2];
+    ck_nm_cut(op->attr.conv.pattern.layout - CUDA_LAYOUT_NM + 1, cut);
+    cr_text_add(out, "2:4 %dx%d", cut[0], cut[1]);
 }
 
 /* ---- what stays on the device ---- */

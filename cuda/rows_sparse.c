@@ -110,9 +110,10 @@ static double foresee(const struct cr_device *device, const struct cr_program *p
 }
 
 void cr_cuda_sparse_name(const struct cr_op *op, struct cr_text *out) {
-    char name[CUDA_WAY_NAME] = "plain";
-    if (op->attr.conv.pattern.layout != LAYOUT_PLAIN) ck_sparse_conv_name(op->attr.conv.pattern.layout, name, sizeof name);
-    cr_text_add(out, "%s", name);
+    int cut[3];
+    ck_sparse_conv_cut(op->attr.conv.pattern.layout, cut);
+    if (op->attr.conv.pattern.layout == LAYOUT_PLAIN) cr_text_add(out, "plain");
+    else cr_text_add(out, "direct %dx%d/%d", cut[0], cut[1], cut[2]);
 }
 
 /* ---- what stays on the device ---- */

@@ -68,9 +68,10 @@ static double foresee(const struct cr_device *device, const struct cr_program *p
 }
 
 static void name_way(const struct cr_op *op, struct cr_text *out) {
-    char name[CUDA_WAY_NAME];
-    ck_union_conv_name(op->attr.conv.pattern.layout - ck_sparse_conv_ways(), name, sizeof name);
-    cr_text_add(out, "%s", name);
+    int cut[3];
+    ck_union_conv_cut(op->attr.conv.pattern.layout - ck_sparse_conv_ways(), cut);
+    cr_text_add(out, "union %dx%d", cut[0], cut[1]);
+    if (cut[2] > 1) cr_text_add(out, "/%d", cut[2]);
 }
 
 /* ---- what stays on the device ---- */

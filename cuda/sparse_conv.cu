@@ -13,7 +13,6 @@
 #include "sparse_tile.cuh"
 
 #include <math.h>
-#include <stdio.h>
 
 namespace sparse {
 namespace {
@@ -292,9 +291,9 @@ bool plan_tiles(const ck_conv &conv, int64_t kept, int way, int multiprocessors,
 
 int ck_sparse_conv_ways(void) { return sparse::WAYS; }
 
-void ck_sparse_conv_name(int way, char *name, size_t size) {
+void ck_sparse_conv_cut(int way, int cut[3]) {
     const sparse::cut none = {}, &c = way >= 1 && way <= sparse::WAYS ? sparse::CUTS[way - 1] : none;
-    snprintf(name, size, "direct %dx%d/%d", c.quads, c.rows, c.most_warps);
+    cut[0] = c.quads, cut[1] = c.rows, cut[2] = c.most_warps;
 }
 
 bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,

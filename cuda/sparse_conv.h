@@ -67,7 +67,7 @@ struct ck_sparse_steps {
 
 /* Ways of cutting: 1..ck_sparse_conv_ways() force one each, way 0 is what arithmetic says is best for `kept` weights in all. */
 int  ck_sparse_conv_ways(void);
-void ck_sparse_conv_name(int way, char *name, size_t size); /* "direct 4x4/16": quads, rows, warps at most */
+void ck_sparse_conv_cut(int way, int cut[3]); /* quads, rows, warps at most */
 /* false: not with this way, or the pictures are too large (2^31 pixels or channels of a filter's slice that do not fit). */
 bool ck_sparse_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
                          struct ck_sparse_plan *plan);

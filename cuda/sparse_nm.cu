@@ -2,7 +2,6 @@
 #include "sparse_nm.cuh"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 namespace nm {
@@ -86,13 +85,13 @@ bool cut_tile(const ck_conv &c, int images, int rows, const int *columns, int co
 
 namespace {
 
-/* Units that the first worker can do before the second has given anything back. */
+/* Units that the first worker can give back before the second has given anything back: its last two stay under way until it has a third, but
+ * at the end of a tile. */
 int lead_of(const ck_nm_plan &p) {
-    int units = 0, phase = 0;
-    for (int tap = 0; tap < p.taps * p.chunks && phase < p.stages - 1; tap++) {
-        units++;
-        phase += (int)(p.last >> tap % p.taps & 1);
-    }
+    const int all = p.taps * p.chunks;
+    int       units = 0, phase = 0;
+    for (; units < all && phase < p.stages; units++) phase += (int)(p.last >> units % p.taps & 1);
+    if (units < all) units -= 2;
     return units < LEAD ? units : LEAD;
 }
 
@@ -146,9 +145,9 @@ bool plan_cut(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_plan 
 
 int ck_nm_ways(void) { return nm::CUT_COUNT; }
 
-void ck_nm_name(int way, char *name, size_t size) {
+void ck_nm_cut(int way, int cut[2]) {
     const nm::cut none = {}, &c = way >= 1 && way <= nm::CUT_COUNT ? nm::CUTS[way - 1] : none;
-    snprintf(name, size, "2:4 %dx%d", c.workers, c.most);
+    cut[0] = c.workers, cut[1] = c.most;
 }
 
 bool ck_nm_make(const struct ck_conv *conv, int way, int capability, int multiprocessors, struct ck_nm_plan *plan) {

@@ -59,7 +59,7 @@ struct ck_nm_args {
 /* Ways of cutting: 1..ck_nm_ways(); each takes the tile with the fewest cycles by arithmetic. Compute capability 9.0 alone. C and K are
  * multiples of 8. false: not with this way. */
 int         ck_nm_ways(void);
-void        ck_nm_name(int way, char *name, size_t size); /* "2:4 2x256": workers, columns at most */
+void        ck_nm_cut(int way, int cut[2]); /* workers, columns at most */
 bool        ck_nm_make(const struct ck_conv *conv, int way, int capability, int multiprocessors, struct ck_nm_plan *plan);
 /* Units of all blocks: CK_NM_UNIT values and CK_NM_WORDS words of metadata each. */
 int64_t     ck_nm_units(const struct ck_nm_plan *plan);

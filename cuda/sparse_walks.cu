@@ -3,7 +3,6 @@
 #include "union_conv.cuh"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 namespace walks {
@@ -185,9 +184,9 @@ __global__ void __launch_bounds__(FILL_THREADS) fill(const float *w, int64_t tap
 
 int ck_walks_ways(void) { return walks::CUT_COUNT; }
 
-void ck_walks_name(int way, char *name, size_t size) {
+void ck_walks_cut(int way, int cut[3]) {
     const walks::cut none = {}, &c = way >= 1 && way <= walks::CUT_COUNT ? walks::CUTS[way - 1] : none;
-    snprintf(name, size, c.shared == walks::SHARED_HALF ? "walks %dx%d, 2 blocks" : "walks %dx%d", c.workers, c.most);
+    cut[0] = c.workers, cut[1] = c.most, cut[2] = c.shared <= walks::SHARED_HALF ? 2 : 1;
 }
 
 bool ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capability, int multiprocessors, struct ck_walks_plan *plan) {

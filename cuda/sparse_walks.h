@@ -52,7 +52,7 @@ struct ck_walks_args {
 /* Ways of cutting: 1..ck_walks_ways(); each takes the tile with the fewest cycles by arithmetic, for about `kept` weights. Compute
  * capability 9.0 alone; f32; C is a multiple of 4. false: not with this way. */
 int     ck_walks_ways(void);
-void    ck_walks_name(int way, char *name, size_t size); /* "walks 2x192": workers, the most columns of a tile */
+void    ck_walks_cut(int way, int cut[3]); /* workers, columns at most, blocks of a multiprocessor */
 bool    ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capability, int multiprocessors, struct ck_walks_plan *plan);
 /* On the host, of `kept` [K][R*S*C], not 0 where a weight is kept: units of all blocks. start[blocks + 1]; words[units][CK_WALKS_WORDS];
  * from[units][CK_WALKS_VALUES]: the element of the filter that each value is, UINT32_MAX: none, it is 0. Each may be NULL. */

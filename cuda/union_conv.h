@@ -67,8 +67,7 @@ struct ck_union_args {
 
 /* Ways of cutting: 1..ck_union_conv_ways() force one each, way 0 is what arithmetic says is best. */
 int  ck_union_conv_ways(void);
-/* "union 4x3/2": bands, columns, split. */
-void ck_union_conv_name(int way, char *name, size_t size);
+void ck_union_conv_cut(int way, int cut[3]); /* bands, columns, split */
 /* For about `kept` weights. false: not with this way, or the pictures are too large. */
 bool ck_union_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
                         struct ck_union_plan *plan);

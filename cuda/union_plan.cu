@@ -2,7 +2,6 @@
 #include "union_conv.cuh"
 
 #include <math.h>
-#include <stdio.h>
 
 namespace uni {
 namespace {
@@ -104,9 +103,9 @@ void choose_patch(const ck_conv &conv, const cut &c, double walks, int multiproc
 
 int ck_union_conv_ways(void) { return uni::WAYS; }
 
-void ck_union_conv_name(int way, char *name, size_t size) {
+void ck_union_conv_cut(int way, int cut[3]) {
     const uni::cut none = {}, &c = way >= 1 && way <= uni::WAYS ? uni::CUTS[way - 1] : none;
-    snprintf(name, size, c.split > 1 ? "union %dx%d/%d" : "union %dx%d", c.bands, c.columns, c.split);
+    cut[0] = c.bands, cut[1] = c.columns, cut[2] = c.split;
 }
 
 bool ck_union_conv_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes, struct ck_union_plan *plan) {

@@ -9,28 +9,14 @@
 #   STRIDE=K       every K-th call only (1)            SCENES       which of the scenes below (all)
 #   FAULT_SCOPE    own: calls of the program itself; all: also those inside of libraries (for malloc: the loader, oneDNN, OpenMP)
 # The last line is "N faults, N failed".
-set -u
-source_dir=$(cd "$(dirname "$0")/.." && pwd)
-bin=${CRESNET_BIN:-$source_dir/build/cresnet}
+. "$(dirname "$0")/../tests/support.sh"
 shim=${FAULT_SHIM:-$(dirname "$bin")/tests/fault_shim.so}
 stride=${STRIDE:-1}
 scope=${FAULT_SCOPE:-own}
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 [ -x "$bin" ] && [ -f "$shim" ] || { echo "fault-test: $bin or $shim is not there: build with tests, without sanitizers" >&2; exit 2; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export HOME=$work XDG_CACHE_HOME=$work/cache
-faults=0 failed=0
+faults=0
 
-cat >net.ini <<'INI'
-[model]
-arch = custom
-block = basic
-stem = cifar
-depths = 1,1
-widths = 4,8
-
+{ tiny_model; cat; } >net.ini <<'INI'
 [data]
 kind = folder
 root = pictures

@@ -3,21 +3,10 @@
 # the run must go on with --resume auto, from a step not before the last one known to be saved, and no checkpoint that is
 # picked may be unreadable. At the end the run is finished and compared, byte for byte, with one that was never disturbed.
 #   CRESNET_BIN   the program (default: build/cresnet);   SEED   of the moments
-set -u
 count=${1:-50}
-bin=${CRESNET_BIN:-$(cd "$(dirname "$0")/.." && pwd)/build/cresnet}
+. "$(dirname "$0")/../tests/support.sh"
 RANDOM=${SEED:-1}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-cat >net.ini <<'INI'
-[model]
-arch = custom
-block = basic
-stem = cifar
-depths = 1,1
-widths = 8,16
-
+{ tiny_model 8,16; cat; } >net.ini <<'INI'
 [data]
 kind = synthetic
 image_size = 16

@@ -35,7 +35,7 @@ for target in ${TARGETS:-80 90 95 24}; do
     if [ "$target" = 24 ]; then set -- prune.pattern=2:4 prune.sparsity=0.5; else set -- prune.sparsity=0.$target; fi
     echo "== $target"
     train_run "$run" configs/cifar10-resnet56-sparse.ini model.weights="$dense/last" "$@"
-    kept=$(right "$run/last")
-    plain=$(right "$run/last" train.sparse=no)
+    kept=$(right "$run/last" --ema)
+    plain=$(right "$run/last" --ema train.sparse=no)
     echo "$target: $kept of 10000 right with sparse kernels, $plain with dense ones, drop $(awk "BEGIN { printf \"%.2f\", ($whole - $kept) / 100 }") points, $(bytes "$run") bytes"
 done

@@ -3,21 +3,12 @@
 # time over TCP, as if on two hosts, every tenth with a rank killed at a random moment. None may hang; the losses are the same in all; a run
 # that loses a rank ends with one message and leaves nothing. Then tests/test_ranks.sh with the real launchers that are installed.
 #   CRESNET_BIN   the program (default: build/cresnet);   SEED   of the moments
-set -u
 count=${1:-100}
-root=$(cd "$(dirname "$0")/.." && pwd)
-export CRESNET_BIN=${CRESNET_BIN:-$root/build/cresnet} GOMP_SPINCOUNT=10000
+. "$(dirname "$0")/../tests/support.sh"
+export CRESNET_BIN=$bin
 RANDOM=${SEED:-1}
-work=$(mktemp -d)
 trap 'kill -9 $(pgrep -f -- "-o $work/") 2>/dev/null; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-cat >net.ini <<'INI'
-[model]
-arch = custom
-block = basic
-stem = cifar
-depths = 1,1
-widths = 8,16
+{ tiny_model 8,16; cat; } >net.ini <<'INI'
 sync_bn = yes
 
 [data]
@@ -39,21 +30,21 @@ timeout = 5
 INI
 die() { echo "ranks-test: FAIL: round $i: $*" >&2; cat err* >&2; exit 1; }
 losses() { grep '"event":"\(train\|eval\)"' run/log.jsonl | sed 's/.*"step":\([0-9]*\).*"loss":\([^,]*\),.*/\1 \2/'; }
-job() { timeout 100 "$CRESNET_BIN" train net.ini -q -o "$work/run" "$@"; }
+job() { timeout 100 "$bin" train net.ini -q -o "$work/run" "$@"; }
 
 over_tcp() {
     local r port pids=()
     port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     for r in 0 1 2 3; do
         env RANK=$r WORLD_SIZE=4 GROUP_RANK=$((r / 2)) LOCAL_RANK=$((r % 2)) MASTER_ADDR=localhost MASTER_PORT="$port" \
-            timeout 100 "$CRESNET_BIN" train net.ini -q -o "$work/run" 2>"err$r" &
+            timeout 100 "$bin" train net.ini -q -o "$work/run" 2>"err$r" &
         pids+=($!)
     done
     for r in "${pids[@]}"; do wait "$r" || die "over TCP: exit $?"; done
 }
 killed() {
     local parent child
-    "$CRESNET_BIN" train net.ini -q -o "$work/run" --ranks 4 --epochs 100000 2>err &
+    "$bin" train net.ini -q -o "$work/run" --ranks 4 --epochs 100000 2>err &
     parent=$!
     sleep "0.$(printf %03d $((RANDOM % 900 + 50)))"
     child=($(pgrep -P $parent))
@@ -75,4 +66,4 @@ for i in $(seq "$count"); do
 done
 [ "$(wc -l <want)" -gt 20 ] || die "no losses were compared"
 echo "ranks-test: $count runs: no hang, $(wc -l <want) equal losses in each"
-cd "$root" && RANKS_LAUNCHERS=yes bash tests/test_ranks.sh
+cd "$source_dir" && RANKS_LAUNCHERS=yes bash tests/test_ranks.sh

@@ -70,7 +70,7 @@ struct cr_bn_attr {
  * and a gradient of w is made 0 there (adding: stays as it was).
  * A layout is one of a device's forms of the kept weights, with the kernel that reads it; layouts are numbered from 0. */
 enum { CR_LAYOUTS_MAX = 80 };
-#define CR_FORESEEN_MOST 2.0 /* how often what a kernel really takes goes into what arithmetic foresees, at most: see backend.h */
+#define CR_FORESEEN_MOST 2.5 /* how often what a kernel really takes goes into what arithmetic foresees, at most: see backend.h */
 struct cr_pattern_attr {
     int64_t kept;   /* weights; 0: no pattern, as any convolution */
     int     param;  /* in the store, whose bits are the filter's */

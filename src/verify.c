@@ -163,6 +163,7 @@ void cr_verify_truth_free(struct cr_verify_truth *truth) {
         cr_free(truth->scale[s]);
         cr_free(truth->before[s]);
         cr_free(truth->slack[s]);
+        cr_free(truth->other[s]);
         cr_free(truth->noise[s]);
         cr_free(truth->pull[s]);
     }
@@ -382,13 +383,21 @@ static double error_of(const struct judging *g, int64_t i, bool *overflows) {
 
 double cr_verify_error(const struct cr_verify_truth *truth, int slot, int64_t i, bool *any) {
     const struct judging g     = judging_of(truth, slot);
-    const double         error = error_of(&g, i, any), top = fabs(truth->want[slot][i]) + error;
+    const double         other = truth->other[slot] ? truth->other[slot][i] : NAN, apart = fabs(other - truth->want[slot][i]);
+    const double         error = error_of(&g, i, any) + (isfinite(apart) ? apart : 0), top = fabs(truth->want[slot][i]) + error;
     *any = *any || truth->scale[slot][i] == CR_VERIFY_UNUSED || overflows_to(g.dtype, top);
     return error + cr_verify_half_ulp(g.dtype, top);
 }
 
+/* The right number that `got` is meant to be: of two, the one that lies nearer. */
+static double meant(const struct judging *g, int64_t i, double got) {
+    const double want = g->truth->want[g->slot][i], other = g->truth->other[g->slot] ? g->truth->other[g->slot][i] : NAN;
+    if (isnan(other) || !isfinite(got)) return want;
+    return !isfinite(want) || fabs(got - other) < fabs(got - want) ? other : want;
+}
+
 static struct judged judge(const struct judging *g, int64_t i, double got) {
-    const double  want = g->truth->want[g->slot][i];
+    const double  want = meant(g, i, got);
     struct judged j    = {0};
     if (got == want || (isnan(got) && isnan(want)) || g->truth->scale[g->slot][i] == CR_VERIFY_UNUSED) return j;
     if (isnan(got) && g->truth->spreads) return j;
@@ -425,7 +434,7 @@ void cr_verify_compare(const struct cr_verify_truth *truth, const void *const go
             r.slot  = s;
             r.index = i;
             r.got   = x;
-            r.want  = truth->want[s][i];
+            r.want  = meant(&g, i, x);
             r.bound = j.bound;
         }
     }

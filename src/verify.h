@@ -64,6 +64,8 @@ struct cr_verify_truth {
     double                   tiny[CR_OP_OUT_MAX];
     /* Of fused ops; NULL where there is none of it. */
     double                  *slack[CR_OP_OUT_MAX];  /* [elems]: what may come out differently besides; of bits: which */
+    double                  *other[CR_OP_OUT_MAX];  /* [elems]: what a gate that may be open or closed makes of the element otherwise: right as
+                                                       well as `want`, and what lies between is not; NaN: no such gate */
     double                  *noise[CR_OP_OUT_MAX];  /* [elems] of sums of numbers that the op has just computed: root of */
     double                  *pull[CR_OP_OUT_MAX];   /* ... the sum of squares of their A, and sum of their magnitudes; */
     double                   noise_terms[CR_OP_OUT_MAX]; /* their n */
@@ -171,6 +173,8 @@ double cr_verify_largest(enum cr_dtype dtype);            /* largest finite numb
 double cr_verify_affine_error(double x, double scale, double bias);
 /* Allocates *array for an output's elements, zeroed, unless it is there. */
 CR_MUST cr_status cr_verify_array(const struct cr_verify_truth *truth, int slot, double **array);
+/* The same for truth->other, with NaN everywhere. */
+CR_MUST cr_status cr_verify_others(struct cr_verify_truth *truth, int slot);
 
 /* Where a gradient passes; as struct ref_gate of the reference rows. */
 enum cr_verify_gate { CR_VERIFY_CLOSED, CR_VERIFY_OPEN, CR_VERIFY_UNSURE };

@@ -47,11 +47,12 @@ enum cr_verify_gate cr_verify_gate_of(const struct cr_verify_gates *g, int64_t i
 /* Closes gates on a gradient that was computed without them. */
 cr_status cr_verify_close_gates(const struct cr_verify_gates *g, struct cr_verify_truth *t, int slot) {
     CR_TRY(cr_verify_array(t, slot, &t->slack[slot]));
+    CR_TRY(cr_verify_others(t, slot));
     double *want = t->want[slot], *A = t->scale[slot], *slack = t->slack[slot];
     for (int64_t i = 0; i < t->elems[slot]; i++) {
         const enum cr_verify_gate gate = cr_verify_gate_of(g, i, i % g->C);
         if (gate == CR_VERIFY_OPEN) continue;
-        if (gate == CR_VERIFY_UNSURE) slack[i] += A[i];
+        if (gate == CR_VERIFY_UNSURE) t->other[slot][i] = 0;
         else want[i] = A[i] = slack[i] = 0;
     }
     return CR_OK;
@@ -113,16 +114,21 @@ static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_tr
     return CR_OK;
 }
 
+/* `sizes`: G are magnitudes, so that what an open gate makes of them is not known. */
 static cr_status grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *t, const struct cr_verify_gates *g,
-                            const double *G, const double *coef) {
+                            const double *G, bool sizes, const double *coef) {
     const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
     CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
+    CR_TRY(cr_verify_others(t, 0));
     for (int64_t i = 0; i < n; i++) {
         const int64_t             c    = i % C;
         const enum cr_verify_gate gate = cr_verify_gate_of(g, i, c);
-        const double              part = gate == CR_VERIFY_CLOSED ? 0 : fabs(coef[c] * G[i]);
-        t->scale[0][i] = or_zero(part + fabs(coef[C + c] * g->x[i]) + fabs(coef[2 * C + c]));
-        t->slack[0][i] = gate == CR_VERIFY_UNSURE ? or_zero(part) : 0;
+        const double              part = gate == CR_VERIFY_CLOSED ? 0 : coef[c] * G[i], linear = coef[C + c] * g->x[i], size = fabs(part);
+        t->scale[0][i] = or_zero(size + fabs(linear) + fabs(coef[2 * C + c]));
+        if (gate != CR_VERIFY_UNSURE) continue;
+        const double closed = linear + coef[2 * C + c], open = closed + part;
+        if (isfinite(open) && !sizes) t->other[0][i] = fabs(t->want[0][i] - open) < fabs(t->want[0][i] - closed) ? closed : open;
+        else t->slack[0][i] = or_zero(size);
     }
     return CR_OK;
 }
@@ -134,7 +140,7 @@ cr_status cr_verify_behind_bn_grad_stats(const struct cr_verify_values *v, struc
 
 cr_status cr_verify_behind_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_truth *t) {
     const struct cr_verify_gates g = cr_verify_gates_of(v, CR_IN_bn_grad_apply_x, CR_IN_bn_grad_apply_y, CR_IN_bn_grad_apply_act);
-    return grad_apply(v, t, &g, v->in[CR_IN_bn_grad_apply_dy], v->in[CR_IN_bn_grad_apply_coef]);
+    return grad_apply(v, t, &g, v->in[CR_IN_bn_grad_apply_dy], false, v->in[CR_IN_bn_grad_apply_coef]);
 }
 
 cr_status cr_verify_behind_pool_bn_grad_stats(const struct cr_verify_values *v, struct cr_verify_truth *t) {
@@ -156,7 +162,7 @@ cr_status cr_verify_behind_pool_bn_grad_apply(const struct cr_verify_values *v, 
     struct pooled                p = {0};
     cr_status                    status;
     CR_TRY_OUT(pooled_make(v, CR_IN_pool_bn_grad_apply_dy, CR_IN_pool_bn_grad_apply_index, CR_IN_pool_bn_grad_apply_x, &p));
-    CR_TRY_OUT(grad_apply(v, t, &g, p.g, v->in[CR_IN_pool_bn_grad_apply_coef]));
+    CR_TRY_OUT(grad_apply(v, t, &g, p.g, true, v->in[CR_IN_pool_bn_grad_apply_coef]));
     const double        *coef  = v->in[CR_IN_pool_bn_grad_apply_coef];
     const enum cr_dtype  dtype = tensor_of(v->original, v->op->in[CR_IN_pool_bn_grad_apply_dy])->dtype;
     for (int64_t i = 0; i < t->elems[0]; i++) {

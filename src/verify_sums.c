@@ -14,8 +14,17 @@ struct sums {
  * itself (pull). */
 struct sum {
     double want, scale, noise, pull, slack, rounded, roundings, factors;
+    double change, changes; /* by values that may be another number: what one of them changes the sum by, and the sizes of all */
+    int    forks;           /* how many they are */
     bool   unused;
 };
+
+/* The value may be another one, `factor` of which the sum has. */
+static void sum_fork(struct sum *s, double change, double factor) {
+    s->change = factor * change;
+    s->changes += fabs(s->change);
+    s->forks++;
+}
 
 static void sum_add(struct sum *s, double term, double size, double factor, double value_scale, double value_slack, double half_ulp) {
     s->want += term;
@@ -29,16 +38,21 @@ static void sum_add(struct sum *s, double term, double size, double factor, doub
 
 static void sums_add(const struct sums *q, const struct cr_verify_truth *t, enum cr_dtype dtype, int64_t C, int64_t i, struct sum s[2]) {
     const int64_t c = i % C;
-    const double  v = t->want[q->of][i], A = t->scale[q->of][i], slack = t->slack[q->of] ? t->slack[q->of][i] : 0;
+    const double  v = t->want[q->of][i], A = t->scale[q->of][i];
+    const bool    forks = t->other[q->of] && !isnan(t->other[q->of][i]);
+    const double  slack = t->slack[q->of] ? t->slack[q->of][i] : 0, change = forks ? t->other[q->of][i] - v : 0;
     const double  half_ulp = cr_verify_half_ulp(dtype, fabs(v)), r = cr_verify_stored(dtype, v);
     sum_add(&s[0], v, fabs(v), 1, A, slack, half_ulp);
     s[0].rounded += r;
+    if (forks) sum_fork(&s[0], change, 1);
     if (q->saved) {
         const double mean = q->saved[c], rstd = q->saved[C + c], xhat = (q->x[i] - mean) * rstd;
         sum_add(&s[1], v * xhat, fabs(v) * (fabs(q->x[i]) + fabs(mean)) * fabs(rstd), xhat, A, slack, half_ulp);
         s[1].rounded += r * xhat;
-        s[1].unused = s[1].unused || ((v == 0 || slack > 0) && !isfinite(xhat)); /* a gate may hide what is not a number, or not */
+        if (forks) sum_fork(&s[1], change, xhat);
+        s[1].unused = s[1].unused || ((v == 0 || slack > 0 || forks) && !isfinite(xhat)); /* a gate may hide what is not a number, or not */
     } else {
+        CR_ASSERT(!forks); /* squares are of what a convolution makes, which has no gates */
         sum_add(&s[1], v * v, v * v, 2 * fabs(v) + slack, A, slack, half_ulp);
         s[1].rounded += r * r;
     }
@@ -52,7 +66,8 @@ static void sums_put(const struct sum *s, struct cr_verify_truth *t, int slot, i
     t->scale[slot][i] = s->unused ? CR_VERIFY_UNUSED : or_zero(s->scale);
     t->noise[slot][i] = or_zero(sqrt(s->noise));
     t->pull[slot][i]  = or_zero(s->pull);
-    t->slack[slot][i] = or_zero(s->slack + fabs(s->rounded - s->want) + CR_VERIFY_C * sqrt(s->roundings));
+    t->slack[slot][i] = or_zero(s->slack + (s->forks > 1 ? s->changes : 0) + fabs(s->rounded - s->want) + CR_VERIFY_C * sqrt(s->roundings));
+    if (s->forks == 1) t->other[slot][i] = s->want + s->change; /* of more there are too many sums to tell: all between are right */
 }
 
 static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_truth *t, struct sums q) {
@@ -63,6 +78,7 @@ static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_tr
     CR_TRY(cr_verify_array(t, q.slot, &t->noise[q.slot]));
     CR_TRY(cr_verify_array(t, q.slot, &t->pull[q.slot]));
     CR_TRY(cr_verify_array(t, q.slot, &t->slack[q.slot]));
+    CR_TRY(cr_verify_others(t, q.slot));
     CR_ALLOC(s, (size_t)(2 * C));
     for (int64_t i = 0; i < n; i++) sums_add(&q, t, values->dtype, C, i, s + 2 * (i % C));
     for (int64_t c = 0; c < C; c++)

@@ -223,6 +223,69 @@ static void what_has_no_plan(void) {
     CHECK(!ck_nm_make(&c, 1, CAPABILITY, MULTIPROCESSORS, &plan));
 }
 
+/* ---- waiting ---- */
+
+/* Of ResNet-50. */
+static const struct {
+    int64_t H, C, K;
+    int     R, stride;
+} layers[] = {
+    {56, 64, 64, 1, 1},    {56, 64, 64, 3, 1},    {56, 64, 256, 1, 1},  {56, 256, 64, 1, 1},   {56, 256, 128, 1, 1},  {56, 128, 128, 3, 2}, {28, 128, 512, 1, 1},
+    {56, 256, 512, 1, 2},  {28, 512, 128, 1, 1},  {28, 128, 128, 3, 1}, {28, 512, 256, 1, 1},  {28, 256, 256, 3, 2},  {14, 256, 1024, 1, 1}, {28, 512, 1024, 1, 2},
+    {14, 1024, 256, 1, 1}, {14, 256, 256, 3, 1},  {14, 1024, 512, 1, 1}, {14, 512, 512, 3, 2}, {7, 512, 2048, 1, 1},  {14, 1024, 2048, 1, 2}, {7, 2048, 512, 1, 1},
+    {7, 512, 512, 3, 1},
+};
+static const int64_t batches[] = {1, 32, 256};
+
+static struct ck_conv layer_of(size_t layer, int64_t batch) {
+    const int64_t side = layers[layer].H;
+    return conv_sized((struct ck_conv){.type = CK_F16, .N = batch, .H = side, .W = side, .C = layers[layer].C, .K = layers[layer].K, .R = layers[layer].R,
+                                       .S = layers[layer].R, .stride = layers[layer].stride, .pad = layers[layer].R / 2});
+}
+
+/* Do two tiles of a block come to their end? The protocol of the kernel, step by step: who loads fills a stage that both workers have given
+ * back; a worker takes a unit whose stage is filled, and gives a unit back when two later ones are under way, or at the end of its tile; the
+ * second begins when the first has given `lead` units back. */
+static bool comes_to_an_end(const struct ck_nm_plan *p) {
+    const int all = p->taps * p->chunks;
+    int       filled = 0, taken[2] = {0}, back[2] = {0}, phases_back[2] = {0}; /* units, but filled and phases_back: stages */
+    for (bool moved = true; moved && back[p->workers - 1] < 2 * all;) {
+        moved           = false;
+        const int least = p->workers == 2 && phases_back[1] < phases_back[0] ? phases_back[1] : phases_back[0];
+        if (filled < 2 * p->chunks * p->phases && filled - least < p->stages) filled++, moved = true;
+        for (int w = 0; w < p->workers; w++) {
+            if (w == 1 && back[0] < p->lead) continue;
+            int phase = 0; /* of the next unit, counted from the beginning */
+            for (int i = 0; i < taken[w]; i++) phase += (int)(p->last >> i % all % p->taps & 1);
+            if (taken[w] < 2 * all && phase < filled) taken[w]++, moved = true;
+            const int held = taken[w] % all == 0 ? 0 : 2;
+            for (; back[w] < taken[w] - held; back[w]++) phases_back[w] += (int)(p->last >> back[w] % all % p->taps & 1), moved = true;
+        }
+    }
+    return back[0] == 2 * all && back[p->workers - 1] == 2 * all;
+}
+
+static void no_plan_waits_for_itself(void) {
+    struct ck_nm_plan plan;
+    int               plans = 0;
+    for (size_t l = 0; l < CR_COUNT(layers); l++)
+        for (size_t b = 0; b < CR_COUNT(batches); b++)
+            for (int way = 1; way <= ck_nm_ways(); way++) {
+                const struct ck_conv c = layer_of(l, batches[b]);
+                if (!ck_nm_make(&c, way, CAPABILITY, MULTIPROCESSORS, &plan)) continue;
+                CHECK(comes_to_an_end(&plan));
+                plans++;
+                if (plan.workers < 2) continue;
+                if (plan.taps == 1 && plan.chunks > plan.stages) { /* the first holds two of its stages back */
+                    plan.lead = plan.stages - 1;
+                    CHECK(!comes_to_an_end(&plan));
+                }
+                plan.lead = 2 * plan.taps * plan.chunks; /* a second that waits for all of both tiles: only if they lie in the stages at once */
+                CHECK(comes_to_an_end(&plan) == (2 * plan.chunks * plan.phases <= plan.stages));
+            }
+    CHECK(plans > 200);
+}
+
 /* ---- on the device ---- */
 
 /* Runs one way, where there is a plan for it. */
@@ -248,6 +311,41 @@ static void run_way(const struct halved *h, int way) {
     packed_free(&f);
 }
 
+/* Large batches of the network's layers, on zeros: each way ends, and its zeros are there. */
+static void layers_of_a_network_end(void) {
+    NEED_GPU();
+    struct cudaDeviceProp device;
+    OK(cudaGetDeviceProperties(&device, 0));
+    if (device.major * 10 + device.minor != CAPABILITY) SKIP("needs compute capability 9.0");
+    for (size_t l = 0; l < CR_COUNT(layers); l++) {
+        const struct ck_conv c = layer_of(l, 256);
+        const size_t         x_bytes = (size_t)(c.N * c.H * c.W * c.C) * 2, y_bytes = (size_t)(c.N * c.P * c.Q * c.K) * 2;
+        struct ck_nm_plan    plan;
+        void                *x = NULL, *y = NULL, *values = NULL, *words = NULL;
+        uint16_t             last = 1;
+        OK(cudaMalloc(&x, x_bytes));
+        OK(cudaMalloc(&y, y_bytes));
+        OK(cudaMemset(x, 0, x_bytes));
+        for (int way = 1; way <= ck_nm_ways(); way++) {
+            if (!ck_nm_make(&c, way, CAPABILITY, device.multiProcessorCount, &plan)) continue;
+            OK(cudaMalloc(&values, (size_t)ck_nm_units(&plan) * CK_NM_UNIT * 2));
+            OK(cudaMalloc(&words, (size_t)ck_nm_units(&plan) * CK_NM_WORDS * 4));
+            OK(cudaMemset(values, 0, (size_t)ck_nm_units(&plan) * CK_NM_UNIT * 2));
+            OK(cudaMemset(words, 0x44, (size_t)ck_nm_units(&plan) * CK_NM_WORDS * 4));
+            OK(cudaMemset(y, 0xff, y_bytes));
+            const struct ck_nm_args args = {.conv = c, .x = x, .values = values, .places = words, .y = y};
+            OK(ck_nm_conv(&args, &plan, device.multiProcessorCount, NULL));
+            OK(cudaDeviceSynchronize());
+            OK(cudaMemcpy(&last, (const char *)y + y_bytes - 2, 2, cudaMemcpyDeviceToHost));
+            CHECK_INT(last, 0);
+            cudaFree(values);
+            cudaFree(words);
+        }
+        cudaFree(x);
+        cudaFree(y);
+    }
+}
+
 static void kernels_equal_the_loop(void) {
     NEED_GPU();
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
@@ -262,4 +360,4 @@ static void kernels_equal_the_loop(void) {
 
 static void leaves_nothing(void) { CHECK_INT(cr_alloc_live(), 0); }
 
-TESTS(CASE(units_give_the_filter_back), CASE(plans_find_every_input), CASE(what_has_no_plan), CASE(kernels_equal_the_loop), CASE(leaves_nothing))
+TESTS(CASE(units_give_the_filter_back), CASE(plans_find_every_input), CASE(what_has_no_plan), CASE(no_plan_waits_for_itself), CASE(layers_of_a_network_end), CASE(kernels_equal_the_loop), CASE(leaves_nothing))

@@ -1,76 +1,5 @@
 /* The loader: the same bytes whatever the workers, exact resume, every evaluation sample once, corrupt pictures. */
-#include "data_support.h"
-
-#include "data_impl.h"
-
-enum { PICTURES = 60 }; /* two classes of 30 */
-
-static cr_status open_set(struct cr_dataset **set, const char *const *overrides) {
-    struct cr_config config;
-    CR_TRY(make_config_(&config, overrides));
-    cr_status status = cr_dataset_open(&config, CR_SPLIT_TRAIN, set);
-    cr_config_close(&config);
-    return status;
-}
-#define OPEN_SET(set, ...) open_set((set), (const char *const[]){__VA_ARGS__, NULL})
-
-/* Each picture has its own colour, so that a batch tells which samples it holds. */
-static void put_set(const char *folder) {
-    char name[64];
-    for (int i = 0; i < PICTURES; i++) {
-        snprintf(name, sizeof name, "%s/%03d.png", i < PICTURES / 2 ? "a" : "b", i);
-        put_picture(folder, name, 8, 8, i + 1);
-    }
-}
-
-static struct cr_loader_options plain_options(enum cr_split split, int64_t batch, int workers) {
-    return (struct cr_loader_options){
-        .split     = split,
-        .batch     = batch,
-        .workers   = workers,
-        .prefetch  = 3,
-        .seed      = 9,
-        .drop_last = true,
-        .prepare   = {.size = 8, .crop = split == CR_SPLIT_TRAIN ? CR_CROP_PAD : CR_CROP_NONE, .pad = 2, .hflip = 0.5},
-    };
-}
-
-/* A batch as the network sees it, chained into a sum. */
-static uint64_t sum_seen(uint64_t sum, const struct cr_batch *batch, int64_t pictures, int size) {
-    uint8_t *seen = cr_alloc((size_t)size * size, 3);
-    CHECK(batch->boxes != NULL);
-    for (int64_t i = 0; seen && batch->boxes && i < pictures; i++) {
-        apply_box(batch->images + (size_t)i * size * size * 3, size, batch->boxes + 4 * i, seen);
-        sum = cr_hash_bytes(sum, seen, (size_t)size * size * 3);
-    }
-    cr_free(seen);
-    return cr_hash_bytes(sum, batch->labels, (size_t)pictures * sizeof *batch->labels);
-}
-
-/* Sum of the images and labels of `batches` batches from where the options start; *ends = epoch and index of the last.
- */
-static uint64_t sum_batches(const struct cr_dataset *set, struct cr_loader_options options, int batches,
-                            int64_t ends[2]) {
-    struct cr_loader *loader;
-    uint64_t          sum    = CR_HASH_START;
-    cr_status         status = cr_loader_open(set, &options, &loader);
-    if (status != CR_OK) {
-        TEST_FAIL_("%s", cr_error_message());
-        return 0;
-    }
-    for (int b = 0; b < batches; b++) {
-        struct cr_batch batch;
-        if (cr_loader_next(loader, &batch) != CR_OK) {
-            TEST_FAIL_("batch %d: %s", b, cr_error_message());
-            break;
-        }
-        sum = sum_seen(sum, &batch, options.batch, options.prepare.size);
-        if (ends) ends[0] = batch.epoch, ends[1] = batch.index;
-        cr_loader_release(loader, &batch);
-    }
-    cr_loader_close(loader);
-    return sum;
-}
+#include "loader_support.h"
 
 static void worker_count_changes_nothing(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
@@ -141,11 +70,6 @@ static void batches_are_those_of_the_host(void) {
                                           .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
     CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x3a5c60d6e69e8220));
     cr_dataset_close(set);
-}
-
-/* Of a batch's pictures: which samples are they? Reads a colour in the middle. */
-static int sample_of(const struct cr_batch *batch, int i) {
-    return batch->images[(size_t)i * 192 + (4 * 8 + 4) * 3] - 1;
 }
 
 static void an_epoch_is_a_permutation(void) {
@@ -229,161 +153,6 @@ static void evaluation_delivers_each_sample_once(void) {
             CHECK_INT(cr_loader_corrupt(loader), 0);
             cr_loader_close(loader);
         }
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
-/* ---- corrupt pictures ---- */
-
-static void skipped_pictures_are_replaced_and_counted(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    put_set(folder);
-    put_text(folder, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
-    put_text(folder, "b/033.png", "");
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    uint64_t want = 0;
-    for (int workers = 0; workers <= 4; workers += 2) {
-        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 20, workers);
-        struct cr_loader        *loader;
-        uint64_t                 sum = CR_HASH_START;
-        REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int epoch = 0; epoch < 3; epoch++) {
-            int times[PICTURES] = {0}, twice = 0;
-            for (int b = 0; b < 3; b++) {
-                struct cr_batch batch;
-                REQUIRE_OK(cr_loader_next(loader, &batch));
-                for (int i = 0; i < 20; i++) {
-                    CHECK_INT(batch.labels[i], sample_of(&batch, i) >= PICTURES / 2);
-                    times[sample_of(&batch, i)]++;
-                }
-                sum = cr_hash_bytes(sum, batch.images, 20 * 192);
-                cr_loader_release(loader, &batch);
-            }
-            CHECK(times[7] == 0 && times[33] == 0);
-            for (int i = 0; i < PICTURES; i++) twice += times[i] == 2;
-            CHECK_INT(twice, 2); /* the readable pictures after them stand in */
-        }
-        CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is met */
-        cr_loader_close(loader);
-        if (!workers) want = sum;
-        CHECK(sum == want);
-        options = plain_options(CR_SPLIT_VAL, 20, workers);
-        REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < 3; b++) {
-            struct cr_batch batch;
-            REQUIRE_OK(cr_loader_next(loader, &batch));
-            CHECK_INT(batch.count, 20);
-            for (int i = 0; i < 20; i++) {
-                int sample = b * 20 + i;
-                CHECK_INT(batch.labels[i], sample == 7 || sample == 33 ? -1 : sample >= PICTURES / 2);
-            }
-            cr_loader_release(loader, &batch);
-        }
-        CHECK_INT(cr_loader_corrupt(loader), 2);
-        cr_loader_close(loader);
-    }
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
-/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor on
- * how long the loader has been running. */
-static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
-    char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
-    size_t   count;
-    uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
-    REQUIRE(jpeg);
-    make_folder(folder);
-    for (int i = 0; i < 20; i++) {
-        text_into(path, "%s/%s/%02d.jpg", folder, i < 10 ? "a" : "b", i);
-        make_parents(path);
-        write_bytes(path, jpeg, i == 13 ? count - 60 : count);
-    }
-    cr_free(jpeg);
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    cr_log_quiet(true);
-    uint64_t want = 0;
-    for (int workers = 0; workers <= 2; workers++) {
-        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 10, workers);
-        struct cr_loader        *loader;
-        struct cr_load_counts    counts;
-        options.prepare = (struct cr_prepare){
-            .size = 8, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.05, 0.2}, .ratio = {0.75, 1.33}, .hflip = 0.5};
-        REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        uint64_t late = CR_HASH_START;
-        for (int b = 0; b < 8; b++) {
-            struct cr_batch batch;
-            REQUIRE_OK(cr_loader_next(loader, &batch));
-            if (b >= 6) late = sum_seen(late, &batch, 10, 8);
-            cr_loader_release(loader, &batch);
-        }
-        CHECK_INT(cr_loader_corrupt(loader), 1);
-        cr_loader_counts(loader, &counts);
-        CHECK(counts.images >= 80 && counts.images - counts.proven >= 19 && counts.images - counts.proven < 40);
-        CHECK(counts.file_bytes >= counts.images * 700 && counts.decode_ns > 0 && counts.resize_ns > 0 && counts.cpu_ns > 0);
-        cr_loader_close(loader);
-        options.epoch = 3; /* a run that starts here has proven nothing yet */
-        CHECK(sum_batches(set, options, 2, NULL) == late);
-        if (!workers) want = late;
-        CHECK(late == want);
-    }
-    cr_log_quiet(false);
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
-static void fatal_names_the_picture_in_order(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    put_set(folder);
-    put_text(folder, "b/045.png", "nonsense");
-    put_text(folder, "b/047.png", "nonsense");
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    for (int workers = 0; workers <= 4; workers += 2) {
-        struct cr_loader_options options = plain_options(CR_SPLIT_VAL, 10, workers);
-        struct cr_loader        *loader;
-        struct cr_batch          batch;
-        options.corrupt_fatal = true;
-        REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < 4; b++) { /* the batches before the broken one come whole */
-            REQUIRE_OK(cr_loader_next(loader, &batch));
-            cr_loader_release(loader, &batch);
-        }
-        for (int again = 0; again < 2; again++) {
-            cr_error_clear();
-            CHECK_STATUS(cr_loader_next(loader, &batch), CR_ERR_FORMAT);
-            CHECK_HAS(cr_error_message(), "b/045.png");
-            CHECK_HAS(cr_error_message(), "data.corrupt");
-        }
-        cr_loader_close(loader);
-    }
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
-static void nothing_readable_is_an_error(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
-    make_folder(folder);
-    for (int i = 0; i < 8; i++) {
-        snprintf(name, sizeof name, "%c/%d.jpg", "ab"[i % 2], i);
-        put_text(folder, name, "nonsense");
-    }
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 4, 2);
-    struct cr_loader        *loader;
-    struct cr_batch          batch;
-    REQUIRE_OK(cr_loader_open(set, &options, &loader));
-    CHECK_STATUS(cr_loader_next(loader, &batch), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "8 pictures in a row could not be read");
-    cr_loader_close(loader);
-    options.batch = 9;
-    CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "more than the 8 training pictures");
     cr_dataset_close(set);
     drop_folder(folder);
 }
@@ -504,9 +273,6 @@ static void speed_of_pad_crops(void) {
     cr_dataset_close(set);
 }
 
-TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_are_those_of_the_host), CASE(an_epoch_is_a_permutation),
-      CASE(evaluation_delivers_each_sample_once), CASE(skipped_pictures_are_replaced_and_counted),
-      CASE(a_cut_picture_is_corrupt_whatever_its_crop),
-      CASE(fatal_names_the_picture_in_order), CASE(nothing_readable_is_an_error),
-      CASE(closing_does_not_wait_for_the_rest), CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held),
-      CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))
+TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_are_those_of_the_host),
+      CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once), CASE(closing_does_not_wait_for_the_rest),
+      CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held), CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))

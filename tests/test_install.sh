@@ -4,7 +4,6 @@
 # as the program would write it. Parts whose tool (man, zsh, fish, dpkg) is not there are skipped.
 . "$(dirname "$0")/support.sh"
 build=$(dirname "$bin")
-holds() { local name=$1; shift; if "$@" >"$work/out" 2>&1; then pass; else fail "$name: $*: $(head -c 500 "$work/out")"; fi; }
 
 # ---- cmake --install, then moved: nothing may depend on where it was put first ----
 if ! there cmake || ! [ -f "$build/cmake_install.cmake" ]; then echo "no cmake here"; exit 77; fi

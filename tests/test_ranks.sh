@@ -16,14 +16,7 @@ free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1
 losses() { grep '"event":"train"' "$1/log.jsonl" | sed 's/.*"step":\([0-9]*\).*"loss":\([^,]*\),.*/\1 \2/'; }
 memory_before=$(ls /dev/shm 2>/dev/null)
 
-cat >net.ini <<'INI'
-[model]
-arch = custom
-block = basic
-stem = cifar
-depths = 1,1
-widths = 4,8
-
+{ tiny_model; cat; } >net.ini <<'INI'
 [data]
 kind = synthetic
 image_size = 16

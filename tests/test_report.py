@@ -17,15 +17,9 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
 import png
-from support import check, cresnet, run, skip
+from support import TINY_MODEL, check, cresnet, run, skip
 
-CONFIG = """[model]
-arch = custom
-block = basic
-stem = cifar
-depths = 1,1
-widths = 8,16
-[data]
+CONFIG = TINY_MODEL + """[data]
 kind = folder
 root = pictures
 image_size = 16
@@ -212,7 +206,7 @@ def main():
     check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
     shown = [v for _, k, v in page.attributes if k == "title" and v and v.endswith("weights are 0")]
     check("sparsity", sorted(shown) == sorted(zeros("run/best")) and any(not t.startswith("0 ") for t in shown), (shown, zeros("run/best")))
-    check("configuration", "widths = 8,16" in page.text)
+    check("configuration", "widths = 4,8" in page.text)
     first = open("run/report.html", "rb").read()
     cresnet("report", "run", "-q")
     check("the same page each time", open("run/report.html", "rb").read() == first)

@@ -14,16 +14,10 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
 import peers
-from support import check, cresnet, run, skip
+from support import TINY_MODEL, check, cresnet, run, skip
 
 HERE = os.path.abspath(__file__)
-CONFIG = """[model]
-arch = custom
-block = basic
-stem = cifar
-depths = 1,1
-widths = 4,8
-[data]
+CONFIG = TINY_MODEL + """[data]
 kind = synthetic
 image_size = 8
 train_images = 64

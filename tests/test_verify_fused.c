@@ -34,6 +34,8 @@ static void put(struct tiny *t, int slot, enum cr_dtype dtype, int64_t rows, int
 #define PUT(t, slot, dtype, rows, C, ...) put(t, slot, dtype, rows, C, (const double[]){__VA_ARGS__})
 static void emit(struct tiny *t) { cr_emit(&t->p, &t->op, "y"); }
 
+static double ratio; /* to the bound, of the last question */
+
 /* Is `got` of output `slot` right when the other outputs are the reference's? The outputs must have been set by good(). */
 static bool right(struct tiny *t, int slot, int64_t i, double got) {
     const struct cr_op        *op = &t->p.op[0];
@@ -46,6 +48,7 @@ static bool right(struct tiny *t, int slot, int64_t i, double got) {
     cr_number_store(dtype, t->out[slot], i, got);
     if (cr_verify_op(t->cpu, &t->p, op, CR_MATH_F32, &step, &t->io, outs, &r) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     cr_number_store(dtype, t->out[slot], i, old);
+    ratio = r.worst;
     return r.ok;
 }
 
@@ -123,6 +126,7 @@ static void gates_near_zero_may_go_either_way(void) {
     struct tiny  t;
     gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 but for a rounding */
     CHECK(right(&t, 0, 0, 0) && right(&t, 0, 0, 5) && !right(&t, 0, 0, 11));
+    CHECK(!right(&t, 0, 0, 2.5) && !right(&t, 0, 0, 4.999) && !right(&t, 0, 0, -1e-3)); /* one or the other, nothing between */
     tiny_close(&t);
     gate_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
     CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
@@ -135,6 +139,42 @@ static void gates_near_zero_may_go_either_way(void) {
     tiny_close(&t);
     gate_open(&t, 2, 0.75, -1.5);
     CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    tiny_close(&t);
+}
+
+/* dx = 3*dy where (x - mean)*rstd*gamma + beta > 0; dstats are the sums of dx and dx*xhat. */
+static void dgrad_open(struct tiny *t, double x, double mean, double rstd, double gamma, double beta) {
+    tiny_open(t, CR_OP_conv_dgrad, CR_F32);
+    PUT(t, CR_IN_conv_dgrad_dy, CR_F32, 1, 1, 5);
+    PUT(t, CR_IN_conv_dgrad_w, CR_F32, 1, 1, 3);
+    PUT(t, CR_IN_conv_dgrad_bn_x, CR_F32, 1, 1, x);
+    PUT(t, CR_IN_conv_dgrad_saved, CR_F32, 2, 1, mean, rstd);
+    PUT(t, CR_IN_conv_dgrad_gamma, CR_F32, 1, 1, gamma);
+    PUT(t, CR_IN_conv_dgrad_beta, CR_F32, 1, 1, beta);
+    t->op.attr.conv.stride              = 1;
+    t->op.out[CR_OUT_conv_dgrad_dx]     = cr_tensor_add(&t->p, "dx", CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
+    t->op.out[CR_OUT_conv_dgrad_dstats] = CR_NEW;
+    emit(t);
+    good(t);
+}
+
+/* A gate that may be either way makes 0 or all of a gradient: both right, and neither near the bound; what lies between is wrong. */
+static void gated_gradients_are_all_or_nothing(void) {
+    const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f, pre = (x - mean) * rstd * gamma;
+    const int    dx = CR_OUT_conv_dgrad_dx, dstats = CR_OUT_conv_dgrad_dstats;
+    struct tiny  t;
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)-pre); /* 0 but for a rounding */
+    CHECK(right(&t, dx, 0, 0) && ratio < 0.5);
+    CHECK(right(&t, dx, 0, 15) && ratio < 0.5);
+    CHECK(!right(&t, dx, 0, 14.999) && !right(&t, dx, 0, 7.5) && !right(&t, dx, 0, 1e-3) && !right(&t, dx, 0, -15));
+    CHECK(right(&t, dstats, 0, 0) && right(&t, dstats, 0, 15) && ratio < 0.5);
+    CHECK(!right(&t, dstats, 0, 14.9) && !right(&t, dstats, 0, 7.5) && !right(&t, dstats, 0, 1e-3));
+    tiny_close(&t);
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 1.0001));
+    CHECK(right(&t, dx, 0, 0) && !right(&t, dx, 0, 15));
+    tiny_close(&t);
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 0.9999));
+    CHECK(!right(&t, dx, 0, 0) && right(&t, dx, 0, 15));
     tiny_close(&t);
 }
 
@@ -181,4 +221,4 @@ static void a_pooled_index_may_be_another_of_equals(void) {
 }
 
 TESTS(CASE(act_near_a_tie_may_round_either_way), CASE(statistics_of_rounded_numbers_are_right_too),
-      CASE(gates_near_zero_may_go_either_way), CASE(masks_are_judged_bit_by_bit), CASE(a_pooled_index_may_be_another_of_equals))
+      CASE(gates_near_zero_may_go_either_way), CASE(gated_gradients_are_all_or_nothing), CASE(masks_are_judged_bit_by_bit), CASE(a_pooled_index_may_be_another_of_equals))

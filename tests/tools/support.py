@@ -8,6 +8,14 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("CRESNET_BIN", f"{ROOT}/build/cresnet")
+# The section of a model that takes steps in no time.
+TINY_MODEL = """[model]
+arch = custom
+block = basic
+stem = cifar
+depths = 1,1
+widths = 4,8
+"""
 counted = {"passed": 0, "failed": 0, "skipped": 0}
 
 

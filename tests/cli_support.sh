@@ -1,0 +1,51 @@
+# cli_support.sh: what tests/test_cli*.sh share; they source it: the program's exit code and outputs, and a configuration, tiny.ini.
+. "$(dirname "${BASH_SOURCE[0]}")/support.sh"
+
+# run ARGS...: the program; leaves rc, out, err
+run() {
+    timeout 300 "$bin" "$@" >stdout 2>stderr
+    rc=$?
+    out=$(cat stdout) err=$(cat stderr)
+}
+# expect NAME RC [TEXT...]: the last run ended with RC and its outputs hold every TEXT
+expect() {
+    local name=$1 want=$2 text
+    shift 2
+    if [ "$rc" != "$want" ]; then
+        fail "$name: exit $rc, want $want; stderr: $(head -c 600 stderr)"
+        return
+    fi
+    for text in "$@"; do
+        case $out$'\n'$err in
+        *"$text"*) ;;
+        *) fail "$name: lacks \"$text\"; got: $(head -c 600 stdout stderr)"; return ;;
+        esac
+    done
+    pass
+}
+json_lines() { # every line of stdout is a JSON object
+    python3 -c 'import json, sys
+lines = sys.stdin.read().splitlines()
+assert lines and all(isinstance(json.loads(l), dict) for l in lines)' <stdout 2>/dev/null
+}
+field() { python3 -c 'import json, sys; print(json.loads(open("stdout").readline())[sys.argv[1]])' "$1" 2>/dev/null; }
+
+{ tiny_model; cat; } >tiny.ini <<'INI'
+[data]
+kind = synthetic
+image_size = 16
+train_images = 64
+val_images = 16
+workers = 1
+
+[train]
+batch = 4
+epochs = 4
+save_every = 3
+log_every = 5
+device = cpu
+threads = 1
+INI
+
+grep -v '_images' tiny.ini >files.ini # for sets that have their own size
+shapes="data.kind=shapes data.root=pictures data.train_images=200 data.val_images=40" # pictures as `data shapes` draws them

@@ -1,0 +1,127 @@
+/* test_sparsify.c: which layouts of a pruned convolution are asked for, and which is taken, by an invented target. */
+#include "passes.h"
+#include "test.h"
+
+enum { LAYOUTS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
+
+/* What the target knows, microseconds; 0 of `foreseen`: nothing; 0 of `takes`: there is no such layout. */
+struct invented {
+    double dense, foreseen[LAYOUTS], takes[LAYOUTS];
+    int    asked[LAYOUTS], asks;
+};
+
+static bool is_sparse(const struct cr_op *op) { return op->attr.conv.pattern.kept > 0; }
+
+static int64_t kept_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
+    const struct invented *t = self;
+    (void)p;
+    const int layout = op->attr.conv.pattern.layout;
+    return layout < LAYOUTS && t->takes[layout] > 0 ? 100 + layout : 0;
+}
+static double foresee(void *self, const struct cr_program *p, const struct cr_op *op) {
+    const struct invented *t = self;
+    (void)p;
+    return op->attr.conv.pattern.layout < LAYOUTS ? 1e-6 * t->foreseen[op->attr.conv.pattern.layout] : 0;
+}
+static void name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    (void)self, (void)p;
+    cr_text_add(out, "cut %c", 'a' + op->attr.conv.pattern.layout);
+}
+static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    struct invented *t = self;
+    (void)p;
+    if (is_sparse(op)) t->asked[t->asks++] = op->attr.conv.pattern.layout;
+    *seconds = 1e-6 * (is_sparse(op) ? t->takes[op->attr.conv.pattern.layout] : t->dense);
+    return CR_OK;
+}
+
+/* Runs the pass over one convolution; the layout that was taken, CR_NONE: dense. */
+static int run(struct invented *t, bool foresees, struct cr_text *report) {
+    const int64_t    dim[4] = {K, 3, 3, C};
+    struct cr_store  store  = {.real = CR_F32};
+    struct cr_program p;
+    struct cr_target target = {.self = t, .alignment = 64, .kept_elems = kept_elems, .foresee = foresees ? foresee : NULL, .cost = cost,
+                               .name_way = name_way};
+    const int        param = cr_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
+    static uint8_t   bits[K * 9 * C / 8 + 64];
+    memset(bits, 0, sizeof bits);
+    for (int64_t i = 0; i < K * 9 * C; i += KEPT_EACH) {
+        const int64_t at = store.param[param].offset + i;
+        bits[at / 8] = (uint8_t)(bits[at / 8] | 1u << at % 8);
+    }
+    store.pattern = bits;
+    cr_program_init(&p, "eval", &store);
+    struct cr_op conv = cr_op_make(CR_OP_conv, cr_program_layer(&p, "layer"));
+    conv.in[CR_IN_conv_x] = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, C);
+    conv.in[CR_IN_conv_w] = cr_tensor_store(&p, CR_PLANE_VALUE, param);
+    conv.attr.conv.stride = 1;
+    conv.attr.conv.pad    = 1;
+    cr_emit(&p, &conv, "y");
+    CHECK(!p.failed && !store.failed);
+    t->asks = 0;
+    CHECK(cr_pass_sparsify(&p, &target, false, report) == CR_OK);
+    int taken = CR_NONE;
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_conv && is_sparse(&p.op[i])) {
+            taken = p.op[i].attr.conv.pattern.layout;
+            CHECK_INT(p.tensor[p.op[i].in[CR_IN_conv_kept]].dim[3], 100 + taken);
+        }
+    cr_program_free(&p);
+    cr_store_free(&store);
+    return taken;
+}
+
+static void check_asked(const struct invented *t, const int *want, int count) {
+    CHECK_INT(t->asks, count);
+    for (int i = 0; i < count && i < t->asks; i++) CHECK_INT(t->asked[i], want[i]);
+}
+
+/* Without forecasts: every layout that is there, as numbered; of equals the first. */
+static void all_are_asked(void) {
+    struct invented t = {.dense = 100, .foreseen = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
+    CHECK_INT(run(&t, false, NULL), 1);
+    check_asked(&t, (const int[]){0, 1, 3, 4, 5}, 5);
+    t.dense = 50; /* dense wins where sparse is no faster */
+    CHECK_INT(run(&t, false, NULL), CR_NONE);
+}
+
+/* Unknown ones first, then by what is foreseen; of equals the first by number still. */
+static void quick_ones_come_first(void) {
+    struct invented t = {.dense = 100, .foreseen = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
+    CHECK_INT(run(&t, true, NULL), 1);
+    check_asked(&t, (const int[]){2, 3, 1, 4, 0}, 5);
+}
+
+/* Beyond CR_FORESEEN_MOST times the best that is known, dense or sparse, nothing is asked for; up to there everything is. */
+static void far_ones_are_not_asked(void) {
+    struct invented t = {.dense = 100, .foreseen = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
+    CHECK_INT(run(&t, true, NULL), 4);
+    check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are left behind */
+    t = (struct invented){.dense = 100, .foreseen = {249, 251, 0, 0, 0, 0}, .takes = {99, 1, 120, 0, 0, 0}};
+    CHECK_INT(run(&t, true, NULL), 0);
+    check_asked(&t, (const int[]){2, 0}, 2);
+    t = (struct invented){.dense = 10, .foreseen = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
+    CHECK_INT(run(&t, true, NULL), CR_NONE);
+    CHECK_INT(t.asks, 0);
+}
+
+static void lines_say_so(void) {
+    struct cr_text  out = {0};
+    struct invented t   = {.dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
+    run(&t, true, &out);
+    CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "kept  12.50 %  sparse"));
+    CHECK(out.data && strstr(out.data, "(layout 4, cut e, best of 2; 1 foreseen to be far behind)\n"));
+    cr_text_free(&out);
+    out = (struct cr_text){0};
+    t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}};
+    run(&t, true, &out);
+    CHECK(out.data && strstr(out.data, "dense ") && strstr(out.data, "2 sparse layouts, all foreseen to be far behind\n"));
+    cr_text_free(&out);
+    out = (struct cr_text){0};
+    t   = (struct invented){.dense = 10};
+    run(&t, true, &out);
+    CHECK(out.data && strstr(out.data, "no sparse kernel takes it\n"));
+    cr_text_free(&out);
+}
+
+TESTS(CASE(all_are_asked), CASE(quick_ones_come_first), CASE(far_ones_are_not_asked), CASE(lines_say_so))
