@@ -10,7 +10,7 @@
 namespace walks {
 namespace { /* included once, by the kernel */
 
-enum { GROUP = 128, CONVERTERS = 96 /* threads */, AT_ONCE = CONVERTERS / 4, DEEP = 4 /* positions of a thread under way */ };
+enum { GROUP = 128 /* threads */ };
 enum {
     BAR_FULL   = 0,
     BAR_READY  = MOST_STAGES,
@@ -152,56 +152,54 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared) {
 
 /* ---- taking numbers apart ---- */
 
-/* A position's 32 numbers are four threads': 8 each. All of a position are read before any is written; of two neighbours in a warp the odd
- * one writes its low parts first, so that the eight threads meet all banks. */
-struct converter {
+/* A position's 32 numbers are four threads': 8 each; a warp has 8 positions at once. All of a position are read before any is written. Eight
+ * threads that access memory together have two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing. */
+template <int CONVERTERS> struct converter {
+    enum { AT_ONCE = CONVERTERS / 4 /* positions */, DEEP = AT_ONCE < 32 ? 4 : 2 /* of a thread under way */ };
     const params  &p;
     const uint32_t shared;
-    const int      thread, lane;
+    const int      thread, lane, warp, row; /* row: position of the warp's 8 */
+    uint32_t       input[2], part[2];       /* where this thread's numbers lie in a position; high and low parts */
     int            parity = 0; /* of the tables of largest numbers */
     uint32_t       again  = 0; /* of the barrier for a second load */
 
-    __device__ converter(const params &params_, uint32_t shared_) : p(params_), shared(shared_), thread((int)threadIdx.x), lane((int)threadIdx.x % CK_WARP) {}
+    __device__ converter(const params &params_, uint32_t shared_, int thread_)
+        : p(params_), shared(shared_), thread(thread_), lane((int)threadIdx.x % CK_WARP), warp(thread / CK_WARP),
+          row(lane / 8 ^ (lane % 8 / 4) * 5) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) input[i] = (uint32_t)((lane % 4 * 2 + i) ^ row) * 16, part[i] = (uint32_t)((lane % 4 + i * 4) ^ row) * 16;
+    }
 
     __device__ __forceinline__ void barrier() const { ck_barrier(BARRIER_CONVERT, CONVERTERS); }
-    /* Where this thread's i-th 16 bytes of a position lie. */
-    __device__ __forceinline__ static uint32_t piece(uint32_t row, int at, int i) { return row + (uint32_t)((i ^ at % 8) * 16); }
 
     /* Gives the largest number (infinity too, NaN not) that this thread saw. */
     __device__ __forceinline__ float convert(uint32_t stage, float scale) const {
-        const int positions = (int)(inputs_bytes(p) / POSITION), j = thread % 4;
-        float     most = 0;
+        const int positions = (int)(inputs_bytes(p) / POSITION);
+        float     most      = 0;
 #pragma unroll 1
-        for (int first = thread / 4; first < positions + thread / 4; first += AT_ONCE * DEEP) {
-            uint4 v[DEEP][2];
+        for (int first = warp * 8; first < positions; first += AT_ONCE * DEEP) {
+            const uint32_t from = stage + (uint32_t)((first + row) * POSITION);
+            uint4          v[DEEP][2];
 #pragma unroll
             for (int d = 0; d < DEEP; d++) {
-                const int at = first + d * AT_ONCE;
                 v[d][0] = v[d][1] = make_uint4(0, 0, 0, 0);
-                if (at < positions) {
-                    v[d][0] = load_four(piece(stage + (uint32_t)(at * POSITION), at, 2 * j));
-                    v[d][1] = load_four(piece(stage + (uint32_t)(at * POSITION), at, 2 * j + 1));
-                }
+                if (first + row + d * AT_ONCE < positions)
+                    v[d][0] = load_four(from + input[0] + d * AT_ONCE * POSITION), v[d][1] = load_four(from + input[1] + d * AT_ONCE * POSITION);
             }
             __syncwarp();
 #pragma unroll
             for (int d = 0; d < DEEP; d++) {
-                const int at = first + d * AT_ONCE;
-                float     x[8];
-                uint32_t  high[4], low[4];
+                float    x[8];
+                uint32_t high[4], low[4];
                 ck_unpack<float>(v[d][0], x);
                 ck_unpack<float>(v[d][1], x + 4);
 #pragma unroll
                 for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[i]));
 #pragma unroll
                 for (int i = 0; i < 4; i++) uni::split_exactly(x[2 * i] * scale, x[2 * i + 1] * scale, &high[i], &low[i]);
-                const uint4 h = make_uint4(high[0], high[1], high[2], high[3]), l = make_uint4(low[0], low[1], low[2], low[3]);
-                const bool  odd = at % 2;
-                if (at < positions) {
-                    const uint32_t row = stage + (uint32_t)(at * POSITION);
-                    store_four(piece(row, at, odd ? 4 + j : j), odd ? l : h);
-                    store_four(piece(row, at, odd ? j : 4 + j), odd ? h : l);
-                }
+                if (first + row + d * AT_ONCE >= positions) continue;
+                store_four(from + part[0] + d * AT_ONCE * POSITION, make_uint4(high[0], high[1], high[2], high[3]));
+                store_four(from + part[1] + d * AT_ONCE * POSITION, make_uint4(low[0], low[1], low[2], low[3]));
             }
         }
         return most;
@@ -219,13 +217,13 @@ struct converter {
     }
     /* The warpgroup's largest. What each thread wrote before is seen by wgmma and TMA after it. */
     __device__ __forceinline__ float agree(float most) {
-        const uint32_t table = shared + p.l.most + (uint32_t)(parity * 16), bits = __reduce_max_sync(0xffffffffu, __float_as_uint(most));
+        const uint32_t table = shared + p.l.most + (uint32_t)(parity * 32), bits = __reduce_max_sync(0xffffffffu, __float_as_uint(most));
         parity ^= 1;
-        if (lane == 0) store_word(table + (uint32_t)(thread / CK_WARP * 4), bits);
+        if (lane == 0) store_word(table + (uint32_t)(warp * 4), bits);
         ck_fence_async();
         barrier();
-        const uint4 all = load_four(table);
-        return fmaxf(fmaxf(__uint_as_float(all.x), __uint_as_float(all.y)), __uint_as_float(all.z));
+        const uint4 a = load_four(table), b = load_four(table + 16); /* of numbers that are not negative; 0 where there is no warp */
+        return __uint_as_float(max(max(max(a.x, a.y), max(a.z, a.w)), max(max(b.x, b.y), max(b.z, b.w))));
     }
     __device__ __forceinline__ static bool fits(float most, float scale, float ceiling) {
         return most == 0.0f || (most * scale <= MOST && (most * scale >= LEAST || scale >= ceiling));

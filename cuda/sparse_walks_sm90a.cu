@@ -1,13 +1,13 @@
 /* sparse_walks_sm90a.cu: see sparse_walks.h: the kernel, on wgmma's sparse form.
  *
  * A tile's inputs lie in shared memory, 32 channels of one phase of the stride at a time, once for all taps: rows of 128 bytes, a position
- * each, which TMA brings as 32 f32 and a warpgroup turns, where they lie, into 32 high parts and 32 low parts of f16. A tap is the same
+ * each, which TMA brings as 32 f32 and some warps turn, where they lie, into 32 high parts and 32 low parts of f16. A tap is the same
  * bytes from another position on; what is beside an image is a position of zeros. Rows of images may be a column longer than y's: those
  * columns are computed and dropped.
  *
  * A unit of the filter is three instructions: low parts by high parts, high by low, high by high; all sums in f32.
  *
- * One block a multiprocessor, for the whole launch: a warpgroup that loads by TMA and bulk copies, one that takes numbers apart, and 1 or 2
+ * One or two blocks a multiprocessor, for the whole launch: a warp that loads by TMA and bulk copies, 3 or 7 that take numbers apart, and 1 or 2
  * workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of
  * the other and multiplies while the other stores, straight to y, 32 bytes of a pixel at a time.
  *
@@ -205,6 +205,7 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
         reinterpret_cast<int *>(memory + p.l.pixels)[j]  = c.pixel;
         reinterpret_cast<int *>(memory + p.l.corners)[j] = c.image << 16 | c.row;
     }
+    if (threadIdx.x < 16) reinterpret_cast<uint32_t *>(memory + p.l.most)[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < MOST_STAGES; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_FULL + i), 1);
@@ -223,10 +224,13 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
 
 #endif
 
-/* Two workers have more registers than a thread of three warpgroups; one has enough, and with few columns there may be two blocks. */
-constexpr int blocks_of(int n, int workers) { return workers == 1 && n <= 128 ? 2 : 1; }
+/* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: those beside the
+ * workers' are one that loads and 3 or 7 that take numbers apart. */
+template <int N, int WORKERS> struct shares {
+    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, FEEDERS = BLOCKS == 2 || (WORKERS == 2 && N > 192) ? GROUP : 2 * GROUP };
+};
 
-template <int N, int WORKERS> __global__ void __launch_bounds__((1 + WORKERS) * GROUP, blocks_of(N, WORKERS)) conv_kernel(const __grid_constant__ params p) {
+template <int N, int WORKERS> __global__ void __launch_bounds__(shares<N, WORKERS>::FEEDERS + WORKERS * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
@@ -234,14 +238,10 @@ template <int N, int WORKERS> __global__ void __launch_bounds__((1 + WORKERS) * 
     ck_begin_after_last();
     __syncthreads();
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
-    if (warp < 4) {
-        if (WORKERS == 2) ck_registers_fewer<88>();
-        if (warp < CONVERTERS / CK_WARP) converter(p, shared).run();
-        else if (threadIdx.x % CK_WARP == 0) load(p, shared);
-    } else {
-        if (WORKERS == 2) ck_registers_more<208>();
-        worker<N>(p, shared, warp / 4 - 1).run();
-    }
+    const int feeder = warp - WORKERS * GROUP / CK_WARP;
+    if (feeder < 0) worker<N>(p, shared, warp * CK_WARP / GROUP).run();
+    else if (feeder > 0) converter<shares<N, WORKERS>::FEEDERS - CK_WARP>(p, shared, (int)threadIdx.x - WORKERS * GROUP - CK_WARP).run();
+    else if (threadIdx.x % CK_WARP == 0) load(p, shared);
 #else
     (void)p;
     __trap();
@@ -252,9 +252,9 @@ template <int N, int WORKERS> __global__ void __launch_bounds__((1 + WORKERS) * 
 
 template <int N, int WORKERS> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
     const cudaError_t e = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
-    const int      most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? blocks_of(N, WORKERS) : 1);
+    const int      most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
     if (e != cudaSuccess) return e;
-    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3((1 + WORKERS) * GROUP),
+    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3(shares<N, WORKERS>::FEEDERS + WORKERS * GROUP),
                      (size_t)p.plan.shared_bytes, stream, p);
 }
 /* What the ways of the plan may have. */
