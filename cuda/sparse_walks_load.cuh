@@ -85,12 +85,13 @@ struct input_feed {
     const uint32_t shared;
     ck_ring_place  at;
     int            i, chunk = 0, phase = 0;
-    __device__ input_feed(const params &params_, uint32_t shared_) : p(params_), shared(shared_), i((int)blockIdx.x) {}
+    corner         from;
+    __device__ input_feed(const params &params_, uint32_t shared_)
+        : p(params_), shared(shared_), i((int)blockIdx.x), from(params_, item(params_, i).tile) {}
     __device__ __forceinline__ bool is_done() const { return i >= p.items; }
     __device__ __forceinline__ void step() {
         const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at);
         if (is_done() || !ck_mbar_is_over(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1)) return;
-        const corner from(p, item(p, i).tile);
         ck_mbar_expect(full, inputs_bytes(p));
         ck_tma_load_box(stage_at(p, shared, at.at), &p.x[phase], full, chunk * CK_WALKS_CHUNK, from.image, p.plan.low_s, from.row);
         at.next(p.plan.stages);
@@ -99,6 +100,7 @@ struct input_feed {
         if (++chunk < p.plan.chunks) return;
         chunk = 0;
         i += (int)gridDim.x;
+        from = corner(p, item(p, i).tile);
     }
 };
 
