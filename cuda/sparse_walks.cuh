@@ -28,10 +28,11 @@ static_assert(UNIT_BYTES <= UNIT_SLOT && UNIT_SLOT % 128 == 0 && UNIT_BYTES % 16
 
 /* Where things lie in shared memory. */
 struct layout {
-    uint32_t scales, most, pixels, corners, stages, ring, end;
+    uint32_t scales, ceilings, most, pixels, corners, stages, ring, end;
     __host__ __device__ explicit layout(const ck_nm_plan &p) {
         scales  = 768; /* behind the barriers */
-        most    = scales + MOST_STAGES * 4;
+        ceilings = scales + MOST_STAGES * 4;
+        most    = ceilings + MOST_STAGES * 4;
         pixels  = 1024;
         corners = pixels + MOST_COLUMNS * 4;
         stages  = corners + MOST_COLUMNS * 4;

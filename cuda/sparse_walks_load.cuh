@@ -10,13 +10,13 @@
 namespace walks {
 namespace { /* included once, by the kernel */
 
-enum { GROUP = 128 /* threads */ };
+enum { GROUP = 128 /* threads */, CONVERTERS = 96, AT_ONCE = CONVERTERS / 4 /* positions */, DEEP = 4 /* of a thread under way */ };
 enum {
     BAR_FULL   = 0,
     BAR_READY  = MOST_STAGES,
     BAR_EMPTY  = 2 * MOST_STAGES,
     BAR_AGAIN  = 3 * MOST_STAGES,
-    BAR_UNIT   = BAR_AGAIN + 1,
+    BAR_UNIT   = BAR_AGAIN + 2,
     BAR_USED   = BAR_UNIT + 2 * MOST_RING,
     BARS       = BAR_USED + 2 * MOST_RING,
     BARRIER_CONVERT = 1 /* of a block */
@@ -141,11 +141,12 @@ struct filter_feed {
     }
 };
 
-__device__ __forceinline__ void load(const params &p, uint32_t shared) {
+__device__ __forceinline__ void load(const params &p, uint32_t shared, bool inputs_too, bool filter_too) {
     input_feed  inputs(p, shared);
     filter_feed first(p, shared, 0), second(p, shared, 1);
-    while (!inputs.is_done() || !first.is_done() || !second.is_done()) {
-        inputs.step();
+    while ((inputs_too && !inputs.is_done()) || (filter_too && !(first.is_done() && second.is_done()))) {
+        if (inputs_too) inputs.step();
+        if (!filter_too) continue;
         first.step();
         if (second.waits) second.waits = !first.has_given_back(p.plan.lead);
         second.step();
@@ -155,24 +156,24 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared) {
 /* ---- taking numbers apart ---- */
 
 /* A position's 32 numbers are four threads': 8 each; a warp has 8 positions at once. All of a position are read before any is written. Eight
- * threads that access memory together have two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing. */
-template <int CONVERTERS> struct converter {
-    enum { AT_ONCE = CONVERTERS / 4 /* positions */, DEEP = AT_ONCE < 32 ? 4 : 2 /* of a thread under way */ };
+ * threads that access memory together have two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing.
+ * Of two groups of warps each has every other stage. */
+template <int GROUPS> struct converter {
     const params  &p;
     const uint32_t shared;
-    const int      thread, lane, warp, row; /* row: position of the warp's 8 */
+    const int      group, thread, lane, warp, row; /* thread, warp: of the group; row: position of the warp's 8 */
     uint32_t       input[2], part[2];       /* where this thread's numbers lie in a position; high and low parts */
     int            parity = 0; /* of the tables of largest numbers */
     uint32_t       again  = 0; /* of the barrier for a second load */
 
     __device__ converter(const params &params_, uint32_t shared_, int thread_)
-        : p(params_), shared(shared_), thread(thread_), lane((int)threadIdx.x % CK_WARP), warp(thread / CK_WARP),
+        : p(params_), shared(shared_), group(thread_ / CONVERTERS), thread(thread_ % CONVERTERS), lane((int)threadIdx.x % CK_WARP), warp(thread / CK_WARP),
           row(lane / 8 ^ (lane % 8 / 4) * 5) {
 #pragma unroll
         for (int i = 0; i < 2; i++) input[i] = (uint32_t)((lane % 4 * 2 + i) ^ row) * 16, part[i] = (uint32_t)((lane % 4 + i * 4) ^ row) * 16;
     }
 
-    __device__ __forceinline__ void barrier() const { ck_barrier(BARRIER_CONVERT, CONVERTERS); }
+    __device__ __forceinline__ void barrier() const { ck_barrier(BARRIER_CONVERT + group, CONVERTERS); }
 
     /* Gives the largest number (infinity too, NaN not) that this thread saw. */
     __device__ __forceinline__ float convert(uint32_t stage, float scale) const {
@@ -217,22 +218,22 @@ template <int CONVERTERS> struct converter {
         }
         return most;
     }
-    /* The warpgroup's largest. What each thread wrote before is seen by wgmma and TMA after it. */
+    /* The group's largest. What each thread wrote before is seen by wgmma and TMA after it. */
     __device__ __forceinline__ float agree(float most) {
-        const uint32_t table = shared + p.l.most + (uint32_t)(parity * 32), bits = __reduce_max_sync(0xffffffffu, __float_as_uint(most));
+        const uint32_t table = shared + p.l.most + (uint32_t)(group * 32 + parity * 16), bits = __reduce_max_sync(0xffffffffu, __float_as_uint(most));
         parity ^= 1;
         if (lane == 0) store_word(table + (uint32_t)(warp * 4), bits);
         ck_fence_async();
         barrier();
-        const uint4 a = load_four(table), b = load_four(table + 16); /* of numbers that are not negative; 0 where there is no warp */
-        return __uint_as_float(max(max(max(a.x, a.y), max(a.z, a.w)), max(max(b.x, b.y), max(b.z, b.w))));
+        const uint4 all = load_four(table); /* of numbers that are not negative; three warps' */
+        return __uint_as_float(max(max(all.x, all.y), all.z));
     }
     __device__ __forceinline__ static bool fits(float most, float scale, float ceiling) {
-        return most == 0.0f || (most * scale <= MOST && (most * scale >= LEAST || scale >= ceiling));
+        return scale <= ceiling && (most == 0.0f || (most * scale <= MOST && (most * scale >= LEAST || scale >= ceiling)));
     }
     /* Once more, with a scale that suits the numbers. */
     __device__ __forceinline__ float repeat(uint32_t stage, int phase, int c, const corner &from, float scale, float ceiling) {
-        const uint32_t bar = shared + 8 * BAR_AGAIN;
+        const uint32_t bar = shared + 8 * (uint32_t)(BAR_AGAIN + group);
         if (thread == 0) {
             ck_mbar_expect(bar, inputs_bytes(p));
             ck_tma_load_box(stage, &p.x[phase], bar, c, from.image, p.plan.low_s, from.row);
@@ -240,6 +241,7 @@ template <int CONVERTERS> struct converter {
         ck_mbar_wait(bar, again);
         again ^= 1;
         const float most = agree(finite(stage));
+        scale            = fminf(scale, ceiling);
         if (!fits(most, scale, ceiling)) scale = fminf(ldexpf(1.0f, ilogbf(AIM) - ilogbf(most)), ceiling);
         convert(stage, scale);
         ck_fence_async();
@@ -247,24 +249,38 @@ template <int CONVERTERS> struct converter {
         return scale;
     }
 
+    /* One stage. What bounds the scale is handed from stage to stage of a tile: sums that are made larger by too much might leave f32. */
+    __device__ __forceinline__ float turn(const ck_ring_place &at, const ck_ring_place &before, bool first, int phase, int c, const corner &from, float scale) {
+        const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at), stage = stage_at(p, shared, at.at);
+        ck_mbar_wait(full, at.parity);
+        const float most    = agree(convert(stage, scale));
+        float       ceiling = LARGEST_SCALE;
+        if (!first) {
+            if (GROUPS > 1) ck_mbar_wait(shared + 8 * (uint32_t)(BAR_READY + before.at), before.parity);
+            ceiling = __uint_as_float(load_word(shared + p.l.ceilings + (uint32_t)(before.at * 4)));
+        }
+        if (!fits(most, scale, ceiling)) scale = repeat(stage, phase, c, from, scale, ceiling);
+        if (thread == 0) {
+            store_word(shared + p.l.scales + (uint32_t)(at.at * 4), __float_as_uint(scale));
+            store_word(shared + p.l.ceilings + (uint32_t)(at.at * 4), __float_as_uint(fminf(ceiling, scale * 0x1p64f)));
+            ck_mbar_arrive(full + 8 * (BAR_READY - BAR_FULL));
+        }
+        return scale;
+    }
+
     __device__ __forceinline__ void run() {
-        ck_ring_place at;
+        ck_ring_place at, before;
+        int           whose = 0;
         for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
             const corner from(p, item(p, i).tile);
-            float        scale = FIRST_SCALE, ceiling = LARGEST_SCALE;
-            for (int chunk = 0; chunk < p.plan.chunks; chunk++)
-                for (int phase = 0; phase < p.plan.phases; phase++) {
-                    const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at), stage = stage_at(p, shared, at.at);
-                    ck_mbar_wait(full, at.parity);
-                    const float most = agree(convert(stage, scale));
-                    if (!fits(most, scale, ceiling)) scale = repeat(stage, phase, chunk * CK_WALKS_CHUNK, from, scale, ceiling);
-                    ceiling = fminf(ceiling, scale * 0x1p64f); /* sums that are made larger by more might leave f32 */
-                    if (thread == 0) {
-                        store_word(shared + p.l.scales + (uint32_t)(at.at * 4), __float_as_uint(scale));
-                        ck_mbar_arrive(full + 8 * (BAR_READY - BAR_FULL));
-                    }
-                    at.next(p.plan.stages);
-                }
+            float        scale = FIRST_SCALE;
+            for (int stage = 0; stage < p.plan.chunks * p.plan.phases; stage++) {
+                const int chunk = stage / p.plan.phases;
+                if (whose == group) scale = turn(at, before, stage == 0, stage - chunk * p.plan.phases, chunk * CK_WALKS_CHUNK, from, scale);
+                whose  = GROUPS > 1 ? whose ^ 1 : 0;
+                before = at;
+                at.next(p.plan.stages);
+            }
         }
     }
 };

@@ -7,7 +7,7 @@
  *
  * A unit of the filter is three instructions: low parts by high parts, high by low, high by high; all sums in f32.
  *
- * One or two blocks a multiprocessor, for the whole launch: a warp that loads by TMA and bulk copies, 3 or 7 that take numbers apart, and 1 or 2
+ * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3 or 6 that take numbers apart, and 1 or 2
  * workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of
  * the other and multiplies while the other stores, straight to y, 32 bytes of a pixel at a time.
  *
@@ -205,7 +205,6 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
         reinterpret_cast<int *>(memory + p.l.pixels)[j]  = c.pixel;
         reinterpret_cast<int *>(memory + p.l.corners)[j] = c.image << 16 | c.row;
     }
-    if (threadIdx.x < 16) reinterpret_cast<uint32_t *>(memory + p.l.most)[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < MOST_STAGES; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_FULL + i), 1);
@@ -213,6 +212,7 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)p.plan.workers);
         }
         ck_mbar_init(shared + 8 * BAR_AGAIN, 1);
+        ck_mbar_init(shared + 8 * (BAR_AGAIN + 1), 1);
         for (int i = 0; i < 2 * MOST_RING; i++) {
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_UNIT + i), 1);
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_USED + i), 4);
@@ -224,13 +224,13 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
 
 #endif
 
-/* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: those beside the
- * workers' are one that loads and 3 or 7 that take numbers apart. */
+/* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
+ * workers' one that loads and 3 that take numbers apart, or both twice. */
 template <int N, int WORKERS> struct shares {
-    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, FEEDERS = BLOCKS == 2 || (WORKERS == 2 && N > 192) ? GROUP : 2 * GROUP };
+    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 192) ? 1 : 2 };
 };
 
-template <int N, int WORKERS> __global__ void __launch_bounds__(shares<N, WORKERS>::FEEDERS + WORKERS * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
+template <int N, int WORKERS> __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
@@ -238,10 +238,11 @@ template <int N, int WORKERS> __global__ void __launch_bounds__(shares<N, WORKER
     ck_begin_after_last();
     __syncthreads();
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
-    const int feeder = warp - WORKERS * GROUP / CK_WARP;
+    constexpr int GROUPS = shares<N, WORKERS>::GROUPS;
+    const int     feeder = warp - WORKERS * GROUP / CK_WARP;
     if (feeder < 0) worker<N>(p, shared, warp * CK_WARP / GROUP).run();
-    else if (feeder > 0) converter<shares<N, WORKERS>::FEEDERS - CK_WARP>(p, shared, (int)threadIdx.x - WORKERS * GROUP - CK_WARP).run();
-    else if (threadIdx.x % CK_WARP == 0) load(p, shared);
+    else if (feeder >= GROUPS) converter<GROUPS>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
+    else if (threadIdx.x % CK_WARP == 0) load(p, shared, feeder == 0, feeder == GROUPS - 1);
 #else
     (void)p;
     __trap();
@@ -254,7 +255,7 @@ template <int N, int WORKERS> cudaError_t launch(const params &p, int multiproce
     const cudaError_t e = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
     const int      most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
     if (e != cudaSuccess) return e;
-    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3(shares<N, WORKERS>::FEEDERS + WORKERS * GROUP),
+    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP),
                      (size_t)p.plan.shared_bytes, stream, p);
 }
 /* What the ways of the plan may have. */
