@@ -85,6 +85,7 @@ static void say_started(struct cr_run *run, struct flight *f) {
     if (f->started) return;
     f->started        = true;
     const int64_t age = cr_process_age_ns();
+    cr_session_judge_limit(&run->session);
     cr_session_times_text(&run->session, parts, sizeof parts);
     if (age > 0) cr_log(CR_LOG_INFO, "started; %.2f s from exec to the end of the first step (%s)", (double)age * 1e-9, parts);
 }
