@@ -32,7 +32,7 @@ struct cr_session_options {
     struct cr_comm *comm;   /* the ranks of the run, all of which open their sessions now; NULL: one. It outlives the session */
 };
 
-enum { CR_SESSION_TRAIN_MAX = 3 };
+enum { CR_SESSION_TRAIN_MAX = 3, CR_RUNNING_PLANES = 2 };
 
 /* How long the parts of opening took. */
 struct cr_session_times {
@@ -62,6 +62,7 @@ struct cr_session {
     size_t                  beside;     /* what a limit that is a number counts besides them: libraries, recordings, buffers of NCCL */
     size_t                  input_bytes, small_bytes; /* INPUT region of the programs known so far, and what of it is not pictures */
     struct cr_fit_report    fit;        /* of the fullest program under that limit */
+    float                  *running_of_ranks[CR_RUNNING_PLANES]; /* of all ranks, while the store has their mean; else NULL (state.h) */
     struct cr_session_times times;
 };
 
@@ -83,8 +84,6 @@ CR_MUST cr_status cr_session_share_choices(struct cr_session *session);
 CR_MUST cr_status cr_session_same_programs(struct cr_session *session);
 /* Are values, momenta, running statistics and state the same everywhere, to the bit? */
 CR_MUST cr_status cr_session_same_values(struct cr_session *session);
-/* Each rank's running statistics become the mean over all ranks'. With model.sync_bn they are equal anyway. No run is under way. */
-CR_MUST cr_status cr_session_average_running(struct cr_session *session);
 
 /* What that session's programs are compiled for: the device, with costs from the table when there is one. */
 struct cr_target  cr_session_target(struct cr_session *session);
