@@ -72,6 +72,25 @@ static void clipping_is_of_the_whole_gradient(void) {
     finish(&r);
 }
 
+/* Pictures are mixed with the same partners, however many ranks share them. */
+static void mixed_pictures_are_the_same(void) {
+    static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
+    struct run               r;
+    double                   loss[4][STEPS_MOST];
+    prepare(&r);
+    give(&r, "model.sync_bn=yes");
+    give(&r, "data.mixup=0.4");
+    give(&r, "data.cutmix=1");
+    give(&r, "data.erase=0.25");
+    for (int k = 0; k < 4; k++) {
+        char name[SUPPORT_PATH];
+        CHECK(TRAIN(k + 1, &r, text_into(name, "of%d", k + 1), batches[k], "train.steps=5") == 0);
+        CHECK(losses_of(&r, name, loss[k]) == 5);
+        for (int i = 0; i < 5; i++) CHECK(relative(loss[0][i], loss[k][i]) <= 1e-4);
+    }
+    finish(&r);
+}
+
 /* ---- the same bits ---- */
 
 static void the_same_ranks_give_the_same_bits(void) {
@@ -309,4 +328,4 @@ static void evaluation_counts_each_picture_once(void) {
     check_evaluation(3, "train.eval_batch=5");
 }
 
-TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one), CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others), CASE(clipping_is_of_the_whole_gradient), CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update), CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits), CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(ranks_stop_anywhere_and_go_on_to_the_bit), CASE(own_statistics_are_for_as_many_ranks), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit), CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))
+TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one), CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others), CASE(clipping_is_of_the_whole_gradient), CASE(mixed_pictures_are_the_same), CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update), CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits), CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(ranks_stop_anywhere_and_go_on_to_the_bit), CASE(own_statistics_are_for_as_many_ranks), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit), CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))
