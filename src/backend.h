@@ -97,6 +97,10 @@ struct cr_device_caps { /* for the roofline cost and the plan */
      * device has no such lanes. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way; 0: as fast */
+    /* Of a device with memory of its own: what a run takes there besides its regions, reckoned (libraries, loaded kernels, recordings;
+     * not the driver's context); and what a byte of the HOST region takes (page tables). 0: nothing. */
+    size_t beside_bytes;
+    double beside_share;
     char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
 };
 
@@ -176,6 +180,9 @@ struct cr_backend {
     cr_status (*sync)(struct cr_device *device); /* waits for all lanes; a fault of earlier work is reported here */
     /* Bytes that can still be reserved, as far as the system tells; 0: unknown. */
     size_t (*memory_free)(struct cr_device *device);
+    /* caps.beside_bytes as far as it can be measured before programs are compiled: opens libraries, counts the buffers of a transport
+     * between ranks. NULL: caps.beside_bytes it is. */
+    size_t (*memory_beside)(struct cr_device *device);
     /* Brings the step block to where kernels read it, in order with the compute lane. NULL: kernels read call->step. */
     cr_status (*set_step)(struct cr_device *device, const struct cr_step_block *step);
     /* NULL: launches are done when they return, and there is nothing to overlap. */
@@ -201,6 +208,10 @@ struct cr_device {
     struct cr_device_caps    caps;
     size_t                   free_at_start; /* of a device with memory of its own, before anything was taken there; 0: unknown */
 };
+
+/* What CUDA, cuDNN, cuBLAS, loaded kernels and a recording take on one GPU: 90 to 106 MiB for all networks tried on an H200 (CUDA 13.0). Page
+ * tables of page-locked memory: 8 bytes for 4 KiB. NCCL for ranks that are only planned for: 850 MiB between two H200s. */
+enum { CR_GPU_BESIDE_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
 
 extern const struct cr_backend cr_backend_cpu;
 

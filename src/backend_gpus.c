@@ -148,6 +148,8 @@ static void set_caps(const struct cr_gpu *gpu, bool asked, const char *why, stru
     caps->f32_share   = gpu->f32_share;
     caps->tf32_share  = gpu->tf32_share;
     caps->half        = true;
+    caps->beside_bytes = CR_GPU_BESIDE_BYTES;
+    caps->beside_share = 1.0 / CR_GPU_HOST_PAGES;
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = BOTH_AT_ONCE * gpu->copy_bytes_per_s;
     caps->copy_latency_s                                    = 10e-6;
     caps->copy_alone                                        = 1 / BOTH_AT_ONCE;

@@ -168,7 +168,7 @@ static size_t reserved(const struct bench *b) {
     int                      count = 0;
     for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
     if (s->has_eval) all[count++] = &s->eval;
-    return cr_memory_need(s->device, &s->model.store, all, count);
+    return cr_memory_need(s->device, &s->model.store, all, count) + (s->beside ? s->beside : s->device->caps.beside_bytes);
 }
 
 static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {

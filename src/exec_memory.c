@@ -82,8 +82,9 @@ struct cr_target cr_device_target(struct cr_device *device) {
     return (struct cr_target){.self = device, .alignment = caps->alignment, .bytes_per_s = caps->bytes_per_s,
                               .flops_per_s = caps->flops_per_s, .to_host_bytes_per_s = caps->to_host_bytes_per_s,
                               .to_device_bytes_per_s = caps->to_device_bytes_per_s, .copy_latency_s = caps->copy_latency_s,
-                              .copy_alone = caps->copy_alone, .sparse_share = caps->sparse_share, .kept_elems = target_kept_elems,
-                              .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts, .select = target_select};
+                              .copy_alone = caps->copy_alone, .beside_share = caps->beside_share, .sparse_share = caps->sparse_share,
+                              .kept_elems = target_kept_elems, .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts,
+                              .select = target_select};
 }
 
 /* ---- memory ---- */
@@ -110,6 +111,7 @@ size_t cr_memory_need(const struct cr_device *device, const struct cr_store *sto
     sum_up(store, programs, count, bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) sum += bytes[r];
+    sum += (size_t)((double)bytes[CR_REGION_HOST] * device->caps.beside_share);
     return sum + cr_feed_need(device, small_bytes(programs, count));
 }
 

@@ -28,6 +28,7 @@ struct cr_target {
     /* Of swap_out and swap_in, both ways at once, and what one copy takes besides; 0: the device has no lanes for them. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way, 1 to 2; 0: as 1 */
+    double beside_share; /* bytes of the device's memory that a byte of the HOST region takes; they count against a limit */
     double copy_loaded; /* times as long one to the host takes while kernels read; 0: as 1 */
     double beside_out, beside_in; /* how much longer, as a share, such kernels take while a copy goes that way */
     double sparse_share; /* as in cr_device_caps */

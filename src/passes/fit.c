@@ -148,7 +148,7 @@ static cr_status plan(const struct search *f, struct cr_program *p, struct cr_fi
         if (status == CR_OK) status = cr_pass_order(&whole);
     }
     if (status == CR_OK) status = cr_pass_plan(&whole, f->target->alignment, f->options->reuse);
-    r->after = whole.region_bytes[CR_REGION_POOL];
+    r->after = whole.region_bytes[CR_REGION_POOL] + (size_t)((double)whole.region_bytes[CR_REGION_HOST] * f->target->beside_share);
     *bound   = whole.bound_bytes;
     cr_program_free(&whole);
     return status;
