@@ -94,18 +94,34 @@ static void find_load(struct find *f) {
 
 /* ---- candidates ---- */
 
-/* The longest gap in which the limit is passed. */
-static bool find_gap(const struct find *f, int t, struct cr_swap_candidate *c) {
+/* Does one op use it from `late` on, with a row that takes it from the host's memory in every slot? */
+static bool is_readable(const struct find *f, const struct cr_target *target, int t, int late) {
+    const struct cr_op *op = &f->w->p->op[late];
+    if (!target->reads_host || last_use(f, t) != late || op->workspace == t) return false;
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] == t && !target->reads_host(target->self, op, s)) return false;
+    return true;
+}
+
+/* The longest gap in which the limit is passed; with `behind`, also if only by the op at its end. */
+static bool find_gap(const struct find *f, int t, int behind, struct cr_swap_candidate *c) {
     const double *begin = f->w->begin;
     double        most  = -1;
     for (int k = f->begin[t]; k + 1 < f->begin[t + 1]; k++) {
         const int early = f->at[k], late = f->at[k + 1];
-        if (late <= early + 1 || f->above[late] == f->above[early + 1] || begin[late] - begin[early + 1] <= most) continue;
+        if (late <= early + 1 || f->above[late + behind] == f->above[early + 1] || begin[late] - begin[early + 1] <= most) continue;
         most     = begin[late] - begin[early + 1];
         c->early = early;
         c->late  = late;
     }
     return most >= 0;
+}
+
+static bool find_way(const struct find *f, const struct cr_target *target, int t, struct cr_swap_candidate *c) {
+    c->only_so = !find_gap(f, t, 0, c);
+    if (c->only_so && !find_gap(f, t, 1, c)) return false;
+    c->readable = is_readable(f, target, t, c->late);
+    return c->readable || !c->only_so;
 }
 
 /* Of one that is gathered or updated a copy behind its first writer would be stale. */
@@ -156,11 +172,12 @@ static void find_candidates(struct find *f, const struct cr_target *target) {
     const size_t least = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_SHARE), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
         struct cr_swap_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
-        if (!may_leave(f, t, least) || !find_gap(f, t, &c)) continue;
+        if (!may_leave(f, t, least) || !find_way(f, target, t, &c)) continue;
         c.writer           = first_use(f, t);
         c.last             = last_use(f, t);
         c.out_s            = cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[t].bytes);
         c.in_s             = cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[t].bytes);
+        c.read_s           = w->beside.read_s * (double)p->tensor[t].bytes;
         c.at_writer        = f->got[t] ? c.bytes : 0;
         c.at_last          = f->handed_at[t] != CR_NONE ? c.bytes : 0;
         w->c[w->count++]   = c;
