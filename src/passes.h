@@ -68,7 +68,7 @@ struct cr_compile_options {
     size_t      pool_limit; /* bytes that the pool shall not pass; 0: none. Who asks looks whether it does */
     bool        recompute;  /* ways to keep it: tensors are computed twice ... */
     enum cr_swap_use swap;  /* ... or wait in the host's memory: with AUTO where that is faster, else in any case, by the named choice */
-    bool        zero_copy;  /* ... and may be read there by the op that wants them, if only one does */
+    bool        zero_copy;  /* ... and may be read there by the ops that want them */
     const char *until;
     struct cr_fit_report *report; /* of the limit; may be NULL */
     size_t        bucket_bytes;   /* several ranks: gradients to add up in one go; 0: one rank */
@@ -166,8 +166,8 @@ struct cr_swap_report {
     enum cr_swap_score score;       /* whose choice it is */
 };
 /* Moves tensors to the HOST region until no more than `limit` bytes are live at any op, by simulated times, or nothing is left to gain
- * (after > limit then). The program must be selected. Does nothing where the target has no lanes for copies. With BEST, a tensor that only
- * one op reads after its wait is read where it is (zero-copy) if target->reads_host allows it and that is faster, or less is live. */
+ * (after > limit then). The program must be selected. Does nothing where the target has no lanes for copies. With BEST, a tensor is read
+ * where it waits (zero-copy) by all that want it again, if target->reads_host allows it and that is faster, or less is live. */
 CR_MUST cr_status cr_pass_swap(struct cr_program *program, const struct cr_target *target, size_t limit, enum cr_swap_score score,
                                struct cr_swap_report *report);
 

@@ -4,7 +4,8 @@
  *   swap_out a -> a.host             behind the op that wrote a, on lane to_host
  *   sync x:a.host                    where its copy has ended, or must have: from here on its place may be used again
  *   sync -> a.go; swap_in a.host, a.go -> a'     where the copy back may begin, on lane to_device
- * and what comes from l on reads a'. Or l, the last to want it, reads a.host itself: then there is no go and no a'. Lanes are ordered by these tensors like by all others, so no other pass knows of swapping. */
+ * and what comes from l on reads a'. Or l and
+ * those behind it read a.host itself: then there is no go and no a'. Lanes are ordered by these tensors like by all others, so no other pass knows of swapping. */
 #include "passes/swap.h"
 
 #include <stdio.h>

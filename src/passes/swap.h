@@ -2,8 +2,8 @@
  *
  * A candidate is a pool tensor and a gap between two consecutive uses, `early` and `late`, of the plain program. Taken, it is
  * copied out from its writer on, its place is free from some op behind `early` (`sync`) to some op up to `late` (`go`), where
- * the copy back begins. Or the op `late`, if it is the last use and its row can, reads the copy where it is: it is never back. Ops are those
- * of the plain program throughout: cr_pass_swap puts the copies into the list at the end.
+ * the copy back begins. Or the uses from `late` on, where their rows can, read the copy where it is: it is never back. Ops are those of the plain
+ * program throughout: cr_pass_swap puts the copies into the list at the end.
  * Internal to src/passes and its tests. */
 #ifndef CR_SWAP_H
 #define CR_SWAP_H
@@ -20,8 +20,9 @@ struct cr_swap_candidate {
     size_t at_writer, at_last;   /* bytes that its writer, its last reader need besides: no storage is handed over there any more */
     int    last;
     bool   readable;             /* CR_TAKE_READ is possible */
-    bool   only_so;              /* nothing is above the limit before `late`: back on the device by then it is of no use */
-    double read_s;               /* ... and what it adds to what the device reads of the host */
+    bool   only_so;              /* nothing is above the limit before `late`, only then: back on the device by then it is of no use */
+    double read_s;               /* ... and what each reader adds to what the device reads of the host */
+    int    reader, readers;      /* ... which are work.reader[reader] and so on; once a slot */
 };
 
 struct cr_swap_work {
@@ -33,6 +34,7 @@ struct cr_swap_work {
     size_t                   *load;    /* by op: bytes live when nothing is swapped */
     struct cr_swap_candidate *c;       /* by writer */
     int                       count;
+    int                      *reader;  /* of the candidates, in order: ops */
     int                      *by_late; /* candidates in the order of their late use */
     int64_t                   visits;  /* schedules made so far */
 };

@@ -86,7 +86,7 @@ static void find_room(struct walk *a) {
         const struct cr_swap_candidate *c = &w->c[i];
         if (!a->taken[i]) continue;
         room[c->early + 1] -= c->bytes;
-        room[c->late + (a->taken[i] == CR_TAKE_READ)] += c->bytes;
+        room[a->taken[i] == CR_TAKE_READ ? c->last + 1 : c->late] += c->bytes;
         room[c->writer] += c->at_writer;
         room[c->writer + 1] -= c->at_writer;
         room[c->last] += c->at_last;
@@ -175,7 +175,7 @@ static void find_reading(const struct walk *a) {
     const struct cr_swap_work *w = a->w;
     memset(a->s->reading, 0, (size_t)w->p->ops * sizeof *a->s->reading);
     for (int i = 0; i < w->count; i++)
-        if (a->taken[i] == CR_TAKE_READ) a->s->reading[w->c[i].late] += w->c[i].read_s;
+        for (int k = 0; k < w->c[i].readers && a->taken[i] == CR_TAKE_READ; k++) a->s->reading[w->reader[w->c[i].reader + k]] += w->c[i].read_s;
 }
 
 static void walk_through(const struct cr_swap_work *w, const enum cr_swap_take *taken, const double *begin, struct cr_swap_schedule *s) {

@@ -68,7 +68,7 @@ static size_t most_of(const struct choice *x) {
 }
 
 /* The op behind the last at which the tensor has no place on the device. */
-static int end_of(const struct choice *x, const struct cr_swap_candidate *c) { return c->late + (x->read && c->readable); }
+static int end_of(const struct choice *x, const struct cr_swap_candidate *c) { return x->read && c->readable ? c->last + 1 : c->late; }
 
 static bool helps(const struct choice *x, const struct cr_swap_candidate *c) {
     for (int i = c->early + 1; i < end_of(x, c); i++)
