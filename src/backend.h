@@ -54,6 +54,7 @@ struct cr_kernel {
     bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
     bool            among_ranks;   /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it */
     bool            sparse;        /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
+    unsigned        host_slots;    /* bits of the inputs that may lie in the HOST region: plain loads read each value once */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows; op->way
@@ -101,6 +102,7 @@ struct cr_device_caps { /* for the roofline cost and the plan */
      * not the driver's context); and what a byte of the HOST region takes (page tables). 0: nothing. */
     size_t beside_bytes;
     double beside_share;
+    bool   host_memory; /* its memory is the host's: any row may read the HOST region */
     char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
 };
 
@@ -252,6 +254,8 @@ void              cr_device_close(struct cr_device *device); /* NULL is fine */
 /* FLOP/s that a row of this math can reach. */
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
 
+/* May this input of the row lie in the HOST region? */
+bool cr_row_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot);
 /* Does this row take the op, as far as it says? A baseline never does: nobody asks it but for a comparison. */
 bool cr_row_takes(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program, const struct cr_op *op);
 /* First row from index `from` on that accepts the op (and is deterministic when the device must be); NULL: none.

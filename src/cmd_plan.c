@@ -97,7 +97,7 @@ static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct c
     p->session.limit        = 0; /* the curve has limits of its own */
     CR_TRY(compile(p, kind, "select"));
     if (p->session.costs) CR_TRY(cr_costs_copies(p->session.costs, &target));
-    CR_TRY(cr_plan_swap_curve(&p->program, &target, out));
+    CR_TRY(cr_plan_swap_curve(&p->program, &target, p->config.memory.zero_copy, out));
     if (p->session.costs) cr_costs_rest(p->session.costs);
     return CR_OK;
 }

@@ -70,7 +70,7 @@ static cr_status compile(struct cr_session *s, struct cr_target *target, enum cr
                          struct cr_fit_report *fit, struct cr_program *out) {
     const struct cr_config   *c       = s->config;
     struct cr_compile_options options = {.fuse = c->train.fuse, .sparse = c->train.sparse, .reuse = c->memory.reuse, .recompute = c->memory.recompute,
-                                         .swap = swap_of(s), .until = until, .report = fit,
+                                         .swap = swap_of(s), .zero_copy = c->memory.zero_copy, .until = until, .report = fit,
                                          .sparse_filter_grads = cr_session_may_mask_gradients(c)};
     if (s->model.ranks > 1) {
         options.bucket_bytes = (size_t)(c->ranks.bucket_mib * (1 << 20));
@@ -101,6 +101,7 @@ void cr_session_fit_text(const struct cr_session *s, struct cr_text *out) {
     cr_text_add(out, "pool %.0f MiB instead of %.0f:", cr_mib(f->after), cr_mib(f->before));
     if (f->repeated) cr_text_add(out, " %d ops run twice", f->repeated);
     if (f->swapped) cr_text_add(out, "%s %d tensors wait in the host's memory (%.0f MiB out and back)", f->repeated ? "," : "", f->swapped, cr_mib(f->moved));
+    if (f->read_there) cr_text_add(out, ", %d of them read there (zero-copy)", f->read_there);
     cr_text_add(out, "; predicted %.2f %% slower: %.2f ms a step more, %.2f of it waiting for copies",
                 f->seconds_before > 0 ? 100 * (f->seconds / f->seconds_before - 1) : 0, (f->seconds - f->seconds_before) * 1e3, f->stalled * 1e3);
 }
