@@ -109,7 +109,7 @@ struct filter_feed {
     ck_ring_place  at;
     int            i;
     uint32_t       unit, end, next_unit = 0, next_end = 0;
-    bool           waits; /* for the first worker's lead */
+    bool           waits; /* for the first worker's lead: load() */
     __device__ filter_feed(const params &params_, uint32_t shared_, int worker_)
         : p(params_), worker(worker_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(worker_ * params_.plan.ring * UNIT_SLOT)),
           bars(shared_ + 8 * (uint32_t)(BAR_UNIT + worker_ * MOST_RING)), i(worker_ < params_.plan.workers ? (int)blockIdx.x : params_.items),
@@ -118,6 +118,10 @@ struct filter_feed {
         look(i + (int)gridDim.x, next_unit, next_end);
     }
     __device__ __forceinline__ bool is_done() const { return i >= p.items; }
+    /* So many units, fewer than the ring has. Asked after each step until it is so: when the last of them is loaded over, it is so too. */
+    __device__ __forceinline__ bool has_given_back(int units) const {
+        return (at.parity && at.at >= units) || ck_mbar_is_over(bars + 8 * (uint32_t)(BAR_USED - BAR_UNIT + units - 1), 0);
+    }
     __device__ __forceinline__ void look(int which, uint32_t &from, uint32_t &to) const {
         if (which >= p.items) return;
         const uint32_t *start = p.a.filter.start + block_of(p, item(p, which), worker);
@@ -125,9 +129,7 @@ struct filter_feed {
     }
     __device__ __forceinline__ void step() {
         const uint32_t full = bars + 8 * (uint32_t)at.at;
-        if (is_done() || (waits && !ck_mbar_is_over(shared + 8 * (uint32_t)(BAR_USED + p.plan.lead - 1), 0))) return;
-        waits = false;
-        if (!ck_mbar_is_over(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1)) return;
+        if (is_done() || waits || !ck_mbar_is_over(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1)) return;
         ck_mbar_expect(full, UNIT_BYTES);
         ck_bulk_load(ring + (uint32_t)(at.at * UNIT_SLOT), static_cast<const char *>(p.a.filter.units) + (int64_t)unit * UNIT_BYTES, full, UNIT_BYTES);
         at.next(p.plan.ring);
@@ -143,6 +145,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared) {
     while (!inputs.is_done() || !first.is_done() || !second.is_done()) {
         inputs.step();
         first.step();
+        if (second.waits) second.waits = !first.has_given_back(p.plan.lead);
         second.step();
     }
 }

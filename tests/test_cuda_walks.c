@@ -59,9 +59,7 @@ static bool packed_make(struct packed *f, const struct pruned *h, int way, int m
     f->start = cr_alloc((size_t)f->plan.tile.blocks + 1, sizeof *f->start);
     f->words = cr_alloc((size_t)(f->units * CK_WALKS_WORDS), sizeof *f->words);
     f->from  = cr_alloc((size_t)(f->units * CK_WALKS_VALUES), sizeof *f->from);
-    REQUIRE(f->start && f->words && f->from);
-    CHECK_INT(ck_walks_pack(&f->plan, h->kept, f->start, f->words, f->from), f->units);
-    return true;
+    return f->start && f->words && f->from && ck_walks_pack(&f->plan, h->kept, f->start, f->words, f->from) == f->units;
 }
 
 static void packed_free(struct packed *f) {
