@@ -42,6 +42,7 @@ struct cuda_device {
     struct cuda_host_block *host_blocks; /* cuda_host.c */
     struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
+    size_t             comm_bytes; /* what both took of the GPU when they were opened */
     void              *kept;  /* a region that another rank may still have mapped: not freed */
     const struct cr_gpu *described; /* a GPU that is not there: rows answer questions, nothing is allocated or run; else NULL */
 };

@@ -122,6 +122,25 @@ static size_t cuda_memory_free(struct cr_device *device) {
     return free_bytes;
 }
 
+/* What is loaded later, with kernels and recordings: what is measured lacks it. Of the whole CR_GPU_BESIDE_BYTES are the least. */
+enum { LATER_BYTES = 32 << 20 };
+
+static size_t taken_since(size_t before, struct cr_device *device) {
+    const size_t left = cuda_memory_free(device);
+    return left && left < before ? before - left : 0;
+}
+
+static size_t cuda_memory_beside(struct cr_device *base) {
+    struct cuda_device *d = cuda_of(base);
+    cudnnHandle_t       cudnn;
+    cublasHandle_t      cublas;
+    cr_error_hold();
+    (void)(cr_cuda_cudnn(d, &cudnn) == CR_OK && cr_cuda_cublas(d, &cublas) == CR_OK); /* who needs them meets their errors */
+    cr_error_let_go();
+    const size_t all = taken_since(base->free_at_start, base), libraries = all > d->comm_bytes ? all - d->comm_bytes : 0;
+    return d->comm_bytes + CR_MAX(libraries + LATER_BYTES, (size_t)CR_GPU_BESIDE_BYTES);
+}
+
 static cr_status open_device(struct cuda_device *d) {
     struct cudaDeviceProp prop;
     CR_TRY(check_index(d));
@@ -139,7 +158,12 @@ static cr_status open_device(struct cuda_device *d) {
     d->base.caps.half      = true;
     set_rates(d, &prop);
     describe(d, &prop);
-    return cr_cuda_comm_open(d);
+    d->base.caps.beside_bytes = CR_GPU_BESIDE_BYTES;
+    d->base.caps.beside_share = 1.0 / CR_GPU_HOST_PAGES;
+    const size_t before = cuda_memory_free(&d->base);
+    CR_TRY(cr_cuda_comm_open(d));
+    d->comm_bytes = taken_since(before, &d->base);
+    return CR_OK;
 }
 
 static void cuda_close(struct cr_device *base) {
@@ -287,6 +311,7 @@ const struct cr_backend cr_backend_cuda = {
     .get         = cuda_get,
     .sync        = cuda_sync,
     .memory_free = cuda_memory_free,
+    .memory_beside = cuda_memory_beside,
     .set_step    = cuda_set_step,
     .async       = &cr_cuda_async,
     .init_store  = cr_cuda_init_store,

@@ -414,21 +414,23 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-#define BN_ROW(kind, accept, prepares)                                                                                 \
+#define BN_ROW(kind, accept, prepares, reads)                                                                          \
     static const struct cr_kernel row_##kind = {.name = "cuda." #kind, .op = CR_OP_##kind, .math = CR_MATH_F32,       \
                                                 .deterministic = true, .accepts = accept, .prepare = prepares,         \
-                                                .launch = kind##_launch}
-BN_ROW(bn_stats, bn_stats_accepts, bn_stats_prepare);
-BN_ROW(bn_finalize, bn_finalize_accepts, NULL);
-BN_ROW(bn_coef, bn_coef_accepts, NULL);
-BN_ROW(bn_apply, bn_apply_accepts, NULL);
-BN_ROW(bn_grad_stats, bn_grad_stats_accepts, bn_grad_stats_prepare);
-BN_ROW(bn_grad_finalize, bn_grad_finalize_accepts, NULL);
-BN_ROW(bn_grad_apply, bn_grad_apply_accepts, NULL);
-BN_ROW(channel_scale, channel_scale_accepts, NULL);
-BN_ROW(relu_grad, relu_grad_accepts, relu_grad_prepare);
-BN_ROW(pool_bn_grad_stats, pool_bn_grad_stats_accepts, pool_bn_grad_stats_prepare);
-BN_ROW(pool_bn_grad_apply, pool_bn_grad_apply_accepts, NULL);
+                                                .host_slots = reads, .launch = kind##_launch}
+BN_ROW(bn_stats, bn_stats_accepts, bn_stats_prepare, SLOT_IN(bn_stats, x));
+BN_ROW(bn_finalize, bn_finalize_accepts, NULL, 0);
+BN_ROW(bn_coef, bn_coef_accepts, NULL, 0);
+BN_ROW(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add));
+BN_ROW(bn_grad_stats, bn_grad_stats_accepts, bn_grad_stats_prepare,
+       SLOT_IN(bn_grad_stats, dy) | SLOT_IN(bn_grad_stats, x) | SLOT_IN(bn_grad_stats, y));
+BN_ROW(bn_grad_finalize, bn_grad_finalize_accepts, NULL, 0);
+BN_ROW(bn_grad_apply, bn_grad_apply_accepts, NULL, SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, y));
+BN_ROW(channel_scale, channel_scale_accepts, NULL, SLOT_IN(channel_scale, dy));
+BN_ROW(relu_grad, relu_grad_accepts, relu_grad_prepare,
+       SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) | SLOT_IN(relu_grad, bn_x) | SLOT_IN(relu_grad, bn2_x));
+BN_ROW(pool_bn_grad_stats, pool_bn_grad_stats_accepts, pool_bn_grad_stats_prepare, SLOT_IN(pool_bn_grad_stats, x));
+BN_ROW(pool_bn_grad_apply, pool_bn_grad_apply_accepts, NULL, SLOT_IN(pool_bn_grad_apply, x));
 
 const struct cr_kernel *const cr_cuda_bn_rows[] = {&row_bn_stats,
                                                    &row_bn_finalize,

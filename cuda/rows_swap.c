@@ -29,6 +29,7 @@ static cr_status sync_launch(struct cr_device *device, const struct cr_call *cal
                                                 .op            = CR_OP_##kind,                                         \
                                                 .math          = CR_MATH_EXACT,                                        \
                                                 .deterministic = true,                                                 \
+                                                .host_slots    = 1u << CR_IN_##kind##_x,                               \
                                                 .launch        = kind##_launch}
 SWAP_ROW(swap_out);
 SWAP_ROW(swap_in);

@@ -349,15 +349,7 @@ template <typename T>
 cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
                         cudaStream_t stream) {
     if (v->C == 3) return stem_run<T>(a, f, multiprocessors, stream);
-    if (v->C == 16 && v->K == 16) return forward_run<shape<16, 16, 32, 1, 3>, T>(a, f, multiprocessors, stream);
-    if (v->C == 16)
-        return v->R == 3 ? forward_run<shape<16, 32, 32, 2, 3>, T>(a, f, multiprocessors, stream)
-                         : forward_run<shape<16, 32, 32, 2, 1>, T>(a, f, multiprocessors, stream);
-    if (v->C == 32 && v->K == 32) return forward_run<shape<32, 32, 16, 1, 3>, T>(a, f, multiprocessors, stream);
-    if (v->C == 32)
-        return v->R == 3 ? forward_run<shape<32, 64, 16, 2, 3>, T>(a, f, multiprocessors, stream)
-                         : forward_run<shape<32, 64, 16, 2, 1>, T>(a, f, multiprocessors, stream);
-    return forward_run<shape<64, 64, 8, 1, 3>, T>(a, f, multiprocessors, stream);
+    return run_shape(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
 
 } // namespace

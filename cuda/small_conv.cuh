@@ -358,6 +358,15 @@ cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, in
     return error != cudaSuccess ? error : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }
 
+/* run(shape) with the shape of v, one of those with 16 channels or more that ck_small_conv_takes. */
+template <typename Run> cudaError_t run_shape(const struct ck_conv *v, Run run) {
+    if (v->C == 16 && v->K == 16) return run(shape<16, 16, 32, 1, 3>());
+    if (v->C == 16) return v->R == 3 ? run(shape<16, 32, 32, 2, 3>()) : run(shape<16, 32, 32, 2, 1>());
+    if (v->C == 32 && v->K == 32) return run(shape<32, 32, 16, 1, 3>());
+    if (v->C == 32) return v->R == 3 ? run(shape<32, 64, 16, 2, 3>()) : run(shape<32, 64, 16, 2, 1>());
+    return run(shape<64, 64, 8, 1, 3>());
+}
+
 } // namespace small
 
 #endif

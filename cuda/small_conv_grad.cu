@@ -280,15 +280,7 @@ cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct c
         const cudaError_t error  = launch(stem_grad_kernel<T>, a, blocks, THREADS, STEM_ALL, stream);
         return error != cudaSuccess ? error : add_run<stem_place>(a, f, blocks, 0, stream);
     }
-    if (v->C == 16 && v->K == 16) return grad_run<shape<16, 16, 32, 1, 3>, T>(a, f, multiprocessors, stream);
-    if (v->C == 16)
-        return v->R == 3 ? grad_run<shape<16, 32, 32, 2, 3>, T>(a, f, multiprocessors, stream)
-                         : grad_run<shape<16, 32, 32, 2, 1>, T>(a, f, multiprocessors, stream);
-    if (v->C == 32 && v->K == 32) return grad_run<shape<32, 32, 16, 1, 3>, T>(a, f, multiprocessors, stream);
-    if (v->C == 32)
-        return v->R == 3 ? grad_run<shape<32, 64, 16, 2, 3>, T>(a, f, multiprocessors, stream)
-                         : grad_run<shape<32, 64, 16, 2, 1>, T>(a, f, multiprocessors, stream);
-    return grad_run<shape<64, 64, 8, 1, 3>, T>(a, f, multiprocessors, stream);
+    return run_shape(v, [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
 
 /* Blocks that leave a part of dw, or sums, and no more. */

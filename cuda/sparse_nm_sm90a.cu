@@ -19,7 +19,7 @@ namespace nm {
 namespace {
 
 enum { GROUP = 128 };
-enum { BAR_FULL = 0, BAR_EMPTY = MOST_STAGES, BAR_UNIT = 2 * MOST_STAGES, BAR_USED = BAR_UNIT + 2 * MOST_RING, BARS = BAR_USED + 2 * MOST_RING };
+enum { BAR_FULL = 0, BAR_EMPTY = MOST_STAGES, BAR_UNIT = 2 * MOST_STAGES, BAR_USED = BAR_UNIT + 2 * MOST_RING, BAR_LEAD = BAR_USED + 2 * MOST_RING, BARS };
 static_assert(BARS * 8 <= 1024, "barriers fit");
 
 struct params {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_filter(const params &p, uint32_t shared, in
     const uint32_t    ring = shared + p.l.ring + (uint32_t)(worker * plan.ring * UNIT_BYTES), bars = shared + 8 * (uint32_t)(BAR_UNIT + worker * MOST_RING);
     const int         units = plan.taps * plan.chunks;
     ck_ring_place    at;
-    if (worker == 1 && plan.lead) ck_mbar_wait(shared + 8 * (uint32_t)(BAR_USED + plan.lead - 1), 0);
+    if (worker == 1 && plan.lead) ck_mbar_wait(shared + 8 * BAR_LEAD, 0);
     for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
         int64_t block = item(p, i).block + worker;
         if (block >= plan.blocks) block = plan.blocks - 1; /* of a block that is not there nothing is written */
@@ -97,14 +97,14 @@ template <typename T, int N> struct worker {
     const uint32_t shared, ring, bars;
     const int      me, warp, lane;
     ck_ring_place   stage, unit; /* next */
-    int            tap = 0;
+    int            tap = 0, lead; /* units that the second worker still waits for: its barrier turns once, so nobody can miss it */
     uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
     float          acc[N / 2];
 
     __device__ worker(const params &params_, uint32_t shared_, int me_)
         : p(params_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(me_ * params_.plan.ring * UNIT_BYTES)),
           bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), warp((int)threadIdx.x / 32 % 4),
-          lane((int)threadIdx.x % 32) {}
+          lane((int)threadIdx.x % 32), lead(me_ ? 0 : params_.plan.lead) {}
 
     __device__ __forceinline__ void fetch(operands &o) {
         const int      code = p.taps[tap];
@@ -137,6 +137,7 @@ template <typename T, int N> struct worker {
         if (lane == 0) {
             ck_mbar_arrive(o.used);
             if (o.empty) ck_mbar_arrive(o.empty);
+            if (lead && --lead == 0) ck_mbar_arrive(shared + 8 * BAR_LEAD);
         }
     }
     /* The next unit. Of the two before it, which are under way, the first is done afterwards. */
@@ -270,6 +271,7 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_UNIT + i), 1);
             ck_mbar_init(shared + 8 * (uint32_t)(BAR_USED + i), 4);
         }
+        ck_mbar_init(shared + 8 * BAR_LEAD, 4);
         ck_mbar_init_fence();
     }
     ck_fence_async();

@@ -55,10 +55,14 @@ static void draw_erase(const struct cr_prepare *prep, struct cr_rng *rng, int32_
     }
 }
 
+/* Neighbours in the batch are partners. The order of pictures is a random one, so any pairs do; these stay together however many ranks the
+ * batch is cut among, as long as each has an even number. The last of an odd batch takes the one before it. */
+static int64_t partner_of(int64_t at, int64_t batch) { return (at ^ 1) < batch ? at ^ 1 : CR_MAX(at - 1, 0); }
+
 void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at, int64_t batch, int32_t *mix) {
     struct cr_rng rng = cr_rng_make(seed, CR_RNG_MIX, (uint64_t)sample, (uint32_t)epoch);
     memset(mix, 0, CR_MIX_NUMBERS * sizeof *mix);
-    mix[CR_MIX_PARTNER] = (int32_t)(batch - 1 - at);
+    mix[CR_MIX_PARTNER] = (int32_t)partner_of(at, batch);
     mix[CR_MIX_SHARE] = mix[CR_MIX_WEIGHT] = CR_MIX_ONE;
     if (cr_rng_real(&rng) < prep->erase) draw_erase(prep, &rng, mix + CR_MIX_ERASE);
     const bool mixed = cr_rng_real(&rng) < prep->mix_prob, cuts = cr_rng_real(&rng) < prep->cutmix_prob;

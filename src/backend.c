@@ -88,8 +88,19 @@ static bool takes_pattern(const struct cr_kernel *row, const struct cr_op *op) {
     return cr_op_has_pattern(op) ? row->sparse || strncmp(row->name, "ref.", 4) == 0 : !row->sparse;
 }
 
+bool cr_row_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot) {
+    return device->caps.host_memory || (row->host_slots >> slot & 1);
+}
+
+static bool reaches_inputs(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *p, const struct cr_op *op) {
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_row_reads_host(device, row, s)) return false;
+    return true;
+}
+
 bool cr_row_takes(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program, const struct cr_op *op) {
-    return row->op == op->kind && !row->baseline && takes_pattern(row, op) && (!row->accepts || row->accepts(device, program, op));
+    return row->op == op->kind && !row->baseline && takes_pattern(row, op) && reaches_inputs(device, row, program, op) &&
+           (!row->accepts || row->accepts(device, program, op));
 }
 
 const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program,

@@ -54,6 +54,7 @@ struct cr_kernel {
     bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
     bool            among_ranks;   /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it */
     bool            sparse;        /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
+    unsigned        host_slots;    /* bits of the inputs that may lie in the HOST region: plain loads read each value once */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows; op->way
@@ -97,6 +98,11 @@ struct cr_device_caps { /* for the roofline cost and the plan */
      * device has no such lanes. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way; 0: as fast */
+    /* Of a device with memory of its own: what a run takes there besides its regions, reckoned (libraries, loaded kernels, recordings;
+     * not the driver's context); and what a byte of the HOST region takes (page tables). 0: nothing. */
+    size_t beside_bytes;
+    double beside_share;
+    bool   host_memory; /* its memory is the host's: any row may read the HOST region */
     char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
 };
 
@@ -176,6 +182,9 @@ struct cr_backend {
     cr_status (*sync)(struct cr_device *device); /* waits for all lanes; a fault of earlier work is reported here */
     /* Bytes that can still be reserved, as far as the system tells; 0: unknown. */
     size_t (*memory_free)(struct cr_device *device);
+    /* caps.beside_bytes as far as it can be measured before programs are compiled: opens libraries, counts the buffers of a transport
+     * between ranks. NULL: caps.beside_bytes it is. */
+    size_t (*memory_beside)(struct cr_device *device);
     /* Brings the step block to where kernels read it, in order with the compute lane. NULL: kernels read call->step. */
     cr_status (*set_step)(struct cr_device *device, const struct cr_step_block *step);
     /* NULL: launches are done when they return, and there is nothing to overlap. */
@@ -201,6 +210,10 @@ struct cr_device {
     struct cr_device_caps    caps;
     size_t                   free_at_start; /* of a device with memory of its own, before anything was taken there; 0: unknown */
 };
+
+/* What CUDA, cuDNN, cuBLAS, loaded kernels and a recording take on one GPU: 90 to 106 MiB for all networks tried on an H200 (CUDA 13.0). Page
+ * tables of page-locked memory: 8 bytes for 4 KiB. NCCL for ranks that are only planned for: 850 MiB between two H200s. */
+enum { CR_GPU_BESIDE_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
 
 extern const struct cr_backend cr_backend_cpu;
 
@@ -241,6 +254,8 @@ void              cr_device_close(struct cr_device *device); /* NULL is fine */
 /* FLOP/s that a row of this math can reach. */
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
 
+/* May this input of the row lie in the HOST region? */
+bool cr_row_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot);
 /* Does this row take the op, as far as it says? A baseline never does: nobody asks it but for a comparison. */
 bool cr_row_takes(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program, const struct cr_op *op);
 /* First row from index `from` on that accepts the op (and is deterministic when the device must be); NULL: none.

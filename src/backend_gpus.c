@@ -134,6 +134,16 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     return is_point(&f) && f.stride == 1 && has(op, CR_IN_conv_grad_dy_x) && has_point_grad(&f, mode_of(op));
 }
 
+/* Own passes over a tensor, as far as gradients want what waited; copies. */
+static const struct {
+    enum cr_op_kind kind;
+    int             slot;
+} from_host[] = {
+    {CR_OP_bn_apply, CR_IN_bn_apply_x},           {CR_OP_bn_apply, CR_IN_bn_apply_add},           {CR_OP_bn_grad_stats, CR_IN_bn_grad_stats_x},
+    {CR_OP_bn_grad_stats, CR_IN_bn_grad_stats_y}, {CR_OP_bn_grad_apply, CR_IN_bn_grad_apply_x},   {CR_OP_bn_grad_apply, CR_IN_bn_grad_apply_y},
+    {CR_OP_relu_grad, CR_IN_relu_grad_y},         {CR_OP_relu_grad, CR_IN_relu_grad_bn_x},        {CR_OP_relu_grad, CR_IN_relu_grad_bn2_x},
+    {CR_OP_swap_in, CR_IN_swap_in_x},             {CR_OP_sync, CR_IN_sync_x}};
+
 static void paper_close(struct cr_device *device) { cr_free(device); }
 static size_t paper_memory(struct cr_device *device) { return paper_of(device)->gpu->memory_bytes; }
 static const struct cr_async   paper_async; /* works beside the host, as far as memory counts it */
@@ -148,6 +158,8 @@ static void set_caps(const struct cr_gpu *gpu, bool asked, const char *why, stru
     caps->f32_share   = gpu->f32_share;
     caps->tf32_share  = gpu->tf32_share;
     caps->half        = true;
+    caps->beside_bytes = CR_GPU_BESIDE_BYTES;
+    caps->beside_share = 1.0 / CR_GPU_HOST_PAGES;
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = BOTH_AT_ONCE * gpu->copy_bytes_per_s;
     caps->copy_latency_s                                    = 10e-6;
     caps->copy_alone                                        = 1 / BOTH_AT_ONCE;
@@ -165,6 +177,7 @@ cr_status cr_gpu_listed(const struct cr_gpu *gpu, const struct cr_device_options
         d->row[k]  = (struct cr_kernel){.name = "listed", .op = (enum cr_op_kind)k, .math = CR_MATH_F16, .deterministic = true};
         d->rows[k] = &d->row[k];
     }
+    for (size_t i = 0; i < CR_COUNT(from_host); i++) d->row[from_host[i].kind].host_slots |= 1u << from_host[i].slot;
     d->row[CR_OP_conv].accepts       = conv_accepts;
     d->row[CR_OP_conv_dgrad].accepts = dgrad_accepts;
     d->row[CR_OP_conv_wgrad].accepts = wgrad_accepts;

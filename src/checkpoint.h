@@ -2,7 +2,8 @@
  *   model.safetensors   torchvision's state dict of the raw weights (names, shapes OIHW, num_batches_tracked I64
  *                       scalars)
  *   state.safetensors   optimizer planes ("momentum.<name>", AdamW's "second.<name>"), device-owned state, and metadata:
- *                       step, epoch, position in the epoch, seed, loader position, fingerprints
+ *                       step, epoch, position in the epoch, seed, loader position, fingerprints. Of several ranks
+ *                       without SyncBN "running.of_ranks", "ema_running.of_ranks": each rank's own running statistics
  *                       No time, host or path in either: equal states, equal bytes
  *   ema.safetensors     of runs with [ema]: the moving averages, as model.safetensors
  *   config.ini          the resolved config          classes.txt   one class name a line

@@ -27,7 +27,7 @@ CR_MUST cr_status cr_plan_target_open(const struct cr_args *args, const struct c
 /* What a run of the program there would need. */
 CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct cr_program *program, struct cr_text *out);
 /* cresnet plan --curve: memory against predicted time of a program that is selected, by swapping alone. */
-CR_MUST cr_status cr_plan_swap_curve(const struct cr_program *selected, const struct cr_target *target, struct cr_text *out);
+CR_MUST cr_status cr_plan_swap_curve(const struct cr_program *selected, const struct cr_target *target, bool zero_copy, struct cr_text *out);
 /* cresnet plan --csv FILE: the operand is a file of lives. */
 bool      cr_plan_wants_lives(const struct cr_args *args);
 cr_status cr_plan_lives_file(const struct cr_args *args);

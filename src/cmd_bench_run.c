@@ -168,7 +168,7 @@ static size_t reserved(const struct bench *b) {
     int                      count = 0;
     for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
     if (s->has_eval) all[count++] = &s->eval;
-    return cr_memory_need(s->device, &s->model.store, all, count);
+    return cr_memory_need(s->device, &s->model.store, all, count) + (s->beside ? s->beside : s->device->caps.beside_bytes);
 }
 
 static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {
@@ -185,8 +185,8 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
                 cr_mib(bytes[CR_REGION_STORE]), cr_mib(bytes[CR_REGION_HOST]), cr_mib(reserved(b)));
     const struct cr_fit_report *fit = &b->session.fit;
     if (fit->seconds_before > 0)
-        cr_text_add(out, ", \"repeated\": %d, \"swapped\": %d, \"moved_mib\": %.1f, \"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
-                    fit->repeated, fit->swapped, cr_mib(fit->moved), fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
+        cr_text_add(out, ", \"repeated\": %d, \"swapped\": %d, \"zero_copy\": %d, \"moved_mib\": %.1f, \"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
+                    fit->repeated, fit->swapped, fit->read_there, cr_mib(fit->moved), fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
     cr_text_add(out, "}\n");
 }
 

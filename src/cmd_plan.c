@@ -97,7 +97,7 @@ static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct c
     p->session.limit        = 0; /* the curve has limits of its own */
     CR_TRY(compile(p, kind, "select"));
     if (p->session.costs) CR_TRY(cr_costs_copies(p->session.costs, &target));
-    CR_TRY(cr_plan_swap_curve(&p->program, &target, out));
+    CR_TRY(cr_plan_swap_curve(&p->program, &target, p->config.memory.zero_copy, out));
     if (p->session.costs) cr_costs_rest(p->session.costs);
     return CR_OK;
 }
@@ -111,12 +111,14 @@ static size_t need_of(const struct plan *p) {
 static void print_fit(struct plan *p, struct cr_text *out) {
     const size_t need = need_of(p);
     if (!p->session.limit) return;
-    cr_text_add(out, "limit %.1f MiB: ", (double)p->session.limit / (1 << 20));
+    cr_text_add(out, "limit %.1f MiB", cr_mib(p->session.limit + p->session.beside));
+    if (p->session.beside) cr_text_add(out, ", %.1f of them for libraries%s", cr_mib(p->session.beside), p->session.model.ranks > 1 ? " and NCCL" : "");
+    cr_text_add(out, ": ");
     const size_t before = out->length;
     cr_session_fit_text(&p->session, out);
     if (need > p->session.limit)
         cr_text_add(out, "%s%.1f MiB too much: a run would refuse to start", out->length > before ? "\n" : "", (double)(need - p->session.limit) / (1 << 20));
-    else if (out->length == before) cr_text_add(out, "kept as it is, with %.1f MiB", (double)need / (1 << 20));
+    else if (out->length == before) cr_text_add(out, "kept as it is, with %.1f MiB", cr_mib(need + p->session.beside));
     cr_text_add(out, "\n");
 }
 

@@ -5,8 +5,9 @@
 
 enum { HIGHEST = 95, LOWEST = 40, STEP = 5 }; /* percent of the pool without swapping */
 
-static cr_status measure(const struct cr_program *selected, const struct cr_target *target, size_t limit, enum cr_swap_use swap, struct cr_fit_report *out) {
-    const struct cr_compile_options options = {.reuse = true, .pool_limit = limit, .swap = swap};
+static cr_status measure(const struct cr_program *selected, const struct cr_target *target, size_t limit, enum cr_swap_use swap, bool zero_copy,
+                         struct cr_fit_report *out) {
+    const struct cr_compile_options options = {.reuse = true, .pool_limit = limit, .swap = swap, .zero_copy = zero_copy};
     struct cr_program               p;
     CR_TRY(cr_program_copy(selected, &p));
     const cr_status status = cr_pass_fit(&p, target, &options, out);
@@ -14,9 +15,9 @@ static cr_status measure(const struct cr_program *selected, const struct cr_targ
     return status;
 }
 
-cr_status cr_plan_swap_curve(const struct cr_program *selected, const struct cr_target *target, struct cr_text *out) {
+cr_status cr_plan_swap_curve(const struct cr_program *selected, const struct cr_target *target, bool zero_copy, struct cr_text *out) {
     struct cr_fit_report plain, at;
-    CR_TRY(measure(selected, target, SIZE_MAX, CR_SWAP_USE_BEST, &plain));
+    CR_TRY(measure(selected, target, SIZE_MAX, CR_SWAP_USE_BEST, false, &plain));
     if (target->to_host_bytes_per_s <= 0 || target->to_device_bytes_per_s <= 0)
         return CR_FAIL(CR_ERR_DEVICE, "this device copies nothing to the host beside its work: there is no swapping");
     cr_text_add(out, "program %s: pool %.1f MiB, %.3f ms; copies %.1f GB/s out, %.1f in\n", selected->name, cr_mib(plain.before),
@@ -28,7 +29,7 @@ cr_status cr_plan_swap_curve(const struct cr_program *selected, const struct cr_
         cr_text_add(out, "\n%5d%% %10.1f", percent, cr_mib(limit));
         for (int k = 0; k < CR_SWAP_SCORES; k++) {
             char cell[64];
-            CR_TRY(measure(selected, target, limit, (enum cr_swap_use)(CR_SWAP_USE_BEST + k), &at));
+            CR_TRY(measure(selected, target, limit, (enum cr_swap_use)(CR_SWAP_USE_BEST + k), zero_copy, &at));
             int used = snprintf(cell, sizeof cell, "%7.2f %%", 100 * (at.seconds / plain.seconds - 1));
             if (at.after > limit) used += snprintf(cell + used, sizeof cell - (size_t)used, " (%.1f)", 100 * (double)at.after / (double)plain.before);
             snprintf(cell + used, sizeof cell - (size_t)used, " %.0f", cr_mib(at.moved));

@@ -29,7 +29,7 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     return CR_OK;
 }
 
-/* The context, kernels and libraries take memory too: how much is only known where they run. */
+/* The context takes memory too: how much is only known where it is. */
 cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p, struct cr_text *out) {
     const struct cr_target   target   = cr_session_target(s);
     const struct cr_program *all[]    = {p};
@@ -41,7 +41,7 @@ cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p,
     cr_text_add(out, "\ntarget %s\ndevice memory %.0f MiB: parameters and state %.0f, pool %.0f, pictures %.0f; %.1f %% of the GPU's %.0f MiB%s\n",
                 s->device->caps.text, cr_mib(need), cr_mib(store), cr_mib(pool), cr_mib(need - store - pool), 100 * (double)need / (double)there,
                 cr_mib(there), need > there ? ": too much" : "");
-    cr_text_add(out, "not counted: CUDA's context, loaded kernels and libraries\n%s %.2f ms", s->costs ? "predicted" : "at the roofline", run.total * 1e3);
+    cr_text_add(out, "besides about %.0f MiB of loaded kernels and libraries, and CUDA's context\n%s %.2f ms", cr_mib(s->device->caps.beside_bytes), s->costs ? "predicted" : "at the roofline", run.total * 1e3);
     if (run.stalled > 0) cr_text_add(out, ", %.2f of it waiting for copies", run.stalled * 1e3);
     cr_text_add(out, "\n");
     return CR_OK;

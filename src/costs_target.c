@@ -177,6 +177,10 @@ static void target_name_way(void *self, const struct cr_program *p, const struct
     cr_device_name_way(((struct cr_costs *)self)->device, p, op, out);
 }
 
+static bool target_reads_host(void *self, const struct cr_op *op, int slot) {
+    return cr_device_reads_host(((struct cr_costs *)self)->device, op, slot);
+}
+
 struct cr_target cr_costs_target(struct cr_costs *costs) {
     struct cr_target t = cr_device_target(costs->device);
     t.self             = costs;
@@ -186,6 +190,7 @@ struct cr_target cr_costs_target(struct cr_costs *costs) {
     t.kept_elems       = target_kept_elems;
     t.foresee          = target_foresee;
     t.name_way         = target_name_way;
+    t.reads_host       = target_reads_host;
     cr_cost_use_copies(costs, &t);
     return t;
 }

@@ -63,7 +63,8 @@ CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr
 CR_MUST cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
                                    int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]);
 /* What is to be done to the picture at place `at` of a batch on the device, drawn from (seed, epoch, sample): an entry of cr_batch.mixes.
- * Partners are counted from the other end, as timm does: batch - 1 - at. */
+ * Partners are neighbours, at ^ 1 (timm counts from the other end; the order is random either way): a batch that ranks share is then mixed
+ * as one rank mixes it, where each has an even number. The last of an odd batch takes the one before it. */
 void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at, int64_t batch, int32_t *mix);
 /* Evaluation picture: short side to eval_resize, centre crop (torchvision's rounding). */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);

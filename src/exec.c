@@ -65,8 +65,11 @@ static cr_status bind(struct cr_exec *exec, int index) {
     bound->title = cr_arena_printf(&exec->arena, "%s %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "");
     if (!bound->title) return CR_NO_MEMORY(64);
     bound->call = (struct cr_call){.program = p, .op = op};
-    for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0) bound->call.in[s] = address(exec, op->in[s]);
+    for (int s = 0; s < CR_OP_IN_MAX; s++) {
+        if (op->in[s] < 0) continue;
+        CR_ASSERT(p->tensor[op->in[s]].region != CR_REGION_HOST || cr_row_reads_host(device, bound->kernel, s));
+        bound->call.in[s] = address(exec, op->in[s]);
+    }
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op->out[s] >= 0) bound->call.out[s] = address(exec, op->out[s]);
     if (op->workspace >= 0) bound->call.workspace = address(exec, op->workspace);

@@ -21,6 +21,7 @@ int64_t           cr_device_kept_elems(struct cr_device *device, const struct cr
 /* As the first row that takes the op foresees it (cr_kernel.foresee), and calls its way; 0, nothing: it does not say. */
 double            cr_device_foresee(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 void              cr_device_name_way(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
+bool              cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot); /* cr_target.reads_host */
 /* The first row that takes the op, its own favourite way; CR_ERR_DEVICE names the op when there is none. */
 CR_MUST cr_status cr_device_select(struct cr_device *device, const struct cr_program *program, struct cr_op *op, size_t *workspace);
 /* Workspace bytes of the row and way that the op names. */

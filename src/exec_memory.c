@@ -77,13 +77,20 @@ static cr_status target_select(void *self, const struct cr_program *p, struct cr
     return cr_device_select(self, p, op, workspace);
 }
 
+bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot) {
+    return cr_row_reads_host(device, device->rows[op->row], slot);
+}
+
+static bool target_reads_host(void *self, const struct cr_op *op, int slot) { return cr_device_reads_host(self, op, slot); }
+
 struct cr_target cr_device_target(struct cr_device *device) {
     const struct cr_device_caps *caps = &device->caps;
     return (struct cr_target){.self = device, .alignment = caps->alignment, .bytes_per_s = caps->bytes_per_s,
                               .flops_per_s = caps->flops_per_s, .to_host_bytes_per_s = caps->to_host_bytes_per_s,
                               .to_device_bytes_per_s = caps->to_device_bytes_per_s, .copy_latency_s = caps->copy_latency_s,
-                              .copy_alone = caps->copy_alone, .sparse_share = caps->sparse_share, .kept_elems = target_kept_elems,
-                              .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts, .select = target_select};
+                              .copy_alone = caps->copy_alone, .beside_share = caps->beside_share, .sparse_share = caps->sparse_share,
+                              .kept_elems = target_kept_elems, .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts,
+                              .select = target_select, .reads_host = target_reads_host};
 }
 
 /* ---- memory ---- */
@@ -110,6 +117,7 @@ size_t cr_memory_need(const struct cr_device *device, const struct cr_store *sto
     sum_up(store, programs, count, bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) sum += bytes[r];
+    sum += (size_t)((double)bytes[CR_REGION_HOST] * device->caps.beside_share);
     return sum + cr_feed_need(device, small_bytes(programs, count));
 }
 

@@ -28,6 +28,7 @@ struct cr_target {
     /* Of swap_out and swap_in, both ways at once, and what one copy takes besides; 0: the device has no lanes for them. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way, 1 to 2; 0: as 1 */
+    double beside_share; /* bytes of the device's memory that a byte of the HOST region takes; they count against a limit */
     double copy_loaded; /* times as long one to the host takes while kernels read; 0: as 1 */
     double beside_out, beside_in; /* how much longer, as a share, such kernels take while a copy goes that way */
     double sparse_share; /* as in cr_device_caps */
@@ -46,12 +47,15 @@ struct cr_target {
     /* Seconds that the best row takes for an op that it accepts: measured, or known from before. The op need not be in the
      * program, but its tensors are. NULL: the roofline (cr_op_seconds). */
     cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
+    /* May this input of the op's row lie in the host's memory, so that it is read over the way of copies? NULL: none may. */
+    bool (*reads_host)(void *self, const struct cr_op *op, int slot);
 };
 
 /* What keeping the limit came to. Bytes are those of the planned pool. */
 struct cr_fit_report {
     size_t before, after;
     int    repeated, swapped;       /* ops that run twice, tensors that wait in the host's memory */
+    int    read_there;              /* of those: read in place, without a copy back */
     size_t moved;                   /* bytes of those: as many go out and come back */
     double seconds_before, seconds; /* of the program, predicted */
     double stalled;                 /* of `seconds`, what compute waits for copies */
@@ -65,6 +69,7 @@ struct cr_compile_options {
     size_t      pool_limit; /* bytes that the pool shall not pass; 0: none. Who asks looks whether it does */
     bool        recompute;  /* ways to keep it: tensors are computed twice ... */
     enum cr_swap_use swap;  /* ... or wait in the host's memory: with AUTO where that is faster, else in any case, by the named choice */
+    bool        zero_copy;  /* ... and may be read there by the ops that want them */
     const char *until;
     struct cr_fit_report *report; /* of the limit; may be NULL */
     size_t        bucket_bytes;   /* several ranks: gradients to add up in one go; 0: one rank */
@@ -87,6 +92,7 @@ struct cr_simulated {
 struct cr_beside {
     double copies;  /* speed of a copy while one goes the other way, as a share: see cr_copy_end */
     double out, in; /* as beside_out, beside_in */
+    double read_s;  /* that a byte of the host's memory takes which an op reads there, as copies to the device go */
     const double *moving; /* [ops]: the share of an op's time for which it keeps the device's memory busy; NULL: none does */
 };
 struct cr_beside cr_beside_of(const struct cr_target *target, const double *moving);
@@ -96,6 +102,9 @@ void              cr_program_simulate(const struct cr_program *program, const do
                                       struct cr_op_time *time, struct cr_simulated *out); /* time[ops] */
 /* When op `op`, of the compute lane, ends that begins at `begin` while copies run until `out_end` and `in_end`. */
 double            cr_work_end(const struct cr_beside *beside, int op, double begin, double seconds, double out_end, double in_end);
+/* The same of an op that reads the host's memory for `reading` seconds: it shares the way with copies to the device, which comes to all of
+ * them one after the other. *in_end: when that way is free, before and after. */
+double            cr_read_end(const struct cr_beside *beside, int op, double begin, double seconds, double reading, double out_end, double *in_end);
 /* Of a copy of `alone` seconds that begins at `begin`, when the other way is busy until `other`: its end. The copy that begins later bears
  * what both lose, so that what is known of the earlier one stays. */
 double            cr_copy_end(double begin, double alone, double other, double beside);
@@ -151,13 +160,15 @@ const char *cr_swap_score_name(enum cr_swap_score score);
 struct cr_swap_report {
     size_t before, after;           /* largest sum of live bytes */
     int    tensors;
+    int    read_there;              /* of those: see cr_fit_report */
     size_t bytes;                   /* of theirs: as many go out and come back */
     double seconds, seconds_before; /* predicted: the program with and without */
     double stalled;                 /* of `seconds`, what compute waits for copies */
     enum cr_swap_score score;       /* whose choice it is */
 };
 /* Moves tensors to the HOST region until no more than `limit` bytes are live at any op, by simulated times, or nothing is left to gain
- * (after > limit then). The program must be selected. Does nothing where the target has no lanes for copies. */
+ * (after > limit then). The program must be selected. Does nothing where the target has no lanes for copies. With BEST, a tensor is read
+ * where it waits (zero-copy) by all that want it again, if target->reads_host allows it and that is faster, or less is live. */
 CR_MUST cr_status cr_pass_swap(struct cr_program *program, const struct cr_target *target, size_t limit, enum cr_swap_score score,
                                struct cr_swap_report *report);
 

@@ -285,6 +285,15 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
     view_close(&v);
 }
 
+static void print_homes(const struct cr_program *p, struct cr_text *out) {
+    int swapped = 0, read_there = 0;
+    for (int i = 0; i < p->ops; i++) {
+        swapped += p->op[i].kind == CR_OP_swap_in;
+        for (int s = 0; s < CR_OP_IN_MAX; s++) read_there += cr_plan_read_there(p, &p->op[i], s) != CR_NONE;
+    }
+    cr_text_add(out, ", \"swapped\": %d, \"zero_copy\": %d", swapped, read_there);
+}
+
 void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
                         double plan_ms, size_t online_bytes, struct cr_text *out) {
     struct view v;
@@ -310,6 +319,7 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
                 p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
     cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"fullest_op\": %d",
                 p->store ? cr_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT], p->region_bytes[CR_REGION_HOST], v.fullest);
+    print_homes(p, out);
     cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes, plan_ms,
                 online_bytes);
     view_close(&v);

@@ -20,9 +20,12 @@ void cr_plan_print_summary(const struct cr_program *program, struct cr_text *out
 /* CSV "id,lower,upper,size,offset", a line a life: tensors that take over each other's storage in place are one life,
  * named by the id of the first; lower and upper are op indices, half open; sizes and offsets in bytes. */
 void cr_plan_print_csv(const struct cr_program *program, struct cr_text *out);
-/* A line for each large transient: where it lives while nothing uses it (on the device, computed twice, swapped), and why: how long it is
+/* A line for each large transient: where it lives while nothing uses it (on the device, computed twice, swapped, or zero-copy:
+ * on the host to the end, where the op that wants it reads it), and why: how long it is
  * idle, what copies out and back would take, what making it takes. Of a program that is planned. */
 CR_MUST cr_status cr_plan_print_lives(const struct cr_program *program, const struct cr_target *target, struct cr_text *out);
+/* The tensor that compute reads on the host instead of a copy back, by the input slot of an op; CR_NONE: it does not. */
+int cr_plan_read_there(const struct cr_program *program, const struct cr_op *op, int slot);
 /* One JSON object on one line. `device`: its description. `batch`: pictures a run of the program. `plan_ms`: how long the planner took;
  * `online_bytes`: what a best-fit pool would need that does not know the future. */
 void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config, const char *device,

@@ -7,7 +7,7 @@
 
 enum { POOL_SHARE = 1000 }; /* smaller tensors are not shown */
 
-enum home { DEVICE, RECOMPUTE, SWAP };
+enum home { DEVICE, RECOMPUTE, SWAP, ZERO_COPY, HOMES };
 
 struct place { /* of a tensor of the plain program */
     int       tensor, again; /* again: the same values later, under another name; CR_NONE */
@@ -62,6 +62,27 @@ static void find_idle(struct lives *l) {
     }
 }
 
+int cr_plan_read_there(const struct cr_program *p, const struct cr_op *op, int slot) {
+    const int host = op->in[slot];
+    if (host < 0 || p->tensor[host].region != CR_REGION_HOST || op->kind == CR_OP_sync || op->kind == CR_OP_swap_in) return CR_NONE;
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == CR_OP_swap_out && p->op[i].out[CR_OUT_swap_out_y] == host) return p->op[i].in[CR_IN_swap_out_x];
+    return CR_NONE;
+}
+
+static void find_read_there(struct lives *l) {
+    for (int i = 0; i < l->p->ops; i++)
+        for (int s = 0; s < CR_OP_IN_MAX; s++) {
+            const int t = cr_plan_read_there(l->p, &l->p->op[i], s), host = l->p->op[i].in[s];
+            for (int k = 0; k < l->places && t != CR_NONE; k++) {
+                if (l->place[k].tensor != (l->origin[t] == CR_NONE ? t : l->origin[t])) continue;
+                l->origin[host]   = l->place[k].tensor;
+                l->place[k].again = host;
+                l->place[k].home  = ZERO_COPY;
+            }
+        }
+}
+
 static void find_places(struct lives *l) {
     const struct cr_program *p = l->p;
     for (int t = 0; t < p->tensors; t++) {
@@ -76,6 +97,7 @@ static void find_places(struct lives *l) {
                 l->place[k].again = t;
                 l->place[k].home  = l->writer[t] >= 0 && p->op[l->writer[t]].kind == CR_OP_swap_in ? SWAP : CR_MAX(l->place[k].home, RECOMPUTE);
             }
+    find_read_there(l);
 }
 
 static double copy_seconds(const struct lives *l, size_t bytes) {
@@ -83,7 +105,7 @@ static double copy_seconds(const struct lives *l, size_t bytes) {
 }
 
 static void print_place(const struct lives *l, const struct place *k, struct cr_text *out) {
-    static const char *const names[] = {"device", "recompute", "swap"};
+    static const char *const names[] = {"device", "recompute", "swap", "zero-copy"};
     const struct cr_tensor  *x       = &l->p->tensor[k->tensor];
     const bool               copies  = l->target->to_host_bytes_per_s > 0 && l->target->to_device_bytes_per_s > 0;
     char                     ops[64], again[32] = "", copy[32] = "";
@@ -97,7 +119,7 @@ static void print_place(const struct lives *l, const struct place *k, struct cr_
 
 static cr_status print_all(struct lives *l, struct cr_text *out) {
     struct cr_simulated ignored;
-    double              bytes[SWAP + 1] = {0};
+    double              bytes[HOMES] = {0};
     CR_TRY(cr_program_seconds(l->p, l->target, l->seconds, l->moving));
     const struct cr_beside beside = cr_beside_of(l->target, l->moving);
     cr_program_simulate(l->p, l->seconds, &beside, l->time, &ignored);
@@ -109,7 +131,8 @@ static cr_status print_all(struct lives *l, struct cr_text *out) {
         print_place(l, &l->place[k], out);
         bytes[l->place[k].home] += (double)l->p->tensor[l->place[k].tensor].bytes / (1 << 20);
     }
-    cr_text_add(out, "\nstays on the device %.1f MiB, computed twice %.1f, swapped %.1f\n", bytes[DEVICE], bytes[RECOMPUTE], bytes[SWAP]);
+    cr_text_add(out, "\nstays on the device %.1f MiB, computed twice %.1f, swapped %.1f, zero-copy %.1f\n", bytes[DEVICE], bytes[RECOMPUTE], bytes[SWAP],
+                bytes[ZERO_COPY]);
     return CR_OK;
 }
 

@@ -234,6 +234,7 @@ void cr_session_close(struct cr_session *s) {
     cr_model_close(&s->model);
     cr_costs_close(s->costs);
     cr_free(s->pattern);
+    cr_state_running_free(s);
     cr_device_close(s->device);
     *s = (struct cr_session){0};
 }

@@ -32,7 +32,7 @@ struct cr_session_options {
     struct cr_comm *comm;   /* the ranks of the run, all of which open their sessions now; NULL: one. It outlives the session */
 };
 
-enum { CR_SESSION_TRAIN_MAX = 3 };
+enum { CR_SESSION_TRAIN_MAX = 3, CR_RUNNING_PLANES = 2 };
 
 /* How long the parts of opening took. */
 struct cr_session_times {
@@ -58,9 +58,11 @@ struct cr_session {
     struct cr_exec         *train_exec[CR_SESSION_TRAIN_MAX];
     struct cr_exec         *eval_exec;
     int64_t                 batch, eval_batch;
-    size_t                  limit;      /* [memory] limit in bytes; 0: none */
+    size_t                  limit;      /* bytes that regions may have, by [memory] limit; 0: no limit */
+    size_t                  beside;     /* what a limit that is a number counts besides them: libraries, recordings, buffers of NCCL */
     size_t                  input_bytes, small_bytes; /* INPUT region of the programs known so far, and what of it is not pictures */
     struct cr_fit_report    fit;        /* of the fullest program under that limit */
+    float                  *running_of_ranks[CR_RUNNING_PLANES]; /* of all ranks, while the store has their mean; else NULL (state.h) */
     struct cr_session_times times;
 };
 
@@ -82,8 +84,6 @@ CR_MUST cr_status cr_session_share_choices(struct cr_session *session);
 CR_MUST cr_status cr_session_same_programs(struct cr_session *session);
 /* Are values, momenta, running statistics and state the same everywhere, to the bit? */
 CR_MUST cr_status cr_session_same_values(struct cr_session *session);
-/* Each rank's running statistics become the mean over all ranks'. With model.sync_bn they are equal anyway. No run is under way. */
-CR_MUST cr_status cr_session_average_running(struct cr_session *session);
 
 /* What that session's programs are compiled for: the device, with costs from the table when there is one. */
 struct cr_target  cr_session_target(struct cr_session *session);
@@ -96,8 +96,10 @@ bool              cr_session_may_mask_gradients(const struct cr_config *config);
 CR_MUST cr_status cr_session_prune(struct cr_session *session);
 /* "40 of 53 convolutions, 40 of 52 data gradients": those on rows that skip pruned weights. */
 void              cr_session_sparse_text(const struct cr_program *program, struct cr_text *out);
-/* session_memory.c: s->limit from [memory] limit. */
+/* session_memory.c: s->limit and s->beside from [memory] limit. */
 void              cr_session_limit(struct cr_session *session);
+/* Behind the first step: a warning where more of the device is taken than a limit that is a number allows. */
+void              cr_session_judge_limit(const struct cr_session *session);
 /* Pictures and labels of one more program take their memory from the limit. */
 void              cr_session_count_input(struct cr_session *session, const struct cr_program *program);
 /* A program of this session, its pool below the limit if that can be; how, gets into session->fit. `until` as in cr_compile. */

@@ -9,17 +9,39 @@ enum { FREE_SHARE = 64, BATCH_STEP = 8, BATCH_LARGE = 64, BATCH_LARGE_STEP = 32,
 
 /* ---- the limit ---- */
 
-/* Where the host works beside the device, kernels and the recording that come later take a little of what is free now. */
+/* Where the host works beside the device, libraries, kernels and the recording that come later take a little of what is free now. */
 static size_t free_memory(const struct cr_session *s) {
-    const size_t left = s->device->backend->memory_free(s->device);
-    return s->device->backend->async ? left - left / FREE_SHARE : left;
+    const size_t left = s->device->backend->memory_free(s->device), later = CR_MAX(left / FREE_SHARE, s->device->caps.beside_bytes);
+    return !s->device->backend->async ? left : left > later ? left - later : 1;
+}
+
+/* What the limit counts besides regions. NCCL's buffers are measured where ranks have met, reckoned where they are only planned for. */
+static size_t beside(const struct cr_session *s) {
+    const struct cr_device *d = s->device;
+    const bool              planned = s->model.ranks > 1 && !s->comm && d->caps.beside_bytes;
+    return (d->backend->memory_beside ? d->backend->memory_beside(s->device) : d->caps.beside_bytes) + (planned ? CR_GPU_NCCL_BYTES : 0);
 }
 
 void cr_session_limit(struct cr_session *s) {
     const char *limit = s->config->memory.limit;
-    s->limit          = 0;
+    size_t      bytes = 0;
+    s->limit = s->beside = 0;
     if (strcmp(limit, "auto") == 0) s->limit = free_memory(s);
-    else if (*limit) CR_ASSERT(cr_bytes_parse(limit, &s->limit)); /* config_check.c has looked at it */
+    else if (*limit) {
+        CR_ASSERT(cr_bytes_parse(limit, &bytes)); /* config_check.c has looked at it */
+        s->beside = beside(s);
+        s->limit  = bytes > s->beside ? bytes - s->beside : 1;
+    }
+}
+
+void cr_session_judge_limit(const struct cr_session *s) {
+    const struct cr_device *d = s->device;
+    size_t                  given;
+    if (!s->beside || !d->free_at_start || !cr_bytes_parse(s->config->memory.limit, &given)) return;
+    const size_t left = d->backend->memory_free(s->device), taken = left && left < d->free_at_start ? d->free_at_start - left : 0;
+    if (taken > given)
+        cr_log(CR_LOG_WARN, "memory  %.0f MiB of the device are taken since this run began, memory.limit is %.0f: its libraries take more than was reckoned "
+               "(%.0f MiB beside the network), or another program has come", cr_mib(taken), cr_mib(given), cr_mib(s->beside));
 }
 
 void cr_session_count_input(struct cr_session *s, const struct cr_program *p) {
@@ -48,7 +70,7 @@ static cr_status compile(struct cr_session *s, struct cr_target *target, enum cr
                          struct cr_fit_report *fit, struct cr_program *out) {
     const struct cr_config   *c       = s->config;
     struct cr_compile_options options = {.fuse = c->train.fuse, .sparse = c->train.sparse, .reuse = c->memory.reuse, .recompute = c->memory.recompute,
-                                         .swap = swap_of(s), .until = until, .report = fit,
+                                         .swap = swap_of(s), .zero_copy = c->memory.zero_copy, .until = until, .report = fit,
                                          .sparse_filter_grads = cr_session_may_mask_gradients(c)};
     if (s->model.ranks > 1) {
         options.bucket_bytes = (size_t)(c->ranks.bucket_mib * (1 << 20));
@@ -79,6 +101,7 @@ void cr_session_fit_text(const struct cr_session *s, struct cr_text *out) {
     cr_text_add(out, "pool %.0f MiB instead of %.0f:", cr_mib(f->after), cr_mib(f->before));
     if (f->repeated) cr_text_add(out, " %d ops run twice", f->repeated);
     if (f->swapped) cr_text_add(out, "%s %d tensors wait in the host's memory (%.0f MiB out and back)", f->repeated ? "," : "", f->swapped, cr_mib(f->moved));
+    if (f->read_there) cr_text_add(out, ", %d of them read there (zero-copy)", f->read_there);
     cr_text_add(out, "; predicted %.2f %% slower: %.2f ms a step more, %.2f of it waiting for copies",
                 f->seconds_before > 0 ? 100 * (f->seconds / f->seconds_before - 1) : 0, (f->seconds - f->seconds_before) * 1e3, f->stalled * 1e3);
 }
@@ -119,11 +142,13 @@ cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     const bool              twice   = c->memory.recompute, swapped = s->fit.swapped > 0;
     const char             *with    = twice && swapped ? ", with all recomputing and swapping that helps" : swapped ? ", with all swapping that helps"
                                     : twice ? ", with all recomputing that helps" : "";
+    char                    too[64] = "";
     const char             *instead = strcmp(c->memory.limit, "auto") == 0 ? "free some memory of the device" : "raise it";
     struct cr_text          text    = {0};
     add_ways_out(s, &text);
-    const cr_status status = cr_config_fail(c, "memory.limit", "the run needs %.1f MiB, %.1f more than that%s: %s, or %s", cr_mib(need),
-                                            cr_mib(need - s->limit), with, instead, text.data ? text.data : "");
+    if (s->beside) snprintf(too, sizeof too, " (%.0f of them libraries%s)", cr_mib(s->beside), s->model.ranks > 1 ? " and NCCL" : "");
+    const cr_status status = cr_config_fail(c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than that%s: %s, or %s", cr_mib(need + s->beside),
+                                            too, cr_mib(need - s->limit), with, instead, text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }
@@ -205,11 +230,11 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
     if (index < 0) {
         CR_TRY(look_at(s, &target, batch_at(0), &at)); /* what is wrong may be no matter of memory */
         return cr_config_fail(s->config, "train.batch", "not even %d pictures fit into %.0f MiB with at most train.batch_slowdown = %g %%: raise one of "
-                              "them or memory.limit, or lower data.image_size", BATCH_STEP, cr_mib(s->limit), s->config->train.batch_slowdown);
+                              "them or memory.limit, or lower data.image_size", BATCH_STEP, cr_mib(s->limit + s->beside), s->config->train.batch_slowdown);
     }
     s->batch = batch_at(index);
     cr_log(CR_LOG_INFO, "batch   %lld pictures: %.0f MiB of %.0f, predicted %.2f %% slower a picture than without a limit", (long long)s->batch,
-           cr_mib(at.need), cr_mib(s->limit), at.slowdown);
+           cr_mib(at.need + s->beside), cr_mib(s->limit + s->beside), at.slowdown);
     return CR_OK;
 }
 

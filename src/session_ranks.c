@@ -124,33 +124,3 @@ cr_status cr_session_same_values(struct cr_session *s) {
     CR_TRY(status);
     return cr_comm_same(s->comm, &h, sizeof h, "the hash of weights and state");
 }
-
-/* ---- running statistics ---- */
-
-static cr_status average_plane(struct cr_session *s, enum cr_plane which) {
-    const size_t bytes = cr_store_plane_bytes(&s->model.store, which), elems = bytes / sizeof(float);
-    char        *plane = (char *)s->memory.region[CR_REGION_STORE] + cr_store_plane_offset(&s->model.store, which);
-    float       *narrow;
-    double      *wide;
-    if (!elems) return CR_OK;
-    CR_ALLOC(narrow, elems);
-    wide             = cr_alloc(elems, sizeof *wide);
-    cr_status status = wide ? s->device->backend->get(s->device, narrow, plane, bytes) : CR_NO_MEMORY(elems * sizeof *wide);
-    if (status == CR_OK) {
-        for (size_t i = 0; i < elems; i++) wide[i] = (double)narrow[i];
-        status = cr_comm_all_reduce(s->comm, wide, elems, CR_COMM_F64);
-    }
-    if (status == CR_OK) {
-        for (size_t i = 0; i < elems; i++) narrow[i] = (float)(wide[i] / cr_comm_size(s->comm));
-        status = s->device->backend->put(s->device, plane, narrow, bytes);
-    }
-    cr_free(narrow);
-    cr_free(wide);
-    return status;
-}
-
-cr_status cr_session_average_running(struct cr_session *s) {
-    if (cr_comm_size(s->comm) == 1 || s->config->model.sync_bn) return CR_OK;
-    CR_TRY(average_plane(s, CR_PLANE_RUNNING));
-    return s->model.store.has_ema ? average_plane(s, CR_PLANE_EMA_RUNNING) : CR_OK;
-}

@@ -84,7 +84,7 @@ static cr_status add_plane(const struct cr_store *store, enum cr_plane plane, st
 }
 
 cr_status cr_state_optim_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t most = 2 * (size_t)store->params + 1;
+    size_t most = 2 * (size_t)store->params + 1 + CR_RUNNING_PLANES;
     *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
     if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
     if (store->has_momentum) CR_TRY(add_plane(store, CR_PLANE_MOMENTUM, arena, out));
@@ -110,6 +110,10 @@ static cr_status get_batches(struct cr_session *s, int64_t *out) {
 
 static cr_status store_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
     struct cr_session *s = self;
+    if (address >= CR_STATE_RANKS_ADDRESS && address < CR_STATE_RANKS_ADDRESS + CR_RUNNING_PLANES) {
+        cr_state_running_get(s, address, offset, host, bytes);
+        return CR_OK;
+    }
     if (address != ADDRESS_BATCHES) return s->device->backend->get(s->device, host, store_bytes(s, address + offset), bytes);
     int64_t batches;
     CR_TRY(get_batches(s, &batches));
@@ -150,6 +154,7 @@ cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at
 
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
     CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
+    cr_state_running_list(s, &optim);
     CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &ema));
     CR_TRY_OUT(cr_state_sparse_save(s, &model, &optim, &ema, &io, &sparse));
     if (s->costs) CR_TRY_OUT(cr_costs_text(s->costs, &costs));
@@ -251,7 +256,8 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     taken = sparse.apart;
     CR_TRY_OUT(cr_state_sparse_take(&sparse, weights, weights_path, &model));
     CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, sparse_ignore(&sparse), NULL, &io));
-    CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count, sparse_ignore(&sparse), NULL, &io));
+    CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count,
+                            sparse_ignore(&sparse) ? CR_STATE_OF_RANKS "," CR_CKPT_SPARSE_PARTS : CR_STATE_OF_RANKS, NULL, &io));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, weights, &io));
     sparse.apart = taken;
     CR_TRY_OUT(cr_state_sparse_put(&sparse, state, &io));

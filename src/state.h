@@ -31,6 +31,8 @@ CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_posi
                                 const char *config_text, const struct cr_dataset *dataset);
 /* Loads everything of the checkpoint folder `path`; *position is filled from it. */
 CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, struct cr_position *position);
+/* CR_ERR_CONFIG, with the line that names them, where model.weights names what is not there. */
+CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
 /* As cr_state_save, with class names in place of a data set. */
 CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position, const char *run_dir,
                                       const char *config_text, const char *const *class_names, int classes);
@@ -44,11 +46,25 @@ CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 /* From ema.safetensors in the checkpoint folder; where that has none they start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
 
+/* ---- running statistics of several ranks (state_running.c); with one rank, and with model.sync_bn, nothing happens ---- */
+
+/* Each rank trains with its own. For an evaluation and a checkpoint the store gets their mean, the same on all ranks, and the session keeps
+ * what each has: a checkpoint saved in between has both. Collective; no run is under way. */
+CR_MUST cr_status cr_state_running_mean(struct cr_session *session);
+/* Back again: training goes on as if there had been no mean. */
+CR_MUST cr_status cr_state_running_own(struct cr_session *session);
+void              cr_state_running_free(struct cr_session *session);
+/* Behind cr_state_load, where as many ranks go on as have saved (`ranks`): each takes its own. Others go on from the mean. */
+CR_MUST cr_status cr_state_running_load(struct cr_session *session, const char *path, int64_t ranks);
+/* For state.c: names end in this and addresses begin here; list must have room for CR_RUNNING_PLANES more. */
+#define CR_STATE_OF_RANKS      ".of_ranks"
+#define CR_STATE_RANKS_ADDRESS (UINT64_MAX - 15)
+void cr_state_running_list(const struct cr_session *session, struct cr_state_list *list);
+void cr_state_running_get(const struct cr_session *session, uint64_t address, uint64_t offset, void *host, size_t bytes);
+
 /* ---- pruned networks (state_sparse.c): tensors with pruned elements go to files as sparse ones ---- */
 
 /* Does the model file that `given` means (a run, a step folder, a file) belong to a pruned network? */
-/* CR_ERR_CONFIG, with the line that names them, where model.weights names what is not there. */
-CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
 /* The planes of a store with masks on the host and back. */
 struct cr_state_planes {

@@ -85,6 +85,7 @@ static void say_started(struct cr_run *run, struct flight *f) {
     if (f->started) return;
     f->started        = true;
     const int64_t age = cr_process_age_ns();
+    cr_session_judge_limit(&run->session);
     cr_session_times_text(&run->session, parts, sizeof parts);
     if (age > 0) cr_log(CR_LOG_INFO, "started; %.2f s from exec to the end of the first step (%s)", (double)age * 1e-9, parts);
 }
@@ -184,7 +185,6 @@ static bool leads(const struct cr_run *run) { return cr_comm_rank(run->comm) == 
 
 static cr_status save(struct cr_run *run, struct cr_report *report) {
     int64_t start = cr_time_ns();
-    CR_TRY(cr_session_average_running(&run->session));
     if (!leads(run)) return CR_OK;
     CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, run->train));
     const double seconds = (double)(cr_time_ns() - start) * 1e-9; /* training stands still meanwhile */
@@ -262,8 +262,10 @@ static cr_status after_step(struct cr_run *run, struct flight *f, struct best *b
     *saved = save_due || eval_due;
     if (!*saved) return CR_OK;
     CR_TRY(collect(run, f)); /* nothing is saved that was not looked at */
+    CR_TRY(cr_state_running_mean(&run->session));
     CR_TRY(save(run, report)); /* also before an evaluation, so that `best` has something to point to */
     cr_status status = eval_due ? evaluate(run, report, best) : CR_OK;
+    if (status == CR_OK || status == CR_ERR_INTERRUPTED) CR_TRY(cr_state_running_own(&run->session));
     if (status == CR_ERR_INTERRUPTED) { /* on all ranks alike */
         status      = CR_OK;
         f->ended_by = stop_signal ? stop_signal : SIGTERM;

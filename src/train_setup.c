@@ -204,9 +204,11 @@ static cr_status start_values(struct cr_run *run, bool force) {
                            run->from, run->config.data.root);
         cr_log(CR_LOG_INFO, "resume  %s, step %" PRId64, run->from, run->at.step);
     }
+    const int64_t saved_by   = run->at.ranks;
     run->at.data_fingerprint = fingerprint;
     run->at.ranks            = cr_comm_size(run->comm);
-    return cr_session_same_values(&run->session);
+    CR_TRY(cr_session_same_values(&run->session));
+    return run->from ? cr_state_running_load(&run->session, run->from, saved_by) : CR_OK;
 }
 
 /* What the run begins with. */

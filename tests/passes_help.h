@@ -107,4 +107,15 @@ static inline void chain_program(struct cr_program *p, int id[5]) {
     id[4]             = emitted(p, &s, "e");
 }
 
+/* Orders and plans, proves both; bytes of the pool. */
+static inline size_t plan_of(struct cr_program *p) {
+    CHECK_STATUS(cr_program_check(p), CR_OK);
+    CHECK_STATUS(cr_pass_order(p), CR_OK);
+    CHECK_STATUS(cr_order_check(p), CR_OK);
+    CHECK_STATUS(cr_pass_plan(p, 256, true), CR_OK);
+    CHECK_STATUS(cr_plan_check(p, 256), CR_OK);
+    CHECK_STATUS(cr_order_check(p), CR_OK);
+    return p->region_bytes[CR_REGION_POOL];
+}
+
 #endif

@@ -154,6 +154,25 @@ static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
                                .mix_prob = 1, .cutmix_prob = 0.5};
 }
 
+/* Pairs of neighbours; the last of an odd batch has one too. A batch cut in pieces of even size keeps them. */
+static void partners_are_neighbours(void) {
+    const struct cr_prepare prep = mixing(1, 0, 0);
+    static const int        odd[] = {1, 0, 3, 2, 3};
+    int32_t                 mix[CR_MIX_NUMBERS];
+    for (int at = 0; at < 5; at++) {
+        cr_prepare_mix(&prep, 1, 0, at, at, 5, mix);
+        CHECK_INT(mix[CR_MIX_PARTNER], odd[at]);
+    }
+    cr_prepare_mix(&prep, 1, 0, 0, 0, 1, mix);
+    CHECK_INT(mix[CR_MIX_PARTNER], 0);
+    for (int at = 0; at < 24; at++) {
+        int32_t part[CR_MIX_NUMBERS];
+        cr_prepare_mix(&prep, 1, 0, at, at, 24, mix);
+        cr_prepare_mix(&prep, 1, 0, at, at % 6, 6, part);
+        CHECK_INT(mix[CR_MIX_PARTNER], part[CR_MIX_PARTNER] + at / 6 * 6);
+    }
+}
+
 /* Beta(a, a) has mean 1/2 and variance 1/(4 (2a + 1)). */
 static void mixup_draws_from_beta(void) {
     static const double alpha[] = {0.05, 0.2, 0.8, 1, 4};
@@ -165,7 +184,7 @@ static void mixup_draws_from_beta(void) {
             int32_t mix[CR_MIX_NUMBERS];
             cr_prepare_mix(&prep, 1, 0, i, i % MIX_BATCH, MIX_BATCH, mix);
             const double share = (double)mix[CR_MIX_SHARE] / CR_MIX_ONE;
-            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_SHARE] && mix[CR_MIX_PARTNER] == MIX_BATCH - 1 - i % MIX_BATCH);
+            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_SHARE] && mix[CR_MIX_PARTNER] == (i % MIX_BATCH ^ 1));
             sum += share;
             squares += (share - 0.5) * (share - 0.5);
             below += share < 0.25;
@@ -226,5 +245,5 @@ static void erasing_has_torchvisions_ranges(void) {
     CHECK(edge > 0);
 }
 
-TESTS(CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left), CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges), CASE(shift_and_flip_come_first),
+TESTS(CASE(partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left), CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges), CASE(shift_and_flip_come_first),
       CASE(a_picture_follows_from_epoch_and_sample))

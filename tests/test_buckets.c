@@ -198,7 +198,7 @@ static void limits_and_16_bits(void) {
     struct wanted tight = base;
     for (size_t share = 95; share >= 70; share -= 5) { /* the scratch memory is below the limit, too */
         tight.limit = peak * share / 100;
-        if (make(&tight, &m)) CHECK(m.p.region_bytes[CR_REGION_POOL] <= tight.limit);
+        if (make(&tight, &m)) CHECK(m.p.region_bytes[CR_REGION_POOL] + m.p.region_bytes[CR_REGION_HOST] / CR_GPU_HOST_PAGES <= tight.limit);
         drop(&m);
     }
 }

@@ -44,6 +44,11 @@ run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expe
 holds "the new checkpoint has no costs" [ ! -e M-yes/last/costs.txt ]
 printf 'cresnet costs 3\tsome GPU\n' >M-no/last/costs.txt
 run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "costs.txt" "chosen anew" "step 4"
+run plan tiny.ini --target h200 memory.limit=200MiB; expect "a GPU's limit counts its libraries" 0 "limit 200.0 MiB, 112.0 of them for libraries"
+run plan tiny.ini --target h200 memory.limit=100MiB; expect "a limit below the libraries" 2 "112 of them libraries" "more than that"
+run plan tiny.ini --target h200 --ranks 2 memory.limit=200MiB; expect "a limit below NCCL's buffers" 2 "libraries and NCCL"
+run plan tiny.ini --target h200 --ranks 2 memory.limit=1100MiB; expect "a limit above them" 0 "for libraries and NCCL"
+run plan tiny.ini memory.limit=1MiB; holds "on the CPU a limit counts the network alone" sh -c '! grep -q libraries stdout'
 run plan tiny.ini memory.limit=1KiB; expect "plan with a limit that cannot be kept" 2 "too much" "[memory] limit" "train.batch"
 run plan M-no --choices; expect "plan of a run" 0 "program step"
 

@@ -12,7 +12,7 @@ enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = 
 
 static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-4f};
 
-enum how_swapped { PLAIN, BY_HAND, BY_PASS };
+enum how_swapped { PLAIN, BY_HAND, BY_PASS, UNFUSED, READ_THERE }; /* the last two: an unfused program, and that with zero-copy */
 
 struct run {
     struct cr_config  config;
@@ -28,7 +28,7 @@ struct run {
 static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32", "train.device=cuda"};
 
 /* The limit of the pass: a part of what the plain program's pool takes. */
-static cr_status swap_by_pass(struct run *r) {
+static cr_status swap_by_pass(struct run *r, bool reads) {
     struct cr_program     plain;
     struct cr_swap_report report;
     CR_TRY(cr_program_copy(&r->program, &plain));
@@ -36,16 +36,17 @@ static cr_status swap_by_pass(struct run *r) {
     const size_t pool = plain.region_bytes[CR_REGION_POOL];
     cr_program_free(&plain);
     CR_TRY(status);
+    if (reads) r->target.copy_latency_s = 1e-3; /* so that reading in place is always the faster way */
     CR_TRY(cr_pass_swap(&r->program, &r->target, pool / 10 * 7, CR_SWAP_BEST, &report));
-    printf("    the pass swaps %d tensors: %.1f to %.1f MiB\n", report.tensors, (double)report.before / (1 << 20),
-           (double)report.after / (1 << 20));
-    CHECK(report.tensors > 0);
+    printf("    the pass swaps %d tensors, %d of them are read there: %.1f to %.1f MiB\n", report.tensors, report.read_there,
+           (double)report.before / (1 << 20), (double)report.after / (1 << 20));
+    CHECK(report.tensors > 0 && (!reads || report.read_there > 0));
     return CR_OK;
 }
 
 static cr_status run_make(struct run *r, enum cr_dtype real, enum how_swapped how) {
     const struct cr_device_options  options = {.deterministic = true};
-    const struct cr_compile_options select  = {.fuse = true, .reuse = true, .until = "select"};
+    const struct cr_compile_options select  = {.fuse = how < UNFUSED, .reuse = true, .until = "select"};
     *r                                      = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
@@ -55,7 +56,7 @@ static cr_status run_make(struct run *r, enum cr_dtype real, enum how_swapped ho
     CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &r->target, &select));
     if (how == BY_HAND) hand_swap(&r->program, &r->target, 1, &r->swaps);
-    if (how == BY_PASS) CR_TRY(swap_by_pass(r));
+    if (how == BY_PASS || how == READ_THERE) CR_TRY(swap_by_pass(r, how == READ_THERE));
     return hand_finish(&r->program, &r->target);
 }
 
@@ -167,6 +168,25 @@ static void a_thousand_disturbed_steps_in_fp16(void) {
     check_disturbed(CR_F16);
 }
 
+/* Kernels read tensors over the bus, right behind the copies that put them there. */
+static void reading_in_place_changes_nothing(void) {
+    NEED_GPU();
+    struct batches *b = draw_batches();
+    REQUIRE(b != NULL);
+    for (int half = 0; half < 2; half++) {
+        struct outcome plain = {0}, with = {0};
+        REQUIRE_OK(outcome_make(half ? CR_F16 : CR_F32, UNFUSED, 0, NULL, b, 200, &plain));
+        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, READ_THERE, 0, NULL, b, 200, &with), CR_OK);
+        CHECK(same(&plain, &with));
+        cr_free(with.store);
+        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, READ_THERE, 50, NULL, b, 200, &with), CR_OK);
+        CHECK(same(&plain, &with));
+        cr_free(with.store);
+        cr_free(plain.store);
+    }
+    cr_free(b);
+}
+
 static void undisturbed_swaps_change_nothing(void) {
     NEED_GPU();
     struct batches *b = draw_batches();
@@ -222,5 +242,5 @@ static void rates_of_copies_are_measured(void) {
     run_close(&r);
 }
 
-TESTS(CASE(rates_of_copies_are_measured), CASE(undisturbed_swaps_change_nothing), CASE(missing_waits_show),
+TESTS(CASE(rates_of_copies_are_measured), CASE(reading_in_place_changes_nothing), CASE(undisturbed_swaps_change_nothing), CASE(missing_waits_show),
       CASE(a_thousand_disturbed_steps_in_fp32), CASE(a_thousand_disturbed_steps_in_fp16))

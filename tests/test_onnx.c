@@ -4,9 +4,9 @@
  * The bound on a logit is computed, not chosen: four times the largest distance between PyTorch's own float32 and float64
  * logits. */
 #include "onnx.h"
+#include "peer_support.h"
 #include "session.h"
 #include "state.h"
-#include "test.h"
 
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ struct net {
     int         size, classes;
 };
 
-static char folder[256], runtime[512];
+static char runtime[512];
 
 static bool shell(const char *fmt, ...) CR_PRINTF(1, 2);
 static bool shell(const char *fmt, ...) {
@@ -55,15 +55,6 @@ static const char *lacks(bool cifar) {
     if (!*runtime) return "no python3 with onnxruntime (scripts/deps.sh: need_peers)";
     if (!torch) return "no python3 with torchvision";
     return cifar && !test_data_dir() ? "no CRESNET_TEST_DATA" : NULL;
-}
-
-static bool read_file(const char *name, const char *suffix, void *dst, size_t bytes) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s.%s", folder, name, suffix);
-    FILE  *f    = fopen(path, "rb");
-    size_t read = f ? fread(dst, 1, bytes, f) : 0;
-    if (f) fclose(f);
-    return read == bytes;
 }
 
 static cr_status open_net(const struct net *net, struct cr_config *c, struct cr_session *s) {

@@ -72,6 +72,25 @@ static void clipping_is_of_the_whole_gradient(void) {
     finish(&r);
 }
 
+/* Pictures are mixed with the same partners, however many ranks share them. */
+static void mixed_pictures_are_the_same(void) {
+    static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
+    struct run               r;
+    double                   loss[4][STEPS_MOST];
+    prepare(&r);
+    give(&r, "model.sync_bn=yes");
+    give(&r, "data.mixup=0.4");
+    give(&r, "data.cutmix=1");
+    give(&r, "data.erase=0.25");
+    for (int k = 0; k < 4; k++) {
+        char name[SUPPORT_PATH];
+        CHECK(TRAIN(k + 1, &r, text_into(name, "of%d", k + 1), batches[k], "train.steps=5") == 0);
+        CHECK(losses_of(&r, name, loss[k]) == 5);
+        for (int i = 0; i < 5; i++) CHECK(relative(loss[0][i], loss[k][i]) <= 1e-4);
+    }
+    finish(&r);
+}
+
 /* ---- the same bits ---- */
 
 static void the_same_ranks_give_the_same_bits(void) {
@@ -184,14 +203,51 @@ static void check_resume(int size) {
 static void two_ranks_save_one_goes_on(void) { check_resume(1); }
 static void two_ranks_save_four_go_on(void) { check_resume(4); }
 
-static void two_ranks_save_and_go_on_to_the_bit(void) {
+/* The files of the last checkpoints, whole: each rank's own running statistics are in the state. */
+static bool same_file(const struct run *r, const char *a, const char *b, const char *file) {
+    char     path_a[SUPPORT_PATH], path_b[SUPPORT_PATH];
+    size_t   size_a, size_b;
+    uint8_t *x    = read_bytes(text_into(path_a, "%s/%s/last/%s", r->dir, a, file), &size_a);
+    uint8_t *y    = read_bytes(text_into(path_b, "%s/%s/last/%s", r->dir, b, file), &size_b);
+    bool     same = x && y && size_a == size_b && memcmp(x, y, size_a) == 0;
+    cr_free(x);
+    cr_free(y);
+    return same;
+}
+
+/* Without SyncBN. Nothing is due at steps 7 and 11, as nothing is when a signal comes: a save and an evaluation leave no trace in what follows. */
+static void check_unscheduled(int size, const char *batch) {
     struct run r;
     prepare(&r);
-    give(&r, "train.batch=12");
-    CHECK(TRAIN(2, &r, "whole", "train.steps=20", "train.save_every=11") == 0);
-    CHECK(TRAIN(2, &r, "parts", "train.steps=11", "train.save_every=11") == 0);
-    CHECK(RESUME(2, &r, "parts", "train.steps=20", "train.save_every=11") == 0);
-    CHECK(same_weights(&r, "whole", "parts"));
+    give(&r, batch);
+    give(&r, "ema.decay=0.9");
+    CHECK(TRAIN(size, &r, "whole", "train.steps=20") == 0);
+    CHECK(TRAIN(size, &r, "parts", "train.steps=7") == 0);
+    CHECK(RESUME(size, &r, "parts", "train.steps=11") == 0);
+    CHECK(RESUME(size, &r, "parts", "train.steps=20") == 0);
+    CHECK(TRAIN(size, &r, "often", "train.steps=20", "train.save_every=3", "train.eval_every=1") == 0);
+    static const char *const files[] = {"model.safetensors", "state.safetensors", "ema.safetensors"};
+    for (size_t i = 0; i < CR_COUNT(files); i++) {
+        CHECK(same_file(&r, "whole", "parts", files[i]));
+        CHECK(same_file(&r, "whole", "often", files[i]));
+    }
+    finish(&r);
+}
+static void ranks_stop_anywhere_and_go_on_to_the_bit(void) {
+    check_unscheduled(2, "train.batch=12");
+    check_unscheduled(3, "train.batch=8");
+}
+
+/* What each rank has kept is for as many ranks; others take the mean, and refuse what does not fit. */
+static void own_statistics_are_for_as_many_ranks(void) {
+    struct run r;
+    prepare(&r);
+    CHECK(TRAIN(2, &r, "run", "train.batch=12", "train.steps=5") == 0);
+    CHECK(RESUME(4, &r, "run", "train.steps=8") == 0);
+    CHECK(RESUME(1, &r, "run", "train.steps=10") == 0);
+    CHECK(RESUME(2, &r, "run", "train.steps=12") == 0);
+    CHECK(TRAIN(2, &r, "sync", "train.batch=12", "train.steps=5", "model.sync_bn=yes") == 0);
+    CHECK(RESUME(2, &r, "sync", "train.steps=8") == 0);
     finish(&r);
 }
 
@@ -222,9 +278,9 @@ static void averages_go_on_to_the_bit(void) {
     give(&r, "train.batch=12");
     give(&r, "ema.decay=0.9");
     for (int i = 0; i < 2; i++) give(&r, rule_keys[1][i]);
-    CHECK(TRAIN(2, &r, "whole", "train.steps=20", "train.save_every=11") == 0);
-    CHECK(TRAIN(2, &r, "parts", "train.steps=11", "train.save_every=11") == 0);
-    CHECK(RESUME(2, &r, "parts", "train.steps=20", "train.save_every=11") == 0);
+    CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
+    CHECK(TRAIN(2, &r, "parts", "train.steps=11") == 0);
+    CHECK(RESUME(2, &r, "parts", "train.steps=20") == 0);
     CHECK(same_weights(&r, "whole", "parts"));
     for (int i = 0; i < 2; i++) {
         text_into(path[i], "%s/%s/last/ema.safetensors", r.dir, i ? "parts" : "whole");
@@ -272,4 +328,4 @@ static void evaluation_counts_each_picture_once(void) {
     check_evaluation(3, "train.eval_batch=5");
 }
 
-TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one), CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others), CASE(clipping_is_of_the_whole_gradient), CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update), CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits), CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(two_ranks_save_and_go_on_to_the_bit), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit), CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))
+TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one), CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others), CASE(clipping_is_of_the_whole_gradient), CASE(mixed_pictures_are_the_same), CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update), CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits), CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(ranks_stop_anywhere_and_go_on_to_the_bit), CASE(own_statistics_are_for_as_many_ranks), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit), CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))

@@ -2,15 +2,13 @@
  * strict=True. Needs python3 with torch and torchvision (Debian: python3-torchvision); skipped without.
  * The bound on a logit is computed, not chosen: four times the largest distance between torchvision's own float32 and
  * float64 logits. */
+#include "peer_support.h"
 #include "session.h"
 #include "state.h"
-#include "test.h"
 
 #include <unistd.h>
 
 enum { IMAGES = 4, SIZE = 64, CLASSES = 1000 };
-
-static char folder[256];
 
 static bool python(const char *arguments) {
     char command[2048];
@@ -30,15 +28,6 @@ static bool have_torchvision(void) {
         if (known && !python(arguments)) known = 0;
     }
     return known;
-}
-
-static bool read_file(const char *name, const char *suffix, void *dst, size_t bytes) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s.%s", folder, name, suffix);
-    FILE  *f    = fopen(path, "rb");
-    size_t read = f ? fread(dst, 1, bytes, f) : 0;
-    if (f) fclose(f);
-    return read == bytes;
 }
 
 static cr_status open_arch(const char *name, bool train, struct cr_config *c, struct cr_session *s) {

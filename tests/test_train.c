@@ -6,29 +6,20 @@
 /* ---- resume ---- */
 
 /* Cut after every single step, at the end of an epoch and in the middle, with batches left over. */
-static void check_cuts(const char *accumulate, int total) {
+static void cut_everywhere(const char *accumulate, int total) {
     struct run r;
     prepare(&r);
     give(&r, accumulate);
-    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
-    for (int cut = 1; cut < total; cut++) {
-        char name[32], steps[32];
-        snprintf(name, sizeof name, "cut%d", cut);
-        snprintf(steps, sizeof steps, "train.steps=%d", cut);
-        REQUIRE_OK(TRAIN(&r, name, steps));
-        REQUIRE_OK(RESUME(&r, name, "train.steps=0"));
-        check_same(&r, "whole", name);
-    }
-    REQUIRE_OK(TRAIN(&r, "other", "train.seed=2"));
-    CHECK(!same_file(&r, "whole", "other", "model.safetensors")); /* the comparison can fail */
+    resumes_to_the_bit(&r, total, 1);
+    changes_the_weights(&r, "train.seed=2");
     finish(&r);
 }
 static void resume_is_equal_to_the_bit(void) {
-    check_cuts("train.accumulate=1", 12);
+    cut_everywhere("train.accumulate=1", 12);
 }
 static void resume_with_batches_left_over(void) {
-    check_cuts("train.accumulate=4", 2); /* one update and two batches that are left, an epoch */
-    check_cuts("train.accumulate=2", 6);
+    cut_everywhere("train.accumulate=4", 2); /* one update and two batches that are left, an epoch */
+    cut_everywhere("train.accumulate=2", 6);
 }
 
 /* Prunings before updates 3, 5, 7, 9 and after the last: cut at, before and behind each. */
@@ -40,17 +31,8 @@ static void resume_in_the_middle_of_pruning(void) {
         prepare(&r);
         for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
         give(&r, more[parts]);
-        REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
-        for (int cut = 1; cut < (parts ? 6 : 12); cut++) {
-            char name[32], steps[32];
-            snprintf(name, sizeof name, "cut%d", cut);
-            snprintf(steps, sizeof steps, "train.steps=%d", cut);
-            REQUIRE_OK(TRAIN(&r, name, steps));
-            REQUIRE_OK(RESUME(&r, name, "train.steps=0"));
-            check_same(&r, "whole", name);
-        }
-        REQUIRE_OK(TRAIN(&r, "other", "prune.frequency=3"));
-        CHECK(!same_file(&r, "whole", "other", "model.safetensors")); /* the comparison can fail */
+        resumes_to_the_bit(&r, parts ? 6 : 12, 1);
+        changes_the_weights(&r, "prune.frequency=3");
         finish(&r);
     }
 }

@@ -128,15 +128,7 @@ static void steps_are_those_of_dense_rows(void) {
 static void resume_is_equal_to_the_bit(void) {
     struct run r;
     begin(&r);
-    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
-    for (int cut = 1; cut < 12; cut += 2) {
-        char name[32], steps[32];
-        snprintf(name, sizeof name, "cut%d", cut);
-        snprintf(steps, sizeof steps, "train.steps=%d", cut);
-        REQUIRE_OK(TRAIN(&r, name, steps));
-        REQUIRE_OK(RESUME(&r, name, "train.steps=0"));
-        check_same(&r, "whole", name);
-    }
+    resumes_to_the_bit(&r, 12, 2);
     finish(&r);
 }
 

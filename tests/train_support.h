@@ -59,4 +59,22 @@ static inline void check_same(const struct run *r, const char *a, const char *b)
     CHECK(same_file(r, a, b, "state.safetensors"));
 }
 
+/* Trains whole, and again cut behind each `every`-th step before `total` and resumed: the same bytes. */
+static inline void resumes_to_the_bit(const struct run *r, int total, int every) {
+    REQUIRE_OK(TRAIN(r, "whole", "train.steps=0"));
+    for (int cut = 1; cut < total; cut += every) {
+        char name[32], steps[32];
+        snprintf(name, sizeof name, "cut%d", cut);
+        snprintf(steps, sizeof steps, "train.steps=%d", cut);
+        REQUIRE_OK(TRAIN(r, name, steps));
+        REQUIRE_OK(RESUME(r, name, "train.steps=0"));
+        check_same(r, "whole", name);
+    }
+}
+/* With a value changed the run leaves other bytes: the comparison can fail. */
+static inline void changes_the_weights(const struct run *r, const char *changed) {
+    REQUIRE_OK(TRAIN(r, "other", changed));
+    CHECK(!same_file(r, "whole", "other", "model.safetensors"));
+}
+
 #endif

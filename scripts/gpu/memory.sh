@@ -17,8 +17,8 @@ memory_of() {
 }
 rate_of() { echo "$1" | field images_per_s; }
 
-# base VALUES...: sets base_rate and base_mib of the run without a limit: of two, the faster; and over_mib, what comes on top of what a
-# limit counts: libraries, kernels, recordings
+# base VALUES...: sets base_rate and base_mib of the run without a limit: of two, the faster; and over_mib, what is taken of the device
+# beyond what a limit counts (below 0: less)
 base() {
     local line i r
     base_rate=0

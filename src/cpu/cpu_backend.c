@@ -43,6 +43,7 @@ static void describe(struct cpu_device *device) {
     caps->sparse_share          = 0.2; /* 3x3 layers of ResNet-50: 1.6 to 2.2 times as fast as dense ones on 2 threads */
     /* A swap is a copy within the same memory, which both ways share: of use to tests alone. */
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
+    caps->host_memory = true;
     int used =
         snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
     if (device->base.options.ref_only) {

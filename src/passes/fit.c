@@ -23,7 +23,7 @@ struct way { /* to the limit */
 
 struct search {
     const struct cr_program         *plain;
-    const struct cr_target          *target;
+    const struct cr_target          *target; /* reads_host NULL until go_reading */
     const struct cr_compile_options *options;
     size_t                           live; /* of the plain program */
     struct way                       way[2 + 2 * PARTS];
@@ -31,6 +31,7 @@ struct search {
     struct cr_fit_report             found; /* of `best`; of the plain program while there is none */
     struct cr_program                best;
     bool                             any;
+    struct way                       won; /* by which it came; while there is any */
 };
 
 /* ---- one way ---- */
@@ -47,6 +48,7 @@ static cr_status swap(const struct search *f, struct cr_program *p, size_t goal,
     struct cr_swap_report done;
     CR_TRY(cr_pass_swap(p, f->target, goal, score, &done));
     r->swapped = done.tensors;
+    r->read_there = done.read_there;
     r->moved   = done.bytes;
     *live      = done.after;
     return CR_OK;
@@ -148,7 +150,7 @@ static cr_status plan(const struct search *f, struct cr_program *p, struct cr_fi
         if (status == CR_OK) status = cr_pass_order(&whole);
     }
     if (status == CR_OK) status = cr_pass_plan(&whole, f->target->alignment, f->options->reuse);
-    r->after = whole.region_bytes[CR_REGION_POOL];
+    r->after = whole.region_bytes[CR_REGION_POOL] + (size_t)((double)whole.region_bytes[CR_REGION_HOST] * f->target->beside_share);
     *bound   = whole.bound_bytes;
     cr_program_free(&whole);
     return status;
@@ -169,6 +171,7 @@ static cr_status go(struct search *f, const struct way *w, size_t goal) {
             f->best  = p;
             f->found = r;
             f->any   = true;
+            f->won   = *w;
         } else cr_program_free(&p);
         CR_TRY(status);
         const size_t less = r.after > limit ? CR_MAX(r.after - limit, limit / STEP_SHARE * (size_t)(round + 1)) : 0;
@@ -190,6 +193,19 @@ static cr_status go_as_far_as_possible(struct search *f) {
     return CR_OK;
 }
 
+/* Once more by the way that won, now with tensors that are read where they wait; of a limit that nothing keeps, by all. Apart from the search, so that
+ * no plan is worse for it. */
+static cr_status go_reading(struct search *f, const struct cr_target *target) {
+    const bool fits = f->found.after <= f->options->pool_limit;
+    if (!f->options->zero_copy || !target->reads_host || (fits && !f->found.swapped)) return CR_OK;
+    f->target            = target;
+    const struct way won = f->won;
+    if (fits) return go(f, &won, f->options->pool_limit);
+    for (int i = 0; i < f->ways && i < FINALISTS; i++)
+        if (f->way[i].kind != RECOMPUTE) CR_TRY(go(f, &f->way[i], f->options->pool_limit));
+    return CR_OK;
+}
+
 /* The best set of tensors need not be the one that is planned best. */
 static cr_status go_by_scores(struct search *f) {
     for (enum cr_swap_score score = CR_SWAP_DOA; score < CR_SWAP_SCORES; score++) {
@@ -201,7 +217,7 @@ static cr_status go_by_scores(struct search *f) {
 
 static const double rough_share = 1.1; /* a rough plan becomes better by about as much in full */
 
-static cr_status search(struct search *f) {
+static cr_status search(struct search *f, const struct cr_target *target) {
     struct cr_program    p;
     struct cr_fit_report r = {0};
     CR_TRY(cr_program_copy(f->plain, &p));
@@ -217,14 +233,17 @@ static cr_status search(struct search *f) {
         tried++;
     }
     if (f->found.stalled > 0 && !f->found.repeated && named_score(f) == CR_SWAP_BEST) CR_TRY(go_by_scores(f));
+    CR_TRY(go_reading(f, target));
     return f->found.after > f->options->pool_limit ? go_as_far_as_possible(f) : CR_OK;
 }
 
 cr_status cr_pass_fit(struct cr_program *p, const struct cr_target *target, const struct cr_compile_options *options,
                       struct cr_fit_report *report) {
-    struct search f = {.plain = p, .target = target, .options = options};
+    struct cr_target by_copies = *target;
+    struct search    f         = {.plain = p, .target = &by_copies, .options = options};
+    by_copies.reads_host       = NULL;
     cr_program_init(&f.best, "", NULL);
-    cr_status status = p->ops ? search(&f) : CR_OK;
+    cr_status status = p->ops ? search(&f, target) : CR_OK;
     *report          = f.found;
     if (status == CR_OK && f.any) {
         cr_program_free(p);

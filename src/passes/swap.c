@@ -4,7 +4,8 @@
  *   swap_out a -> a.host             behind the op that wrote a, on lane to_host
  *   sync x:a.host                    where its copy has ended, or must have: from here on its place may be used again
  *   sync -> a.go; swap_in a.host, a.go -> a'     where the copy back may begin, on lane to_device
- * and what comes from l on reads a'. Lanes are ordered by these tensors like by all others, so no other pass knows of swapping. */
+ * and what comes from l on reads a'. Or l and
+ * those behind it read a.host itself: then there is no go and no a'. Lanes are ordered by these tensors like by all others, so no other pass knows of swapping. */
 #include "passes/swap.h"
 
 #include <stdio.h>
@@ -39,8 +40,10 @@ static cr_status add_tensors(struct rewrite *r) {
     for (int k = 0; k < r->w->count; k++) {
         const int t = r->w->c[k].tensor;
         char      name[300];
+        if (r->s->sync[k] == CR_NONE) continue;
+        r->host[k] = r->back[k] = add_tensor(r->p, t, ".host", CR_REGION_HOST);
+        if (r->p->failed) break;
         if (r->s->go[k] == CR_NONE) continue;
-        r->host[k] = add_tensor(r->p, t, ".host", CR_REGION_HOST);
         r->back[k] = add_tensor(r->p, t, "'", CR_REGION_POOL);
         if (r->p->failed) break;
         snprintf(name, sizeof name, "%s.go", r->p->tensor[t].name);
@@ -81,7 +84,7 @@ static cr_status put_before(struct rewrite *r, int at) {
 
 static cr_status put_behind(struct rewrite *r, int at) {
     for (int k = 0; k < r->w->count; k++)
-        if (r->s->go[k] != CR_NONE && r->w->c[k].writer == at)
+        if (r->s->sync[k] != CR_NONE && r->w->c[k].writer == at)
             CR_TRY(put(r, CR_OP_swap_out, CR_LANE_TO_HOST, layer_of(r, k), r->w->c[k].tensor, CR_NONE, r->host[k]));
     return CR_OK;
 }
@@ -89,7 +92,7 @@ static cr_status put_behind(struct rewrite *r, int at) {
 static void put_renamed(struct rewrite *r, int at) {
     struct cr_op op = r->p->op[at];
     for (int k = 0; k < r->w->count; k++)
-        if (r->s->go[k] != CR_NONE && r->w->c[k].late == at) r->renamed[r->w->c[k].tensor] = r->back[k];
+        if (r->s->sync[k] != CR_NONE && r->w->c[k].late == at) r->renamed[r->w->c[k].tensor] = r->back[k];
     for (int s = 0; s < cr_op_info(op.kind)->ins; s++)
         if (op.in[s] >= 0) op.in[s] = r->renamed[op.in[s]];
     r->op[r->ops++] = op;
@@ -143,7 +146,7 @@ static size_t fullest(const struct cr_swap_work *w) {
 static cr_status swap_all(struct cr_program *p, const struct cr_target *target, struct cr_swap_work *w, enum cr_swap_score score,
                           struct cr_swap_report *report) {
     struct cr_swap_schedule s;
-    bool                   *taken;
+    enum cr_swap_take      *taken;
     CR_ALLOC(taken, (size_t)CR_MAX(w->count, 1));
     cr_status status = cr_swap_schedule_open(w, &s);
     if (status == CR_OK) status = cr_swap_choose(w, score, taken, &s, &report->score);
@@ -151,6 +154,7 @@ static cr_status swap_all(struct cr_program *p, const struct cr_target *target, 
     if (status == CR_OK && s.tensors) {
         report->after   = s.peak;
         report->tensors = s.tensors;
+        report->read_there = s.read_there;
         report->bytes   = s.bytes;
         report->seconds = s.total;
         report->stalled = s.stalled;

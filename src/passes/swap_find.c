@@ -13,6 +13,7 @@ struct find {
     int                 *handed_at;       /* by tensor: the op that hands its storage on, or CR_NONE */
     bool                *got;             /* by tensor: its writer took over the storage of another */
     int                 *above;           /* by op, and the end: ops before it that are above the limit */
+    int                  readers;         /* noted so far */
 };
 
 static size_t rounded(const struct cr_swap_work *w, size_t bytes) { return (bytes + w->alignment - 1) / w->alignment * w->alignment; }
@@ -39,6 +40,7 @@ static cr_status find_uses(struct find *f) {
     }
     for (int t = 0; t < p->tensors; t++) f->begin[t + 1] += f->begin[t];
     CR_ALLOC(f->at, (size_t)CR_MAX(f->begin[p->tensors], 1));
+    CR_ALLOC(f->w->reader, (size_t)p->ops * CR_OP_IN_MAX);
     int *next;
     CR_ALLOC(next, (size_t)CR_MAX(p->tensors, 1));
     for (int i = 0; i < p->ops; i++) {
@@ -94,18 +96,45 @@ static void find_load(struct find *f) {
 
 /* ---- candidates ---- */
 
-/* The longest gap in which the limit is passed. */
-static bool find_gap(const struct find *f, int t, struct cr_swap_candidate *c) {
+/* Do rows take it from the host's memory in every use from `late` on? Notes these uses. */
+static bool note_readers(struct find *f, const struct cr_target *target, struct cr_swap_candidate *c) {
+    const int first = f->readers;
+    if (!target->reads_host) return false;
+    for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
+        const struct cr_op *op = &f->w->p->op[f->at[k]];
+        for (int s = 0; s < CR_OP_IN_MAX && f->at[k] >= c->late; s++) {
+            if (op->in[s] != c->tensor) continue;
+            if (!target->reads_host(target->self, op, s)) {
+                f->readers = first;
+                return false;
+            }
+            f->w->reader[f->readers++] = f->at[k];
+        }
+    }
+    c->reader  = first;
+    c->readers = f->readers - first;
+    return true;
+}
+
+/* The longest gap in which the limit is passed; with `behind`, also if only by the uses at its end and later. */
+static bool find_gap(const struct find *f, int t, bool behind, struct cr_swap_candidate *c) {
     const double *begin = f->w->begin;
     double        most  = -1;
     for (int k = f->begin[t]; k + 1 < f->begin[t + 1]; k++) {
         const int early = f->at[k], late = f->at[k + 1];
-        if (late <= early + 1 || f->above[late] == f->above[early + 1] || begin[late] - begin[early + 1] <= most) continue;
+        if (late <= early + 1 || f->above[behind ? last_use(f, t) + 1 : late] == f->above[early + 1] || begin[late] - begin[early + 1] <= most) continue;
         most     = begin[late] - begin[early + 1];
         c->early = early;
         c->late  = late;
     }
     return most >= 0;
+}
+
+static bool find_way(struct find *f, const struct cr_target *target, int t, struct cr_swap_candidate *c) {
+    c->only_so = !find_gap(f, t, false, c);
+    if (c->only_so && !find_gap(f, t, true, c)) return false;
+    c->readable = note_readers(f, target, c);
+    return c->readable || !c->only_so;
 }
 
 /* Of one that is gathered or updated a copy behind its first writer would be stale. */
@@ -156,11 +185,12 @@ static void find_candidates(struct find *f, const struct cr_target *target) {
     const size_t least = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_SHARE), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
         struct cr_swap_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
-        if (!may_leave(f, t, least) || !find_gap(f, t, &c)) continue;
+        if (!may_leave(f, t, least) || !find_way(f, target, t, &c)) continue;
         c.writer           = first_use(f, t);
         c.last             = last_use(f, t);
         c.out_s            = cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[t].bytes);
         c.in_s             = cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[t].bytes);
+        c.read_s           = w->beside.read_s * (double)p->tensor[t].bytes;
         c.at_writer        = f->got[t] ? c.bytes : 0;
         c.at_last          = f->handed_at[t] != CR_NONE ? c.bytes : 0;
         w->c[w->count++]   = c;
@@ -212,6 +242,7 @@ void cr_swap_work_close(struct cr_swap_work *w) {
     cr_free(w->begin);
     cr_free(w->load);
     cr_free(w->c);
+    cr_free(w->reader);
     cr_free(w->by_late);
     *w = (struct cr_swap_work){0};
 }

@@ -15,7 +15,7 @@ static const double margin_share = 0.05; /* of a copy: measured times vary by ab
 struct walk {
     const struct cr_swap_work *w;
     struct cr_swap_schedule   *s;
-    const bool                *taken;
+    const enum cr_swap_take   *taken;
     int                        away;       /* copies out that hold memory, oldest first: s->away */
     int                        next_in;    /* in w->by_late */
     int                        next_out;   /* in w->c */
@@ -32,7 +32,8 @@ cr_status cr_swap_schedule_open(const struct cr_swap_work *w, struct cr_swap_sch
     s->out_end = cr_alloc(2 * n, sizeof *s->out_end);
     s->begin   = cr_alloc(ops, sizeof *s->begin);
     s->room    = cr_alloc(ops, sizeof *s->room);
-    if (s->sync && s->go && s->planned && s->away && s->out_end && s->begin && s->room) return CR_OK;
+    s->reading = cr_alloc(ops, sizeof *s->reading);
+    if (s->sync && s->go && s->planned && s->away && s->out_end && s->begin && s->room && s->reading) return CR_OK;
     cr_swap_schedule_close(s);
     return CR_NO_MEMORY(ops * sizeof *s->room);
 }
@@ -45,6 +46,7 @@ void cr_swap_schedule_close(struct cr_swap_schedule *s) {
     cr_free(s->out_end);
     cr_free(s->begin);
     cr_free(s->room);
+    cr_free(s->reading);
     *s = (struct cr_swap_schedule){0};
 }
 
@@ -66,7 +68,7 @@ static void plan_ins(struct walk *a, const double *begin) {
     for (int k = w->count - 1; k >= 0; k--) {
         const int                       i = w->by_late[k];
         const struct cr_swap_candidate *c = &w->c[i];
-        if (!a->taken[i]) continue;
+        if (a->taken[i] != CR_TAKE_BACK) continue;
         free             = CR_MIN(free, begin[c->late]) - c->in_s * (1 + margin_share);
         a->s->planned[i] = op_at(begin, c->early + 1, c->late, free);
     }
@@ -84,7 +86,7 @@ static void find_room(struct walk *a) {
         const struct cr_swap_candidate *c = &w->c[i];
         if (!a->taken[i]) continue;
         room[c->early + 1] -= c->bytes;
-        room[c->late] += c->bytes;
+        room[a->taken[i] == CR_TAKE_READ ? c->last + 1 : c->late] += c->bytes;
         room[c->writer] += c->at_writer;
         room[c->writer + 1] -= c->at_writer;
         room[c->last] += c->at_last;
@@ -140,7 +142,7 @@ static void start_ins(struct walk *a, int op) {
     for (; a->next_in < w->count; a->next_in++) {
         const int                       i = w->by_late[a->next_in];
         const struct cr_swap_candidate *c = &w->c[i];
-        if (!a->taken[i]) continue;
+        if (a->taken[i] != CR_TAKE_BACK) continue;
         if (c->late != op && (a->s->planned[i] > op || a->s->sync[i] == CR_NONE || !fits(a, op, c))) return;
         a->s->go[i]                  = op;
         a->in_free                   = cr_copy_end(CR_MAX(a->in_free, a->now), c->in_s, a->out_free, w->beside.copies);
@@ -154,7 +156,7 @@ static void wait_for_ins(struct walk *a, int op, int *from) {
     for (; *from < a->next_in; ++*from) {
         const int i = w->by_late[*from];
         if (w->c[i].late > op) return;
-        if (a->taken[i]) a->now = CR_MAX(a->now, a->s->out_end[w->count + i]);
+        if (a->taken[i] == CR_TAKE_BACK) a->now = CR_MAX(a->now, a->s->out_end[w->count + i]);
     }
 }
 
@@ -169,27 +171,35 @@ static void start_outs(struct walk *a, int op) {
     }
 }
 
-static void walk_through(const struct cr_swap_work *w, const bool *taken, const double *begin, struct cr_swap_schedule *s) {
+static void find_reading(const struct walk *a) {
+    const struct cr_swap_work *w = a->w;
+    memset(a->s->reading, 0, (size_t)w->p->ops * sizeof *a->s->reading);
+    for (int i = 0; i < w->count; i++)
+        for (int k = 0; k < w->c[i].readers && a->taken[i] == CR_TAKE_READ; k++) a->s->reading[w->reader[w->c[i].reader + k]] += w->c[i].read_s;
+}
+
+static void walk_through(const struct cr_swap_work *w, const enum cr_swap_take *taken, const double *begin, struct cr_swap_schedule *s) {
     struct walk a    = {.w = w, .s = s, .taken = taken};
     int         back = 0;
     s->peak          = 0;
     for (int i = 0; i < w->count; i++) s->sync[i] = s->go[i] = CR_NONE;
     plan_ins(&a, begin);
     find_room(&a);
+    find_reading(&a);
     for (int op = 0; op < w->p->ops; op++) {
         free_places(&a, op);
         start_ins(&a, op);
         wait_for_ins(&a, op, &back);
         s->peak      = CR_MAX(s->peak, s->room[op] + still_there(&a, op, op));
         s->begin[op] = a.now;
-        a.now        = cr_work_end(&w->beside, op, a.now, w->seconds[op], a.out_free, a.in_free);
+        a.now        = cr_read_end(&w->beside, op, a.now, w->seconds[op], s->reading[op], a.out_free, &a.in_free);
         start_outs(&a, op);
     }
     s->begin[w->p->ops] = s->total = a.now;
     s->stalled                     = a.now - w->begin[w->p->ops];
 }
 
-void cr_swap_schedule_make(struct cr_swap_work *w, const bool *taken, struct cr_swap_schedule *s) {
+void cr_swap_schedule_make(struct cr_swap_work *w, const enum cr_swap_take *taken, struct cr_swap_schedule *s) {
     walk_through(w, taken, w->begin, s);
     if (s->stalled > 0) {
         double total = s->total;
@@ -198,8 +208,10 @@ void cr_swap_schedule_make(struct cr_swap_work *w, const bool *taken, struct cr_
         if (s->total > total || s->peak > CR_MAX(peak, w->limit)) walk_through(w, taken, w->begin, s);
     }
     s->bytes   = 0;
-    s->tensors = 0;
-    for (int i = 0; i < w->count; i++)
+    s->tensors = s->read_there = 0;
+    for (int i = 0; i < w->count; i++) {
         if (taken[i]) s->bytes += w->c[i].bytes, s->tensors++;
+        s->read_there += taken[i] == CR_TAKE_READ;
+    }
     w->visits++;
 }

@@ -8,7 +8,8 @@
  * Candidates are taken in the order of a score until the load is below the limit; one in whose gap nothing is above it any more is left
  * out. Our own: FIRST takes what is written first (the lane out never rests, and what goes first comes back last), and
  * CHEAP at each choice the candidate that brings most bytes below the limit for the waiting that it adds, by a schedule. BEST is the
- * plan with the least time of all these, improved by leaving out, putting in and exchanging candidates. */
+ * plan with the least time of all these, improved by leaving out, putting in and exchanging candidates, and by reading some where they
+ * wait; where none of all these is below the limit, the orders are gone through again with all that can read so. */
 #include "passes/swap.h"
 
 #include <math.h>
@@ -24,7 +25,8 @@ struct choice {
     size_t                  *load;  /* by op: what is left with the present choice */
     double                  *key;   /* by candidate */
     int                     *order;
-    bool                    *taken, *best;
+    enum cr_swap_take       *taken, *best;
+    bool                     read; /* take() lets ops read in place where they can */
     struct cr_swap_schedule *s;
     struct cr_swap_schedule  found; /* of `best`: total, peak and bytes only */
     enum cr_swap_score       won;
@@ -65,18 +67,21 @@ static size_t most_of(const struct choice *x) {
     return most;
 }
 
+/* The op behind the last at which the tensor has no place on the device. */
+static int end_of(const struct choice *x, const struct cr_swap_candidate *c) { return x->read && c->readable ? c->last + 1 : c->late; }
+
 static bool helps(const struct choice *x, const struct cr_swap_candidate *c) {
-    for (int i = c->early + 1; i < c->late; i++)
+    for (int i = c->early + 1; i < end_of(x, c); i++)
         if (x->load[i] > x->w->limit) return true;
     return false;
 }
 
 static void take(struct choice *x, int k) {
     const struct cr_swap_candidate *c = &x->w->c[k];
-    x->taken[k]                       = true;
+    x->taken[k]                       = x->read && c->readable ? CR_TAKE_READ : CR_TAKE_BACK;
     x->load[c->writer] += c->at_writer;
     x->load[c->last] += c->at_last;
-    for (int i = c->early + 1; i < c->late; i++) x->load[i] -= c->bytes;
+    for (int i = c->early + 1; i < end_of(x, c); i++) x->load[i] -= c->bytes;
 }
 
 static void start_over(struct choice *x) {
@@ -109,15 +114,15 @@ static int cheapest(struct choice *x) {
     for (; count < TRIED_AT_ONCE; count++) {
         shown[count] = largest_key(x);
         if (shown[count] == CR_NONE) break;
-        x->taken[shown[count]] = true; /* so that the next one is found */
+        x->taken[shown[count]] = CR_TAKE_BACK; /* so that the next one is found */
     }
-    for (int j = 0; j < count; j++) x->taken[shown[j]] = false;
+    for (int j = 0; j < count; j++) x->taken[shown[j]] = CR_TAKE_NOT;
     cr_swap_schedule_make(x->w, x->taken, x->s);
     const double now = x->s->total;
     for (int j = 0; j < count; j++) {
-        x->taken[shown[j]] = true;
+        x->taken[shown[j]] = CR_TAKE_BACK;
         cr_swap_schedule_make(x->w, x->taken, x->s);
-        x->taken[shown[j]] = false;
+        x->taken[shown[j]] = CR_TAKE_NOT;
         const double added = CR_MAX(x->s->total - now, 1e-6), gain = CR_MIN(x->key[shown[j]], before) / added;
         if (gain <= most) continue;
         most = gain;
@@ -164,19 +169,25 @@ static bool judge(struct choice *x, enum cr_swap_score score) {
 
 /* ---- improving ---- */
 
-static bool try_without(struct choice *x, int k) {
-    x->taken[k] = !x->taken[k];
+static bool try_take(struct choice *x, int k, enum cr_swap_take take) {
+    const enum cr_swap_take before = x->taken[k];
+    x->taken[k]                    = take;
     if (judge(x, CR_SWAP_BEST)) return true;
-    x->taken[k] = !x->taken[k];
+    x->taken[k] = before;
     return false;
 }
 
+static bool try_without(struct choice *x, int k) {
+    return (x->taken[k] || !x->w->c[k].only_so) && try_take(x, k, x->taken[k] ? CR_TAKE_NOT : CR_TAKE_BACK);
+}
+
 static bool try_exchange(struct choice *x, int k, int m) {
-    x->taken[k] = false;
-    x->taken[m] = true;
+    const enum cr_swap_take before = x->taken[k];
+    x->taken[k]                    = CR_TAKE_NOT;
+    x->taken[m]                    = CR_TAKE_BACK;
     if (judge(x, CR_SWAP_BEST)) return true;
-    x->taken[k] = true;
-    x->taken[m] = false;
+    x->taken[k] = before;
+    x->taken[m] = CR_TAKE_NOT;
     return false;
 }
 
@@ -202,9 +213,27 @@ static cr_status improve(struct choice *x) {
         for (int j = 0; j < n && x->w->visits < end; j++) again |= try_without(x, x->order[j]);
         for (int j = 0; j < n && !again; j++)
             for (int i = 0; i < n && x->taken[x->order[j]] && x->w->visits < end; i++)
-                if (!x->taken[x->order[i]] && x->w->c[x->order[i]].bytes != x->w->c[x->order[j]].bytes)
+                if (!x->taken[x->order[i]] && !x->w->c[x->order[i]].only_so && x->w->c[x->order[i]].bytes != x->w->c[x->order[j]].bytes)
                     again |= try_exchange(x, x->order[j], x->order[i]);
         if (x->w->visits >= end) break;
+    }
+    return CR_OK;
+}
+
+/* The set stands: which of it is better read where it is? Last, so that no plan becomes worse for having this choice. */
+static cr_status read_in_place(struct choice *x) {
+    const int n = x->w->count;
+    x->read     = x->found.peak > x->w->limit;
+    for (enum order_by by = BY_DOA; by <= BY_FIRST && x->read; by++) {
+        take_by(x, by);
+        judge(x, CR_SWAP_BEST);
+    }
+    if (x->read) CR_TRY(improve(x));
+    for (bool again = true; again;) {
+        again = false;
+        memcpy(x->taken, x->best, (size_t)n * sizeof *x->taken);
+        for (int j = 0; j < n; j++)
+            if (x->w->c[x->order[j]].readable && x->taken[x->order[j]] != CR_TAKE_READ) again |= try_take(x, x->order[j], CR_TAKE_READ);
     }
     return CR_OK;
 }
@@ -216,10 +245,12 @@ static cr_status choose(struct choice *x, enum cr_swap_score score) {
         take_by(x, by);
         judge(x, by < BY_CHEAP ? (enum cr_swap_score)by : CR_SWAP_BEST);
     }
-    return score == CR_SWAP_BEST ? improve(x) : CR_OK;
+    if (score != CR_SWAP_BEST) return CR_OK;
+    CR_TRY(improve(x));
+    return read_in_place(x);
 }
 
-cr_status cr_swap_choose(struct cr_swap_work *w, enum cr_swap_score score, bool *taken, struct cr_swap_schedule *s, enum cr_swap_score *won) {
+cr_status cr_swap_choose(struct cr_swap_work *w, enum cr_swap_score score, enum cr_swap_take *taken, struct cr_swap_schedule *s, enum cr_swap_score *won) {
     const size_t  n = (size_t)CR_MAX(w->count, 1);
     struct choice x = {.w = w, .s = s, .taken = taken};
     x.load          = cr_alloc((size_t)w->p->ops + 1, sizeof *x.load);

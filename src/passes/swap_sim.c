@@ -24,13 +24,30 @@ double cr_copy_end(double begin, double alone, double other, double beside) {
 /* ---- work beside copies ---- */
 
 struct cr_beside cr_beside_of(const struct cr_target *t, const double *moving) {
-    return (struct cr_beside){.copies = cr_copy_beside(t), .out = t->beside_out, .in = t->beside_in, .moving = moving};
+    return (struct cr_beside){.copies = cr_copy_beside(t), .out = t->beside_out, .in = t->beside_in, .moving = moving,
+                              .read_s = t->to_device_bytes_per_s > 0 ? cr_copy_seconds(t, CR_LANE_TO_DEVICE, 1) - t->copy_latency_s : 0};
 }
 
 double cr_work_end(const struct cr_beside *b, int op, double begin, double seconds, double out_end, double in_end) {
     if (!b->moving) return begin + seconds;
     const double out = CR_MIN(CR_MAX(out_end - begin, 0), seconds), in = CR_MIN(CR_MAX(in_end - begin, 0), seconds);
     return begin + seconds + b->moving[op] * (out * b->out + in * b->in);
+}
+
+/* Loads are many and small: the way is theirs when the copy before has passed, and one behind them comes later. */
+double cr_read_end(const struct cr_beside *b, int op, double begin, double seconds, double reading, double out_end, double *in_end) {
+    const double end = cr_work_end(b, op, begin, seconds, out_end, *in_end);
+    if (reading <= 0) return end;
+    *in_end = cr_copy_end(CR_MAX(*in_end, begin), reading, out_end, b->copies);
+    return CR_MAX(end, *in_end);
+}
+
+/* Seconds that what an op of compute reads of the host's memory takes. */
+static double reading_of(const struct cr_program *p, const struct cr_op *op, const struct cr_beside *b) {
+    double sum = 0;
+    for (int s = 0; s < CR_OP_IN_MAX && op->kind != CR_OP_sync; s++)
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST) sum += b->read_s * (double)p->tensor[op->in[s]].bytes;
+    return sum;
 }
 
 /* By what the roofline says of its bytes. */
@@ -64,7 +81,8 @@ void cr_program_simulate(const struct cr_program *p, const double *seconds, cons
         double              start = free_at[op->lane];
         for (int k = 0; k < CR_OP_WAIT_MAX && op->wait[k] != CR_NONE; k++) start = CR_MAX(start, time[op->wait[k]].end);
         double end = start + seconds[i];
-        if (op->lane == CR_LANE_COMPUTE) end = cr_work_end(beside, i, start, seconds[i], free_at[CR_LANE_TO_HOST], free_at[CR_LANE_TO_DEVICE]);
+        if (op->lane == CR_LANE_COMPUTE)
+            end = cr_read_end(beside, i, start, seconds[i], reading_of(p, op, beside), free_at[CR_LANE_TO_HOST], &free_at[CR_LANE_TO_DEVICE]);
         if (op->lane == CR_LANE_TO_HOST) end = cr_copy_end(start, seconds[i], free_at[CR_LANE_TO_DEVICE], beside->copies);
         if (op->lane == CR_LANE_TO_DEVICE) end = cr_copy_end(start, seconds[i], free_at[CR_LANE_TO_HOST], beside->copies);
         time[i]           = (struct cr_op_time){.start = start, .end = end, .stall = start - free_at[op->lane]};

@@ -28,14 +28,7 @@ def cifar(where, weights):
     model.load_state_dict(tensors, strict=False)
     assert {k for k in model.state_dict() if not k.endswith("tracked")} <= set(tensors)
     pixels = np.random.RandomState(5).randint(0, 256, (IMAGES, 32, 32, 3)).astype(np.uint8)
-    pixels.tofile(f"{where}/resnet20.u8")
-    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    model.eval()
-    for kind, dtype in (("f32", torch.float32), ("f64", torch.float64)):
-        x = (torch.from_numpy(pixels).to(dtype) / 255 - mean.to(dtype)) / std.to(dtype)
-        with torch.no_grad():
-            y = model.to(dtype)(x.permute(0, 3, 1, 2).contiguous())
-        y.double().numpy().tofile(f"{where}/resnet20.{kind}")
+    torch_nets.save_logits(f"{where}/resnet20", model, pixels)
 
 
 def run(path, pixels, size, out):

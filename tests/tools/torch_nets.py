@@ -80,6 +80,18 @@ def normalised(images, said, device):
     return ((x - mean) / std).permute(0, 3, 1, 2).contiguous()
 
 
+def save_logits(path, model, pixels):
+    """The pictures as PATH.u8, ImageNet's normalisation, and the model's logits of them as doubles: PATH.f32, PATH.f64 by the type of the sums."""
+    pixels.tofile(f"{path}.u8")
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    model.eval()
+    for kind, dtype in (("f32", torch.float32), ("f64", torch.float64)):
+        x = (torch.from_numpy(pixels).to(dtype) / 255 - mean.to(dtype)) / std.to(dtype)
+        with torch.no_grad():
+            y = model.to(dtype)(x.permute(0, 3, 1, 2).contiguous())
+        y.double().numpy().tofile(f"{path}.{kind}")
+
+
 def exact_fp32():
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

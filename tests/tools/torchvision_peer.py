@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 import st
 import torch
+import torch_nets
 import torchvision
 
 
@@ -31,14 +32,7 @@ def make(where):
                 torch.nn.init.uniform_(p, 0.5, 1.2) if k.endswith("weight") else torch.nn.init.uniform_(p, -0.2, 0.2)
         st.save(f"{where}/{name}.safetensors", {k: v.detach().numpy() for k, v in model.state_dict().items()})
         pixels = np.random.RandomState(3).randint(0, 256, (4, 64, 64, 3)).astype(np.uint8)
-        pixels.tofile(f"{where}/{name}.u8")
-        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-        model.eval()
-        for kind, dtype in (("f32", torch.float32), ("f64", torch.float64)):
-            x = (torch.from_numpy(pixels).to(dtype) / 255 - mean.to(dtype)) / std.to(dtype)
-            with torch.no_grad():
-                y = model.to(dtype)(x.permute(0, 3, 1, 2).contiguous())
-            y.double().numpy().tofile(f"{where}/{name}.{kind}")
+        torch_nets.save_logits(f"{where}/{name}", model, pixels)
 
 
 def load(path, arch, original):
