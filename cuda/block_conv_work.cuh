@@ -119,8 +119,15 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
         for (int i = 0; i < count; i++) {
             const uint32_t one = next;
             const int      on = (int)(one >> 16), before_x = now;
+            bool           held = i > 0; /* the block and the stage before, whose products are under way */
             if (i + 1 < count) next = __ldg(entry + i + 1);
             if (on > 0) {
+                if (held && on >= p.plan.stages) { /* the stage to come takes the place of the one that is held, or of a later one */
+                    ck_wgmma_wait<0>();
+                    release_w(before_w);
+                    release_x(before_x);
+                    held = false;
+                }
                 skip(on - 1);
                 now = x.at;
                 ck_mbar_wait(x_full + 8 * (uint32_t)x.at, x.parity);
@@ -136,7 +143,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
                 multiply_block<T>(acc, a + (uint64_t)(2 * j), b + (uint64_t)(2 * j), i + j > 0);
             ck_wgmma_commit();
             ck_wgmma_wait<1>();
-            if (i > 0) {
+            if (held) {
                 release_w(before_w);
                 if (on > 0) release_x(before_x);
             }
