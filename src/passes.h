@@ -30,6 +30,7 @@ struct cr_target {
     double copy_alone; /* times as fast while none goes the other way, 1 to 2; 0: as 1 */
     double beside_share; /* bytes of the device's memory that a byte of the HOST region takes; they count against a limit */
     double copy_loaded; /* times as long one to the host takes while kernels read; 0: as 1 */
+    double read_slower; /* times as long a kernel takes to read the host's memory as a copy to the device; 0: as 1 */
     double beside_out, beside_in; /* how much longer, as a share, such kernels take while a copy goes that way */
     double sparse_share; /* as in cr_device_caps */
     /* As cr_backend.kept_elems. NULL: there are no rows for patterns. */

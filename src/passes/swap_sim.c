@@ -25,7 +25,7 @@ double cr_copy_end(double begin, double alone, double other, double beside) {
 
 struct cr_beside cr_beside_of(const struct cr_target *t, const double *moving) {
     return (struct cr_beside){.copies = cr_copy_beside(t), .out = t->beside_out, .in = t->beside_in, .moving = moving,
-                              .read_s = t->to_device_bytes_per_s > 0 ? cr_copy_seconds(t, CR_LANE_TO_DEVICE, 1) - t->copy_latency_s : 0};
+                              .read_s = t->to_device_bytes_per_s > 0 ? CR_MAX(t->read_slower, 1.0) * (cr_copy_seconds(t, CR_LANE_TO_DEVICE, 1) - t->copy_latency_s) : 0};
 }
 
 double cr_work_end(const struct cr_beside *b, int op, double begin, double seconds, double out_end, double in_end) {
