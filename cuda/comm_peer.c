@@ -19,6 +19,7 @@
  * peer is gone are woken by an abort, which sets all flags from a stream of its own. */
 #include "comm.h"
 #include "cuda.h"
+#include "driver.h"
 
 #include <cuda.h>
 #include <pthread.h>
@@ -66,9 +67,7 @@ static size_t align_up(size_t bytes, size_t to) { return (bytes + to - 1) / to *
 size_t cr_cuda_peers_bytes(size_t bytes) { return align_up(bytes, SHARED_ALIGN); }
 
 static bool find_ops(struct cuda_peers *p, char *why) {
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void                                *entry = NULL;
-    if (failed(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 12000, cudaEnableDefault, &found), "cuStreamBatchMemOp", why)) return false;
+    void *entry = ck_driver_function("cuStreamBatchMemOp");
     if (entry) *(void **)(void *)&p->ops = entry;
     else CANNOT(why, "the driver has no cuStreamBatchMemOp");
     return entry && !failed(cudaStreamCreateWithFlags(&p->waker, cudaStreamNonBlocking), "a stream", why);

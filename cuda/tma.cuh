@@ -2,25 +2,14 @@
  *
  * All maps are of one kind: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 asked for 256 bytes at a time, zeros for
  * what is outside the tensor. Dimensions come with the one whose elements are neighbours first; pitch[i] is the distance in bytes of
- * dimension i + 1. Nothing links with the driver: its functions are asked of the runtime, once. */
+ * dimension i + 1. The driver's functions are looked up once. */
 #ifndef CK_TMA_CUH
 #define CK_TMA_CUH
 
+#include "driver.h"
 #include "kernels.h"
 
 #include <cuda.h>
-
-/* The driver's function of this name; NULL where the driver has none. */
-inline void *ck_tma_find(const char *name) {
-    cudaDriverEntryPointQueryResult found;
-    void                           *f = nullptr;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint(name, &f, cudaEnableDefault, &found);
-#endif
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : nullptr;
-}
 
 inline CUtensorMapDataType ck_tma_type(enum ck_type type) {
     return type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -29,7 +18,7 @@ inline CUtensorMapDataType ck_tma_type(enum ck_type type) {
 /* Boxes of a tensor of `rank` dimensions (2 to 5). False: the driver cannot, or refuses these sizes. */
 inline bool ck_tma_boxes(CUtensorMap *map, enum ck_type type, int rank, const void *data, const cuuint64_t *dim, const cuuint64_t *pitch,
                          const cuuint32_t *box) {
-    static const auto encode   = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(ck_tma_find("cuTensorMapEncodeTiled"));
+    static const auto encode   = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(ck_driver_function("cuTensorMapEncodeTiled"));
     const cuuint32_t  every[5] = {1, 1, 1, 1, 1};
     return encode && encode(map, ck_tma_type(type), (cuuint32_t)rank, const_cast<void *>(data), dim, pitch, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -47,7 +36,7 @@ inline bool ck_tma_matrix(CUtensorMap *map, enum ck_type type, const void *matri
  * or before it. */
 inline bool ck_tma_pixels(CUtensorMap *map, enum ck_type type, const void *x, int64_t N, int64_t H, int64_t W, int64_t C, const int *low,
                           const int *high, int stride, int pixels) {
-    static const auto encode   = reinterpret_cast<decltype(&cuTensorMapEncodeIm2col)>(ck_tma_find("cuTensorMapEncodeIm2col"));
+    static const auto encode   = reinterpret_cast<decltype(&cuTensorMapEncodeIm2col)>(ck_driver_function("cuTensorMapEncodeIm2col"));
     const cuuint64_t  dim[4]   = {(cuuint64_t)C, (cuuint64_t)W, (cuuint64_t)H, (cuuint64_t)N};
     const cuuint64_t  pitch[3] = {(cuuint64_t)C * 2, (cuuint64_t)(W * C) * 2, (cuuint64_t)(H * W * C) * 2};
     const cuuint32_t  every[4] = {1, (cuuint32_t)stride, (cuuint32_t)stride, 1};

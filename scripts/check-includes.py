@@ -36,8 +36,8 @@ PARTS = {
     "commands": ["cmd_", "cli_", "cresnet"], "base": ["base_"],
 }
 
-# Headers of launchers: what .cu files and the rows that call them both see. They see CUDA's headers and kernels.h only.
-LAUNCHERS = {"kernels.h", "block_conv.h", "point_conv.h", "point_grad.h", "small_conv.h", "small_dense.h", "im2col.h", "spdnn_kernel.h", "sparse_conv.h", "sparse_nm.h", "union_conv.h", "stem.h"}
+# Headers of launchers, and of the driver: what .cu files and the rows that call them both see. They see CUDA's headers and kernels.h only.
+LAUNCHERS = {"kernels.h", "block_conv.h", "point_conv.h", "point_grad.h", "small_conv.h", "small_dense.h", "im2col.h", "spdnn_kernel.h", "driver.h", "sparse_conv.h", "sparse_nm.h", "union_conv.h", "stem.h"}
 
 LEVEL, PART = {}, {}
 for level_, parts_ in HEADERS.items():
