@@ -3,6 +3,8 @@
 #ifndef CR_SWAP_SUPPORT_H
 #define CR_SWAP_SUPPORT_H
 
+#include "exec.h"
+#include "model.h"
 #include "passes.h"
 #include "test.h"
 
@@ -141,6 +143,14 @@ static inline cr_status hand_finish(struct cr_program *p, const struct cr_target
     CR_TRY(cr_pass_plan(p, target->alignment, true));
     CR_TRY(cr_plan_check(p, target->alignment));
     return cr_order_check(p);
+}
+
+/* Memory of a finished program, initial values, and what runs it. */
+static inline cr_status exec_begin(struct cr_device *device, struct cr_model *model, const struct cr_config *config, const struct cr_program *program,
+                                   struct cr_memory *memory, struct cr_exec **exec) {
+    CR_TRY(cr_memory_open(memory, device, &model->store, &program, 1));
+    CR_TRY(device->backend->init_store(device, &model->store, config, memory->region[CR_REGION_STORE]));
+    return cr_exec_open(program, memory, exec);
 }
 
 #endif

@@ -61,10 +61,7 @@ static cr_status run_make(struct run *r, enum cr_dtype real, enum how_swapped ho
 }
 
 static cr_status run_start(struct run *r) {
-    const struct cr_program *all[] = {&r->program};
-    CR_TRY(cr_memory_open(&r->memory, r->device, &r->model.store, all, 1));
-    CR_TRY(r->device->backend->init_store(r->device, &r->model.store, &r->config, r->memory.region[CR_REGION_STORE]));
-    return cr_exec_open(&r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
 }
 
 static void run_close(struct run *r) {

@@ -203,19 +203,7 @@ static void check_resume(int size) {
 static void two_ranks_save_one_goes_on(void) { check_resume(1); }
 static void two_ranks_save_four_go_on(void) { check_resume(4); }
 
-/* The files of the last checkpoints, whole: each rank's own running statistics are in the state. */
-static bool same_file(const struct run *r, const char *a, const char *b, const char *file) {
-    char     path_a[SUPPORT_PATH], path_b[SUPPORT_PATH];
-    size_t   size_a, size_b;
-    uint8_t *x    = read_bytes(text_into(path_a, "%s/%s/last/%s", r->dir, a, file), &size_a);
-    uint8_t *y    = read_bytes(text_into(path_b, "%s/%s/last/%s", r->dir, b, file), &size_b);
-    bool     same = x && y && size_a == size_b && memcmp(x, y, size_a) == 0;
-    cr_free(x);
-    cr_free(y);
-    return same;
-}
-
-/* Without SyncBN. Nothing is due at steps 7 and 11, as nothing is when a signal comes: a save and an evaluation leave no trace in what follows. */
+/* Without SyncBN: each rank's own running statistics are in the state. Nothing is due at steps 7 and 11, as nothing is when a signal comes: a save and an evaluation leave no trace in what follows. */
 static void check_unscheduled(int size, const char *batch) {
     struct run r;
     prepare(&r);

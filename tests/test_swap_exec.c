@@ -60,10 +60,7 @@ static cr_status swapped_open(struct swapped *s, const struct how *how) {
 }
 
 static cr_status start(struct swapped *s) {
-    const struct cr_program *all[] = {&s->program};
-    CR_TRY(cr_memory_open(&s->memory, s->device, &s->model.store, all, 1));
-    CR_TRY(s->device->backend->init_store(s->device, &s->model.store, &s->config, s->memory.region[CR_REGION_STORE]));
-    return cr_exec_open(&s->program, &s->memory, &s->exec);
+    return exec_begin(s->device, &s->model, &s->config, &s->program, &s->memory, &s->exec);
 }
 
 static void swapped_close(struct swapped *s) {

@@ -4,6 +4,7 @@
 #include "lanes_support.h"
 #include "model.h"
 #include "passes/swap.h"
+#include "passes_help.h"
 #include "plan_print.h"
 #include "swap_support.h"
 
@@ -76,16 +77,6 @@ static int reader_of(const struct cr_program *p, int tensor) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_dense_dgrad && p->op[i].in[0] == tensor) return i;
     return CR_NONE;
-}
-
-static size_t plan_of(struct cr_program *p) { /* ordered, planned, both proved */
-    CHECK_STATUS(cr_program_check(p), CR_OK);
-    CHECK_STATUS(cr_pass_order(p), CR_OK);
-    CHECK_STATUS(cr_order_check(p), CR_OK);
-    CHECK_STATUS(cr_pass_plan(p, 256, true), CR_OK);
-    CHECK_STATUS(cr_plan_check(p, 256), CR_OK);
-    CHECK_STATUS(cr_order_check(p), CR_OK);
-    return p->region_bytes[CR_REGION_POOL];
 }
 
 /* Six units: a is away while c lives, to 8 s; there is no room for it earlier, so its copy back ends at 12 s and the op at 13 s. Reading it takes the op
@@ -301,7 +292,6 @@ static bool as_on_a_gpu(void *self, const struct cr_op *op, int slot) {
 static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows, uint64_t seed) {
     const struct cr_device_options  options = {.threads = 1, .deterministic = true};
     const struct cr_compile_options how     = {.fuse = fuse, .reuse = true, .pool_limit = limit, .swap = CR_SWAP_USE_BEST, .zero_copy = true, .report = &r->fit};
-    const struct cr_program        *all[]   = {&r->program};
     *r                                      = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
@@ -312,9 +302,7 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
     CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &target, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
-    CR_TRY(cr_memory_open(&r->memory, r->device, &r->model.store, all, 1));
-    CR_TRY(r->device->backend->init_store(r->device, &r->model.store, &r->config, r->memory.region[CR_REGION_STORE]));
-    return cr_exec_open(&r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
 }
 
 static void run_close(struct run *r) {
