@@ -144,13 +144,15 @@ extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* rows_excite.c: sq
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sgd, adamw, lars and its norms, averages */
 extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
 extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* rows_nm.c: ... that is 2:4, on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_walks_rows[];  /* rows_walks.c: ... on Hopper's, in f32 */
 extern const struct cr_kernel *const cr_cuda_union_rows[];  /* rows_union.c: ... on the sparse tensor cores */
 extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
 extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps whole blocks of channels */
-/* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c and of rows_block.c. */
-enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_BLOCKS = 64 };
+/* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c, rows_walks.c and rows_block.c. */
+enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_WALKS = 52, CUDA_LAYOUT_BLOCKS = 64 };
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+int64_t cr_cuda_walks_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op); /* of layouts of rows_union.c */

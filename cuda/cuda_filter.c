@@ -6,6 +6,7 @@
 struct cuda_filter {
     int64_t             K, R, S, C, first, bytes;
     uint8_t            *bits; /* a copy of those bytes of the pattern in which the filter lies; its first bit is first % 8 */
+    uint8_t            *kept;      /* NULL: not asked for yet */
     struct cr_sparse    places;    /* row NULL: not asked for yet */
     struct cr_union_map map;       /* quad NULL: not asked for yet */
     int64_t             blocks, stored; /* of `side` x `side` channels; side 0: not asked for yet */
@@ -18,6 +19,7 @@ struct cuda_filter {
 
 static void forget(struct cuda_filter *f) {
     cr_free(f->bits);
+    cr_free(f->kept);
     cr_sparse_free(&f->places);
     cr_union_map_free(&f->map);
     for (int i = 0; i < f->turns; i++) cr_sparse_free(&f->turned[i]);
@@ -77,6 +79,16 @@ cr_status cr_cuda_filter_map(struct cuda_filter *f, const struct cr_union_map **
     CR_TRY(cr_cuda_filter_places(f, &places));
     if (!f->map.quad) CR_TRY(cr_union_map_make(places, &f->map));
     *out = &f->map;
+    return CR_OK;
+}
+
+cr_status cr_cuda_filter_kept(struct cuda_filter *f, const uint8_t **out) {
+    const int64_t elems = f->K * f->R * f->S * f->C, first = f->first % 8;
+    if (!f->kept) {
+        CR_ALLOC(f->kept, (size_t)elems);
+        for (int64_t i = 0; i < elems; i++) f->kept[i] = f->bits[(first + i) / 8] >> ((first + i) % 8) & 1;
+    }
+    *out = f->kept;
     return CR_OK;
 }
 

@@ -56,6 +56,16 @@ __device__ __forceinline__ void ck_mbar_wait(uint32_t bar, uint32_t parity) {
                  : "memory");
 }
 
+/* Is the phase of this parity over? Does not wait. */
+__device__ __forceinline__ bool ck_mbar_is_over(uint32_t bar, uint32_t parity) {
+    uint32_t is;
+    asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+                 : "=r"(is)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return is != 0;
+}
+
 /* ---- fences and barriers --------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ void ck_fence_async() {

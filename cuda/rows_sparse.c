@@ -1,7 +1,8 @@
 /* rows_sparse.c: the GPU's rows of convolutions with a pattern. A layout (attr.conv.pattern.layout) names a kernel and its way:
  *   0       ck_sparse_conv_plain
  *   1 ...   ck_sparse_conv, cut in ways 1 ...; those behind it are rows_union.c's, but
- *   CUDA_LAYOUT_NM ...   those of rows_nm.c, and
+ *   CUDA_LAYOUT_NM ...   those of rows_nm.c,
+ *   CUDA_LAYOUT_WALKS ...   those of rows_walks.c, and
  *   CUDA_LAYOUT_BLOCKS ...   those of rows_block.c
  * What does not change with the weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the
  * device; `kept` is the values alone, in the order of the layout, which sparse_filter gathers. */
@@ -82,6 +83,7 @@ int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *p,
     struct ck_sparse_plan plan;
     int64_t               entries;
     if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_BLOCKS) return cr_cuda_block_elems(device, p, op);
+    if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_WALKS) return cr_cuda_walks_elems(device, p, op);
     if (op->attr.conv.pattern.layout >= CUDA_LAYOUT_NM) return cr_cuda_nm_elems(device, p, op);
     if (op->attr.conv.pattern.layout > ck_sparse_conv_ways()) return cr_cuda_union_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->described || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;

@@ -20,6 +20,8 @@ CR_MUST cr_status cr_cuda_filter_places(struct cuda_filter *filter, const struct
 CR_MUST cr_status cr_cuda_filter_turned(struct cuda_filter *filter, const struct cr_turn *turn, const struct cr_sparse **out);
 CR_MUST cr_status cr_cuda_filter_map(struct cuda_filter *filter, const struct cr_union_map **out);
 void              cr_cuda_filter_blocks(struct cuda_filter *filter, int64_t side, int64_t *kept, int64_t *stored); /* as cr_sparse_count_blocks */
+/* Not 0 where a weight is kept, K,R,S,C. */
+CR_MUST cr_status cr_cuda_filter_kept(struct cuda_filter *filter, const uint8_t **out);
 bool              cr_cuda_filter_is_24(struct cuda_filter *filter);
 
 /* ---- rows ---- */

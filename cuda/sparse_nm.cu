@@ -17,6 +17,7 @@ int     floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 enum { SHARED_MOST = 227 * 1024, LEAST_RING = 6, LEAST_STAGES = 3, LEAD = 5 };
 const int COLUMNS[] = {104, 112, 128, 208, 216, 224, 232, 256};
+const int COLUMN_COUNT = (int)(sizeof COLUMNS / sizeof *COLUMNS);
 
 bool set_units(const ck_conv &c, ck_nm_plan *p) {
     if ((int64_t)c.R * c.S > CK_NM_TAPS) return false;
@@ -52,7 +53,7 @@ bool set_phases(const ck_conv &c, ck_nm_plan *p) {
 
 /* Tiles of `rows` rows of `images` images. A column of padding serves as the end of a row and the beginning of the next one, where the
  * stride is 1; behind the last row it is a piece of zeros. */
-bool set_tile(const ck_conv &c, int images, int rows, ck_nm_plan *p) {
+bool set_tile(const ck_conv &c, int images, int rows, const int *columns, int count, ck_nm_plan *p) {
     p->low_r        = floor_div(-c.pad, c.stride);
     p->low_s        = floor_div(-c.pad, c.stride);
     const int high  = floor_div(c.R - 1 - c.pad, c.stride) - p->low_r, wide = floor_div(c.S - 1 - c.pad, c.stride) - p->low_s;
@@ -63,8 +64,8 @@ bool set_tile(const ck_conv &c, int images, int rows, ck_nm_plan *p) {
     p->strips = (int)ceil_div(c.P, rows);
     p->rows   = rows + high;
     p->columns = 0;
-    for (const int n : COLUMNS)
-        if (!p->columns && used <= n) p->columns = n;
+    for (int i = 0; i < count; i++)
+        if (!p->columns && used <= columns[i]) p->columns = columns[i];
     if (!p->columns || pitch > 256 || p->rows > 256) return false;
     p->pitch = (int)pitch;
     p->tiles = ceil_div(c.N, images) * p->strips;
@@ -75,6 +76,14 @@ bool set_tile(const ck_conv &c, int images, int rows, ck_nm_plan *p) {
     p->stage_bytes = (staged * POSITION + 1023) / 1024 * 1024;
     return true;
 }
+
+} // namespace
+
+bool cut_tile(const ck_conv &c, int images, int rows, const int *columns, int count, ck_nm_plan *p) {
+    return set_units(c, p) && set_tile(c, images, rows, columns, count, p);
+}
+
+namespace {
 
 /* Units that the first worker can give back before the second has given anything back: its last two stay under way until it has a third, but
  * at the end of a tile. */
@@ -125,7 +134,7 @@ bool plan_cut(const ck_conv &c, const cut &cut, int multiprocessors, ck_nm_plan 
         for (int rows = 1; rows <= c.P && rows <= 256; rows++) {
             ck_nm_plan p = {};
             p.workers    = cut.workers;
-            if (!set_units(c, &p) || !set_tile(c, images, rows, &p) || p.columns < cut.least || p.columns > cut.most) continue;
+            if (!cut_tile(c, images, rows, COLUMNS, COLUMN_COUNT, &p) || p.columns < cut.least || p.columns > cut.most) continue;
             if (set_rings(&p) && set_cycles(multiprocessors, &p) && (!any || p.cycles < best->cycles)) *best = p, any = true;
         }
     return any;

@@ -5,6 +5,8 @@
 #include "common.cuh"
 #include "sparse_nm.h"
 
+#include <cuda.h>
+
 namespace nm {
 
 enum {
@@ -42,6 +44,12 @@ __host__ __device__ inline column column_of(const ck_conv &c, const ck_nm_plan &
     const bool some = row < p.TP && q < (int)c.Q;
     return {image, row, some ? (int)(((int64_t)image * c.P + row) * c.Q + q) : -1};
 }
+
+/* A tile of `rows` rows of y of `images` images in the plan: geometry, phases and taps, bytes of a stage of 128 bytes a position;
+ * `columns`: what an instruction may have, ascending. false: none is enough. */
+bool cut_tile(const ck_conv &c, int images, int rows, const int *columns, int count, ck_nm_plan *p);
+/* What TMA loads: the pixels of each phase of the stride, 128 bytes of channels of each. false: not on this device. */
+bool map_inputs(const ck_conv &c, const ck_nm_plan &p, const void *x, CUtensorMap *maps);
 
 cudaError_t conv(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream);
 

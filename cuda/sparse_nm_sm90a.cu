@@ -305,16 +305,13 @@ template <typename T, int N> __global__ void __launch_bounds__(3 * GROUP, 1) con
 /* ---- the host's side ---- */
 
 /* The pixels of a phase: channels, images, columns, rows. */
-bool map_phase(params *p, int phase) {
-    const ck_conv    &c = p->a.conv;
-    const ck_nm_plan &q = p->plan;
-    const int64_t     fr = q.phase_r[phase], fs = q.phase_s[phase], row = c.W * c.C * 2;
+bool map_phase(const ck_conv &c, const ck_nm_plan &q, const void *x, int phase, CUtensorMap *map) {
+    const int64_t     size = c.type == CK_F32 ? 4 : 2, fr = q.phase_r[phase], fs = q.phase_s[phase], row = c.W * c.C * size;
     const cuuint64_t  dim[4]   = {(cuuint64_t)c.C, (cuuint64_t)c.N, (cuuint64_t)((c.W - fs + c.stride - 1) / c.stride),
                                   (cuuint64_t)((c.H - fr + c.stride - 1) / c.stride)};
-    const cuuint64_t  pitch[3] = {(cuuint64_t)(c.H * row), (cuuint64_t)(c.stride * c.C * 2), (cuuint64_t)(c.stride * row)};
-    const cuuint32_t  box[4]   = {CK_NM_CHUNK, (cuuint32_t)q.images, (cuuint32_t)q.pitch, (cuuint32_t)q.rows};
-    const char       *x        = static_cast<const char *>(p->a.x) + fr * row + fs * c.C * 2;
-    return ck_tma_boxes(&p->x[phase], c.type, 4, x, dim, pitch, box);
+    const cuuint64_t  pitch[3] = {(cuuint64_t)(c.H * row), (cuuint64_t)(c.stride * c.C * size), (cuuint64_t)(c.stride * row)};
+    const cuuint32_t  box[4]   = {(cuuint32_t)(POSITION / size), (cuuint32_t)q.images, (cuuint32_t)q.pitch, (cuuint32_t)q.rows};
+    return ck_tma_boxes(map, c.type, 4, static_cast<const char *>(x) + fr * row + fs * c.C * size, dim, pitch, box);
 }
 
 template <typename T, int N> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
@@ -348,14 +345,19 @@ template <typename T> cudaError_t launch_columns(const params &p, int multiproce
 
 } // namespace
 
+bool map_inputs(const ck_conv &c, const ck_nm_plan &p, const void *x, CUtensorMap *maps) {
+    for (int i = 0; i < p.phases; i++)
+        if (!map_phase(c, p, x, i, &maps[i])) return false;
+    return true;
+}
+
 cudaError_t conv(const ck_nm_args &args, const ck_nm_plan &plan, int multiprocessors, cudaStream_t stream) {
     params p   = {{}, args, plan, layout(plan), {}, 0, 0};
     p.k_groups = (int)((plan.blocks + plan.workers - 1) / plan.workers);
     p.items    = p.k_groups * (int)plan.tiles;
     for (int i = 0; i < plan.taps; i++)
         p.taps[i] = plan.at[i] * (POSITION / 16) * 4 | (int)(plan.first >> i & 1) | (int)(plan.last >> i & 1) * 2;
-    for (int i = 0; i < plan.phases; i++)
-        if (!map_phase(&p, i)) return cudaErrorNotSupported;
+    if (!map_inputs(args.conv, plan, args.x, p.x)) return cudaErrorNotSupported;
     if (args.conv.type == CK_F16) return launch_columns<__half>(p, multiprocessors, stream);
     if (args.conv.type == CK_BF16) return launch_columns<__nv_bfloat16>(p, multiprocessors, stream);
     return cudaErrorInvalidValue;

@@ -1,4 +1,4 @@
-/* tma.cuh: the host's side of hopper.cuh: tensors of 16-bit elements described to the tensor memory accelerator (TMA).
+/* tma.cuh: the host's side of hopper.cuh: tensors described to the tensor memory accelerator (TMA).
  *
  * All maps are of one kind: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 asked for 256 bytes at a time, zeros for
  * what is outside the tensor. Dimensions come with the one whose elements are neighbours first; pitch[i] is the distance in bytes of
@@ -12,7 +12,7 @@
 #include <cuda.h>
 
 inline CUtensorMapDataType ck_tma_type(enum ck_type type) {
-    return type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    return type == CK_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type == CK_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 
 /* Boxes of a tensor of `rank` dimensions (2 to 5). False: the driver cannot, or refuses these sizes. */
@@ -24,14 +24,14 @@ inline bool ck_tma_boxes(CUtensorMap *map, enum ck_type type, int rank, const vo
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* matrix[rows][columns], in boxes of 64 columns x box_rows. */
+/* matrix[rows][columns] of 16 bits, in boxes of 64 columns x box_rows. */
 inline bool ck_tma_matrix(CUtensorMap *map, enum ck_type type, const void *matrix, int64_t rows, int64_t columns, int box_rows) {
     const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)columns * 2};
     const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
     return ck_tma_boxes(map, type, 2, matrix, dim, pitch, box);
 }
 
-/* 64 channels of x[N][H][W][C] at `pixels` pixels a load: every stride-th of every stride-th row, in the order of a convolution's
+/* 64 channels, of 16 bits, of x[N][H][W][C] at `pixels` pixels a load: every stride-th of every stride-th row, in the order of a convolution's
  * output. low and high (column, row): how far the first pixels stand inside the picture, the last ones beyond its end; negative: outside,
  * or before it. */
 inline bool ck_tma_pixels(CUtensorMap *map, enum ck_type type, const void *x, int64_t N, int64_t H, int64_t W, int64_t C, const int *low,

@@ -59,6 +59,10 @@ __device__ __forceinline__ uint32_t smaller(uint32_t pair) {
 }
 __device__ __forceinline__ uint4 smaller(const uint4 &w) { return make_uint4(smaller(w.x), smaller(w.y), smaller(w.z), smaller(w.w)); }
 
+/* What sums of each of `rows` output channels are to be multiplied by in the end, K of them with weights [K][taps]: weights are
+ * divided by it. union_fill.cu. */
+cudaError_t row_scales(enum ck_type type, const void *w, int64_t K, int64_t taps, int64_t rows, float *scale, cudaStream_t stream);
+
 /* Address in shared memory. */
 __device__ __forceinline__ uint32_t address_of(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 

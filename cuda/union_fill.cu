@@ -17,14 +17,14 @@ __device__ __forceinline__ float scale_of(float most) {
     return ldexpf(1.0f, by > 120 ? -120 : -by);
 }
 
-template <typename T> __global__ void __launch_bounds__(FILL_THREADS) scales(const ck_union_fill_args a, float *scale) {
+template <typename T> __global__ void __launch_bounds__(FILL_THREADS) scales(const void *w, int64_t K, int64_t taps, float *scale) {
     __shared__ uint32_t largest;
     const int64_t       k = blockIdx.x;
     float               most = 0;
     if (threadIdx.x == 0) largest = 0;
     __syncthreads();
-    for (int64_t i = threadIdx.x; sizeof(T) == 4 && k < a.K && i < a.taps; i += FILL_THREADS) {
-        const float v = fabsf(ck_float(((const T *)a.w)[k * a.taps + i]));
+    for (int64_t i = threadIdx.x; sizeof(T) == 4 && k < K && i < taps; i += FILL_THREADS) {
+        const float v = fabsf(ck_float(((const T *)w)[k * taps + i]));
         most          = v < INFINITY ? fmaxf(most, v) : most;
     }
     atomicMax(&largest, __float_as_uint(most)); /* of numbers that are not negative: whatever the order */
@@ -58,9 +58,19 @@ template <typename T> __global__ void __launch_bounds__(FILL_THREADS) fill(const
     if constexpr (sizeof(T) == 4) reinterpret_cast<uint4 *>(to)[CK_WARP + lane] = make_uint4(low[0], low[1], low[2], low[3]);
 }
 
+} // namespace
+
+cudaError_t row_scales(enum ck_type type, const void *w, int64_t K, int64_t taps, int64_t rows, float *scale, cudaStream_t stream) {
+    CK_BY_TYPE(type, scales<T><<<(unsigned)rows, FILL_THREADS, 0, stream>>>(w, K, taps, scale));
+    return cudaGetLastError();
+}
+
+namespace {
+
 template <typename T> cudaError_t launch(const ck_union_fill_args &a, cudaStream_t stream) {
     float *scale = reinterpret_cast<float *>((char *)a.to + ck_union_scale_at(a.type, a.fragments));
-    scales<T><<<(unsigned)(a.bands * CK_UNION_BAND), FILL_THREADS, 0, stream>>>(a, scale);
+    const cudaError_t e = row_scales(a.type, a.w, a.K, a.taps, a.bands * CK_UNION_BAND, scale, stream);
+    if (e != cudaSuccess) return e;
     const int64_t threads = (a.fragments + 1) * CK_WARP;
     fill<T><<<(unsigned)((threads + FILL_THREADS - 1) / FILL_THREADS), FILL_THREADS, 0, stream>>>(a, scale);
     return cudaGetLastError();

@@ -134,17 +134,17 @@ static void list_coef_copies(struct checkops_list *out) {
         }
 }
 
-/* Filters with a pattern: each layout that a device may have, in one type after the other. Rows refuse those that are none of theirs. */
+/* Filters with a pattern: each layout that a device may have, in one type after the other but for those of f32 alone. Rows refuse those that are none of theirs. */
 static void list_patterns(struct checkops_list *out) {
-    enum { LAYOUTS = 39 };
+    enum { LAYOUTS = 39, WALKS = CHECKOPS_LAYOUT_WALKS_END - CHECKOPS_LAYOUT_WALKS };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
     for (size_t i = 0; i < CR_COUNT(convs); i++)
-        for (size_t layout = 0; layout < (wide ? 1 : LAYOUTS); layout++) {
+        for (size_t layout = 0; layout < (wide ? 1 : LAYOUTS + WALKS); layout++) {
             struct checkops_case c = case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
-            c.layout               = (int)layout;
-            c.real                 = wide ? CR_F32 : types[(i + layout) % CR_COUNT(types)];
+            c.layout               = (int)(layout < LAYOUTS ? layout : CHECKOPS_LAYOUT_WALKS + layout - LAYOUTS);
+            c.real                 = wide || layout >= LAYOUTS ? CR_F32 : types[(i + layout) % CR_COUNT(types)];
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;

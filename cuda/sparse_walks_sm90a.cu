@@ -1,0 +1,298 @@
+/* sparse_walks_sm90a.cu: see sparse_walks.h: the kernel, on wgmma's sparse form.
+ *
+ * A tile's inputs lie in shared memory, 32 channels of one phase of the stride at a time, once for all taps: rows of 128 bytes, a position
+ * each, which TMA brings as 32 f32 and some warps turn, where they lie, into 32 high parts and 32 low parts of f16. A tap is the same
+ * bytes from another position on; what is beside an image is a position of zeros. Rows of images may be a column longer than y's: those
+ * columns are computed and dropped.
+ *
+ * A unit of the filter is three instructions: low parts by high parts, high by low, high by high; all sums in f32.
+ *
+ * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3 or 6 that take numbers apart, and 1 or 2
+ * workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of
+ * the other and multiplies while the other stores, straight to y, 32 bytes of a pixel at a time.
+ *
+ * Bytes: y once, the residual once, x once for every two blocks of output channels (from L2 but for the first), the filter's units (4.3 KB
+ * for 64 x 32 weights) once a tile. Limiter: shared memory: an instruction reads 64 bytes a column in half a cycle a column of the tensor
+ * cores, which is all that shared memory gives; the filter, its arrival and the taking apart come on top. */
+#include "sparse_nm_wgmma.cuh"
+#include "sparse_walks_load.cuh"
+
+namespace walks {
+namespace {
+
+#if CK_HAS_SM90A
+
+/* ---- multiplying ---- */
+
+/* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; empty 0: its stage
+ * has more units. */
+struct operands {
+    uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0;
+};
+
+/* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
+ * swizzled rows of 128 bytes. */
+__device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
+__device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64_t)(1024 / 16 | 1u << 30) << 32 | low; }
+
+template <int N> struct worker {
+    const params  &p;
+    const uint32_t shared, ring, bars;
+    const int      me, warp, lane;
+    ck_ring_place  stage, unit; /* next */
+    uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
+    float          scale  = 1;  /* of the sums: the inputs' */
+    float          acc[N / 2];
+
+    __device__ worker(const params &params_, uint32_t shared_, int me_)
+        : p(params_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(me_ * params_.plan.ring * UNIT_SLOT)),
+          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), warp((int)threadIdx.x / 32 % 4),
+          lane((int)threadIdx.x % 32) {}
+
+    /* The next stage's inputs; with another scale the sums so far follow it. */
+    __device__ __forceinline__ void open(bool first) {
+        ck_mbar_wait(shared + 8 * (uint32_t)(BAR_READY + stage.at), stage.parity);
+        inputs          = stage_at(p, shared, stage.at) / 16 | 1u << 16;
+        const float now = __uint_as_float(load_word(shared + p.l.scales + (uint32_t)(stage.at * 4)));
+        if (!first && now != scale) {
+            const float by = now / scale;
+            ck_wgmma_wait<0>();
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) acc[i] *= by;
+        }
+        scale = now;
+    }
+    __device__ __forceinline__ void fetch(operands &o, bool first) {
+        const uint32_t full = bars + 8 * (uint32_t)unit.at, at = ring + (uint32_t)(unit.at * UNIT_SLOT);
+        ck_mbar_wait(full, unit.parity);
+        const uint32_t head = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD), 0);
+        o.places            = load_word(at + (uint32_t)(UNIT_PLACES + (warp * 16 + lane / 4 * 2 + lane % 2) * 4));
+        if (head & HEAD_FIRST) open(first);
+        o.a     = at / 16 | 1024 / 16 << 16;
+        o.b     = inputs + (head & (HEAD_FIRST - 1));
+        o.used  = full + 8 * (BAR_USED - BAR_UNIT);
+        o.empty = 0;
+        if (head & (uint32_t)HEAD_LAST) {
+            o.empty = shared + 8 * (uint32_t)(BAR_EMPTY + stage.at);
+            stage.next(p.plan.stages);
+        }
+        unit.next(p.plan.ring);
+    }
+    __device__ __forceinline__ void multiply(const operands &o, int keep) {
+        ck_wgmma_fence();
+        nm::sparse_product<__half, N, 0>::add(acc, filter_operand(o.a + UNIT_PART / 16), input_operand(o.b), o.places, keep);
+        nm::sparse_product<__half, N, 0>::add(acc, filter_operand(o.a), input_operand(o.b + 64 / 16), o.places, 1);
+        nm::sparse_product<__half, N, 0>::add(acc, filter_operand(o.a), input_operand(o.b), o.places, 1);
+        ck_wgmma_commit();
+    }
+    __device__ __forceinline__ void give_back(const operands &o) {
+        __syncwarp();
+        if (lane == 0) {
+            ck_mbar_arrive(o.used);
+            if (o.empty) ck_mbar_arrive(o.empty);
+        }
+    }
+    /* The next unit; the one before it is done afterwards. */
+    __device__ __forceinline__ void step(operands &o, const operands &before) {
+        fetch(o, false);
+        multiply(o, 1);
+        ck_wgmma_wait<1>();
+        give_back(before);
+    }
+    /* All units of a tile, two under way. */
+    __device__ __forceinline__ void sum_up(int units) {
+        operands x, y;
+        int      left = units - 1;
+        fetch(x, true);
+        multiply(x, 0);
+#pragma unroll 1
+        for (; left > 1; left -= 2) {
+            step(y, x);
+            step(x, y);
+        }
+        if (left > 0) step(y, x);
+        ck_wgmma_wait<0>();
+        ck_wgmma_hold(acc);
+        if (left > 0) give_back(y);
+        else give_back(x);
+    }
+
+    /* ---- results ---- */
+
+    /* Two output channels of this thread: what sums are multiplied by, what is added. */
+    struct ends {
+        float by[2], bias[2];
+        bool  is[2];
+    };
+    __device__ __forceinline__ ends ends_of(int64_t k) const {
+        ends e;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            e.is[i]   = k + i * 8 < p.conv.K;
+            e.by[i]   = e.is[i] ? __ldg(p.a.filter.scale + k + i * 8) : 0.0f;
+            e.bias[i] = e.is[i] && p.a.bias ? __ldg(p.a.bias + k + i * 8) : 0.0f;
+        }
+        return e;
+    }
+    /* Output pixels of two neighbouring columns of the tile; -1: none. */
+    __device__ __forceinline__ void pixels_of(int column, int images, int rows, int pixel[2]) const {
+        uint32_t corner[2];
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(pixel[0]), "=r"(pixel[1]) : "r"(shared + p.l.pixels + (uint32_t)column * 4) : "memory");
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(corner[0]), "=r"(corner[1]) : "r"(shared + p.l.corners + (uint32_t)column * 4) : "memory");
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if ((int)(corner[i] >> 16) >= images || (int)(corner[i] & 0xffff) >= rows) pixel[i] = -1;
+    }
+    __device__ __forceinline__ void write(const item &it, const ends &e) const {
+        enum { TOGETHER = 4 };
+        const ck_conv &c      = p.conv;
+        const int      group  = it.tile / p.plan.strips, row = (it.tile - group * p.plan.strips) * p.plan.TP;
+        const int64_t  image  = (int64_t)group * p.plan.images, k = (it.block + me) * CK_WALKS_ROWS + warp * 16 + lane / 4;
+        const int64_t  first  = (image * c.P + row) * c.Q * c.K + k;
+        const int      images = (int)(c.N - image < p.plan.images ? c.N - image : p.plan.images);
+        const int      rows   = (int)(c.P - row < p.plan.TP ? c.P - row : p.plan.TP);
+        const float    by[2]  = {e.by[0] / scale, e.by[1] / scale}, least = p.a.relu ? 0.0f : -INFINITY; /* powers of two */
+        float         *y      = p.a.y + first;
+        const float   *add    = p.a.add + first;
+#pragma unroll
+        for (int base = 0; base < N / 8; base += TOGETHER) {
+            int   pixel[TOGETHER][2];
+            float v[TOGETHER][4];
+#pragma unroll
+            for (int j = 0; j < TOGETHER; j++) {
+                pixel[j][0] = pixel[j][1] = -1;
+                if (base + j < N / 8) pixels_of((base + j) * 8 + lane % 4 * 2, images, rows, pixel[j]);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v[j][i] = p.a.add && pixel[j][i % 2] >= 0 && e.is[i / 2] ? add[(int64_t)pixel[j][i % 2] * c.K + i / 2 * 8] : 0.0f;
+            }
+#pragma unroll
+            for (int j = 0; j < TOGETHER; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (base + j < N / 8 && pixel[j][i % 2] >= 0 && e.is[i / 2]) {
+                        const float sum = fmaf(acc[(base + j < N / 8 ? base + j : 0) * 4 + i], by[i / 2], e.bias[i / 2]) + v[j][i];
+                        y[(int64_t)pixel[j][i % 2] * c.K + i / 2 * 8] = ck_at_least(sum, least);
+                    }
+        }
+    }
+
+    __device__ __forceinline__ int units_of(int i) const {
+        if (i >= p.items) return 0;
+        const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), me);
+        return (int)(__ldg(start + 1) - __ldg(start));
+    }
+    __device__ __forceinline__ void run() {
+        int units = units_of((int)blockIdx.x);
+        for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+            const item it(p, i);
+            const int  next = units_of(i + (int)gridDim.x);
+            const ends e    = ends_of((it.block + me) * CK_WALKS_ROWS + warp * 16 + lane / 4);
+            sum_up(units);
+            write(it, e);
+            units = next;
+        }
+    }
+};
+
+/* What no load writes: the positions behind a stage's rows are zeros for all time. And where columns' pixels are. */
+__device__ __forceinline__ void prepare(const params &p, unsigned char *memory, uint32_t shared) {
+    for (int s = 0; s < p.plan.stages; s++)
+        for (int i = (int)inputs_bytes(p) + (int)threadIdx.x * 16; i < p.plan.stage_bytes; i += (int)blockDim.x * 16)
+            *reinterpret_cast<uint4 *>(memory + p.l.stages + s * p.plan.stage_bytes + i) = make_uint4(0, 0, 0, 0);
+    for (int j = (int)threadIdx.x; j < p.plan.columns; j += (int)blockDim.x) {
+        const nm::column c                                = nm::column_of(p.conv, p.plan, j);
+        reinterpret_cast<int *>(memory + p.l.pixels)[j]  = c.pixel;
+        reinterpret_cast<int *>(memory + p.l.corners)[j] = c.image << 16 | c.row;
+    }
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < MOST_STAGES; i++) {
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_FULL + i), 1);
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_READY + i), 1);
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)p.plan.workers);
+        }
+        ck_mbar_init(shared + 8 * BAR_AGAIN, 1);
+        ck_mbar_init(shared + 8 * (BAR_AGAIN + 1), 1);
+        for (int i = 0; i < 2 * MOST_RING; i++) {
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_UNIT + i), 1);
+            ck_mbar_init(shared + 8 * (uint32_t)(BAR_USED + i), 4);
+        }
+        ck_mbar_init_fence();
+    }
+    ck_fence_async();
+}
+
+#endif
+
+/* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
+ * workers' one that loads and 3 that take numbers apart, or both twice. */
+template <int N, int WORKERS> struct shares {
+    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 192) ? 1 : 2 };
+};
+
+template <int N, int WORKERS> __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
+#if CK_HAS_SM90A
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t                                  shared = ck_shared(memory);
+    prepare(p, memory, shared);
+    ck_begin_after_last();
+    __syncthreads();
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+    constexpr int GROUPS = shares<N, WORKERS>::GROUPS;
+    const int     feeder = warp - WORKERS * GROUP / CK_WARP;
+    if (feeder < 0) worker<N>(p, shared, warp * CK_WARP / GROUP).run();
+    else if (feeder >= GROUPS) converter<GROUPS>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
+    else if (threadIdx.x % CK_WARP == 0) load(p, shared, feeder == 0, feeder == GROUPS - 1);
+#else
+    (void)p;
+    __trap();
+#endif
+}
+
+/* ---- the host's side ---- */
+
+template <int N, int WORKERS> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
+    const cudaError_t e = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
+    const int      most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
+    if (e != cudaSuccess) return e;
+    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP),
+                     (size_t)p.plan.shared_bytes, stream, p);
+}
+/* What the ways of the plan may have. */
+cudaError_t launch_one(const params &p, int multiprocessors, cudaStream_t stream) {
+    switch (p.plan.columns) {
+    case 64: return launch<64, 1>(p, multiprocessors, stream);
+    case 96: return launch<96, 1>(p, multiprocessors, stream);
+    case 104: return launch<104, 1>(p, multiprocessors, stream);
+    case 112: return launch<112, 1>(p, multiprocessors, stream);
+    case 224: return launch<224, 1>(p, multiprocessors, stream);
+    case 232: return launch<232, 1>(p, multiprocessors, stream);
+    case 256: return launch<256, 1>(p, multiprocessors, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream) {
+    switch (p.plan.columns) {
+    case 64: return launch<64, 2>(p, multiprocessors, stream);
+    case 96: return launch<96, 2>(p, multiprocessors, stream);
+    case 104: return launch<104, 2>(p, multiprocessors, stream);
+    case 112: return launch<112, 2>(p, multiprocessors, stream);
+    case 192: return launch<192, 2>(p, multiprocessors, stream);
+    case 208: return launch<208, 2>(p, multiprocessors, stream);
+    case 216: return launch<216, 2>(p, multiprocessors, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace
+
+cudaError_t conv(const ck_walks_args &args, const ck_walks_plan &plan, int multiprocessors, cudaStream_t stream) {
+    const ck_nm_plan &tile = plan.tile;
+    params            p    = {{}, args, plan.conv, tile, layout(tile), 0, 0};
+    p.k_groups             = (int)((tile.blocks + tile.workers - 1) / tile.workers);
+    p.items                = p.k_groups * (int)tile.tiles;
+    if (!nm::map_inputs(plan.conv, tile, args.x, p.x)) return cudaErrorNotSupported;
+    return tile.workers == 2 ? launch_two(p, multiprocessors, stream) : launch_one(p, multiprocessors, stream);
+}
+
+} // namespace walks
