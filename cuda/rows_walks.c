@@ -1,5 +1,6 @@
 /* rows_walks.c: f32 convolutions with a pattern on Hopper's sparse tensor cores. Layout CUDA_LAYOUT_WALKS + i is way i + 1 of
- * sparse_walks.h. `kept` is the filter's units and scales, as ck_walks_fill makes them; places are packed once, by prepare. */
+ * sparse_walks.h. `kept` is the values and scales, as ck_walks_fill makes them. What the kernel goes by is packed once, by prepare, and is no part of `kept`,
+ * which holds anything at all while a choice is timed. */
 #include "rows_sparse.h"
 #include "sparse_walks.h"
 
@@ -68,11 +69,12 @@ static cr_status send_filter(const uint8_t *kept, bool fills, bool convolves, st
     cr_status status = CR_OK;
     s->units         = ck_walks_pack(&s->plan, kept, NULL, NULL, NULL);
     CR_ALLOC(start, (size_t)s->plan.tile.blocks + 1);
-    if (fills) words = cr_alloc((size_t)(s->units * CK_WALKS_WORDS), sizeof *words), from = cr_alloc((size_t)(s->units * CK_WALKS_VALUES), sizeof *from);
-    if (fills && (!words || !from)) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)s->units);
+    if (convolves) words = cr_alloc((size_t)(s->units * CK_WALKS_WORDS), sizeof *words);
+    if (fills) from = cr_alloc((size_t)(s->units * CK_WALKS_VALUES), sizeof *from);
+    if ((convolves && !words) || (fills && !from)) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)s->units);
     ck_walks_pack(&s->plan, kept, start, words, from);
-    if (fills) CR_TRY_OUT(cr_cuda_sparse_send(words, s->units * CK_WALKS_WORDS, &s->words));
     if (fills) CR_TRY_OUT(cr_cuda_sparse_send(from, s->units * CK_WALKS_VALUES, &s->from));
+    if (convolves) CR_TRY_OUT(cr_cuda_sparse_send(words, s->units * CK_WALKS_WORDS, &s->words));
     if (convolves) CR_TRY_OUT(cr_cuda_sparse_send(start, s->plan.tile.blocks + 1, &s->start));
 out:
     cr_free(start);
@@ -108,7 +110,7 @@ static bool filter_accepts(const struct cr_device *device, const struct cr_progr
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
-    CUDA_TRY(ck_walks_fill(&s->plan, call->in[CR_IN_sparse_filter_w], s->words, s->from, s->units, call->out[CR_OUT_sparse_filter_y],
+    CUDA_TRY(ck_walks_fill(&s->plan, call->in[CR_IN_sparse_filter_w], s->from, s->units, call->out[CR_OUT_sparse_filter_y],
                            cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -126,11 +128,11 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     cudaStream_t           stream = cr_cuda_stream(device, call);
     const char            *kept   = call->in[CR_IN_conv_kept];
     if (!kept) {
-        CUDA_TRY(ck_walks_fill(&s->plan, call->in[CR_IN_conv_w], s->words, s->from, s->units, call->workspace, stream));
+        CUDA_TRY(ck_walks_fill(&s->plan, call->in[CR_IN_conv_w], s->from, s->units, call->workspace, stream));
         kept = call->workspace;
     }
     const struct ck_walks_args args = {.x = call->in[CR_IN_conv_x], .bias = call->in[CR_IN_conv_bias], .add = call->in[CR_IN_conv_add],
-                                       .filter = {s->start, kept, (const float *)(const void *)(kept + ck_walks_scale_at(s->units))},
+                                       .filter = {s->start, s->words, kept, (const float *)(const void *)(kept + ck_walks_scale_at(s->units))},
                                        .relu = call->op->attr.conv.relu, .y = call->out[CR_OUT_conv_y]};
     CUDA_TRY(ck_walks_conv(&args, &s->plan, cuda_of(device)->multiprocessors, stream));
     return CR_OK;

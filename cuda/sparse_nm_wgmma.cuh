@@ -13,7 +13,8 @@ namespace nm {
 #define NM_N48 NM_N32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NM_N52 NM_N48 ",%48,%49,%50,%51"
 #define NM_N56 NM_N52 ",%52,%53,%54,%55"
-#define NM_N64 NM_N56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define NM_N60 NM_N56 ",%56,%57,%58,%59"
+#define NM_N64 NM_N60 ",%60,%61,%62,%63"
 #define NM_N80 NM_N64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define NM_N96 NM_N80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define NM_N104 NM_N96 \
@@ -29,6 +30,7 @@ namespace nm {
 #define NM_A96(d) CK_ACC64(d, 0), CK_ACC32(d, 64)
 #define NM_A52(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), NM_FOUR(d, 48)
 #define NM_A56(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48)
+#define NM_A60(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48), NM_FOUR(d, 56)
 #define NM_A64(d) CK_ACC64(d, 0)
 #define NM_A104(d) CK_ACC64(d, 0), CK_ACC32(d, 64), CK_ACC8(d, 96)
 #define NM_A108(d) CK_ACC64(d, 0), CK_ACC32(d, 64), CK_ACC8(d, 96), NM_FOUR(d, 104)
@@ -53,6 +55,7 @@ NM_PRODUCT(__half, "f16", 160, 80, "80", "81", "82", "83", "84")
 NM_PRODUCT(__half, "f16", 192, 96, "96", "97", "98", "99", "100")
 NM_PRODUCT(__half, "f16", 104, 52, "52", "53", "54", "55", "56")
 NM_PRODUCT(__half, "f16", 112, 56, "56", "57", "58", "59", "60")
+NM_PRODUCT(__half, "f16", 120, 60, "60", "61", "62", "63", "64")
 NM_PRODUCT(__half, "f16", 128, 64, "64", "65", "66", "67", "68")
 NM_PRODUCT(__half, "f16", 208, 104, "104", "105", "106", "107", "108")
 NM_PRODUCT(__half, "f16", 216, 108, "108", "109", "110", "111", "112")

@@ -13,7 +13,7 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum { LEAST_RING = 4, LEAST_STAGES = 3 };
-const int COLUMNS[] = {64, 96, 104, 112, 192, 208, 216, 224, 232, 256};
+const int COLUMNS[] = {64, 96, 104, 112, 120, 160, 192};
 
 /* Stages and ring in `most` bytes: a worker holds two units back at most, and so two stages. */
 bool set_rings(int most, ck_nm_plan *p) {
@@ -47,7 +47,7 @@ bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *
     const double  inputs = (double)p->rows * p->pitch * p->images * POSITION * stages, n = p->columns;
     const double  read   = units * 3 * (n / 2 + 16) * p->workers; /* operands from shared memory; the tensor cores take n/2 cycles */
     const double  shared = read + inputs * 3 / 128 + p->workers * units * UNIT_BYTES / 128;
-    const double  alone  = units * (3 * (n / 2 + 16) + 60), fetch = (inputs + p->workers * units * UNIT_BYTES) / 26, out = n * 10 * p->workers;
+    const double  alone  = units * (3 * (n / 2 + 16) + 60 + (n / 2 + 100) / CK_WALKS_CHAIN), fetch = (inputs + p->workers * units * UNIT_BYTES) / 26, out = n * 10 * p->workers;
     const int64_t items = ceil_div(p->blocks, p->workers) * p->tiles, some = p->shared_bytes <= SHARED_HALF ? 2 : 1, rounds = ceil_div(items, multiprocessors * some);
     const double  most  = fmax(fmax(shared, fetch) * (double)some, alone);
     const int     half  = (int)(units / 2);
@@ -60,8 +60,8 @@ bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *
 struct cut {
     int workers, least, most, shared;
 };
-const cut CUTS[] = {{2, 33, 64, SHARED_MOST},  {2, 65, 112, SHARED_MOST},  {2, 161, 192, SHARED_MOST}, {2, 193, 216, SHARED_MOST},
-                    {1, 65, 112, SHARED_MOST}, {1, 217, 256, SHARED_MOST}, {1, 33, 64, SHARED_HALF},   {1, 65, 112, SHARED_HALF}};
+const cut CUTS[] = {{2, 33, 64, SHARED_MOST},   {2, 65, 120, SHARED_MOST}, {2, 121, 160, SHARED_MOST}, {1, 65, 120, SHARED_MOST},
+                    {1, 121, 192, SHARED_MOST}, {1, 33, 64, SHARED_HALF},  {1, 65, 120, SHARED_HALF}};
 const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
 
 /* The tile of this cut with the fewest cycles. */
@@ -123,15 +123,15 @@ void places_of(const uint8_t *is, int walk, int place[2], bool taken[2]) {
 
 /* Operand A is 8x8 matrices down the rows; a warp has 16 words of places for its 16 rows. */
 void put_unit(const packer &m, const piece &at, int walk, int64_t unit) {
-    uint32_t *words = m.words + unit * CK_WALKS_WORDS, *from = m.from + unit * CK_WALKS_VALUES;
-    memset(words, 0, CK_WALKS_WORDS * sizeof *words);
+    uint32_t *words = m.words ? m.words + unit * CK_WALKS_WORDS : nullptr, *from = m.from ? m.from + unit * CK_WALKS_VALUES : nullptr;
+    if (words) memset(words, 0, CK_WALKS_WORDS * sizeof *words);
     for (int row = 0; row < CK_WALKS_ROWS; row++)
         for (int four = 0; four < CK_WALKS_CHUNK / 4; four++) {
             int  place[2];
             bool taken[2];
             places_of(four_of(m, at, row, four), walk, place, taken);
-            words[row / 16 * 16 + row % 8 * 2 + four / 4] |= (uint32_t)(place[0] | place[1] << 2) << (four % 4 * 4 + row % 16 / 8 * 16);
-            for (int i = 0; i < 2; i++)
+            if (words) words[row / 16 * 16 + row % 8 * 2 + four / 4] |= (uint32_t)(place[0] | place[1] << 2) << (four % 4 * 4 + row % 16 / 8 * 16);
+            for (int i = 0; i < 2 && from; i++)
                 from[(four / 4 * CK_WALKS_ROWS + row) * 8 + four % 4 * 2 + i] =
                     taken[i] ? (uint32_t)(((at.k0 + row) * m.c->R * m.c->S + at.tap) * m.c->C + at.c0 + four * 4 + place[i]) : UINT32_MAX;
         }
@@ -149,8 +149,8 @@ int64_t pack_block(const packer &m, int64_t block, int64_t unit) {
             if (first) stage = unit;
             if (last && unit == stage && walks == 0) walks = 1;
             for (int walk = 0; walk < walks; walk++, unit++) {
+                if (m.words || m.from) put_unit(m, at, walk, unit);
                 if (!m.words) continue;
-                put_unit(m, at, walk, unit);
                 m.words[unit * CK_WALKS_WORDS + CK_WALKS_WORDS - 4] = (uint32_t)(m.p->at[i] * (POSITION / 16)) | (unit == stage ? (uint32_t)HEAD_FIRST : 0u);
             }
             if (last && m.words) m.words[(unit - 1) * CK_WALKS_WORDS + CK_WALKS_WORDS - 4] |= (uint32_t)HEAD_LAST;
@@ -163,7 +163,7 @@ int64_t pack_block(const packer &m, int64_t block, int64_t unit) {
 enum { FILL_THREADS = 256 };
 
 /* A block a unit. */
-__global__ void __launch_bounds__(FILL_THREADS) fill(const float *w, int64_t taps, const uint32_t *words, const uint32_t *from, const float *scale, char *to) {
+__global__ void __launch_bounds__(FILL_THREADS) fill(const float *w, int64_t taps, const uint32_t *from, const float *scale, char *to) {
     const int64_t unit = blockIdx.x;
     const uint4   at   = reinterpret_cast<const uint4 *>(from + unit * CK_WALKS_VALUES)[threadIdx.x];
     const uint32_t four[4] = {at.x, at.y, at.z, at.w};
@@ -173,10 +173,9 @@ __global__ void __launch_bounds__(FILL_THREADS) fill(const float *w, int64_t tap
     for (int i = 0; i < 4; i++) v[i] = four[i] == UINT32_MAX ? 0.0f : w[four[i]] / scale[four[i] / taps];
     uni::split_exactly(v[0], v[1], &high.x, &low.x);
     uni::split_exactly(v[2], v[3], &high.y, &low.y);
-    char *mine = to + unit * UNIT_BYTES;
+    char *mine = to + unit * UNIT_VALUES;
     reinterpret_cast<uint2 *>(mine)[threadIdx.x]             = high;
     reinterpret_cast<uint2 *>(mine + UNIT_PART)[threadIdx.x] = low;
-    if (threadIdx.x < CK_WALKS_WORDS) reinterpret_cast<uint32_t *>(mine + UNIT_PLACES)[threadIdx.x] = words[unit * CK_WALKS_WORDS + threadIdx.x];
 }
 
 } // namespace
@@ -210,19 +209,18 @@ int64_t ck_walks_pack(const struct ck_walks_plan *plan, const uint8_t *kept, uin
     return unit;
 }
 
-size_t ck_walks_scale_at(int64_t units) { return (size_t)units * walks::UNIT_BYTES; }
+size_t ck_walks_scale_at(int64_t units) { return (size_t)units * walks::UNIT_VALUES; }
 size_t ck_walks_bytes(const struct ck_walks_plan *plan, int64_t units) {
     return ck_walks_scale_at(units) + (size_t)(plan->tile.blocks * CK_WALKS_ROWS) * sizeof(float);
 }
 
-cudaError_t ck_walks_fill(const struct ck_walks_plan *plan, const float *w, const uint32_t *words, const uint32_t *from, int64_t units, void *to,
-                          cudaStream_t stream) {
+cudaError_t ck_walks_fill(const struct ck_walks_plan *plan, const float *w, const uint32_t *from, int64_t units, void *to, cudaStream_t stream) {
     const ck_conv    &c     = plan->conv;
     const int64_t     taps  = (int64_t)c.R * c.S * c.C;
     float            *scale = reinterpret_cast<float *>(static_cast<char *>(to) + ck_walks_scale_at(units));
     const cudaError_t e     = uni::row_scales(CK_F32, w, c.K, taps, plan->tile.blocks * CK_WALKS_ROWS, scale, stream);
     if (e != cudaSuccess) return e;
-    walks::fill<<<(unsigned)units, walks::FILL_THREADS, 0, stream>>>(w, taps, words, from, scale, static_cast<char *>(to));
+    walks::fill<<<(unsigned)units, walks::FILL_THREADS, 0, stream>>>(w, taps, from, scale, static_cast<char *>(to));
     return cudaGetLastError();
 }
 

@@ -7,14 +7,17 @@
 
 namespace walks {
 
-/* A unit: values' high parts, low parts, places, head. The head's first word: where operand B begins behind the stage's begin, in 16
- * bytes, and from HEAD_FIRST on whether the unit is its stage's first, last. */
+/* A unit in shared memory: values' high parts, low parts, then its words: places, head. The head's first word: where operand B begins behind
+ * the stage's begin, in 16 bytes, and from HEAD_FIRST on whether the unit is its stage's first, last. Values come from where weights lie, words,
+ * which a kernel follows, from what was packed. */
 enum {
     POSITION     = CK_WALKS_CHUNK * 4,
     UNIT_PART    = CK_WALKS_VALUES * 2,
     UNIT_PLACES  = 2 * UNIT_PART,
     UNIT_HEAD    = UNIT_PLACES + (CK_WALKS_WORDS - 4) * 4,
-    UNIT_BYTES   = UNIT_HEAD + 16,
+    UNIT_VALUES  = 2 * UNIT_PART,      /* bytes */
+    UNIT_WORDS   = CK_WALKS_WORDS * 4, /* bytes */
+    UNIT_BYTES   = UNIT_VALUES + UNIT_WORDS,
     UNIT_SLOT    = 4480, /* in shared memory */
     HEAD_FIRST   = 1 << 30,
     HEAD_LAST    = (int)(1u << 31),
@@ -24,7 +27,7 @@ enum {
     SHARED_MOST  = 227 * 1024,
     SHARED_HALF  = 113 * 1024 /* of blocks that share a multiprocessor */
 };
-static_assert(UNIT_BYTES <= UNIT_SLOT && UNIT_SLOT % 128 == 0 && UNIT_BYTES % 16 == 0, "units are copied whole");
+static_assert(UNIT_BYTES <= UNIT_SLOT && UNIT_SLOT % 128 == 0 && UNIT_VALUES % 16 == 0 && UNIT_WORDS % 16 == 0, "units are copied whole");
 
 /* Where things lie in shared memory. */
 struct layout {

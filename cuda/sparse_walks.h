@@ -10,7 +10,8 @@
  * Input and filter are taken apart into two f16 numbers each, of whose four products three are summed: of an input what is lost is
  * 2^-22 of it or 2^-29 of the largest of its tile's 32 channels, whichever is more (the input is made larger or smaller by a power of
  * two that each tile finds itself), of a weight 2^-22 of it or 2^-39 of its channel's largest. Where the input has an infinity the
- * results may be NaN. Sums are taken in an order that the plan fixes. */
+ * results may be NaN. The tensor cores cut sums off instead of rounding them, which where all terms have one sign is lost each time: only
+ * CK_WALKS_CHAIN units are summed there, and those sums in f32 as others are. Sums are taken in an order that the plan fixes. */
 #ifndef CK_SPARSE_WALKS_H
 #define CK_SPARSE_WALKS_H
 
@@ -23,6 +24,7 @@ extern "C" {
 enum {
     CK_WALKS_ROWS   = 64,                                   /* output channels of a block */
     CK_WALKS_CHUNK  = 32,                                   /* input channels of a unit */
+    CK_WALKS_CHAIN  = 8,                                    /* units at most whose products are summed by the tensor cores */
     CK_WALKS_VALUES = CK_WALKS_ROWS * CK_WALKS_CHUNK / 2,   /* of a unit */
     CK_WALKS_WORDS  = CK_WALKS_ROWS * CK_WALKS_CHUNK / 32 + 4 /* places, 4 bits for each 4 channels; then the head: see the kernel */
 };
@@ -36,7 +38,8 @@ struct ck_walks_plan {
 /* A filter's units on the device. */
 struct ck_walks_filter {
     const uint32_t *start; /* [blocks + 1]: first unit of a block */
-    const void     *units; /* as ck_walks_fill writes them */
+    const uint32_t *words; /* [units][CK_WALKS_WORDS]; start and words are as packed: a kernel goes by them */
+    const void     *units; /* values as ck_walks_fill writes them; whatever they are, nothing but y depends on them */
     const float    *scale; /* [blocks*64] */
 };
 
@@ -57,12 +60,11 @@ bool    ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int cap
 /* On the host, of `kept` [K][R*S*C], not 0 where a weight is kept: units of all blocks. start[blocks + 1]; words[units][CK_WALKS_WORDS];
  * from[units][CK_WALKS_VALUES]: the element of the filter that each value is, UINT32_MAX: none, it is 0. Each may be NULL. */
 int64_t ck_walks_pack(const struct ck_walks_plan *plan, const uint8_t *kept, uint32_t *start, uint32_t *words, uint32_t *from);
-/* Bytes of units and scales; where the scales begin. */
+/* Bytes of units' values and scales; where the scales begin. */
 size_t  ck_walks_bytes(const struct ck_walks_plan *plan, int64_t units);
 size_t  ck_walks_scale_at(int64_t units);
-/* `to`: units, then scales; aligned to 16. */
-cudaError_t ck_walks_fill(const struct ck_walks_plan *plan, const float *w, const uint32_t *words, const uint32_t *from, int64_t units, void *to,
-                          cudaStream_t stream);
+/* `to`: units' values, then scales; aligned to 16. */
+cudaError_t ck_walks_fill(const struct ck_walks_plan *plan, const float *w, const uint32_t *from, int64_t units, void *to, cudaStream_t stream);
 cudaError_t ck_walks_conv(const struct ck_walks_args *args, const struct ck_walks_plan *plan, int multiprocessors, cudaStream_t stream);
 
 #ifdef __cplusplus

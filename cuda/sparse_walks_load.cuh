@@ -133,7 +133,9 @@ struct filter_feed {
         const uint32_t full = bars + 8 * (uint32_t)at.at;
         if (is_done() || waits || !ck_mbar_is_over(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1)) return;
         ck_mbar_expect(full, UNIT_BYTES);
-        ck_bulk_load(ring + (uint32_t)(at.at * UNIT_SLOT), static_cast<const char *>(p.a.filter.units) + (int64_t)unit * UNIT_BYTES, full, UNIT_BYTES);
+        const uint32_t to = ring + (uint32_t)(at.at * UNIT_SLOT);
+        ck_bulk_load(to, static_cast<const char *>(p.a.filter.units) + (int64_t)unit * UNIT_VALUES, full, UNIT_VALUES);
+        ck_bulk_load(to + UNIT_PLACES, p.a.filter.words + (int64_t)unit * CK_WALKS_WORDS, full, UNIT_WORDS);
         at.next(p.plan.ring);
         if (++unit < end) return;
         i += (int)gridDim.x, unit = next_unit, end = next_end;

@@ -42,14 +42,14 @@ template <int N> struct worker {
     ck_ring_place  stage, unit; /* next */
     uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
     float          scale  = 1;  /* of the sums: the inputs' */
-    float          acc[N / 2];
+    float          acc[N / 2], sums[N / 2]; /* of the last units; of those before */
 
     __device__ worker(const params &params_, uint32_t shared_, int me_)
         : p(params_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(me_ * params_.plan.ring * UNIT_SLOT)),
           bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), warp((int)threadIdx.x / 32 % 4),
           lane((int)threadIdx.x % 32) {}
 
-    /* The next stage's inputs; with another scale the sums so far follow it. */
+    /* The next stage's inputs; with another scale the sums so far follow it. first: there are none. */
     __device__ __forceinline__ void open(bool first) {
         ck_mbar_wait(shared + 8 * (uint32_t)(BAR_READY + stage.at), stage.parity);
         inputs          = stage_at(p, shared, stage.at) / 16 | 1u << 16;
@@ -58,7 +58,7 @@ template <int N> struct worker {
             const float by = now / scale;
             ck_wgmma_wait<0>();
 #pragma unroll
-            for (int i = 0; i < N / 2; i++) acc[i] *= by;
+            for (int i = 0; i < N / 2; i++) acc[i] *= by, sums[i] *= by;
         }
         scale = now;
     }
@@ -99,11 +99,11 @@ template <int N> struct worker {
         ck_wgmma_wait<1>();
         give_back(before);
     }
-    /* All units of a tile, two under way. */
-    __device__ __forceinline__ void sum_up(int units) {
+    /* Some units, two under way; into `acc`. */
+    __device__ __forceinline__ void sum_some(int units, bool first) {
         operands x, y;
         int      left = units - 1;
-        fetch(x, true);
+        fetch(x, first);
         multiply(x, 0);
 #pragma unroll 1
         for (; left > 1; left -= 2) {
@@ -115,6 +115,17 @@ template <int N> struct worker {
         ck_wgmma_hold(acc);
         if (left > 0) give_back(y);
         else give_back(x);
+    }
+    /* All units of a tile. */
+    __device__ __forceinline__ void sum_up(int units) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) acc[i] = sums[i] = 0;
+#pragma unroll 1
+        for (int done = 0; done < units; done += CK_WALKS_CHAIN) {
+            sum_some(units - done < CK_WALKS_CHAIN ? units - done : (int)CK_WALKS_CHAIN, done == 0);
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) sums[i] += acc[i];
+        }
     }
 
     /* ---- results ---- */
@@ -171,7 +182,7 @@ template <int N> struct worker {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (base + j < N / 8 && pixel[j][i % 2] >= 0 && e.is[i / 2]) {
-                        const float sum = fmaf(acc[(base + j < N / 8 ? base + j : 0) * 4 + i], by[i / 2], e.bias[i / 2]) + v[j][i];
+                        const float sum = fmaf(sums[(base + j < N / 8 ? base + j : 0) * 4 + i], by[i / 2], e.bias[i / 2]) + v[j][i];
                         y[(int64_t)pixel[j][i % 2] * c.K + i / 2 * 8] = ck_at_least(sum, least);
                     }
         }
@@ -227,7 +238,16 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
 /* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
  * workers' one that loads and 3 that take numbers apart, or both twice. */
 template <int N, int WORKERS> struct shares {
-    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 192) ? 1 : 2 };
+    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 128) ? 1 : 2 };
+    /* Registers of a thread: as launched, and then; a multiprocessor has 512 for each of 128 threads. */
+    enum {
+        BEGIN  = 512 / BLOCKS / (GROUPS + WORKERS) / 8 * 8,
+        FEEDER = 88,
+        LEFT   = ((GROUPS + WORKERS) * BEGIN - GROUPS * FEEDER) / WORKERS / 8 * 8,
+        WORKER = LEFT < 240 ? LEFT : 240
+    };
+    static_assert(WORKER >= N + 40, "sums stay in registers");
+    static_assert(FEEDER <= BEGIN && BEGIN <= WORKER && WORKERS * WORKER + GROUPS * FEEDER <= (WORKERS + GROUPS) * BEGIN, "there are so many");
 };
 
 template <int N, int WORKERS> __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
@@ -240,8 +260,13 @@ template <int N, int WORKERS> __global__ void __launch_bounds__((shares<N, WORKE
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
     constexpr int GROUPS = shares<N, WORKERS>::GROUPS;
     const int     feeder = warp - WORKERS * GROUP / CK_WARP;
-    if (feeder < 0) worker<N>(p, shared, warp * CK_WARP / GROUP).run();
-    else if (feeder >= GROUPS) converter<GROUPS>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
+    if (feeder < 0) {
+        ck_registers_more<shares<N, WORKERS>::WORKER>();
+        worker<N>(p, shared, warp * CK_WARP / GROUP).run();
+        return;
+    }
+    ck_registers_fewer<shares<N, WORKERS>::FEEDER>();
+    if (feeder >= GROUPS) converter<GROUPS>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
     else if (threadIdx.x % CK_WARP == 0) load(p, shared, feeder == 0, feeder == GROUPS - 1);
 #else
     (void)p;
@@ -265,9 +290,9 @@ cudaError_t launch_one(const params &p, int multiprocessors, cudaStream_t stream
     case 96: return launch<96, 1>(p, multiprocessors, stream);
     case 104: return launch<104, 1>(p, multiprocessors, stream);
     case 112: return launch<112, 1>(p, multiprocessors, stream);
-    case 224: return launch<224, 1>(p, multiprocessors, stream);
-    case 232: return launch<232, 1>(p, multiprocessors, stream);
-    case 256: return launch<256, 1>(p, multiprocessors, stream);
+    case 120: return launch<120, 1>(p, multiprocessors, stream);
+    case 160: return launch<160, 1>(p, multiprocessors, stream);
+    case 192: return launch<192, 1>(p, multiprocessors, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -277,9 +302,8 @@ cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream
     case 96: return launch<96, 2>(p, multiprocessors, stream);
     case 104: return launch<104, 2>(p, multiprocessors, stream);
     case 112: return launch<112, 2>(p, multiprocessors, stream);
-    case 192: return launch<192, 2>(p, multiprocessors, stream);
-    case 208: return launch<208, 2>(p, multiprocessors, stream);
-    case 216: return launch<216, 2>(p, multiprocessors, stream);
+    case 120: return launch<120, 2>(p, multiprocessors, stream);
+    case 160: return launch<160, 2>(p, multiprocessors, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -1,13 +1,15 @@
 /* test_cuda_walks.c: f32 convolutions with a mostly zero filter on Hopper's sparse tensor cores. On the host, without a GPU: packed units
  * are decoded plainly and must give back what is kept, each weight once, in the stage and at the offset of its tap. With a GPU: every way
- * of cutting against a loop in double, with zones around the output that must stay as they were, and twice the same bits. */
+ * of cutting against a loop in double, with zones around the output that must stay as they were, and twice the same bits. What the tensor
+ * cores lose of sums of one sign is followed by a model of how they add. */
 #include "conv_problem.h"
 #include "sparse_walks.h"
 #include "test_gpu.h"
 
-enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WALKS_WORDS - 4, HEAD_FIRST = 1 << 30 };
+enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WALKS_WORDS - 4, HEAD_FIRST = 1 << 30, POSITIVE = 99 };
 
-/* steps: inputs differ by so many powers of two from 32 channels to the next; kept: weights of 256. */
+/* steps: inputs differ by so many powers of two from 32 channels to the next; kept: weights of 256. POSITIVE: numbers from 400 to
+ * 1600. */
 static const struct {
     int64_t N, H, W, C, K;
     int     R, stride, pad, kept, steps;
@@ -15,6 +17,7 @@ static const struct {
     {1, 1, 1, 16, 1, 1, 1, 0, 256, 0},  {2, 14, 14, 64, 64, 3, 1, 1, 26, 0}, {3, 9, 11, 40, 24, 3, 1, 1, 51, 0},  {5, 7, 7, 64, 200, 3, 1, 1, 13, 9},
     {3, 14, 14, 96, 130, 3, 2, 1, 26, 0}, {2, 15, 13, 8, 136, 1, 2, 0, 128, 0}, {33, 6, 5, 24, 72, 3, 1, 1, 26, 0}, {1, 32, 32, 8, 16, 7, 2, 3, 77, 0},
     {4, 7, 7, 260, 64, 1, 1, 0, 26, -7}, {9, 7, 7, 136, 40, 3, 2, 1, 5, 0},    {1, 6, 6, 32, 70, 5, 1, 2, 26, 0},
+    {2, 3, 3, 72, 72, 3, 1, 1, 256, POSITIVE}, {2, 5, 5, 320, 64, 3, 1, 1, 256, POSITIVE},
 };
 
 struct pruned {
@@ -28,6 +31,8 @@ static void pruned_close(struct pruned *h) {
     problem_close(&h->p);
 }
 
+static float positive(void) { return (float)(1000 + 600 * draw()); }
+
 static bool pruned_open(struct pruned *h, size_t shape, bool fused) {
     const struct ck_conv c = conv_sized((struct ck_conv){.type = CK_F32, .N = shapes[shape].N, .H = shapes[shape].H, .W = shapes[shape].W,
                                                          .C = shapes[shape].C, .K = shapes[shape].K, .R = shapes[shape].R, .S = shapes[shape].R,
@@ -36,10 +41,11 @@ static bool pruned_open(struct pruned *h, size_t shape, bool fused) {
     h->kept = cr_alloc((size_t)(c.K * c.R * c.S * c.C), 1);
     if (!problem_open(&h->p, &c, CR_F32, fused) || !h->kept) return false;
     float *x = h->p.x, *w = h->p.w;
-    for (int64_t i = 0; i < h->p.inputs; i++) x[i] = ldexpf(x[i], shapes[shape].steps * (int)(i % c.C / CK_WALKS_CHUNK));
+    for (int64_t i = 0; i < h->p.inputs; i++)
+        x[i] = shapes[shape].steps == POSITIVE ? positive() : ldexpf(x[i], shapes[shape].steps * (int)(i % c.C / CK_WALKS_CHUNK));
     for (int64_t i = 0; i < h->p.weights; i++) {
         h->kept[i] = (int)(draw_bits() % 256) < shapes[shape].kept;
-        w[i]       = h->kept[i] ? (float)draw() : 0;
+        w[i]       = !h->kept[i] ? 0 : shapes[shape].steps == POSITIVE ? positive() : (float)draw();
         h->count += h->kept[i];
     }
     problem_expect(&h->p);
@@ -139,6 +145,86 @@ static void units_give_the_filter_back(void) {
     CHECK(plans > (int)CR_COUNT(shapes));
 }
 
+/* ---- sums of one sign ---- */
+
+/* Numbers on the tensor cores: terms are lined up with the largest and cut a bit behind f32's last, the sum is cut at f32's last (Fasi et al.
+ * 2021 measured this and more bits; one is the worst). */
+enum { TERMS = CK_WALKS_CHUNK / 2 };
+static double cut_off(double v, int place) { return ldexp(trunc(ldexp(v, -place)), place); }
+static double add_products(double sum, const double *a, const double *b) {
+    double largest = fabs(sum), cut = 0;
+    int    e;
+    for (int i = 0; i < TERMS; i++) largest = fmax(largest, fabs(a[i] * b[i]));
+    frexp(largest, &e);
+    for (int i = 0; i < TERMS; i++) cut += cut_off(a[i] * b[i], e - 25);
+    cut += cut_off(sum, e - 25);
+    frexp(cut, &e);
+    return cut_off(cut, e - 24);
+}
+
+/* A number as two of f16. */
+static void take_apart(double v, double *high, double *low) {
+    uint16_t half;
+    cr_number_store(CR_F16, &half, 0, v);
+    *high = cr_number_load(CR_F16, &half, 0);
+    cr_number_store(CR_F16, &half, 0, v - *high);
+    *low = cr_number_load(CR_F16, &half, 0);
+}
+
+/* Sums of a row of block 0 as the kernel takes them, `chain` units on the tensor cores; x: of each tap and channel, in the filter's order. */
+static double sum_of_row(const struct pruned *h, const struct packed *f, int row, int64_t chain, const float *x) {
+    const struct ck_conv *c    = &h->p.conv;
+    const float          *w    = h->p.w;
+    double                sum  = 0;
+    float                 sums = 0;
+    for (int64_t unit = f->start[0]; unit < f->start[1]; unit++) {
+        double a[2][TERMS] = {{0}}, b[2][TERMS] = {{0}};
+        for (int i = 0; i < TERMS; i++) {
+            const uint32_t from = f->from[unit * CK_WALKS_VALUES + i / 8 * 512 + row * 8 + i % 8];
+            if (from == UINT32_MAX) continue;
+            take_apart((double)w[from] * 16, &a[0][i], &a[1][i]); /* 1600 becomes less than 2^15 */
+            take_apart((double)x[from % (c->R * c->S * c->C)] * 4, &b[0][i], &b[1][i]);
+        }
+        sum = add_products(sum, a[1], b[0]);
+        sum = add_products(sum, a[0], b[1]);
+        sum = add_products(sum, a[0], b[0]);
+        if ((unit + 1 - f->start[0]) % chain == 0 || unit + 1 == f->start[1]) sums += (float)sum, sum = 0;
+    }
+    return (double)sums / 64;
+}
+
+/* f32's bound: 4 sqrt(terms) half last places of the sum. Without a chain's end it does not hold. */
+static void sums_of_one_sign_lose_little(void) {
+    int plans = 0;
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        struct pruned h;
+        if (shapes[i].steps != POSITIVE) continue;
+        REQUIRE(pruned_open(&h, i, false));
+        const int64_t terms = h.p.weights / h.p.conv.K;
+        float        *x     = cr_alloc((size_t)terms, sizeof *x);
+        REQUIRE(x);
+        for (int64_t k = 0; k < terms; k++) x[k] = positive();
+        for (int way = 1; way <= ck_walks_ways(); way++) {
+            struct packed f;
+            double        worst[2] = {0, 0}; /* in bounds: with chains, without */
+            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            for (int row = 0; row < CK_WALKS_ROWS; row++) {
+                double want = 0;
+                for (int64_t k = 0; k < terms; k++) want += (double)((const float *)h.p.w)[row * terms + k] * (double)x[k];
+                for (int n = 0; n < 2; n++)
+                    worst[n] = fmax(worst[n], fabs(sum_of_row(&h, &f, row, n ? INT64_MAX : CK_WALKS_CHAIN, x) / want - 1) / (4 * sqrt((double)terms) * 0x1p-24));
+            }
+            CHECK(worst[0] < 0.5);
+            CHECK(worst[1] > 1);
+            plans++;
+            packed_free(&f);
+        }
+        cr_free(x);
+        pruned_close(&h);
+    }
+    CHECK(plans > 0);
+}
+
 /* The second worker begins when the first has given `lead` units back: it can, if a tile has so many, which is sure of one a stage, and there
  * is room for one more. */
 static void no_plan_waits_for_itself(void) {
@@ -181,6 +267,30 @@ static void what_has_no_plan(void) {
 
 /* ---- on the device ---- */
 
+/* While a choice is timed the filter's values are noise, of both signs, as here: the kernel ends and writes nothing beside y. */
+static void end_with_noise(const struct pruned *h, const struct packed *f, void *x, void *words, void *start) {
+    const struct problem *p      = &h->p;
+    const size_t          halves = ck_walks_bytes(&f->plan, f->units) / 2;
+    uint16_t             *noise  = cr_alloc(halves, sizeof *noise);
+    char                 *got    = cr_alloc((size_t)guarded_bytes(p->outputs, p->dtype), 1);
+    void                 *y      = up_guarded(p->outputs, p->dtype), *there;
+    struct cudaDeviceProp device;
+    REQUIRE(noise && got);
+    OK(cudaGetDeviceProperties(&device, 0));
+    for (size_t i = 0; i < halves; i++) noise[i] = (uint16_t)((draw_bits() & 0x8000) | (0x3800 + (draw_bits() & 0x3ff)));
+    there = up(noise, (int64_t)halves * 2);
+    const struct ck_walks_args args = {.x = x, .filter = {start, words, there, (const float *)(void *)((char *)there + ck_walks_scale_at(f->units))},
+                                       .y = behind_guard(y, p->dtype)};
+    OK(ck_walks_conv(&args, &f->plan, device.multiProcessorCount, NULL));
+    OK(cudaDeviceSynchronize());
+    OK(cudaMemcpy(got, y, (size_t)guarded_bytes(p->outputs, p->dtype), cudaMemcpyDeviceToHost));
+    CHECK_INT(guards_broken(got, p->outputs, p->dtype), 0);
+    cudaFree(y);
+    cudaFree(there);
+    cr_free(got);
+    cr_free(noise);
+}
+
 /* Runs one way twice, where there is a plan for it. */
 static void run_way(const struct pruned *h, int way) {
     const struct problem *p = &h->p;
@@ -194,14 +304,15 @@ static void run_way(const struct pruned *h, int way) {
     void *start = up(f.start, (f.plan.tile.blocks + 1) * 4), *y[2] = {up_guarded(p->outputs, p->dtype), up_guarded(p->outputs, p->dtype)};
     char *units = NULL;
     OK(cudaMalloc((void **)&units, ck_walks_bytes(&f.plan, f.units)));
-    OK(ck_walks_fill(&f.plan, w, words, from, f.units, units, NULL));
+    OK(ck_walks_fill(&f.plan, w, from, f.units, units, NULL));
     for (int i = 0; i < 2; i++) {
-        const struct ck_walks_args args = {.x = x, .filter = {start, units, (const float *)(void *)(units + ck_walks_scale_at(f.units))},
+        const struct ck_walks_args args = {.x = x, .filter = {start, words, units, (const float *)(void *)(units + ck_walks_scale_at(f.units))},
                                            .bias = p->fused ? bias : NULL, .add = p->fused ? add : NULL, .relu = p->fused,
                                            .y = behind_guard(y[i], p->dtype)};
         OK(ck_walks_conv(&args, &f.plan, device.multiProcessorCount, NULL));
         problem_check(p, y[i], 4e-6, way);
     }
+    end_with_noise(h, &f, x, words, start);
     void *first = cr_alloc((size_t)p->outputs, 4), *second = cr_alloc((size_t)p->outputs, 4);
     REQUIRE(first && second);
     OK(cudaMemcpy(first, behind_guard(y[0], p->dtype), (size_t)p->outputs * 4, cudaMemcpyDeviceToHost));
@@ -227,4 +338,5 @@ static void kernels_equal_the_loop(void) {
 
 static void leaves_nothing(void) { CHECK_INT(cr_alloc_live(), 0); }
 
-TESTS(CASE(units_give_the_filter_back), CASE(no_plan_waits_for_itself), CASE(what_has_no_plan), CASE(kernels_equal_the_loop), CASE(leaves_nothing))
+TESTS(CASE(units_give_the_filter_back), CASE(sums_of_one_sign_lose_little), CASE(no_plan_waits_for_itself), CASE(what_has_no_plan),
+      CASE(kernels_equal_the_loop), CASE(leaves_nothing))
