@@ -1,6 +1,6 @@
 /* rows_walks.c: f32 convolutions with a pattern on Hopper's sparse tensor cores. Layout CUDA_LAYOUT_WALKS + i is way i + 1 of
- * sparse_walks.h. `kept` is the values and scales, as ck_walks_fill makes them. What the kernel goes by is packed once, by prepare, and is no part of `kept`,
- * which holds anything at all while a choice is timed. */
+ * sparse_walks.h. `kept` is the values and scales, as ck_walks_fill makes them. What the kernel goes by is packed once, by prepare, and is
+ * no part of `kept`, which holds anything at all while a choice is timed. */
 #include "rows_sparse.h"
 #include "sparse_walks.h"
 
