@@ -39,7 +39,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                         "print what each convolution takes over, and the time that costs and saves"},
     [CR_OPT_LIVES] = {"lives", 0, NULL, NULL, ON(PLAN), "print where each large tensor waits for its next use: device, recompute, swap; and why"},
     [CR_OPT_CURVE] = {"curve", 0, NULL, NULL, ON(PLAN), "print predicted time against memory, by swapping alone, each way of choosing"},
-    [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN), "step (default), micro_first, micro, micro_last or eval"},
+    [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN) | ON(PROFILE) | ON(BENCH), "step (default) or eval; of a plan also micro_first, micro, micro_last; bench: of bench ops"},
     [CR_OPT_CSV]   = {"csv", 0, NULL, NULL, ON(PLAN), "the pool as CSV: id, lower, upper, size, offset; with FILE.csv: plan the lives of that file"},
     [CR_OPT_CAPACITY]   = {"capacity", 0, "N", NULL, ON(PLAN), "of --csv FILE: space that the plan must fit into (as little as possible)"},
     [CR_OPT_TIME_LIMIT] = {"time-limit", 0, "S", NULL, ON(PLAN), "of --csv FILE: seconds of search, 0: none (60)"},

@@ -100,7 +100,7 @@ static const char about_bench[] =
 static const char about_profile[] =
     "Runs some training steps on random pictures and times every op of the step on the device: time, share,\n"
     "bytes touched, FLOPs, rates, share of the device's roof, the kernel (row) that ran it; then the same summed\n"
-    "by kind, and the sum of the ops beside the step run whole.\n";
+    "by kind, and the sum of the ops beside the step run whole. --which eval: the evaluation's ops instead, of train.eval_batch pictures.\n";
 
 static const char about_prune[] =
     "Sets the smallest weights to 0 and writes a run folder with what is left and the masks. Training that starts from it\n"
@@ -154,7 +154,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
                         cr_cmd_plan},
     [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
     [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader, initialisation or memory pools", "step|infer|ops|data|pools CONFIG|RUN " KEYS " | init [CONFIG|RUN ...] | sparse | spdnn", about_bench, cr_cmd_bench},
-    [CR_CMD_PROFILE] = {"profile", "time every op of the training step", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
+    [CR_CMD_PROFILE] = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
     [CR_CMD_PRUNE]   = {"prune", "set the smallest weights to 0", "CONFIG|RUN " KEYS, about_prune, cr_cmd_prune},
     [CR_CMD_EXPORT]  = {"export", "weights of a run for torchvision, or a network as ONNX", "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export, cr_cmd_export},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, draw the shapes set",

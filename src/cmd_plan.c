@@ -85,7 +85,7 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct
     CR_TRY(cr_fuse_report(&p->program, &target, out));
     if (p->session.pattern && p->config.train.sparse) {
         cr_text_add(out, "\nconvolutions that are pruned:\n");
-        if (kind != CR_PROGRAM_EVAL) CR_TRY(cr_pass_fuse(&p->program, &target)); /* as gradients are when they are asked about */
+        CR_TRY(cr_pass_fuse(&p->program, &target)); /* as they are when they are asked about: the stem, gradients */
         CR_TRY(cr_pass_sparsify(&p->program, &target, cr_session_may_mask_gradients(&p->config), out));
     }
     if (p->session.costs) cr_costs_rest(p->session.costs);

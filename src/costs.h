@@ -66,6 +66,7 @@ void cr_costs_effort(const struct cr_costs *costs, int64_t *measured, double *se
 struct cr_scratch {
     void  *noise, *zeros; /* device memory: finite values, and what ops measured before have left; zeros, for what may be an index */
     size_t noise_bytes, zero_bytes;
+    double gap_s[8]; /* what stands between recorded launches takes, a launch, in recordings of 1 to 8; 0: not measured yet */
 };
 /* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up; of one where that
  * is far beyond `best`, what another candidate takes (0: none yet). CR_ERR_MEMORY when the scratch memory is not to be had. */

@@ -1,14 +1,16 @@
 /* costs_measure.c: runs one op on scratch memory and takes the time. See costs.h.
  *
- * A launch that takes long is timed between two marks. A short one would be timed by how fast the host can enqueue it, which
- * is not what it costs in a recorded program, so a row of them is recorded and replayed. */
+ * Marks around a launch take in what the host needs to enqueue it, which is not what an op costs in a recorded program: with a library's
+ * convolution 10 to 30 us, by host and moment. So launches are recorded, and the recording is replayed: the fewer the longer one takes. Only what
+ * takes a hundred times as long as enqueueing is timed between marks as it is. */
 #include "costs.h"
 #include "rng.h"
 
 #include <string.h>
 
-enum { PIECE_BYTES = 1 << 20, SHORT_RUNS = 8, ROUNDS = 2 };
-static const double long_s = 25e-6, hopeless = 1.3 /* times the best: not looked at again */, least_s = 0.5e-6;
+enum { PIECE_BYTES = 1 << 20, RUNS_MOST = CR_COUNT(((struct cr_scratch *)0)->gap_s), ROUNDS = 2, GAP_ROUNDS = 10 };
+static const double recorded_s = 200e-6; /* that a recording should last, in as few launches as that takes */
+static const double long_s = 2e-3, hopeless = 1.3 /* times the best: not looked at again */, least_s = 0.5e-6;
 
 static size_t aligned(const struct cr_device *device, size_t bytes) {
     const size_t a = device->caps.alignment;
@@ -138,13 +140,13 @@ static cr_status time_long(const struct stopwatch *w, double *seconds) {
     return CR_OK;
 }
 
-static cr_status time_apart(const struct stopwatch *w, bool with, double *seconds) {
+static cr_status time_apart(const struct stopwatch *w, int runs, bool with, int rounds, double *seconds) {
     const struct cr_async *async  = w->device->backend->async;
     cr_status              status = CR_OK;
     void                  *recording = NULL;
     double                 one;
     CR_TRY(async->record_begin(w->device));
-    status = launch_apart(w, SHORT_RUNS, with);
+    status = launch_apart(w, runs, with);
     if (status == CR_OK) CR_TRY(async->record_end(w->device, &recording));
     else {
         cr_error_hold(); /* what a spoilt recording says is not why it is spoilt */
@@ -152,19 +154,31 @@ static cr_status time_apart(const struct stopwatch *w, bool with, double *second
         cr_error_let_go();
     }
     *seconds = 1e30;
-    for (int i = 0; i <= ROUNDS && status == CR_OK; i++) {
-        status = time_between(w, SHORT_RUNS, recording, &one);
+    for (int i = 0; i <= rounds && status == CR_OK; i++) {
+        status = time_between(w, runs, recording, &one);
         if (status == CR_OK && i) *seconds = CR_MIN(*seconds, one); /* the first replay sends the recording over */
     }
     async->recording_close(w->device, recording);
     return status;
 }
 
-static cr_status time_short(const struct stopwatch *w, double *seconds) {
-    double gap;
-    CR_TRY(time_apart(w, false, &gap));
-    CR_TRY(time_apart(w, true, seconds));
-    *seconds = CR_MAX(*seconds - gap, least_s);
+/* `least`: what a launch takes at least, of which so many are recorded. */
+static cr_status time_recorded(const struct stopwatch *w, struct cr_scratch *scratch, double least, double *seconds) {
+    const int runs = (int)CR_MIN(CR_MAX(recorded_s / CR_MAX(least, least_s), 1.0), (double)RUNS_MOST);
+    double   *gap  = &scratch->gap_s[runs - 1];
+    if (*gap == 0) CR_TRY(time_apart(w, runs, false, GAP_ROUNDS, gap)); /* the same for all ops */
+    CR_TRY(time_apart(w, runs, true, ROUNDS, seconds));
+    *seconds = CR_MAX(*seconds - *gap, least_s);
+    return CR_OK;
+}
+
+/* A launch between marks, and of that what the device has worked for certain: the rest may be enqueueing. */
+static cr_status time_once(const struct stopwatch *w, double *seconds, double *least) {
+    const int64_t start = cr_time_ns();
+    CR_TRY(launch_times(w, 1));
+    const double enqueue_s = (double)(cr_time_ns() - start) * 1e-9;
+    CR_TRY(time_between(w, 1, NULL, seconds));
+    *least = CR_MAX(*seconds - enqueue_s, 0.0);
     return CR_OK;
 }
 
@@ -174,6 +188,7 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, 
     const struct cr_kernel *kernel = device->rows[op->row];
     struct stopwatch        w      = {.device = device, .kernel = kernel};
     struct cr_call          call;
+    double                  least;
     size_t                  workspace = 0, noise, zeros;
     void                   *prepared  = NULL;
     cr_status               status    = CR_OK;
@@ -187,9 +202,9 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, 
     CR_TRY_OUT(async->mark_open(device, &w.from));
     CR_TRY_OUT(async->mark_open(device, &w.to));
     CR_TRY_OUT(time_between(&w, 1, NULL, seconds)); /* loads the kernel */
-    CR_TRY_OUT(time_between(&w, 1, NULL, seconds));
-    if (*seconds < long_s) CR_TRY_OUT(time_short(&w, seconds));
-    else if (best == 0 || *seconds < hopeless * best) CR_TRY_OUT(time_long(&w, seconds));
+    CR_TRY_OUT(time_once(&w, seconds, &least));
+    if (best > 0 && least >= hopeless * best) goto out;
+    CR_TRY_OUT(*seconds < long_s ? time_recorded(&w, scratch, least, seconds) : time_long(&w, seconds));
 out:
     async->mark_close(device, w.from);
     async->mark_close(device, w.to);
