@@ -1,28 +1,31 @@
 /* test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's memory; fp16; the same bits
- * twice, and by both; runs go on with one GPU; a GPU whose rank is killed, or stopped, takes the run down in time. Needs two GPUs. This
- * process never opens one: its children do. */
+ * twice, and by both; four GPUs do as well; runs go on with one GPU; a GPU whose rank is killed, or stopped, takes the run down in time. Needs
+ * two GPUs, some cases four. This process never opens one: its children do. */
 #include "ranks_support.h"
 #include "test_gpu.h"
 
 #include <signal.h>
 #include <time.h>
 
-/* Asked by a child: a process that has met CUDA cannot fork any more. 0: two are there, 1: one, 2: none. */
-static int gpus_missing(void) {
+/* Asked by a child: a process that has met CUDA cannot fork any more. */
+static bool has_gpus(int count) {
     fflush(NULL);
     const pid_t pid = fork();
     if (pid == 0) {
-        const struct cr_device_options options = {.index = 1};
+        const struct cr_device_options options = {.index = count - 1};
         struct cr_device              *device;
-        if (test_why_no_gpu()) _exit(2);
-        _exit(cr_device_open(CR_DEVICE_CUDA, &options, &device) == CR_OK ? 0 : 1);
+        _exit(!test_why_no_gpu() && cr_device_open(CR_DEVICE_CUDA, &options, &device) == CR_OK ? 0 : 1);
     }
     int state;
-    return waitpid(pid, &state, 0) == pid && WIFEXITED(state) ? WEXITSTATUS(state) : 2;
+    return waitpid(pid, &state, 0) == pid && WIFEXITED(state) && WEXITSTATUS(state) == 0;
 }
 #define NEED_TWO_GPUS()                                                                                                \
     do {                                                                                                               \
-        if (gpus_missing()) SKIP("two GPUs are needed");                                                               \
+        if (!has_gpus(2)) SKIP("two GPUs are needed");                                                                 \
+    } while (0)
+#define NEED_FOUR_GPUS()                                                                                               \
+    do {                                                                                                               \
+        if (!has_gpus(4)) SKIP("four GPUs are needed");                                                                \
     } while (0)
 
 static void prepare(struct run *r) {
@@ -33,21 +36,21 @@ static void prepare(struct run *r) {
 
 /* ---- numbers ---- */
 
-static void check_two_like_one(const char *transport) {
+static void check_many_like_one(int gpus, const char *transport) {
     struct run r;
-    double     one[STEPS_MOST], plain[STEPS_MOST], two[STEPS_MOST], spread = 0, far = 0;
+    double     one[STEPS_MOST], plain[STEPS_MOST], many[STEPS_MOST], spread = 0, far = 0;
     prepare(&r);
     give(&r, "train.precision=fp32");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=50") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=50", "train.fuse=no", "train.deterministic=no") == 0);
-    CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=50", "model.sync_bn=yes", transport) == 0);
-    REQUIRE(losses_of(&r, "one", one) == 50 && losses_of(&r, "plain", plain) == 50 && losses_of(&r, "two", two) == 50);
+    CHECK(TRAIN(gpus, &r, "many", gpus == 2 ? "train.batch=12" : "train.batch=6", "train.steps=50", "model.sync_bn=yes", transport) == 0);
+    REQUIRE(losses_of(&r, "one", one) == 50 && losses_of(&r, "plain", plain) == 50 && losses_of(&r, "many", many) == 50);
     for (int i = 0; i < 50; i++) {
-        if (i < 5) CHECK(relative(one[i], two[i]) <= 1e-4);
+        if (i < 5) CHECK(relative(one[i], many[i]) <= 1e-4);
         spread = fmax(spread, relative(one[i], plain[i]));
-        far    = fmax(far, relative(one[i], two[i]));
+        far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    two GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", relative(one[0], two[0]), far, spread);
+    fprintf(stderr, "    %d GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", gpus, relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
 }
@@ -70,11 +73,40 @@ static bool has_peers(void) {
 
 static void two_gpus_train_like_one(void) {
     NEED_TWO_GPUS();
-    check_two_like_one("ranks.transport=nccl");
+    check_many_like_one(2, "ranks.transport=nccl");
 }
 static void two_peers_train_like_one(void) {
     NEED_PEERS();
-    check_two_like_one("ranks.transport=peer");
+    check_many_like_one(2, "ranks.transport=peer");
+}
+
+static void four_gpus_train_like_one(void) {
+    NEED_FOUR_GPUS();
+    check_many_like_one(4, "ranks.transport=nccl");
+}
+static void four_peers_train_like_one(void) {
+    NEED_FOUR_GPUS();
+    NEED_PEERS();
+    check_many_like_one(4, "ranks.transport=peer");
+}
+
+/* Sums of four, each in the order of ranks: the same whenever they are made, however pieces are cut. */
+static void four_peers_give_the_same_bits(void) {
+    NEED_FOUR_GPUS();
+    NEED_PEERS();
+    static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
+    for (size_t i = 0; i < CR_COUNT(precision); i++) {
+        struct run r;
+        prepare(&r);
+        give(&r, precision[i]);
+        give(&r, "ranks.transport=peer");
+        CHECK(TRAIN(4, &r, "a", "train.batch=6", "train.steps=12") == 0);
+        CHECK(TRAIN(4, &r, "b", "train.batch=6", "train.steps=12") == 0);
+        CHECK(TRAIN(4, &r, "c", "train.batch=6", "train.steps=12", "ranks.bucket_mib=25") == 0);
+        CHECK(same_weights(&r, "a", "b"));
+        CHECK(same_weights(&r, "a", "c"));
+        finish(&r);
+    }
 }
 
 /* A sum of two has one order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
@@ -217,6 +249,7 @@ static void a_stopped_rank_ends_the_run(void) {
     check_death(SIGSTOP, "ranks.transport=nccl");
 }
 
-TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(peers_give_the_bits_of_nccl), CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits), CASE(measured_kernels_are_the_same_on_both),
+TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(four_gpus_train_like_one), CASE(four_peers_train_like_one), CASE(four_peers_give_the_same_bits),
+      CASE(peers_give_the_bits_of_nccl), CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits), CASE(measured_kernels_are_the_same_on_both),
       CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run), CASE(a_stopped_rank_ends_the_run), CASE(a_killed_peer_ends_the_run),
       CASE(a_stopped_peer_ends_the_run))
