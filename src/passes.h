@@ -133,7 +133,9 @@ struct cr_sparse_price {
 CR_MUST cr_status cr_sparsify_price(struct cr_program *program, const struct cr_target *target, int conv, struct cr_sparse_price *out);
 /* Is it a program that trains? */
 bool              cr_program_learns(const struct cr_program *program);
-/* filter_grads: filters' gradients too, which are then 0 where nothing is kept. */
+/* filter_grads: filters' gradients too, which are then 0 where nothing is kept. A program whose convolutions would gain less than
+ * CR_SPARSE_GAIN_LEAST of their time together stays as it is. */
+#define CR_SPARSE_GAIN_LEAST 0.03
 CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_target *target, bool filter_grads, struct cr_text *report);
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target);
 /* The same for one op. */

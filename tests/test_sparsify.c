@@ -97,12 +97,23 @@ static void far_ones_are_not_asked(void) {
     struct invented t = {.dense = 100, .foreseen = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
     check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are left behind */
-    t = (struct invented){.dense = 100, .foreseen = {249, 251, 0, 0, 0, 0}, .takes = {99, 1, 120, 0, 0, 0}};
+    t = (struct invented){.dense = 100, .foreseen = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
     CHECK_INT(run(&t, true, NULL), 0);
     check_asked(&t, (const int[]){2, 0}, 2);
     t = (struct invented){.dense = 10, .foreseen = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
     CHECK_INT(run(&t, true, NULL), CR_NONE);
     CHECK_INT(t.asks, 0);
+}
+
+/* A little is not enough: the program stays what it was, and the report says why. */
+static void a_small_gain_is_none(void) {
+    struct cr_text  out = {0};
+    struct invented t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
+    CHECK_INT(run(&t, false, &out), CR_NONE);
+    CHECK(out.data && strstr(out.data, "together they would save 2.5 %, less than 3 %") && strstr(out.data, "all stay dense"));
+    cr_text_free(&out);
+    t.takes[3] = 96.9;
+    CHECK_INT(run(&t, false, NULL), 3);
 }
 
 static void lines_say_so(void) {
@@ -124,4 +135,4 @@ static void lines_say_so(void) {
     cr_text_free(&out);
 }
 
-TESTS(CASE(all_are_asked), CASE(quick_ones_come_first), CASE(far_ones_are_not_asked), CASE(lines_say_so))
+TESTS(CASE(all_are_asked), CASE(quick_ones_come_first), CASE(far_ones_are_not_asked), CASE(a_small_gain_is_none), CASE(lines_say_so))

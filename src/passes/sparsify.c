@@ -7,6 +7,9 @@
  * CR_FORESEEN_MOST times the best that is known, dense or sparse, is neither cut nor measured. Where no times are measured a device
  * names the share of kept weights that pays. sparse_filter depends on parameters only: cr_pass_hoist brings it to the front.
  *
+ * What a whole program gains can be less than the sum over its layers, in caches and in power: where that sum promises less than
+ * CR_SPARSE_GAIN_LEAST of the convolutions' time, all stay dense.
+ *
  * In a program that trains the values change with every step: there convolutions and both of their gradients get the pattern alone, and
  * their rows gather the values as part of the op, at its price. */
 #include "passes.h"
@@ -201,43 +204,78 @@ static void print(const struct cr_program *p, const struct cr_target *target, co
     }
 }
 
-static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, struct cr_text *report) {
+/* Seconds of the ops that were asked about: dense, and as they were taken; 0 where no times are measured. */
+struct gain {
+    double dense_s, taken_s;
+};
+
+static bool choose(const struct cr_target *target, const struct cr_sparse_price *c, struct gain *gain) {
+    const bool taken = c->layouts && (!target->cost || c->sparse_s < c->dense_s);
+    gain->dense_s += c->dense_s;
+    gain->taken_s += taken ? c->sparse_s : c->dense_s;
+    return taken;
+}
+
+static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, struct gain *gain, struct cr_text *report) {
     const int              tensors = p->tensors;
     struct cr_sparse_price c;
     CR_TRY(cr_sparsify_price(p, target, *index, &c));
-    const bool taken = c.layouts && (!target->cost || c.sparse_s < c.dense_s);
+    const bool taken = choose(target, &c, gain);
     if (report && p->tensors > tensors) print(p, target, &c, taken, report);
     if (taken) return rewrite(p, (*index)++, &c);
     p->tensors = tensors; /* the trial's */
     return CR_OK;
 }
 
+static cr_status sparsify_eval(struct cr_program *p, const struct cr_target *target, struct gain *gain, struct cr_text *report) {
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, gain, report));
+    return CR_OK;
+}
+
 /* ---- programs that train ---- */
 
-static cr_status sparsify_training(struct cr_program *p, const struct cr_target *target, int index, struct cr_text *report) {
+static cr_status sparsify_training(struct cr_program *p, const struct cr_target *target, int index, struct gain *gain, struct cr_text *report) {
     const struct cr_op     dense = p->op[index];
     struct cr_sparse_price c     = {.op = dense};
     if (cr_op_has_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
     CR_TRY(ask(p, target, &dense, &c));
-    const bool taken = c.layouts && (!target->cost || c.sparse_s < c.dense_s);
+    const bool taken = choose(target, &c, gain);
     if (report) print(p, target, &c, taken, report);
     if (taken) p->op[index] = c.op;
     return CR_OK;
 }
 
 /* In 16 bits the matrix units win, and gradients have no rows. */
-static cr_status sparsify_all(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
+static cr_status sparsify_all(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct gain *gain, struct cr_text *report) {
     for (int i = 0; i < p->ops && p->real == CR_F32; i++) {
         const struct cr_op *op = &p->op[i];
-        if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad)) CR_TRY(sparsify_training(p, target, i, report));
+        if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad)) CR_TRY(sparsify_training(p, target, i, gain, report));
     }
     return CR_OK;
 }
 
+/* ---- the pass ---- */
+
+static void print_gain(const struct gain *gain, bool enough, struct cr_text *report) {
+    const double share = 1 - gain->taken_s / gain->dense_s;
+    if (enough) cr_text_add(report, "together %.2f us instead of %.2f\n", 1e6 * gain->taken_s, 1e6 * gain->dense_s);
+    else cr_text_add(report, "together they would save %.1f %%, less than %.0f %%, which a whole run may not show: all stay dense\n", 100 * share, 100 * CR_SPARSE_GAIN_LEAST);
+}
+
 cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
+    struct cr_program dense;
+    struct gain       gain = {0};
     if (!p->store || !p->store->pattern) return CR_OK;
-    if (cr_program_learns(p)) return sparsify_all(p, target, filter_grads, report);
-    for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, report));
-    return CR_OK;
+    CR_TRY(cr_program_copy(p, &dense));
+    const cr_status status = cr_program_learns(p) ? sparsify_all(p, target, filter_grads, &gain, report) : sparsify_eval(p, target, &gain, report);
+    const bool      enough = gain.taken_s <= (1 - CR_SPARSE_GAIN_LEAST) * gain.dense_s, some = gain.taken_s < gain.dense_s;
+    if (status == CR_OK && some && report) print_gain(&gain, enough, report);
+    if (status == CR_OK && some && !enough) {
+        const struct cr_program sparse = *p;
+        *p                             = dense;
+        dense                          = sparse;
+    }
+    cr_program_free(&dense);
+    return status;
 }
