@@ -1,5 +1,5 @@
 /* cuda_spdnn.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that stay on the device or
- * pass through two buffers while the layers before them compute. */
+ * pass through two buffers while the layers before them compute. Small networks take several layers a launch (spdnn_deep.cu). */
 #include "cuda.h"
 #include "spdnn.h"
 #include "spdnn_kernel.h"
@@ -8,6 +8,9 @@
 #include <string.h>
 
 enum { BUFFERS = 2 };
+/* Layers of a deep launch: inputs die early, so that the first ones are short; later ones are half of the layers before them, and
+ * what a launch costs on top is soon small beside them. The best of seven ways on one H200, at 120, 480 and 1,920 layers. */
+enum { DEEP_LEAST = 2, DEEP_SHARE = 2 };
 static const size_t spare_bytes  = (size_t)1 << 30;  /* left to the driver and to whoever else is there */
 static const size_t stage_least  = (size_t)16 << 20; /* weights that are copied at once: fewer pay for the copy's start */
 
@@ -30,10 +33,14 @@ struct run {
     uint8_t                       *host;         /* page-locked, streamed only: all */
     size_t                         weight_bytes, buffer_bytes;
     bool                           streamed;
+    bool                           deep;         /* several layers a launch, with deep_state */
+    int                            launches;     /* of layers: each takes x[n % 2] to the other one */
+    struct ck_spdnn_deep_state     deep_state;
     float                         *x[2];
     uint32_t                      *bit;
     int32_t                       *category;
     uint8_t                       *scratch;      /* what state points into */
+    uint8_t                       *handed;       /* deep: tiles between blocks, and marks */
     struct ck_spdnn_state          state;
     struct ck_spdnn_chip           chip;
     cudaEvent_t                    begin, end, begun;
@@ -90,6 +97,26 @@ static cr_status choose_sizes(struct run *r) {
     return CR_OK;
 }
 
+static bool is_deep(const struct run *r, int shared_bytes) {
+    if (r->net->layers < 1) return false;
+    for (int l = 0; l < r->net->layers; l++)
+        if (r->net->layer[l].rows != CK_SPDNN_DEEP_ROWS || r->net->layer[l].groups > CK_SPDNN_DEEP_GROUPS) return false;
+    return ck_spdnn_deep_fits(r->net->neurons, shared_bytes);
+}
+
+static cr_status open_deep(struct run *r) {
+    const size_t blocks = (size_t)r->chip.multiprocessors,
+                 tile   = (size_t)r->net->neurons * CK_SPDNN_DEEP_TILE * sizeof(float);
+    CR_TRY(take(r, (void **)&r->handed, blocks * tile + align_up(blocks * sizeof(uint32_t))));
+    r->deep_state = (struct ck_spdnn_deep_state){.live   = r->state.live,
+                                                 .origin = {r->state.origin[0], r->state.origin[1]},
+                                                 .place  = r->state.list,
+                                                 .alive  = r->state.alive,
+                                                 .handed = (float *)(void *)r->handed,
+                                                 .mark   = (uint32_t *)(void *)(r->handed + blocks * tile)};
+    return CR_OK;
+}
+
 static cr_status open_state(struct run *r) {
     const size_t n = (size_t)r->stride, live = align_up(((size_t)r->net->layers + 1) * 4), list = align_up(n * 4);
     CR_TRY(take(r, (void **)&r->scratch, live + 3 * list + align_up(n) + 2 * CR_CUDA_ALIGN));
@@ -101,6 +128,7 @@ static cr_status open_state(struct run *r) {
     r->state.alive     = at += list;
     r->state.turn      = (int32_t *)(void *)(at += align_up(n));
     r->state.blocks_done = (uint32_t *)(void *)(at + CR_CUDA_ALIGN);
+    if (r->deep) CR_TRY(open_deep(r));
     return CR_OK;
 }
 
@@ -124,7 +152,7 @@ static cr_status open_memory(struct run *r) {
 
 static void run_close(struct run *r) {
     cudaEvent_t events[] = {r->begin, r->end, r->begun, r->copied[0], r->copied[1], r->used[0], r->used[1]};
-    void       *memory[] = {r->x[0], r->x[1], r->bit, r->category, r->weights, r->scratch};
+    void       *memory[] = {r->x[0], r->x[1], r->bit, r->category, r->weights, r->scratch, r->handed};
     (void)cudaStreamSynchronize(r->d->lane[CR_LANE_COMPUTE]);
     if (r->recording) (void)cudaGraphExecDestroy(r->recording);
     for (size_t i = 0; i < CR_COUNT(events); i++)
@@ -164,8 +192,39 @@ static struct ck_spdnn_layer layer_at(const struct run *r, int l, const uint8_t 
 
 /* ---- launches ---- */
 
+/* How many of layers [l, end) go in one launch: of weights of one type. */
+static int deep_layers(const struct run *r, int l, int end) {
+    const int most = CR_MIN(CR_MIN(CR_MAX(l / DEEP_SHARE, (int)DEEP_LEAST), (int)CK_SPDNN_DEEP_LAYERS), end - l);
+    int       n    = 1;
+    while (n < most && r->net->layer[l + n].half == r->net->layer[l].half) n++;
+    return n;
+}
+
+static cr_status launch_deep_stage(struct run *r, const struct stage *s, const uint8_t *data) {
+    struct ck_spdnn_layer f[CK_SPDNN_DEEP_LAYERS];
+    for (int l = s->first, n; l < s->end; l += n) {
+        const int from = r->launches % 2;
+        n              = deep_layers(r, l, s->end);
+        for (int i = 0; i < n; i++) f[i] = layer_at(r, l + i, data + r->offset[l + i]);
+        const struct ck_spdnn_deep d = {.count   = n,
+                                        .index   = l,
+                                        .neurons = (int)r->net->neurons,
+                                        .blocks  = r->chip.multiprocessors,
+                                        .launch  = (uint32_t)r->launches++,
+                                        .keep    = r->options->keep_dead,
+                                        .last    = l + n == r->net->layers,
+                                        .x       = r->x[from],
+                                        .y       = r->x[from ^ 1],
+                                        .bit     = l == 0 ? r->bit : NULL,
+                                        .words   = (r->part + 31) / 32};
+        CUDA_TRY(ck_spdnn_deep(f, &d, &r->deep_state, r->d->lane[CR_LANE_COMPUTE]));
+    }
+    return CR_OK;
+}
+
 static cr_status launch_stage(struct run *r, const struct stage *s, const uint8_t *data) {
-    for (int l = s->first; l < s->end; l++) {
+    if (r->deep) return launch_deep_stage(r, s, data);
+    for (int l = s->first; l < s->end; l++, r->launches++) {
         const struct ck_spdnn_layer f    = layer_at(r, l, data + r->offset[l]);
         const bool                  keep = r->options->keep_dead && l + 1 < r->net->layers;
         const unsigned              how  = (keep ? CK_SPDNN_KEEP : 0) | (l > s->first ? CK_SPDNN_OVERLAP : 0);
@@ -193,6 +252,7 @@ static cr_status launch_streamed(struct run *r) {
 }
 
 static cr_status launch_all(struct run *r) {
+    r->launches = 0;
     if (r->streamed) return launch_streamed(r);
     for (int s = 0; s < r->stages; s++) CR_TRY(launch_stage(r, &r->stage[s], r->weights + r->stage[s].at));
     return CR_OK;
@@ -219,13 +279,14 @@ static cr_status record(struct run *r) {
 /* Inputs [first, first + count) become activations; the state is that before the first layer. */
 static cr_status start(struct run *r, int64_t count, bool bring, int64_t first) {
     const cudaStream_t compute = r->d->lane[CR_LANE_COMPUTE];
-    const int64_t      words   = (count + 31) / 32;
-    if (bring && words == r->inputs->words) /* all at once */
-        CR_TRY(cr_backend_cuda.put(&r->d->base, r->bit, r->inputs->bit, (size_t)(r->net->neurons * words) * sizeof *r->bit));
+    const int64_t      words   = (count + 31) / 32, pitch = (r->part + 31) / 32;
+    if (bring && pitch == r->inputs->words) /* all at once */
+        CR_TRY(cr_backend_cuda.put(&r->d->base, r->bit, r->inputs->bit, (size_t)(r->net->neurons * pitch) * sizeof *r->bit));
     else if (bring)
-        CUDA_TRY(cudaMemcpy2DAsync(r->bit, (size_t)words * 4, r->inputs->bit + first / 32, (size_t)r->inputs->words * 4, (size_t)words * 4,
+        CUDA_TRY(cudaMemcpy2DAsync(r->bit, (size_t)pitch * 4, r->inputs->bit + first / 32, (size_t)r->inputs->words * 4, (size_t)words * 4,
                                    (size_t)r->net->neurons, cudaMemcpyHostToDevice, compute));
-    CUDA_TRY(ck_spdnn_start(r->bit, words, r->net->neurons, count, r->x[0], r->stride, &r->state, compute));
+    if (r->deep) CUDA_TRY(ck_spdnn_deep_start(r->net->layers, count, r->stride, r->chip.multiprocessors, &r->deep_state, compute));
+    else CUDA_TRY(ck_spdnn_start(r->bit, pitch, r->net->neurons, count, r->x[0], r->stride, &r->state, compute));
     return CR_OK;
 }
 
@@ -238,13 +299,24 @@ static cr_status get_values(struct run *r, const float *packed, int64_t count, f
     return CR_OK;
 }
 
-static cr_status add_results(struct run *r, int64_t first, int64_t count, struct cr_spdnn_result *out) {
+/* Categories, and with `values` the last layer's values side by side, where *packed says. */
+static cr_status finish(struct run *r, int64_t count, float **packed) {
     const cudaStream_t compute = r->d->lane[CR_LANE_COMPUTE];
     const int          layers  = r->net->layers;
-    float             *packed  = r->options->values ? r->x[(layers + 1) % 2] : NULL;
-    int32_t           *live;
-    cr_status          status = CR_OK;
-    CUDA_TRY(ck_spdnn_finish(layers, r->x[layers % 2], r->net->neurons, r->stride, &r->state, r->category, packed, compute));
+    const float       *y       = r->x[r->launches % 2];
+    *packed                    = r->options->values ? r->x[(r->launches + 1) % 2] : NULL;
+    if (r->deep)
+        CUDA_TRY(ck_spdnn_deep_finish(layers, r->launches, count, y, r->net->neurons, r->stride, &r->deep_state, r->category, *packed, compute));
+    else CUDA_TRY(ck_spdnn_finish(layers, y, r->net->neurons, r->stride, &r->state, r->category, *packed, compute));
+    return CR_OK;
+}
+
+static cr_status add_results(struct run *r, int64_t first, int64_t count, struct cr_spdnn_result *out) {
+    const int layers = r->net->layers;
+    float    *packed;
+    int32_t  *live;
+    cr_status status = CR_OK;
+    CR_TRY(finish(r, count, &packed));
     CR_ALLOC(live, (size_t)layers + 1);
     CR_TRY_OUT(cr_backend_cuda.get(&r->d->base, live, r->state.live, ((size_t)layers + 1) * sizeof *live));
     for (int l = 0; l <= layers; l++) out->survivors[l] += live[l];
@@ -289,9 +361,11 @@ static cr_status run_part(struct run *r, int64_t first, int64_t count, double *s
 static cr_status run_all(struct run *r, struct cr_spdnn_result *out) {
     double   *seconds;
     cr_status status = CR_OK;
-    int       cache  = 0;
+    int       cache = 0, shared = 0;
     CUDA_TRY(cudaSetDevice(r->d->index)); /* of this thread */
     CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, r->d->index));
+    CUDA_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, r->d->index));
+    r->deep = is_deep(r, shared);
     r->chip = (struct ck_spdnn_chip){r->d->multiprocessors, cache / 2}; /* the other half is what it was made of */
     CR_TRY(place_layers(r));
     CR_TRY(choose_sizes(r));
@@ -306,6 +380,7 @@ static cr_status run_all(struct run *r, struct cr_spdnn_result *out) {
         CR_TRY_OUT(run_part(r, first, CR_MIN(r->part, r->inputs->count - first), seconds, out));
     out->streamed     = r->streamed;
     out->recorded     = r->recording != NULL;
+    out->launches     = r->launches;
     out->device_bytes = r->device_bytes;
 out:
     cr_free(seconds);

@@ -49,6 +49,43 @@ cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsign
 cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride, const struct ck_spdnn_state *state, int32_t *category,
                             float *packed, cudaStream_t stream);
 
+/* ---- spdnn_deep.cu: several layers a launch, for networks of which a block can hold a tile of inputs ---- */
+
+enum {
+    CK_SPDNN_DEEP_ROWS   = 16,
+    CK_SPDNN_DEEP_GROUPS = 64, /* of a layer at most */
+    CK_SPDNN_DEEP_TILE   = 32, /* inputs */
+    CK_SPDNN_DEEP_LAYERS = 56  /* of a launch at most */
+};
+struct ck_spdnn_deep_state {
+    int32_t  *live;      /* [layers + 1], as above */
+    int32_t  *origin[2]; /* [stride]: the input that is in a place of a tile */
+    int32_t  *place;     /* [stride]: where an input is at the end, if it is alive */
+    uint8_t  *alive;     /* [stride]: by input, at the end */
+    float    *handed;    /* [blocks][neurons][32]: tiles between two blocks */
+    uint32_t *mark;      /* [blocks] */
+};
+struct ck_spdnn_deep {
+    int             count, index; /* of layers; the first one's in the network */
+    int             neurons, blocks;
+    uint32_t        launch;     /* 0 for the first of a run */
+    bool            keep, last; /* all count as living; the run ends here */
+    const float    *x;          /* tiles */
+    const uint32_t *bit;        /* first launch: instead of x, as ck_spdnn_start takes them */
+    int64_t         words;
+    float          *y;
+};
+/* Can a block of so much shared memory hold a tile of so many neurons? */
+bool        ck_spdnn_deep_fits(int64_t neurons, int shared_bytes);
+cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t stride, int blocks,
+                                const struct ck_spdnn_deep_state *state, cudaStream_t stream);
+/* layer[deep->count], all with 16 rows a group, 64 groups at most and weights of one type. */
+cudaError_t ck_spdnn_deep(const struct ck_spdnn_layer *layer, const struct ck_spdnn_deep *deep,
+                          const struct ck_spdnn_deep_state *state, cudaStream_t stream);
+cudaError_t ck_spdnn_deep_finish(int layers, int64_t launches, int64_t count, const float *y, int64_t neurons,
+                                 int64_t stride, const struct ck_spdnn_deep_state *state, int32_t *category,
+                                 float *packed, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -132,6 +132,7 @@ static void join_shares(const struct sharing *s, int64_t gpus, struct cr_spdnn_r
         out->seconds                    = CR_MAX(out->seconds, r->seconds);
         out->device_bytes               = CR_MAX(out->device_bytes, r->device_bytes);
         out->streamed                   = out->streamed || r->streamed;
+        out->launches                   = CR_MAX(out->launches, r->launches);
         for (int l = 0; l <= s->n->net.layers; l++) out->survivors[l] += r->survivors[l];
         for (int64_t c = 0; c < r->categories; c++) out->category[out->categories++] = r->category[c] + (int32_t)(i * s->share);
     }
@@ -191,9 +192,9 @@ static void add_json(struct bench *b, const struct network *n) {
     cr_text_add(&b->out, "{\"neurons\": %lld, \"layers\": %d, \"edges\": %lld, \"inputs\": %lld, \"nonzeros\": %lld, \"pictures\": \"%s\", \"seconds\": %.7f, \"inputs_per_s\": %.1f",
                 (long long)n->net.neurons, n->net.layers, (long long)n->net.edges, (long long)b->count, (long long)b->inputs.nonzeros,
                 b->synthetic ? "synthetic" : "mnist", r->seconds, (double)b->count / r->seconds);
-    cr_text_add(&b->out, ", \"teraedges_per_s\": %.4f, \"categories\": %lld, \"hash\": \"%016llx\", \"checked\": %lld, \"wrong\": %lld, \"dropping\": %s, \"gpus\": %lld, \"rows\": %d, \"streamed\": %s, \"device_mib\": %.0f",
+    cr_text_add(&b->out, ", \"teraedges_per_s\": %.4f, \"categories\": %lld, \"hash\": \"%016llx\", \"checked\": %lld, \"wrong\": %lld, \"dropping\": %s, \"gpus\": %lld, \"rows\": %d, \"launches\": %d, \"streamed\": %s, \"device_mib\": %.0f",
                 teraedges(n, b->count), (long long)r->categories, (unsigned long long)cr_spdnn_hash(r->category, r->categories), (long long)n->checked,
-                (long long)n->wrong, b->options.keep_dead ? "false" : "true", (long long)b->gpus, n->net.layer[0].rows, r->streamed ? "true" : "false", (double)r->device_bytes / (1 << 20));
+                (long long)n->wrong, b->options.keep_dead ? "false" : "true", (long long)b->gpus, n->net.layer[0].rows, r->launches, r->streamed ? "true" : "false", (double)r->device_bytes / (1 << 20));
     if (b->verbose) add_survivors(b, n);
     cr_text_add(&b->out, ", \"device\": ");
     cr_text_add_json(&b->out, b->device->caps.text);

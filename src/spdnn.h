@@ -114,6 +114,7 @@ struct cr_spdnn_result {
     int64_t  categories;
     float   *values;     /* [neurons][categories], or NULL */
     bool     streamed, recorded;
+    int      launches;   /* of kernels that take inputs through layers: as many as layers, or fewer where some share one; 0 on the CPU */
     size_t   device_bytes;
 };
 void     cr_spdnn_result_free(struct cr_spdnn_result *result);

@@ -1,10 +1,13 @@
-/* test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and survivors equal to the CPU's to the bit. */
+/* test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and survivors equal to the CPU's to the bit, whether a layer has
+ * a launch of its own or shares one. */
+#include "spdnn_kernel.h"
 #include "spdnn_support.h"
 #include "test_gpu.h"
 
 static const struct cr_device_options plain = {.deterministic = true};
 
 static struct cr_device *gpu, *cpu;
+static int               launches; /* that the last comparison's network took */
 
 static bool devices(void) { return cr_device_open(CR_DEVICE_CUDA, &plain, &gpu) == CR_OK && cr_device_open(CR_DEVICE_CPU, &plain, &cpu) == CR_OK; }
 static void devices_close(void) {
@@ -16,6 +19,7 @@ static void devices_close(void) {
 /* Where products are exact, to the bit; else within what sums of fused and of rounded products may differ by. */
 static void compare(const char *what, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *in, const struct cr_spdnn_options *options) {
     struct cr_spdnn_result got, want;
+    launches = 0;
     REQUIRE_OK(cpu->backend->spdnn(cpu, net, in, options, &want));
     REQUIRE_OK(gpu->backend->spdnn(gpu, net, in, options, &got));
     if (got.categories != want.categories) TEST_FAIL_("%s: %lld categories, want %lld", what, (long long)got.categories, (long long)want.categories);
@@ -30,6 +34,8 @@ static void compare(const char *what, const struct cr_spdnn_net *net, const stru
     if (wrong) TEST_FAIL_("%s: %lld wrong of %lld values", what, (long long)wrong, (long long)(net->neurons * want.categories));
     CHECK(got.recorded && got.seconds > 0);
     CHECK(got.streamed == options->stream);
+    launches = got.launches;
+    CHECK(launches >= 1 && launches <= net->layers && want.launches == 0);
     cr_spdnn_result_free(&got);
     cr_spdnn_result_free(&want);
 }
@@ -77,6 +83,80 @@ static void any_network_equals_the_cpu(void) {
                 cr_spdnn_inputs_close(&in);
                 support_net_close(&n);
             }
+    devices_close();
+}
+
+/* What a device of so much shared memory does with networks of 1,024 neurons whose groups have 16 rows. */
+static bool shares_launches(void) {
+    int shared = 0;
+    CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess);
+    return ck_spdnn_deep_fits(1024, shared);
+}
+
+/* The challenge's layers in groups of 16 rows share launches, in groups of 8 each has its own. */
+static void layers_share_launches(void) {
+    NEED_GPU();
+    REQUIRE(devices());
+    static const struct {
+        int64_t inputs;
+        int     layers, way;
+    } cases[] = {{1, 2, 0}, {33, 9, 0}, {5000, 120, 0}, {1000, 30, 1}, {2000, 30, 2}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const struct cr_spdnn_options options = {.keep_dead = cases[i].way == 1, .stream = cases[i].way == 2, .values = true, .repeats = 2};
+        struct cr_spdnn_inputs        in;
+        REQUIRE_OK(support_digits(1024, cases[i].inputs, &in));
+        for (int rows = 8; rows <= 16; rows += 8) {
+            struct cr_spdnn_net net;
+            char                what[80];
+            snprintf(what, sizeof what, "%d layers, way %d, groups of %d rows", cases[i].layers, cases[i].way, rows);
+            REQUIRE_OK(cr_spdnn_net_open(1024, cases[i].layers, -0.3f, 1, rows, 4, &net));
+            compare(what, &net, &in, &options);
+            if (rows == 16 && shares_launches()) CHECK(2 * launches <= cases[i].layers + 1);
+            else CHECK(launches == cases[i].layers);
+            cr_spdnn_net_close(&net);
+        }
+        cr_spdnn_inputs_close(&in);
+    }
+    devices_close();
+}
+
+/* Layers of either type of weights: neighbours of one type share a launch. */
+static void mix_types(struct support_net *n, struct support_net *other) {
+    for (int l = 3; l < n->net.layers; l += l % 5 == 4 ? 4 : 1) {
+        const struct cr_spdnn_layer mine = n->net.layer[l];
+        n->net.layer[l]                  = other->net.layer[l];
+        other->net.layer[l]              = mine;
+    }
+}
+
+/* Rows of any length, some empty, both types of weights in one network; one layer in groups of 8 rows, and each has its own launch. */
+static void any_layers_share_launches(void) {
+    NEED_GPU();
+    REQUIRE(devices());
+    enum { ODD = 7 };
+    for (int way = 0; way < 4; way++) /* f16, both, any f32, both with an odd one */
+        for (int64_t inputs = 31; inputs < 5000; inputs += 2234) {
+            const struct cr_spdnn_options options = {.keep_dead = inputs > 31 && inputs < 3000, .values = true, .repeats = 2};
+            const int                     powers = way == 2 ? 0 : 13, layers = way == 2 ? 5 : 12; /* roundings grow from layer to layer */
+            struct support_net            n, wide;
+            struct cr_spdnn_inputs        in;
+            char                          what[80];
+            snprintf(what, sizeof what, "weights of way %d, %lld inputs", way, (long long)inputs);
+            REQUIRE_OK(support_net_open(1024, layers, 16, 90, powers, powers ? -0.0078125f : -0.125f, 16, &n));
+            REQUIRE_OK(support_net_open(1024, layers, 16, 90, 26, -0.0078125f, 16, &wide));
+            REQUIRE_OK(support_inputs(1024, inputs, 0.05, &in));
+            if (way % 2) mix_types(&n, &wide);
+            if (way == 3) {
+                cr_spdnn_layer_free(&n.net.layer[ODD]);
+                REQUIRE_OK(cr_spdnn_pack(&n.csr[ODD], 8, &n.net.layer[ODD]));
+            }
+            for (int l = 0; l < layers; l++) REQUIRE(n.net.layer[l].rows == (way == 3 && l == ODD ? 8 : 16));
+            compare(what, &n.net, &in, &options);
+            CHECK(way < 3 && shares_launches() ? launches < layers : launches == layers);
+            cr_spdnn_inputs_close(&in);
+            support_net_close(&wide);
+            support_net_close(&n);
+        }
     devices_close();
 }
 
@@ -146,5 +226,5 @@ static void memory_comes_back(void) {
     devices_close();
 }
 
-TESTS(CASE(challenge_networks_equal_the_cpu), CASE(any_network_equals_the_cpu), CASE(all_may_die), CASE(a_share_equals_the_cpu), CASE(streamed_weights_arrive_in_time),
-      CASE(memory_comes_back))
+TESTS(CASE(challenge_networks_equal_the_cpu), CASE(any_network_equals_the_cpu), CASE(layers_share_launches), CASE(any_layers_share_launches), CASE(all_may_die),
+      CASE(a_share_equals_the_cpu), CASE(streamed_weights_arrive_in_time), CASE(memory_comes_back))
