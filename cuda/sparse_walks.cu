@@ -192,7 +192,7 @@ bool ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capabi
     const int64_t side = 1 << 20, taps = (int64_t)conv->R * conv->S;
     ck_conv       c    = *conv;
     if (taps == 1 && c.stride == 1 && c.pad == 0) c.H = c.P = c.N * c.H * c.W, c.N = c.W = c.Q = 1;
-    if (way < 1 || way > ck_walks_ways() || c.type != CK_F32 || capability != 90 || c.C % 4) return false;
+    if (way < 1 || way > ck_walks_ways() || c.type != CK_F32 || capability != 90 || c.C % 4 || c.K % 4) return false;
     if (c.W > side || c.N * c.H * c.W >= (int64_t)1 << 31 || c.N * c.P * c.Q >= (int64_t)1 << 31 || c.K * taps * c.C >= UINT32_MAX) return false;
     plan->conv = c;
     return walks::plan_cut(c, (double)kept / (double)(c.K * taps * c.C), walks::CUTS[way - 1], multiprocessors, &plan->tile);

@@ -135,58 +135,76 @@ template <int N> struct worker {
     /* Two output channels of this thread: what sums are multiplied by, what is added. */
     struct ends {
         float by[2], bias[2];
-        bool  is[2];
     };
     __device__ __forceinline__ ends ends_of(int64_t k) const {
         ends e;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            e.is[i]   = k + i * 8 < p.conv.K;
-            e.by[i]   = e.is[i] ? __ldg(p.a.filter.scale + k + i * 8) : 0.0f;
-            e.bias[i] = e.is[i] && p.a.bias ? __ldg(p.a.bias + k + i * 8) : 0.0f;
+            const bool is = k + i * 8 < p.conv.K;
+            e.by[i]       = is ? __ldg(p.a.filter.scale + k + i * 8) : 0.0f;
+            e.bias[i]     = is && p.a.bias ? __ldg(p.a.bias + k + i * 8) : 0.0f;
         }
         return e;
     }
-    /* Output pixels of two neighbouring columns of the tile; -1: none. */
-    __device__ __forceinline__ void pixels_of(int column, int images, int rows, int pixel[2]) const {
-        uint32_t corner[2];
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(pixel[0]), "=r"(pixel[1]) : "r"(shared + p.l.pixels + (uint32_t)column * 4) : "memory");
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(corner[0]), "=r"(corner[1]) : "r"(shared + p.l.corners + (uint32_t)column * 4) : "memory");
+    /* Output pixel of a column of the tile; -1: none. */
+    __device__ __forceinline__ int pixel_of(int column, int images, int rows) const {
+        const int      pixel  = (int)load_word(shared + p.l.pixels + (uint32_t)column * 4);
+        const uint32_t corner = load_word(shared + p.l.corners + (uint32_t)column * 4);
+        return (int)(corner >> 16) < images && (int)(corner & 0xffff) < rows ? pixel : -1;
+    }
+    __device__ __forceinline__ static void swap_if(bool is, float &a, float &b) {
+        const float x = a;
+        a = is ? b : a, b = is ? x : b;
+    }
+    /* Of 16 channels by 8 columns a thread has channels r and r + 8, r its lane / 4, in two columns; then it has four neighbouring channels,
+     * from lane % 4 * 4 on, in column lane / 4. In turn i all send value i ^ r % 4, which is one thread's each time. */
+    __device__ __forceinline__ void across(float (&v)[4]) const {
+        const bool low = lane & 4, high = lane & 8, up = lane & 2;
+        const int  from = (lane & 1) << 4 | (lane & 2) << 2 | (lane & 4) | lane >> 3;
+        swap_if(low, v[0], v[1]), swap_if(low, v[2], v[3]);
+        swap_if(high, v[0], v[2]), swap_if(high, v[1], v[3]);
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if ((int)(corner[i] >> 16) >= images || (int)(corner[i] & 0xffff) >= rows) pixel[i] = -1;
+        for (int i = 0; i < 4; i++) v[i] = __shfl_sync(0xffffffffu, v[i], from ^ i << 2);
+        swap_if(low, v[0], v[1]), swap_if(low, v[2], v[3]);
+        swap_if(up, v[0], v[2]), swap_if(up, v[1], v[3]);
+    }
+    __device__ __forceinline__ static void store_if(bool is, const void *to, const float (&v)[4]) {
+        asm volatile("{\n.reg .pred is;\nsetp.ne.b32 is, %5, 0;\n@is st.global.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+                     "f"(v[3]), "r"((int)is)
+                     : "memory");
     }
     __device__ __forceinline__ void write(const item &it, const ends &e) const {
         enum { TOGETHER = 4 };
         const ck_conv &c      = p.conv;
         const int      group  = it.tile / p.plan.strips, row = (it.tile - group * p.plan.strips) * p.plan.TP;
-        const int64_t  image  = (int64_t)group * p.plan.images, k = (it.block + me) * CK_WALKS_ROWS + warp * 16 + lane / 4;
+        const int64_t  image  = (int64_t)group * p.plan.images, k = (it.block + me) * CK_WALKS_ROWS + warp * 16 + lane % 4 * 4;
         const int64_t  first  = (image * c.P + row) * c.Q * c.K + k;
-        const int      images = (int)(c.N - image < p.plan.images ? c.N - image : p.plan.images);
+        const int      images = k < c.K ? (int)(c.N - image < p.plan.images ? c.N - image : p.plan.images) : 0;
         const int      rows   = (int)(c.P - row < p.plan.TP ? c.P - row : p.plan.TP);
         const float    by[2]  = {e.by[0] / scale, e.by[1] / scale}, least = p.a.relu ? 0.0f : -INFINITY; /* powers of two */
-        float         *y      = p.a.y + first;
-        const float   *add    = p.a.add + first;
+        const char    *y = reinterpret_cast<const char *>(p.a.y + first), *add = reinterpret_cast<const char *>(p.a.add + first);
+        const uint32_t pitch = (uint32_t)c.K * 4; /* bytes of a pixel */
 #pragma unroll
         for (int base = 0; base < N / 8; base += TOGETHER) {
-            int   pixel[TOGETHER][2];
-            float v[TOGETHER][4];
+            int    pixel[TOGETHER];
+            float4 more[TOGETHER];
 #pragma unroll
             for (int j = 0; j < TOGETHER; j++) {
-                pixel[j][0] = pixel[j][1] = -1;
-                if (base + j < N / 8) pixels_of((base + j) * 8 + lane % 4 * 2, images, rows, pixel[j]);
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    v[j][i] = p.a.add && pixel[j][i % 2] >= 0 && e.is[i / 2] ? add[(int64_t)pixel[j][i % 2] * c.K + i / 2 * 8] : 0.0f;
+                pixel[j] = base + j < N / 8 ? pixel_of((base + j) * 8 + lane / 4, images, rows) : -1;
+                more[j]  = make_float4(0, 0, 0, 0);
+                if (p.a.add && pixel[j] >= 0) more[j] = *reinterpret_cast<const float4 *>(add + (uint64_t)(uint32_t)pixel[j] * pitch);
             }
 #pragma unroll
-            for (int j = 0; j < TOGETHER; j++)
+            for (int j = 0; j < TOGETHER && base + j < N / 8; j++) {
+                float v[4];
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (base + j < N / 8 && pixel[j][i % 2] >= 0 && e.is[i / 2]) {
-                        const float sum = fmaf(sums[(base + j < N / 8 ? base + j : 0) * 4 + i], by[i / 2], e.bias[i / 2]) + v[j][i];
-                        y[(int64_t)pixel[j][i % 2] * c.K + i / 2 * 8] = ck_at_least(sum, least);
-                    }
+                for (int i = 0; i < 4; i++) v[i] = fmaf(sums[(base + j) * 4 + i], by[i / 2], e.bias[i / 2]);
+                across(v);
+                v[0] += more[j].x, v[1] += more[j].y, v[2] += more[j].z, v[3] += more[j].w;
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[i] = ck_at_least(v[i], least);
+                store_if(pixel[j] >= 0, y + (uint64_t)(uint32_t)pixel[j] * pitch, v);
+            }
         }
     }
 
