@@ -10,7 +10,7 @@
 namespace walks {
 namespace { /* included once, by the kernel */
 
-enum { GROUP = 128 /* threads */, CONVERTERS = 96, AT_ONCE = CONVERTERS / 4 /* positions */, DEEP = 4 /* of a thread under way */ };
+enum { GROUP = 128 /* threads */, CONVERTERS = 96, AT_ONCE = CONVERTERS / 4 /* positions */ };
 enum {
     BAR_FULL   = 0,
     BAR_READY  = MOST_STAGES,
@@ -159,8 +159,8 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, bool inpu
 
 /* A position's 32 numbers are four threads': 8 each; a warp has 8 positions at once. All of a position are read before any is written. Eight
  * threads that access memory together have two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing.
- * Of two groups of warps each has every other stage. */
-template <int GROUPS> struct converter {
+ * Of two groups of warps each has every other stage. DEEP: positions of a thread under way. */
+template <int GROUPS, int DEEP> struct converter {
     const params  &p;
     const uint32_t shared;
     const int      group, thread, lane, warp, row; /* thread, warp: of the group; row: position of the warp's 8 */

@@ -258,15 +258,16 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
 /* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
  * workers' one that loads and 3 that take numbers apart, or both twice. */
 template <int N, int WORKERS> struct shares {
-    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 128) ? 1 : 2 };
+    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 160) ? 1 : 2 };
     /* Registers of a thread: as launched, and then; together no more than the block had. */
     enum {
         BEGIN  = 512 / BLOCKS / (GROUPS + WORKERS) / 8 * 8,
-        FEEDER = 88,
+        FEEDER = WORKERS == 2 && N > 128 ? 56 : 88,
+        DEEP   = FEEDER < 88 ? 2 : 4, /* positions that a thread takes apart at once */
         LEFT   = ((GROUPS + WORKERS) * BEGIN - GROUPS * FEEDER) / WORKERS / 8 * 8,
         WORKER = LEFT < 240 ? LEFT : 240
     };
-    static_assert(WORKER >= N + 40, "sums stay in registers");
+    static_assert(WORKER >= N + 32, "sums stay in registers");
     static_assert(FEEDER <= BEGIN && BEGIN <= WORKER && WORKERS * WORKER + GROUPS * FEEDER <= (WORKERS + GROUPS) * BEGIN, "there are so many");
 };
 
@@ -287,7 +288,7 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
         return;
     }
     ck_registers_fewer<shares<N, WORKERS>::FEEDER>();
-    if (feeder >= GROUPS) converter<GROUPS>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
+    if (feeder >= GROUPS) converter<GROUPS, shares<N, WORKERS>::DEEP>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
     else if (threadIdx.x % CK_WARP == 0) load(p, shared, feeder == 0, feeder == GROUPS - 1);
 #else
     (void)p;
@@ -325,6 +326,7 @@ cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream
     case 112: return launch<112, 2>(p, multiprocessors, stream);
     case 120: return launch<120, 2>(p, multiprocessors, stream);
     case 160: return launch<160, 2>(p, multiprocessors, stream);
+    case 192: return launch<192, 2>(p, multiprocessors, stream);
     }
     return cudaErrorInvalidValue;
 }
