@@ -60,8 +60,8 @@ bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *
 struct cut {
     int workers, least, most, shared;
 };
-const cut CUTS[] = {{2, 33, 64, SHARED_MOST},   {2, 65, 120, SHARED_MOST}, {2, 121, 160, SHARED_MOST}, {2, 161, 192, SHARED_MOST},
-                    {1, 65, 120, SHARED_MOST},  {1, 121, 192, SHARED_MOST}, {1, 33, 64, SHARED_HALF},  {1, 65, 120, SHARED_HALF}};
+const cut CUTS[] = {{2, 33, 64, SHARED_MOST},   {2, 65, 120, SHARED_MOST}, {2, 121, 160, SHARED_MOST}, {1, 65, 120, SHARED_MOST},
+                    {1, 121, 192, SHARED_MOST}, {1, 33, 64, SHARED_HALF},  {1, 65, 120, SHARED_HALF},  {2, 161, 192, SHARED_MOST}};
 const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
 
 /* The tile of this cut with the fewest cycles. */

@@ -53,7 +53,7 @@ struct ck_walks_args {
 };
 
 /* Ways of cutting: 1..ck_walks_ways(); each takes the tile with the fewest cycles by arithmetic, for about `kept` weights. Compute
- * capability 9.0 alone; f32; C and K are multiples of 4. false: not with this way. */
+ * capability 9.0 alone; f32; C and K are multiples of 4, which leave and arrive as 16 bytes. false: not with this way. */
 int     ck_walks_ways(void);
 void    ck_walks_cut(int way, int cut[3]); /* workers, columns at most, blocks of a multiprocessor */
 bool    ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capability, int multiprocessors, struct ck_walks_plan *plan);

@@ -11,7 +11,8 @@
  *
  * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3 or 6 that take numbers apart, and 1 or 2
  * workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of
- * the other and multiplies while the other stores, straight to y, 32 bytes of a pixel at a time.
+ * the other and multiplies while the other stores, straight to y: threads of a warp exchange sums, until each has four neighbouring channels of
+ * a pixel, and four threads write 64 bytes of it.
  *
  * Bytes: y once, the residual once, x once for every two blocks of output channels (from L2 but for the first), the filter's units (4.3 KB
  * for 64 x 32 weights) once a tile. Limiter: shared memory: an instruction reads 64 bytes a column in half a cycle a column of the tensor
