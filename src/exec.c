@@ -196,7 +196,7 @@ static void lay_out(const struct cr_exec *exec, unsigned char *input, const uint
                     const int32_t *boxes, const int32_t *mixes) {
     const struct cr_program *p = exec->program;
     const struct cr_tensor  *l = &p->tensor[p->labels];
-    memcpy(input + p->tensor[p->images].offset, images, p->tensor[p->images].bytes);
+    cr_feed_copy(input + p->tensor[p->images].offset, images, p->tensor[p->images].bytes);
     if (labels) memcpy(input + l->offset, labels, l->bytes);
     else memset(input + l->offset, 0xff, l->bytes); /* -1 */
     if (p->mixes != CR_NONE) lay_out_mixes(&p->tensor[p->mixes], input + p->tensor[p->mixes].offset, mixes);

@@ -111,6 +111,8 @@ size_t            cr_feed_small_bytes(const struct cr_program *program);
 CR_MUST cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct cr_feed_ring **out);
 void              cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring);
 size_t            cr_feed_need(const struct cr_device *device, size_t small_bytes); /* device bytes of the ring */
+/* memcpy, by some threads where it is much: one copies 256 pictures of 224 x 224 in 4 ms, and a GPU evaluates them in 5.5. */
+void              cr_feed_copy(void *to, const void *from, size_t bytes);
 /* Host memory of the next slot; cr_feed_send brings it to `input`, the INPUT region of this program, in order with the runs. */
 CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program, void *input);

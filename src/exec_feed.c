@@ -4,7 +4,12 @@
  * Labels, boxes and mixes, which runs read later, wait in a small piece of device memory, and the compute lane moves them. */
 #include "exec.h"
 
-enum { SLOTS = 2 };
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { SLOTS = 2, PIECE_BYTES = 1 << 20, COPY_THREADS = 4 };
 
 struct slot {
     void *host, *small;
@@ -18,6 +23,24 @@ struct cr_feed_ring {
     size_t      pictures; /* bytes of the latest batch's; 0: none yet */
     int64_t     sent;
 };
+
+/* ---- host memory ---- */
+
+static void copy_piece(unsigned char *to, const unsigned char *from, size_t bytes, size_t piece) {
+    const size_t at = piece * PIECE_BYTES;
+    memcpy(to + at, from + at, CR_MIN(bytes - at, (size_t)PIECE_BYTES));
+}
+
+void cr_feed_copy(void *to, const void *from, size_t bytes) {
+    const int64_t pieces = (int64_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+#ifdef _OPENMP
+    const int threads = pieces < COPY_THREADS ? 1 : CR_MIN(omp_get_max_threads(), COPY_THREADS);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+#endif
+    for (int64_t i = 0; i < pieces; i++) copy_piece(to, from, bytes, (size_t)i);
+}
+
+/* ---- slots ---- */
 
 size_t cr_feed_small_bytes(const struct cr_program *p) {
     if (p->images == CR_NONE || p->tensors == 0) return 0;

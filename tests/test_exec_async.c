@@ -3,6 +3,7 @@
 #include "data_support.h"
 #include "exec.h"
 #include "model.h"
+#include "rng.h"
 
 static const char *const tiny[] = {"model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.classes=3",
                                    "data.kind=synthetic", "data.image_size=8", "train.device=cpu", "train.threads=1"};
@@ -278,6 +279,24 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictu
 }
 
 /* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it is done. */
+/* Every byte, none beside; many pieces, parts of one, nothing. */
+static void large_batches_are_copied_whole(void) {
+    static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
+    const size_t        room    = (14 << 20) + 64;
+    struct cr_rng       rng     = cr_rng_make(7, CR_RNG_TEST, 0, 0);
+    uint8_t            *from = cr_alloc(room, 1), *to = cr_alloc(room, 1);
+    REQUIRE(from && to);
+    for (size_t i = 0; i + 4 <= room; i += 4) memcpy(from + i, &(uint32_t){cr_rng_u32(&rng)}, 4);
+    for (size_t k = 0; k < CR_COUNT(sizes); k++) {
+        memset(to, 0x5a, room);
+        cr_feed_copy(to + 3, from + 5, sizes[k]);
+        CHECK(memcmp(to + 3, from + 5, sizes[k]) == 0);
+        CHECK(to[2] == 0x5a && to[3 + sizes[k]] == 0x5a);
+    }
+    cr_free(from);
+    cr_free(to);
+}
+
 static void larger_pictures_wait_for_the_whole_run_before(void) {
     struct bound         b;
     struct cr_feed_ring *ring;
@@ -301,4 +320,4 @@ static void larger_pictures_wait_for_the_whole_run_before(void) {
 
 TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
       CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations), CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations),
-      CASE(larger_pictures_wait_for_the_whole_run_before))
+      CASE(larger_pictures_wait_for_the_whole_run_before), CASE(large_batches_are_copied_whole))
