@@ -90,7 +90,7 @@ static int layer_of(const struct cr_prune *prune, int param) {
     return CR_NONE;
 }
 
-/* One convolution as it is pruned now, as cr_pass_sparsify would decide. */
+/* One convolution as it is pruned now, as cr_pass_sparsify would decide where all together save enough. */
 static cr_status price_conv(struct pricing *g, int conv, int at, struct cr_prune_guide *guide) {
     const int              tensors = g->program.tensors;
     struct cr_sparse_price c;
@@ -197,7 +197,11 @@ static cr_status predict(struct pricing *g, const struct cr_state_planes *planes
     CR_TRY(cr_session_compile(&g->session, CR_PROGRAM_EVAL, guide->batch, "fuse", &whole));
     const cr_status status = program_seconds(&g->target, &whole, &guide->predicted_s);
     cr_program_free(&whole);
-    return status;
+    CR_TRY(status);
+    if (guide->measured && guide->predicted_s > 1.000001 * guide->target_s) /* a gain below CR_SPARSE_GAIN_LEAST: cr_pass_sparsify left all dense */
+        return CR_FAIL(CR_ERR_CONFIG, "--target-ms %g saves too little: sparse kernels are taken from %g %% of the convolutions' time on, and %.6g ms are predicted (dense %.6g): ask for less time",
+                       1e3 * guide->target_s, 100 * CR_SPARSE_GAIN_LEAST, up_ms(guide->predicted_s), up_ms(guide->dense_s));
+    return CR_OK;
 }
 
 cr_status cr_prune_guide(const struct cr_config *config, int classes, struct cr_prune *prune, const struct cr_state_planes *planes,

@@ -11,6 +11,7 @@
 enum { PIECE_BYTES = 1 << 20, RUNS_MOST = CR_COUNT(((struct cr_scratch *)0)->gap_s), ROUNDS = 2, GAP_ROUNDS = 10 };
 static const double recorded_s = 200e-6; /* that a recording should last, in as few launches as that takes */
 static const double long_s = 2e-3, hopeless = 1.3 /* times the best: not looked at again */, least_s = 0.5e-6;
+static const double marks_s = 10e-6; /* that marks and an idle device's start may add to a launch between them */
 
 static size_t aligned(const struct cr_device *device, size_t bytes) {
     const size_t a = device->caps.alignment;
@@ -166,7 +167,11 @@ static cr_status time_apart(const struct stopwatch *w, int runs, bool with, int 
 static cr_status time_recorded(const struct stopwatch *w, struct cr_scratch *scratch, double least, double *seconds) {
     const int runs = (int)CR_MIN(CR_MAX(recorded_s / CR_MAX(least, least_s), 1.0), (double)RUNS_MOST);
     double   *gap  = &scratch->gap_s[runs - 1];
-    if (*gap == 0) CR_TRY(time_apart(w, runs, false, GAP_ROUNDS, gap)); /* the same for all ops */
+    double    only_gap;
+    if (*gap == 0) {
+        CR_TRY(time_apart(w, runs, false, GAP_ROUNDS, &only_gap)); /* the same for all ops */
+        *gap = only_gap;
+    }
     CR_TRY(time_apart(w, runs, true, ROUNDS, seconds));
     *seconds = CR_MAX(*seconds - *gap, least_s);
     return CR_OK;
@@ -203,7 +208,7 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, 
     CR_TRY_OUT(async->mark_open(device, &w.to));
     CR_TRY_OUT(time_between(&w, 1, NULL, seconds)); /* loads the kernel */
     CR_TRY_OUT(time_once(&w, seconds, &least));
-    if (best > 0 && least >= hopeless * best) goto out;
+    if (best > 0 && least >= hopeless * best + marks_s) goto out;
     CR_TRY_OUT(*seconds < long_s ? time_recorded(&w, scratch, least, seconds) : time_long(&w, seconds));
 out:
     async->mark_close(device, w.from);

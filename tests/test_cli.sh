@@ -247,6 +247,9 @@ run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
 run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "run whole"
 run profile tiny.ini --steps 2 --order program --json; holds "profile --json" json_lines
 is "profile --order program: numbered as they run" "$(printf '%s\n' "$out" | sed -n 's/^{"op": \([0-9]*\),.*/\1/p' | head -3 | tr '\n' ' ')" "0 1 2 "
+run profile tiny.ini --which eval --steps 2; expect "profile --which eval" 0 "program eval" "conv" "run whole"
+is "an evaluation has no gradients" "$(printf '%s\n' "$out" | grep -c wgrad)" 0
+run profile tiny.ini --which micro; expect "profile --which" 2 "must be one of step, eval"
 run profile tiny.ini --order size; expect "--order" 2 "must be one of time, program"
 
 # ---- the trail ----

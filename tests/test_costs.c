@@ -38,6 +38,22 @@ static void enqueueing_is_not_counted(void) {
     drop_folder(dir);
 }
 
+/* Nor is what marks take, beside which two short launches look alike. */
+static void marks_are_not_counted(void) {
+    static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    memcpy(takes, now, sizeof takes);
+    mark_s                    = 5e-6;
+    const struct cr_cost cost = best(&s);
+    CHECK(cost.row == 1 && cost.way == 1);
+    CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
 static void what_is_known_is_not_measured_again(void) {
     struct stand s;
     char         dir[SUPPORT_PATH];
@@ -200,6 +216,6 @@ static void without_scratch_memory_the_first_row_stands(void) {
     drop_folder(dir);
 }
 
-TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(what_is_known_is_not_measured_again), CASE(a_checkpoints_table_comes_first),
+TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(marks_are_not_counted), CASE(what_is_known_is_not_measured_again), CASE(a_checkpoints_table_comes_first),
       CASE(a_checkpoints_table_stays_out_of_the_file), CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
       CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart))

@@ -278,7 +278,6 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictu
     CHECK_STR(what, want);
 }
 
-/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it is done. */
 /* Every byte, none beside; many pieces, parts of one, nothing. */
 static void large_batches_are_copied_whole(void) {
     static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
@@ -297,6 +296,7 @@ static void large_batches_are_copied_whole(void) {
     cr_free(to);
 }
 
+/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it is done. */
 static void larger_pictures_wait_for_the_whole_run_before(void) {
     struct bound         b;
     struct cr_feed_ring *ring;
