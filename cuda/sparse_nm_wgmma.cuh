@@ -1,4 +1,5 @@
-/* sparse_nm_wgmma.cuh: wgmma's sparse form: d[64][N] (+)= a[64][32, 2 of 4 kept] b[32][N], both operands in shared memory. */
+/* sparse_nm_wgmma.cuh: wgmma's sparse form: d[64][N] (+)= a[64][32, 2 of 4 kept] b[32][N], both operands in shared memory; and its plain one,
+ * d[64][N] (+)= a[64][16] b[16][N], with columns that hopper.cuh has not. */
 #ifndef CK_SPARSE_NM_WGMMA_CUH
 #define CK_SPARSE_NM_WGMMA_CUH
 
@@ -71,6 +72,26 @@ NM_PRODUCT(__nv_bfloat16, "bf16", 224, 112, "112", "113", "114", "115", "116")
 NM_PRODUCT(__nv_bfloat16, "bf16", 232, 116, "116", "117", "118", "119", "120")
 NM_PRODUCT(__nv_bfloat16, "bf16", 256, 128, "128", "129", "130", "131", "132")
 #undef NM_PRODUCT
+
+template <int N> struct plain_product;
+/* Of f16. keep: as above. */
+#define NM_PLAIN(N, regs, a0, a1, a2)                                                                                              \
+    template <> struct plain_product<N> {                                                                                          \
+        static __device__ __forceinline__ void add(float (&d)[regs], uint64_t a, uint64_t b, int keep) {                           \
+            asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                \
+                         "k16.f32.f16.f16 {" NM_N##regs "}, %" a0 ", %" a1 ", keep, 1, 1, 0, 0;\n}"                                \
+                         : NM_A##regs(d)                                                                                           \
+                         : "l"(a), "l"(b), "r"(keep));                                                                             \
+        }                                                                                                                          \
+    };
+NM_PLAIN(64, 32, "32", "33", "34")
+NM_PLAIN(96, 48, "48", "49", "50")
+NM_PLAIN(104, 52, "52", "53", "54")
+NM_PLAIN(112, 56, "56", "57", "58")
+NM_PLAIN(120, 60, "60", "61", "62")
+NM_PLAIN(160, 80, "80", "81", "82")
+NM_PLAIN(192, 96, "96", "97", "98")
+#undef NM_PLAIN
 
 } // namespace nm
 

@@ -8,8 +8,8 @@
 namespace walks {
 
 /* A unit in shared memory: values' high parts, low parts, then its words: places, head. The head's first word: where operand B begins behind
- * the stage's begin, in 16 bytes, and from HEAD_FIRST on whether the unit is its stage's first, last. Values come from where weights lie, words,
- * which a kernel follows, from what was packed. */
+ * the stage's begin, in 16 bytes, and from HEAD_PLAIN on whether the unit is plain, its stage's first, last. Its second: how many units
+ * of this kind are summed together from this one on. Values come from where weights lie, words, which a kernel follows, from what was packed. */
 enum {
     POSITION     = CK_WALKS_CHUNK * 4,
     UNIT_PART    = CK_WALKS_VALUES * 2,
@@ -19,6 +19,7 @@ enum {
     UNIT_WORDS   = CK_WALKS_WORDS * 4, /* bytes */
     UNIT_BYTES   = UNIT_VALUES + UNIT_WORDS,
     UNIT_SLOT    = 4480, /* in shared memory */
+    HEAD_PLAIN   = 1 << 29,
     HEAD_FIRST   = 1 << 30,
     HEAD_LAST    = (int)(1u << 31),
     MOST_STAGES  = 8,

@@ -9,7 +9,7 @@
  *
  * Input and filter are taken apart into two f16 numbers each, of whose four products three are summed: of an input what is lost is
  * 2^-22 of it or 2^-29 of the largest of its tile's 32 channels, whichever is more (the input is made larger or smaller by a power of
- * two that each tile finds itself), of a weight 2^-22 of it or 2^-39 of its channel's largest. Where the input has an infinity the
+ * two: that of the tile before where it suits, else one that the tile finds itself), of a weight 2^-22 of it or 2^-39 of its channel's largest. Where the input has an infinity the
  * results may be NaN. The tensor cores cut sums off instead of rounding them, which where all terms have one sign is lost each time: only
  * CK_WALKS_CHAIN units are summed there, and those sums in f32 as others are. Sums are taken in an order that the plan fixes. */
 #ifndef CK_SPARSE_WALKS_H

@@ -273,9 +273,9 @@ template <int GROUPS, int DEEP> struct converter {
     __device__ __forceinline__ void run() {
         ck_ring_place at, before;
         int           whose = 0;
+        float         scale = FIRST_SCALE; /* of the group's last stage, of the tile before too: most tiles are alike */
         for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
             const corner from(p, item(p, i).tile);
-            float        scale = FIRST_SCALE;
             for (int stage = 0; stage < p.plan.chunks * p.plan.phases; stage++) {
                 const int chunk = stage / p.plan.phases;
                 if (whose == group) scale = turn(at, before, stage == 0, stage - chunk * p.plan.phases, chunk * CK_WALKS_CHUNK, from, scale);

@@ -65,14 +65,15 @@ template <int N> struct worker {
         }
         scale = now;
     }
-    __device__ __forceinline__ void fetch(operands &o, bool first) {
+    /* Gives what the unit begins: how many of its kind are summed together, and HEAD_PLAIN if they are plain. */
+    __device__ __forceinline__ uint32_t fetch(operands &o, bool first) {
         const uint32_t full = bars + 8 * (uint32_t)unit.at, at = ring + (uint32_t)(unit.at * UNIT_SLOT);
         ck_mbar_wait(full, unit.parity);
-        const uint32_t head = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD), 0);
+        const uint32_t head = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD), 0), run = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD + 4), 0);
         o.places            = load_word(at + (uint32_t)(UNIT_PLACES + (warp * 16 + lane / 4 * 2 + lane % 2) * 4));
         if (head & HEAD_FIRST) open(first);
         o.a     = at / 16 | 1024 / 16 << 16;
-        o.b     = inputs + (head & (HEAD_FIRST - 1));
+        o.b     = inputs + (head & (HEAD_PLAIN - 1));
         o.used  = full + 8 * (BAR_USED - BAR_UNIT);
         o.empty = 0;
         if (head & (uint32_t)HEAD_LAST) {
@@ -80,12 +81,17 @@ template <int N> struct worker {
             stage.next(p.plan.stages);
         }
         unit.next(p.plan.ring);
+        return run | (head & HEAD_PLAIN);
     }
-    __device__ __forceinline__ void multiply(const operands &o, int keep) {
+    template <bool PLAIN> __device__ __forceinline__ void add_product(uint32_t a, uint32_t b, uint32_t places, int keep) {
+        if (PLAIN) nm::plain_product<N>::add(acc, filter_operand(a), input_operand(b), keep);
+        else nm::sparse_product<__half, N, 0>::add(acc, filter_operand(a), input_operand(b), places, keep);
+    }
+    template <bool PLAIN> __device__ __forceinline__ void multiply(const operands &o, int keep) {
         ck_wgmma_fence();
-        nm::sparse_product<__half, N, 0>::add(acc, filter_operand(o.a + UNIT_PART / 16), input_operand(o.b), o.places, keep);
-        nm::sparse_product<__half, N, 0>::add(acc, filter_operand(o.a), input_operand(o.b + 64 / 16), o.places, 1);
-        nm::sparse_product<__half, N, 0>::add(acc, filter_operand(o.a), input_operand(o.b), o.places, 1);
+        add_product<PLAIN>(o.a + UNIT_PART / 16, o.b, o.places, keep);
+        add_product<PLAIN>(o.a, o.b + 64 / 16, o.places, 1);
+        add_product<PLAIN>(o.a, o.b, o.places, 1);
         ck_wgmma_commit();
     }
     __device__ __forceinline__ void give_back(const operands &o) {
@@ -96,24 +102,23 @@ template <int N> struct worker {
         }
     }
     /* The next unit; the one before it is done afterwards. */
-    __device__ __forceinline__ void step(operands &o, const operands &before) {
+    template <bool PLAIN> __device__ __forceinline__ void step(operands &o, const operands &before) {
         fetch(o, false);
-        multiply(o, 1);
+        multiply<PLAIN>(o, 1);
         ck_wgmma_wait<1>();
         give_back(before);
     }
-    /* Some units, two under way; into `acc`. */
-    __device__ __forceinline__ void sum_some(int units, bool first) {
-        operands x, y;
+    /* Some units of one kind, two under way; into `acc`. x: the first, at hand. */
+    template <bool PLAIN> __device__ __forceinline__ void sum_some(operands &x, int units) {
+        operands y;
         int      left = units - 1;
-        fetch(x, first);
-        multiply(x, 0);
+        multiply<PLAIN>(x, 0);
 #pragma unroll 1
         for (; left > 1; left -= 2) {
-            step(y, x);
-            step(x, y);
+            step<PLAIN>(y, x);
+            step<PLAIN>(x, y);
         }
-        if (left > 0) step(y, x);
+        if (left > 0) step<PLAIN>(y, x);
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
         if (left > 0) give_back(y);
@@ -124,8 +129,12 @@ template <int N> struct worker {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) acc[i] = sums[i] = 0;
 #pragma unroll 1
-        for (int done = 0; done < units; done += CK_WALKS_CHAIN) {
-            sum_some(units - done < CK_WALKS_CHAIN ? units - done : (int)CK_WALKS_CHAIN, done == 0);
+        for (int done = 0; done < units;) {
+            operands  x;
+            const int head = fetch(x, done == 0), run = head & (HEAD_PLAIN - 1);
+            if (head & HEAD_PLAIN) sum_some<true>(x, run);
+            else sum_some<false>(x, run);
+            done += run;
 #pragma unroll
             for (int i = 0; i < N / 2; i++) sums[i] += acc[i];
         }

@@ -1,7 +1,7 @@
 /* costs.c: the table of measured costs and its text. See costs.h.
  *
  * The text: a first line that names the device, then a line an entry, fields apart by tabs:
- *     cresnet costs 4 <tab> NVIDIA H200, ... rows 9f3a...
+ *     cresnet costs 5 <tab> NVIDIA H200, ... rows 9f3a...
  *     nanoseconds <tab> row <tab> way <tab> signature
  *     sum <tab> of all before: a row or a way that was changed by hand could name what does not exist */
 #include "costs_parts.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char first_words[] = "cresnet costs 4", program_words[] = "; cresnet ", spoilt[] = "a line is cut off or spoilt";
+static const char first_words[] = "cresnet costs 5", program_words[] = "; cresnet ", spoilt[] = "a line is cut off or spoilt";
 enum { FILE_BYTES_MAX = 64 << 20 };
 static const int64_t NS_MAX = 100000000000; /* 100 s: of no op that anyone waits for, and sums of thousands stay small numbers */
 
@@ -264,7 +264,7 @@ static cr_status take_text(struct cr_costs *c, char *text, size_t length, enum c
     const int before = c->entries;
     const bool whole = cut_sum(text, &length);
     *other_device    = false;
-    *why             = "its first line is not \"cresnet costs 4\"";
+    *why             = "its first line is not \"cresnet costs 5\"";
     char *end        = strchr(text, '\n');
     if (!end) return CR_OK;
     *end        = 0;

@@ -20,7 +20,8 @@ static size_t aligned(const struct cr_device *device, size_t bytes) {
 
 /* ---- scratch memory ---- */
 
-/* Finite in every type that data can have, of both signs: 0.5 to 1 as f16, small as bf16 and f32. */
+/* Of both signs and like activations in every type that data can have: 1 to 2 as f16, 2^-7 to 2 as bf16 and f32. A kernel that looks for the
+ * numbers' scale takes its usual way. */
 static cr_status fill_with_noise(struct cr_device *device, unsigned char *to, size_t bytes) {
     const struct cr_backend *backend = device->backend;
     struct cr_rng            rng     = cr_rng_make(1, CR_RNG_TEST, 0, 0);
@@ -30,7 +31,7 @@ static cr_status fill_with_noise(struct cr_device *device, unsigned char *to, si
     CR_ALLOC(piece, PIECE_BYTES / sizeof *piece);
     for (size_t i = 0; i < PIECE_BYTES / sizeof *piece; i++) {
         const uint32_t bits = cr_rng_u32(&rng);
-        piece[i]            = (uint16_t)((bits >> 31 << 15) | (0x3800 + (bits & 0x3ff)));
+        piece[i]            = (uint16_t)((bits >> 31 << 15) | (0x3c00 + (bits & 0x3ff)));
     }
     CR_TRY_OUT(backend->put(device, to, piece, first));
     for (size_t have = first; have < bytes;) { /* each time what is there once more */

@@ -6,7 +6,7 @@
 #include "sparse_walks.h"
 #include "test_gpu.h"
 
-enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WALKS_WORDS - 4, HEAD_FIRST = 1 << 30, POSITIVE = 99 };
+enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WALKS_WORDS - 4, HEAD_PLAIN = 1 << 29, POSITIVE = 99 };
 
 /* steps: inputs differ by so many powers of two from 32 channels to the next; kept: weights of 256. POSITIVE: numbers from 400 to
  * 1600. */
@@ -83,6 +83,11 @@ static int place_of(const uint32_t *words, int row, int i) {
     return (int)(words[row / 16 * 16 + row % 8 * 2 + i / 8] >> (row % 16 / 8 * 16 + i % 8 * 2) & 3u);
 }
 
+/* Input channel of a chunk that value i of a row is: of a sparse unit, of a plain one, whose 16 are one half of the chunk's. */
+static int channel_of(const uint32_t *words, int row, int i) {
+    return words[HEAD] & HEAD_PLAIN ? (int)(words[HEAD] % 8 / 2) * 16 + i : i / 2 * 4 + place_of(words, row, i);
+}
+
 /* Where the sum stands: units of a block pass chunk by chunk, phase by phase. */
 struct passing {
     int64_t block;
@@ -97,37 +102,51 @@ static void decode_unit(const struct pruned *h, const struct packed *f, int64_t 
         for (int i = 0; i < CK_WALKS_CHUNK / 2; i++) {
             const uint32_t from = f->from[unit * CK_WALKS_VALUES + i / 8 * 512 + row * 8 + i % 8];
             int            turn = 0, phase = 0;
-            CHECK(i % 2 == 0 || place_of(words, row, i - 1) < place_of(words, row, i));
+            CHECK(i % 2 == 0 || words[HEAD] & HEAD_PLAIN || place_of(words, row, i - 1) < place_of(words, row, i));
             if (from == UINT32_MAX) continue;
             REQUIRE(from < h->p.weights);
             CHECK_INT(from / c->C / (c->R * c->S), at->block * CK_WALKS_ROWS + row);
-            CHECK_INT(from % c->C, at->chunk * CK_WALKS_CHUNK + i / 2 * 4 + place_of(words, row, i));
+            CHECK_INT(from % c->C, at->chunk * CK_WALKS_CHUNK + channel_of(words, row, i));
             while (turn < tile->taps && tile->tap[turn] != (int)(from / c->C % (c->R * c->S))) phase += (int)(tile->last >> turn++ & 1);
             REQUIRE(turn < tile->taps);
             CHECK_INT(phase, at->phase);
-            CHECK_INT(words[HEAD] % HEAD_FIRST, tile->at[turn] * 8);
+            CHECK_INT(words[HEAD] % HEAD_PLAIN / 8, tile->at[turn]);
             seen[from]++;
         }
 }
 
-static void decode_block(const struct pruned *h, const struct packed *f, int64_t block, uint8_t *seen) {
+struct counts {
+    int64_t units[2]; /* sparse, plain */
+};
+
+static void decode_block(const struct pruned *h, const struct packed *f, int64_t block, uint8_t *seen, struct counts *counts) {
     struct passing at   = {.block = block};
     bool           open = false;
+    uint32_t       run  = 0, kind = 0;
     for (int64_t unit = f->start[block]; unit < f->start[block + 1]; unit++) {
         const uint32_t head = f->words[unit * CK_WALKS_WORDS + HEAD];
         CHECK_INT((head >> 30 & 1) != 0, !open);
         open = !(head >> 31);
+        if (run == 0) {
+            run  = f->words[unit * CK_WALKS_WORDS + HEAD + 1];
+            kind = head & HEAD_PLAIN;
+            CHECK(run >= 1 && run <= CK_WALKS_CHAIN);
+        }
+        run--;
+        CHECK_INT(head & HEAD_PLAIN, kind); /* units that are summed together are of one kind */
+        counts->units[kind != 0]++;
         decode_unit(h, f, unit, &at, seen);
         if (open || ++at.phase < f->plan.tile.phases) continue;
         at.phase = 0;
         at.chunk++;
     }
-    CHECK(!open);
+    CHECK(!open && run == 0);
     CHECK_INT(at.chunk, f->plan.tile.chunks); /* each stage has a unit */
 }
 
 static void units_give_the_filter_back(void) {
-    int plans = 0;
+    struct counts counts = {{0}};
+    int           plans  = 0;
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         struct pruned h;
         REQUIRE(pruned_open(&h, i, false));
@@ -136,7 +155,7 @@ static void units_give_the_filter_back(void) {
             if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
             uint8_t *seen = cr_alloc((size_t)h.p.weights, 1);
             REQUIRE(seen);
-            for (int64_t block = 0; block < f.plan.tile.blocks; block++) decode_block(&h, &f, block, seen);
+            for (int64_t block = 0; block < f.plan.tile.blocks; block++) decode_block(&h, &f, block, seen, &counts);
             CHECK(memcmp(seen, h.kept, (size_t)h.p.weights) == 0);
             plans++;
             cr_free(seen);
@@ -145,6 +164,7 @@ static void units_give_the_filter_back(void) {
         pruned_close(&h);
     }
     CHECK(plans > (int)CR_COUNT(shapes));
+    CHECK(counts.units[0] > 0 && counts.units[1] > 0);
 }
 
 /* ---- sums of one sign ---- */
@@ -173,14 +193,16 @@ static void take_apart(double v, double *high, double *low) {
     *low = cr_number_load(CR_F16, &half, 0);
 }
 
-/* Sums of a row of block 0 as the kernel takes them, `chain` units on the tensor cores; x: of each tap and channel, in the filter's order. */
-static double sum_of_row(const struct pruned *h, const struct packed *f, int row, int64_t chain, const float *x) {
+/* Sums of a row of block 0 as the kernel takes them, or all by the tensor cores; x: of each tap and channel, in the filter's order. */
+static double sum_of_row(const struct pruned *h, const struct packed *f, int row, bool chains, const float *x) {
     const struct ck_conv *c    = &h->p.conv;
     const float          *w    = h->p.w;
     double                sum  = 0;
     float                 sums = 0;
+    int64_t               end  = f->start[0]; /* of those that are summed together */
     for (int64_t unit = f->start[0]; unit < f->start[1]; unit++) {
         double a[2][TERMS] = {{0}}, b[2][TERMS] = {{0}};
+        if (unit == end) end = chains ? unit + f->words[unit * CK_WALKS_WORDS + HEAD + 1] : f->start[1];
         for (int i = 0; i < TERMS; i++) {
             const uint32_t from = f->from[unit * CK_WALKS_VALUES + i / 8 * 512 + row * 8 + i % 8];
             if (from == UINT32_MAX) continue;
@@ -190,7 +212,7 @@ static double sum_of_row(const struct pruned *h, const struct packed *f, int row
         sum = add_products(sum, a[1], b[0]);
         sum = add_products(sum, a[0], b[1]);
         sum = add_products(sum, a[0], b[0]);
-        if ((unit + 1 - f->start[0]) % chain == 0 || unit + 1 == f->start[1]) sums += (float)sum, sum = 0;
+        if (unit + 1 == end) sums += (float)sum, sum = 0;
     }
     return (double)sums / 64;
 }
@@ -214,7 +236,7 @@ static void sums_of_one_sign_lose_little(void) {
                 double want = 0;
                 for (int64_t k = 0; k < terms; k++) want += (double)((const float *)h.p.w)[row * terms + k] * (double)x[k];
                 for (int n = 0; n < 2; n++)
-                    worst[n] = fmax(worst[n], fabs(sum_of_row(&h, &f, row, n ? INT64_MAX : CK_WALKS_CHAIN, x) / want - 1) / (4 * sqrt((double)terms) * 0x1p-24));
+                    worst[n] = fmax(worst[n], fabs(sum_of_row(&h, &f, row, n == 0, x) / want - 1) / (4 * sqrt((double)terms) * 0x1p-24));
             }
             CHECK(worst[0] < 0.5);
             CHECK(worst[1] > 1);
