@@ -2,7 +2,7 @@
 #include "costs_support.h"
 
 static void a_file_that_does_not_fit_is_dropped(void) {
-    static const char *const spoilt[] = {"", "cresnet costs 4", "cresnet costs 1\tGPU\n", "\x7f\x45LF", "cresnet costs 3\tGPU A, driver 1\n", "cresnet costs 4\tanother device\n1\ta\t0\tb\n"};
+    static const char *const spoilt[] = {"", "cresnet costs 5", "cresnet costs 1\tGPU\n", "\x7f\x45LF", "cresnet costs 3\tGPU A, driver 1\n", "cresnet costs 5\tanother device\n1\ta\t0\tb\n"};
     struct stand             s;
     char         dir[SUPPORT_PATH];
     make_folder(dir);

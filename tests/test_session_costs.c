@@ -141,7 +141,7 @@ static void a_table_that_fits_is_taken(void) {
     stand_close(&s);
 }
 
-static void put_other(struct stand *s) { put_costs(s, "cresnet costs 4\tanother device\n1\ta\t0\tb\n"); }
+static void put_other(struct stand *s) { put_costs(s, "cresnet costs 5\tanother device\n1\ta\t0\tb\n"); }
 static void put_nonsense(struct stand *s) { put_costs(s, "\x7f""ELF\n"); }
 static void put_nothing(struct stand *s) { put_costs(s, ""); }
 static void put_a_folder(struct stand *s) {
