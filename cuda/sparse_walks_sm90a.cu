@@ -33,6 +33,8 @@ struct operands {
     uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0;
 };
 
+/* Where an operand begins, in 16 bytes. Of a cluster's second block addresses have bits beyond the 18 that a description has. */
+__device__ __forceinline__ uint32_t operand_at(uint32_t address) { return (address & 0x3ffffu) / 16; }
 /* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
  * swizzled rows of 128 bytes. */
 __device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
@@ -55,7 +57,7 @@ template <int N> struct worker {
     /* The next stage's inputs; with another scale the sums so far follow it. first: there are none. */
     __device__ __forceinline__ void open(bool first) {
         ck_mbar_wait(shared + 8 * (uint32_t)(BAR_READY + stage.at), stage.parity);
-        inputs          = stage_at(p, shared, stage.at) / 16 | 1u << 16;
+        inputs          = operand_at(stage_at(p, shared, stage.at)) | 1u << 16;
         const float now = __uint_as_float(load_word(shared + p.l.scales + (uint32_t)(stage.at * 4)));
         if (!first && now != scale) {
             const float by = now / scale;
@@ -72,7 +74,7 @@ template <int N> struct worker {
         const uint32_t head = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD), 0), run = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD + 4), 0);
         o.places            = load_word(at + (uint32_t)(UNIT_PLACES + (warp * 16 + lane / 4 * 2 + lane % 2) * 4));
         if (head & HEAD_FIRST) open(first);
-        o.a     = at / 16 | 1024 / 16 << 16;
+        o.a     = operand_at(at) | 1024 / 16 << 16;
         o.b     = inputs + (head & (HEAD_PLAIN - 1));
         o.used  = full + 8 * (BAR_USED - BAR_UNIT);
         o.empty = 0;
@@ -142,6 +144,34 @@ template <int N> struct worker {
 
     /* ---- results ---- */
 
+    enum { HALF = (N / 8 + 1) / 2 /* of a tile's columns, by eights */ };
+    /* Both blocks of a pair have sums of all columns: each gets the other's of the half it keeps, the first block the first, and adds them.
+     * They pass through the stages, of which no block has any use left when both are here. Warps that feed do not wait: they end. */
+    __device__ __forceinline__ void exchange(int part) {
+        const uint32_t mine = shared + p.l.stages + (uint32_t)((me * HALF * GROUP + (int)threadIdx.x % GROUP) * 16), theirs = ck_other_block(mine, part ^ 1);
+        const float    by   = 1 / scale;
+        scale = 1;
+        ck_cluster_sync();
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            float send[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float low = sums[j * 4 + i] * by, high = j + HALF < N / 8 ? sums[(j + HALF < N / 8 ? j + HALF : 0) * 4 + i] * by : 0.0f;
+                send[i] = part ? low : high, sums[j * 4 + i] = part ? high : low;
+            }
+            ck_send_four(theirs + (uint32_t)(j * GROUP * 16), send);
+        }
+        ck_cluster_sync();
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            float got[4];
+            ck_unpack<float>(load_four(mine + (uint32_t)(j * GROUP * 16)), got);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[j * 4 + i] += got[i];
+        }
+    }
+
     /* Two output channels of this thread: what sums are multiplied by, what is added. */
     struct ends {
         float by[2], bias[2];
@@ -183,7 +213,8 @@ template <int N> struct worker {
                      "f"(v[3]), "r"((int)is)
                      : "memory");
     }
-    __device__ __forceinline__ void write(const item &it, const ends &e) const {
+    /* `count` times 8 columns, from the `from`-th 8 on. */
+    __device__ __forceinline__ void write(const item &it, const ends &e, int from, int count) const {
         enum { TOGETHER = 4 };
         const ck_conv &c      = p.conv;
         const int      group  = it.tile / p.plan.strips, row = (it.tile - group * p.plan.strips) * p.plan.TP;
@@ -196,11 +227,12 @@ template <int N> struct worker {
         const uint32_t pitch = (uint32_t)c.K * 4; /* bytes of a pixel */
 #pragma unroll
         for (int base = 0; base < N / 8; base += TOGETHER) {
+            if (base >= count) break;
             int    pixel[TOGETHER];
             float4 more[TOGETHER];
 #pragma unroll
             for (int j = 0; j < TOGETHER; j++) {
-                pixel[j] = base + j < N / 8 ? pixel_of((base + j) * 8 + lane / 4, images, rows) : -1;
+                pixel[j] = base + j < count && from + base + j < N / 8 ? pixel_of((from + base + j) * 8 + lane / 4, images, rows) : -1;
                 more[j]  = make_float4(0, 0, 0, 0);
                 if (p.a.add && pixel[j] >= 0) more[j] = *reinterpret_cast<const float4 *>(add + (uint64_t)(uint32_t)pixel[j] * pitch);
             }
@@ -220,17 +252,18 @@ template <int N> struct worker {
 
     __device__ __forceinline__ int units_of(int i) const {
         if (i >= p.items) return 0;
-        const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), me);
+        const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), me) * p.parts + part_of(p);
         return (int)(__ldg(start + 1) - __ldg(start));
     }
     __device__ __forceinline__ void run() {
-        int units = units_of((int)blockIdx.x);
-        for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+        int units = units_of(first_item(p));
+        for (int i = first_item(p); i < p.items; i += item_step(p)) {
             const item it(p, i);
-            const int  next = units_of(i + (int)gridDim.x);
+            const int  next = units_of(i + item_step(p));
             const ends e    = ends_of((it.block + me) * CK_WALKS_ROWS + warp * 16 + lane / 4);
             sum_up(units);
-            write(it, e);
+            if (p.parts > 1) exchange(part_of(p));
+            write(it, e, p.parts > 1 ? part_of(p) * HALF : 0, p.parts > 1 ? (int)HALF : N / 8);
             units = next;
         }
     }
@@ -309,11 +342,23 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
 /* ---- the host's side ---- */
 
 template <int N, int WORKERS> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
-    const cudaError_t e = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
-    const int      most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
+    const cudaError_t   e    = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
+    const int           most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
+    cudaLaunchAttribute how[2] = {};
+    cudaLaunchConfig_t  config = {};
     if (e != cudaSuccess) return e;
-    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP),
-                     (size_t)p.plan.shared_bytes, stream, p);
+    how[0].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    how[0].val.programmaticStreamSerializationAllowed = 1;
+    how[1].id                                         = cudaLaunchAttributeClusterDimension;
+    how[1].val.clusterDim.x                           = (unsigned)p.parts;
+    how[1].val.clusterDim.y = how[1].val.clusterDim.z = 1;
+    config.gridDim                                    = dim3((unsigned)(p.parts > 1 ? p.items * p.parts : p.items < most ? p.items : most));
+    config.blockDim                                   = dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP);
+    config.dynamicSmemBytes                           = (size_t)p.plan.shared_bytes;
+    config.stream                                     = stream;
+    config.attrs                                      = how;
+    config.numAttrs                                   = p.parts > 1 ? 2 : 1;
+    return cudaLaunchKernelEx(&config, conv_kernel<N, WORKERS>, p);
 }
 /* What the ways of the plan may have. */
 cudaError_t launch_one(const params &p, int multiprocessors, cudaStream_t stream) {
@@ -345,7 +390,7 @@ cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream
 
 cudaError_t conv(const ck_walks_args &args, const ck_walks_plan &plan, int multiprocessors, cudaStream_t stream) {
     const ck_nm_plan &tile = plan.tile;
-    params            p    = {{}, args, plan.conv, tile, layout(tile), 0, 0};
+    params            p    = {{}, args, plan.conv, tile, layout(tile), 0, 0, plan.parts};
     p.k_groups             = (int)((tile.blocks + tile.workers - 1) / tile.workers);
     p.items                = p.k_groups * (int)tile.tiles;
     if (!nm::map_inputs(plan.conv, tile, args.x, p.x)) return cudaErrorNotSupported;
