@@ -40,7 +40,8 @@ __device__ __forceinline__ uint32_t operand_at(uint32_t address) { return (addre
 __device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
 __device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64_t)(1024 / 16 | 1u << 30) << 32 | low; }
 
-template <int N> struct worker {
+/* PAIR: two blocks of a cluster each sum a part of the chunks. */
+template <int N, bool PAIR> struct worker {
     const params  &p;
     const uint32_t shared, ring, bars;
     const int      me, warp, lane;
@@ -144,7 +145,10 @@ template <int N> struct worker {
 
     /* ---- results ---- */
 
-    enum { HALF = (N / 8 + 1) / 2 /* of a tile's columns, by eights */ };
+    enum {
+        HALF  = (N / 8 + 1) / 2,         /* of a tile's columns, by eights */
+        LEAVE = PAIR ? (int)HALF : N / 8 /* from this block */
+    };
     /* Both blocks of a pair have sums of all columns: each gets the other's of the half it keeps, the first block the first, and adds them.
      * They pass through the stages, of which no block has any use left when both are here. Warps that feed do not wait: they end. */
     __device__ __forceinline__ void exchange(int part) {
@@ -213,8 +217,8 @@ template <int N> struct worker {
                      "f"(v[3]), "r"((int)is)
                      : "memory");
     }
-    /* `count` times 8 columns, from the `from`-th 8 on. */
-    __device__ __forceinline__ void write(const item &it, const ends &e, int from, int count) const {
+    /* LEAVE times 8 columns, from the `from`-th 8 on. */
+    __device__ __forceinline__ void write(const item &it, const ends &e, int from) const {
         enum { TOGETHER = 4 };
         const ck_conv &c      = p.conv;
         const int      group  = it.tile / p.plan.strips, row = (it.tile - group * p.plan.strips) * p.plan.TP;
@@ -226,18 +230,17 @@ template <int N> struct worker {
         const char    *y = reinterpret_cast<const char *>(p.a.y + first), *add = reinterpret_cast<const char *>(p.a.add + first);
         const uint32_t pitch = (uint32_t)c.K * 4; /* bytes of a pixel */
 #pragma unroll
-        for (int base = 0; base < N / 8; base += TOGETHER) {
-            if (base >= count) break;
+        for (int base = 0; base < LEAVE; base += TOGETHER) {
             int    pixel[TOGETHER];
             float4 more[TOGETHER];
 #pragma unroll
             for (int j = 0; j < TOGETHER; j++) {
-                pixel[j] = base + j < count && from + base + j < N / 8 ? pixel_of((from + base + j) * 8 + lane / 4, images, rows) : -1;
+                pixel[j] = base + j < LEAVE && from + base + j < N / 8 ? pixel_of((from + base + j) * 8 + lane / 4, images, rows) : -1;
                 more[j]  = make_float4(0, 0, 0, 0);
                 if (p.a.add && pixel[j] >= 0) more[j] = *reinterpret_cast<const float4 *>(add + (uint64_t)(uint32_t)pixel[j] * pitch);
             }
 #pragma unroll
-            for (int j = 0; j < TOGETHER && base + j < N / 8; j++) {
+            for (int j = 0; j < TOGETHER && base + j < LEAVE; j++) {
                 float v[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) v[i] = fmaf(sums[(base + j) * 4 + i], by[i / 2], e.bias[i / 2]);
@@ -262,8 +265,8 @@ template <int N> struct worker {
             const int  next = units_of(i + item_step(p));
             const ends e    = ends_of((it.block + me) * CK_WALKS_ROWS + warp * 16 + lane / 4);
             sum_up(units);
-            if (p.parts > 1) exchange(part_of(p));
-            write(it, e, p.parts > 1 ? part_of(p) * HALF : 0, p.parts > 1 ? (int)HALF : N / 8);
+            if (PAIR) exchange(part_of(p));
+            write(it, e, PAIR ? part_of(p) * HALF : 0);
             units = next;
         }
     }
@@ -314,7 +317,7 @@ template <int N, int WORKERS> struct shares {
     static_assert(FEEDER <= BEGIN && BEGIN <= WORKER && WORKERS * WORKER + GROUPS * FEEDER <= (WORKERS + GROUPS) * BEGIN, "there are so many");
 };
 
-template <int N, int WORKERS>
+template <int N, int WORKERS, bool PAIR>
 __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -327,7 +330,7 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
     const int     feeder = warp - WORKERS * GROUP / CK_WARP;
     if (feeder < 0) {
         ck_registers_more<shares<N, WORKERS>::WORKER>();
-        worker<N>(p, shared, warp * CK_WARP / GROUP).run();
+        worker<N, PAIR>(p, shared, warp * CK_WARP / GROUP).run();
         return;
     }
     ck_registers_fewer<shares<N, WORKERS>::FEEDER>();
@@ -341,47 +344,38 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
 
 /* ---- the host's side ---- */
 
-template <int N, int WORKERS> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
-    const cudaError_t   e    = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
-    const int           most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
+template <int N, int WORKERS, bool PAIR> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
+    const auto          kernel = conv_kernel<N, WORKERS, PAIR>;
+    const cudaError_t   e      = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
+    const int           most   = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
     cudaLaunchAttribute how[2] = {};
     cudaLaunchConfig_t  config = {};
     if (e != cudaSuccess) return e;
     how[0].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
     how[0].val.programmaticStreamSerializationAllowed = 1;
     how[1].id                                         = cudaLaunchAttributeClusterDimension;
-    how[1].val.clusterDim.x                           = (unsigned)p.parts;
+    how[1].val.clusterDim.x                           = 2;
     how[1].val.clusterDim.y = how[1].val.clusterDim.z = 1;
-    config.gridDim                                    = dim3((unsigned)(p.parts > 1 ? p.items * p.parts : p.items < most ? p.items : most));
+    config.gridDim                                    = dim3((unsigned)(PAIR ? p.items * 2 : p.items < most ? p.items : most));
     config.blockDim                                   = dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP);
     config.dynamicSmemBytes                           = (size_t)p.plan.shared_bytes;
     config.stream                                     = stream;
     config.attrs                                      = how;
-    config.numAttrs                                   = p.parts > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, conv_kernel<N, WORKERS>, p);
+    config.numAttrs                                   = PAIR ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, p);
 }
 /* What the ways of the plan may have. */
-cudaError_t launch_one(const params &p, int multiprocessors, cudaStream_t stream) {
+template <int WORKERS, bool PAIR> cudaError_t launch_as(const params &p, int multiprocessors, cudaStream_t stream) {
     switch (p.plan.columns) {
-    case 64: return launch<64, 1>(p, multiprocessors, stream);
-    case 96: return launch<96, 1>(p, multiprocessors, stream);
-    case 104: return launch<104, 1>(p, multiprocessors, stream);
-    case 112: return launch<112, 1>(p, multiprocessors, stream);
-    case 120: return launch<120, 1>(p, multiprocessors, stream);
-    case 160: return launch<160, 1>(p, multiprocessors, stream);
-    case 192: return launch<192, 1>(p, multiprocessors, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream) {
-    switch (p.plan.columns) {
-    case 64: return launch<64, 2>(p, multiprocessors, stream);
-    case 96: return launch<96, 2>(p, multiprocessors, stream);
-    case 104: return launch<104, 2>(p, multiprocessors, stream);
-    case 112: return launch<112, 2>(p, multiprocessors, stream);
-    case 120: return launch<120, 2>(p, multiprocessors, stream);
-    case 160: return launch<160, 2>(p, multiprocessors, stream);
-    case 192: return launch<192, 2>(p, multiprocessors, stream);
+    case 64:
+        if constexpr (!PAIR) return launch<64, WORKERS, PAIR>(p, multiprocessors, stream);
+        break;
+    case 96: return launch<96, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 104: return launch<104, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 112: return launch<112, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 120: return launch<120, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 160: return launch<160, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 192: return launch<192, WORKERS, PAIR>(p, multiprocessors, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -394,7 +388,8 @@ cudaError_t conv(const ck_walks_args &args, const ck_walks_plan &plan, int multi
     p.k_groups             = (int)((tile.blocks + tile.workers - 1) / tile.workers);
     p.items                = p.k_groups * (int)tile.tiles;
     if (!nm::map_inputs(plan.conv, tile, args.x, p.x)) return cudaErrorNotSupported;
-    return tile.workers == 2 ? launch_two(p, multiprocessors, stream) : launch_one(p, multiprocessors, stream);
+    if (plan.parts == 2) return launch_as<2, true>(p, multiprocessors, stream);
+    return tile.workers == 2 ? launch_as<2, false>(p, multiprocessors, stream) : launch_as<1, false>(p, multiprocessors, stream);
 }
 
 } // namespace walks
