@@ -75,6 +75,19 @@ __device__ __forceinline__ void ck_fence_async() {
 __device__ __forceinline__ void ck_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/* Until all threads of all blocks of a cluster are here or have ended; what was written before is seen after it. */
+__device__ __forceinline__ void ck_cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/* Block `rank`'s address of what is at `address` here. */
+__device__ __forceinline__ uint32_t ck_other_block(uint32_t address, int rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ void ck_send_four(uint32_t to, const float (&v)[4]) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}
 /* Registers that each thread of the calling warpgroup may have from here on. */
 template <int N> __device__ __forceinline__ void ck_registers_more() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -48,9 +48,9 @@ static double foresee(const struct cr_device *device, const struct cr_program *p
 }
 
 static void name_way(const struct cr_op *op, struct cr_text *out) {
-    int cut[3];
+    int cut[4];
     ck_walks_cut(op->attr.conv.pattern.layout - CUDA_LAYOUT_WALKS + 1, cut);
-    cr_text_add(out, "walks %dx%d", cut[0] * cut[2], cut[1]);
+    cr_text_add(out, "walks %dx%d%s", cut[0] * cut[2], cut[1], cut[3] > 1 ? " pairs" : "");
 }
 
 /* ---- what stays on the device ---- */
@@ -65,17 +65,18 @@ static void release(void *prepared) {
 }
 
 static cr_status send_filter(const uint8_t *kept, bool fills, bool convolves, struct prepared *s) {
-    uint32_t *start, *words = NULL, *from = NULL;
-    cr_status status = CR_OK;
+    const int64_t starts = s->plan.tile.blocks * s->plan.parts + 1;
+    uint32_t     *start, *words = NULL, *from = NULL;
+    cr_status     status = CR_OK;
     s->units         = ck_walks_pack(&s->plan, kept, NULL, NULL, NULL);
-    CR_ALLOC(start, (size_t)s->plan.tile.blocks + 1);
+    CR_ALLOC(start, (size_t)starts);
     if (convolves) words = cr_alloc((size_t)(s->units * CK_WALKS_WORDS), sizeof *words);
     if (fills) from = cr_alloc((size_t)(s->units * CK_WALKS_VALUES), sizeof *from);
     if ((convolves && !words) || (fills && !from)) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)s->units);
     ck_walks_pack(&s->plan, kept, start, words, from);
     if (fills) CR_TRY_OUT(cr_cuda_sparse_send(from, s->units * CK_WALKS_VALUES, &s->from));
     if (convolves) CR_TRY_OUT(cr_cuda_sparse_send(words, s->units * CK_WALKS_WORDS, &s->words));
-    if (convolves) CR_TRY_OUT(cr_cuda_sparse_send(start, s->plan.tile.blocks + 1, &s->start));
+    if (convolves) CR_TRY_OUT(cr_cuda_sparse_send(start, starts, &s->start));
 out:
     cr_free(start);
     cr_free(words);

@@ -47,8 +47,8 @@ int lead_of(const ck_nm_plan &p, int wanted) {
     return wanted;
 }
 
-bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *p) {
-    const double  stages = (double)p->chunks * p->phases, taps = (double)p->taps * p->chunks;
+bool set_cycles(const ck_conv &c, double kept, int parts, int multiprocessors, ck_nm_plan *p) {
+    const double  chunks = (double)ceil_div(p->chunks, parts), stages = chunks * p->phases, taps = p->taps * chunks;
     const struct units tap = units_of(kept);
     const double  units  = fmax(taps * tap.all(), stages), sparse = taps * tap.sparse, plain = units - sparse;
     const double  inputs = (double)p->rows * p->pitch * p->images * POSITION * stages, n = p->columns;
@@ -61,15 +61,17 @@ bool set_cycles(const ck_conv &c, double kept, int multiprocessors, ck_nm_plan *
     const int     half  = (int)(units / 2);
     p->lead   = p->workers == 2 && rounds > 1 ? lead_of(*p, half) : 0;
     p->cycles = (double)rounds * (most + out * (p->lead ? 0.5 : 1) + 300) + 5000;
-    return items < (int64_t)1 << 30 && c.K > 0;
+    if (parts > 1) p->cycles += n * 10 + 1500; /* sums pass from block to block */
+    return items < (int64_t)1 << 30 && c.K > 0 && (parts == 1 || (items * parts <= multiprocessors && p->chunks >= parts));
 }
 
 /* The ways: workers, the columns that a tile may have, bytes of shared memory. */
 struct cut {
-    int workers, least, most, shared;
+    int workers, least, most, shared, parts;
 };
-const cut CUTS[] = {{2, 33, 64, SHARED_MOST},   {2, 65, 120, SHARED_MOST}, {2, 121, 160, SHARED_MOST}, {1, 65, 120, SHARED_MOST},
-                    {1, 121, 192, SHARED_MOST}, {1, 33, 64, SHARED_HALF},  {1, 65, 120, SHARED_HALF},  {2, 161, 192, SHARED_MOST}};
+const cut CUTS[] = {{2, 33, 64, SHARED_MOST, 1},   {2, 65, 120, SHARED_MOST, 1}, {2, 121, 160, SHARED_MOST, 1}, {1, 65, 120, SHARED_MOST, 1},
+                    {1, 121, 192, SHARED_MOST, 1}, {1, 33, 64, SHARED_HALF, 1},  {1, 65, 120, SHARED_HALF, 1},  {2, 161, 192, SHARED_MOST, 1},
+                    {2, 65, 120, SHARED_MOST, 2},  {2, 121, 192, SHARED_MOST, 2}};
 const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
 
 /* The tile of this cut with the fewest cycles. */
@@ -82,7 +84,7 @@ bool plan_cut(const ck_conv &c, double kept, const cut &cut, int multiprocessors
             if (!nm::cut_tile(c, images, rows, COLUMNS, (int)(sizeof COLUMNS / sizeof *COLUMNS), &p)) continue;
             if (p.columns < cut.least || p.columns > cut.most) continue;
             p.chunks = (int)ceil_div(c.C, CK_WALKS_CHUNK);
-            if (set_rings(cut.shared, &p) && set_cycles(c, kept, multiprocessors, &p) && (!any || p.cycles < best->cycles)) *best = p, any = true;
+            if (set_rings(cut.shared, &p) && set_cycles(c, kept, cut.parts, multiprocessors, &p) && (!any || p.cycles < best->cycles)) *best = p, any = true;
         }
     return any;
 }
@@ -92,6 +94,7 @@ bool plan_cut(const ck_conv &c, double kept, const cut &cut, int multiprocessors
 struct packer {
     const ck_conv     *c;
     const ck_nm_plan  *p;
+    int                parts;
     const uint8_t     *kept;
     uint32_t          *words, *from;
 };
@@ -169,10 +172,10 @@ void pass(const packer &m, const stage &s, walk *w) {
     if (changed) w->cost += change_cost(m), w->now = other(w->now);
 }
 
-/* Calls with each stage of a block. */
-template <typename F> void for_stages(const packer &m, int64_t block, const F &call) {
+/* Calls with each stage of a block's part. */
+template <typename F> void for_stages(const packer &m, int64_t block, int part, const F &call) {
     stage s;
-    for (int chunk = 0; chunk < m.p->chunks; chunk++)
+    for (int chunk = chunk_from(*m.p, m.parts, part); chunk < chunk_from(*m.p, m.parts, part + 1); chunk++)
         for (int i = 0; i < m.p->taps; i++) {
             if (m.p->first >> i & 1) s.pieces = 0;
             const int n = s.pieces++;
@@ -184,10 +187,10 @@ template <typename F> void for_stages(const packer &m, int64_t block, const F &c
 }
 
 /* The better of both kinds to begin with. */
-kind first_kind(const packer &m, int64_t block, int64_t *units) {
+kind first_kind(const packer &m, int64_t block, int part, int64_t *units) {
     walk w[KINDS];
     w[PLAIN].now = PLAIN;
-    for_stages(m, block, [&](const stage &s) {
+    for_stages(m, block, part, [&](const stage &s) {
         for (int k = 0; k < KINDS; k++) pass(m, s, &w[k]);
     });
     const kind best = w[PLAIN].cost < w[SPARSE].cost ? PLAIN : SPARSE;
@@ -271,14 +274,14 @@ void put_runs(const packer &m, int64_t begin, int64_t end) {
     }
 }
 
-/* All units of a block, from `unit` on; gives how many. */
-int64_t pack_block(const packer &m, int64_t block, int64_t unit) {
+/* All units of a block's part, from `unit` on; gives how many. */
+int64_t pack_part(const packer &m, int64_t block, int part, int64_t unit) {
     const int64_t begin = unit;
     int64_t       units;
     walk          w;
-    w.now = first_kind(m, block, &units);
+    w.now = first_kind(m, block, part, &units);
     if (!m.words && !m.from) return units;
-    for_stages(m, block, [&](const stage &s) {
+    for_stages(m, block, part, [&](const stage &s) {
         unit += put_stage(m, s, w.now, unit);
         pass(m, s, &w);
     });
@@ -311,9 +314,9 @@ __global__ void __launch_bounds__(FILL_THREADS) fill(const float *w, int64_t tap
 
 int ck_walks_ways(void) { return walks::CUT_COUNT; }
 
-void ck_walks_cut(int way, int cut[3]) {
+void ck_walks_cut(int way, int cut[4]) {
     const walks::cut none = {}, &c = way >= 1 && way <= walks::CUT_COUNT ? walks::CUTS[way - 1] : none;
-    cut[0] = c.workers, cut[1] = c.most, cut[2] = c.shared <= walks::SHARED_HALF ? 2 : 1;
+    cut[0] = c.workers, cut[1] = c.most, cut[2] = c.shared <= walks::SHARED_HALF ? 2 : 1, cut[3] = c.parts;
 }
 
 bool ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capability, int multiprocessors, struct ck_walks_plan *plan) {
@@ -322,18 +325,19 @@ bool ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capabi
     if (taps == 1 && c.stride == 1 && c.pad == 0) c.H = c.P = c.N * c.H * c.W, c.N = c.W = c.Q = 1;
     if (way < 1 || way > ck_walks_ways() || c.type != CK_F32 || capability != 90 || c.C % 4 || c.K % 4) return false;
     if (c.W > side || c.N * c.H * c.W >= (int64_t)1 << 31 || c.N * c.P * c.Q >= (int64_t)1 << 31 || c.K * taps * c.C >= UINT32_MAX) return false;
-    plan->conv = c;
+    plan->conv  = c;
+    plan->parts = walks::CUTS[way - 1].parts;
     return walks::plan_cut(c, (double)kept / (double)(c.K * taps * c.C), walks::CUTS[way - 1], multiprocessors, &plan->tile);
 }
 
 int64_t ck_walks_pack(const struct ck_walks_plan *plan, const uint8_t *kept, uint32_t *start, uint32_t *words, uint32_t *from) {
-    const walks::packer m    = {&plan->conv, &plan->tile, kept, words, from};
+    const walks::packer m    = {&plan->conv, &plan->tile, plan->parts, kept, words, from};
     int64_t             unit = 0;
-    for (int64_t block = 0; block < plan->tile.blocks; block++) {
-        if (start) start[block] = (uint32_t)unit;
-        unit += walks::pack_block(m, block, unit);
+    for (int64_t i = 0; i < plan->tile.blocks * plan->parts; i++) {
+        if (start) start[i] = (uint32_t)unit;
+        unit += walks::pack_part(m, i / plan->parts, (int)(i % plan->parts), unit);
     }
-    if (start) start[plan->tile.blocks] = (uint32_t)unit;
+    if (start) start[plan->tile.blocks * plan->parts] = (uint32_t)unit;
     return unit;
 }
 

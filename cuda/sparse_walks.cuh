@@ -45,6 +45,9 @@ struct layout {
     }
 };
 
+/* First chunk of a part; of what would be behind the last: their number. */
+__host__ __device__ inline int chunk_from(const ck_nm_plan &p, int parts, int part) { return p.chunks * part / parts; }
+
 cudaError_t conv(const ck_walks_args &args, const ck_walks_plan &plan, int multiprocessors, cudaStream_t stream);
 
 } // namespace walks

@@ -32,12 +32,13 @@ enum {
 /* How the work is cut. The sum passes in stages: chunk by chunk, in each chunk phase by phase of the stride; each has one unit at least. */
 struct ck_walks_plan {
     struct ck_nm_plan tile;
-    struct ck_conv    conv; /* what is computed: pixels of a filter of one tap without padding are one long column */
+    struct ck_conv    conv;  /* what is computed: pixels of a filter of one tap without padding are one long column */
+    int               parts; /* of the chunks: 2: blocks are in pairs, each sums one part, and they exchange sums */
 };
 
 /* A filter's units on the device. */
 struct ck_walks_filter {
-    const uint32_t *start; /* [blocks + 1]: first unit of a block */
+    const uint32_t *start; /* [blocks * parts + 1]: first unit of a block's part */
     const uint32_t *words; /* [units][CK_WALKS_WORDS]; start and words are as packed: a kernel goes by them */
     const void     *units; /* values as ck_walks_fill writes them; whatever they are, nothing but y depends on them */
     const float    *scale; /* [blocks*64] */
@@ -55,9 +56,9 @@ struct ck_walks_args {
 /* Ways of cutting: 1..ck_walks_ways(); each takes the tile with the fewest cycles by arithmetic, for about `kept` weights. Compute
  * capability 9.0 alone; f32; C and K are multiples of 4, which leave and arrive as 16 bytes. false: not with this way. */
 int     ck_walks_ways(void);
-void    ck_walks_cut(int way, int cut[3]); /* workers, columns at most, blocks of a multiprocessor */
+void    ck_walks_cut(int way, int cut[4]); /* workers, columns at most, blocks of a multiprocessor, parts */
 bool    ck_walks_make(const struct ck_conv *conv, int64_t kept, int way, int capability, int multiprocessors, struct ck_walks_plan *plan);
-/* On the host, of `kept` [K][R*S*C], not 0 where a weight is kept: units of all blocks. start[blocks + 1]; words[units][CK_WALKS_WORDS];
+/* On the host, of `kept` [K][R*S*C], not 0 where a weight is kept: units of all blocks. start[blocks * parts + 1]; words[units][CK_WALKS_WORDS];
  * from[units][CK_WALKS_VALUES]: the element of the filter that each value is, UINT32_MAX: none, it is 0. Each may be NULL. */
 int64_t ck_walks_pack(const struct ck_walks_plan *plan, const uint8_t *kept, uint32_t *start, uint32_t *words, uint32_t *from);
 /* Bytes of units' values and scales; where the scales begin. */

@@ -29,6 +29,7 @@ struct params {
     ck_nm_plan    plan;
     layout        l;
     int           k_groups, items; /* of the workers' blocks of channels; of those times tiles */
+    int           parts;           /* of the chunks: blocks that share an item; with 2 each has one item at most */
 };
 
 #if CK_HAS_SM90A
@@ -41,6 +42,10 @@ struct item {
     int64_t block; /* of output channels, the first worker's */
     __device__ item(const params &p, int i) : tile(i / p.k_groups), block((int64_t)(i % p.k_groups) * p.plan.workers) {}
 };
+/* The items of this block, and which part of their chunks. */
+__device__ __forceinline__ int first_item(const params &p) { return (int)blockIdx.x >> (p.parts - 1); }
+__device__ __forceinline__ int item_step(const params &p) { return (int)gridDim.x >> (p.parts - 1); }
+__device__ __forceinline__ int part_of(const params &p) { return (int)blockIdx.x & (p.parts - 1); }
 /* Where a tile's inputs begin. */
 struct corner {
     int image, row;
@@ -84,10 +89,11 @@ struct input_feed {
     const params  &p;
     const uint32_t shared;
     ck_ring_place  at;
-    int            i, chunk = 0, phase = 0;
+    int            i, chunk, phase = 0;
     corner         from;
     __device__ input_feed(const params &params_, uint32_t shared_)
-        : p(params_), shared(shared_), i((int)blockIdx.x), from(params_, item(params_, i).tile) {}
+        : p(params_), shared(shared_), i(first_item(params_)), chunk(chunk_from(params_.plan, params_.parts, part_of(params_))),
+          from(params_, item(params_, i).tile) {}
     __device__ __forceinline__ bool is_done() const { return i >= p.items; }
     __device__ __forceinline__ void step() {
         const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at);
@@ -97,9 +103,9 @@ struct input_feed {
         at.next(p.plan.stages);
         if (++phase < p.plan.phases) return;
         phase = 0;
-        if (++chunk < p.plan.chunks) return;
-        chunk = 0;
-        i += (int)gridDim.x;
+        if (++chunk < chunk_from(p.plan, p.parts, part_of(p) + 1)) return;
+        chunk = chunk_from(p.plan, p.parts, part_of(p));
+        i += item_step(p);
         from = corner(p, item(p, i).tile);
     }
 };
@@ -114,10 +120,10 @@ struct filter_feed {
     bool           waits; /* for the first worker's lead: load() */
     __device__ filter_feed(const params &params_, uint32_t shared_, int worker_)
         : p(params_), worker(worker_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(worker_ * params_.plan.ring * UNIT_SLOT)),
-          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + worker_ * MOST_RING)), i(worker_ < params_.plan.workers ? (int)blockIdx.x : params_.items),
+          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + worker_ * MOST_RING)), i(worker_ < params_.plan.workers ? first_item(params_) : params_.items),
           waits(worker_ == 1 && params_.plan.lead > 0) {
         look(i, unit, end);
-        look(i + (int)gridDim.x, next_unit, next_end);
+        look(i + item_step(p), next_unit, next_end);
     }
     __device__ __forceinline__ bool is_done() const { return i >= p.items; }
     /* So many units, fewer than the ring has. Asked after each step until it is so: when the last of them is loaded over, it is so too. */
@@ -126,7 +132,7 @@ struct filter_feed {
     }
     __device__ __forceinline__ void look(int which, uint32_t &from, uint32_t &to) const {
         if (which >= p.items) return;
-        const uint32_t *start = p.a.filter.start + block_of(p, item(p, which), worker);
+        const uint32_t *start = p.a.filter.start + block_of(p, item(p, which), worker) * p.parts + part_of(p);
         from = __ldg(start), to = __ldg(start + 1);
     }
     __device__ __forceinline__ void step() {
@@ -138,8 +144,8 @@ struct filter_feed {
         ck_bulk_load(to + UNIT_PLACES, p.a.filter.words + (int64_t)unit * CK_WALKS_WORDS, full, UNIT_WORDS);
         at.next(p.plan.ring);
         if (++unit < end) return;
-        i += (int)gridDim.x, unit = next_unit, end = next_end;
-        look(i + (int)gridDim.x, next_unit, next_end);
+        i += item_step(p), unit = next_unit, end = next_end;
+        look(i + item_step(p), next_unit, next_end);
     }
 };
 
@@ -274,11 +280,12 @@ template <int GROUPS, int DEEP> struct converter {
         ck_ring_place at, before;
         int           whose = 0;
         float         scale = FIRST_SCALE; /* of the group's last stage, of the tile before too: most tiles are alike */
-        for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+        const int     begin = chunk_from(p.plan, p.parts, part_of(p)) * p.plan.phases, end = chunk_from(p.plan, p.parts, part_of(p) + 1) * p.plan.phases;
+        for (int i = first_item(p); i < p.items; i += item_step(p)) {
             const corner from(p, item(p, i).tile);
-            for (int stage = 0; stage < p.plan.chunks * p.plan.phases; stage++) {
+            for (int stage = begin; stage < end; stage++) {
                 const int chunk = stage / p.plan.phases;
-                if (whose == group) scale = turn(at, before, stage == 0, stage - chunk * p.plan.phases, chunk * CK_WALKS_CHUNK, from, scale);
+                if (whose == group) scale = turn(at, before, stage == begin, stage - chunk * p.plan.phases, chunk * CK_WALKS_CHUNK, from, scale);
                 whose  = GROUPS > 1 ? whose ^ 1 : 0;
                 before = at;
                 at.next(p.plan.stages);

@@ -33,12 +33,15 @@ struct operands {
     uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0;
 };
 
+/* Where an operand begins, in 16 bytes. Of a cluster's second block addresses have bits beyond the 18 that a description has. */
+__device__ __forceinline__ uint32_t operand_at(uint32_t address) { return (address & 0x3ffffu) / 16; }
 /* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
  * swizzled rows of 128 bytes. */
 __device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
 __device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64_t)(1024 / 16 | 1u << 30) << 32 | low; }
 
-template <int N> struct worker {
+/* PAIR: two blocks of a cluster each sum a part of the chunks. */
+template <int N, bool PAIR> struct worker {
     const params  &p;
     const uint32_t shared, ring, bars;
     const int      me, warp, lane;
@@ -55,7 +58,7 @@ template <int N> struct worker {
     /* The next stage's inputs; with another scale the sums so far follow it. first: there are none. */
     __device__ __forceinline__ void open(bool first) {
         ck_mbar_wait(shared + 8 * (uint32_t)(BAR_READY + stage.at), stage.parity);
-        inputs          = stage_at(p, shared, stage.at) / 16 | 1u << 16;
+        inputs          = operand_at(stage_at(p, shared, stage.at)) | 1u << 16;
         const float now = __uint_as_float(load_word(shared + p.l.scales + (uint32_t)(stage.at * 4)));
         if (!first && now != scale) {
             const float by = now / scale;
@@ -72,7 +75,7 @@ template <int N> struct worker {
         const uint32_t head = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD), 0), run = __shfl_sync(0xffffffffu, load_word(at + UNIT_HEAD + 4), 0);
         o.places            = load_word(at + (uint32_t)(UNIT_PLACES + (warp * 16 + lane / 4 * 2 + lane % 2) * 4));
         if (head & HEAD_FIRST) open(first);
-        o.a     = at / 16 | 1024 / 16 << 16;
+        o.a     = operand_at(at) | 1024 / 16 << 16;
         o.b     = inputs + (head & (HEAD_PLAIN - 1));
         o.used  = full + 8 * (BAR_USED - BAR_UNIT);
         o.empty = 0;
@@ -142,6 +145,37 @@ template <int N> struct worker {
 
     /* ---- results ---- */
 
+    enum {
+        HALF  = (N / 8 + 1) / 2,         /* of a tile's columns, by eights */
+        LEAVE = PAIR ? (int)HALF : N / 8 /* from this block */
+    };
+    /* Both blocks of a pair have sums of all columns: each gets the other's of the half it keeps, the first block the first, and adds them.
+     * They pass through the stages, of which no block has any use left when both are here. Warps that feed do not wait: they end. */
+    __device__ __forceinline__ void exchange(int part) {
+        const uint32_t mine = shared + p.l.stages + (uint32_t)((me * HALF * GROUP + (int)threadIdx.x % GROUP) * 16), theirs = ck_other_block(mine, part ^ 1);
+        const float    by   = 1 / scale;
+        scale = 1;
+        ck_cluster_sync();
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            float send[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float low = sums[j * 4 + i] * by, high = j + HALF < N / 8 ? sums[(j + HALF < N / 8 ? j + HALF : 0) * 4 + i] * by : 0.0f;
+                send[i] = part ? low : high, sums[j * 4 + i] = part ? high : low;
+            }
+            ck_send_four(theirs + (uint32_t)(j * GROUP * 16), send);
+        }
+        ck_cluster_sync();
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            float got[4];
+            ck_unpack<float>(load_four(mine + (uint32_t)(j * GROUP * 16)), got);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[j * 4 + i] += got[i];
+        }
+    }
+
     /* Two output channels of this thread: what sums are multiplied by, what is added. */
     struct ends {
         float by[2], bias[2];
@@ -183,7 +217,8 @@ template <int N> struct worker {
                      "f"(v[3]), "r"((int)is)
                      : "memory");
     }
-    __device__ __forceinline__ void write(const item &it, const ends &e) const {
+    /* LEAVE times 8 columns, from the `from`-th 8 on. */
+    __device__ __forceinline__ void write(const item &it, const ends &e, int from) const {
         enum { TOGETHER = 4 };
         const ck_conv &c      = p.conv;
         const int      group  = it.tile / p.plan.strips, row = (it.tile - group * p.plan.strips) * p.plan.TP;
@@ -195,17 +230,17 @@ template <int N> struct worker {
         const char    *y = reinterpret_cast<const char *>(p.a.y + first), *add = reinterpret_cast<const char *>(p.a.add + first);
         const uint32_t pitch = (uint32_t)c.K * 4; /* bytes of a pixel */
 #pragma unroll
-        for (int base = 0; base < N / 8; base += TOGETHER) {
+        for (int base = 0; base < LEAVE; base += TOGETHER) {
             int    pixel[TOGETHER];
             float4 more[TOGETHER];
 #pragma unroll
             for (int j = 0; j < TOGETHER; j++) {
-                pixel[j] = base + j < N / 8 ? pixel_of((base + j) * 8 + lane / 4, images, rows) : -1;
+                pixel[j] = base + j < LEAVE && from + base + j < N / 8 ? pixel_of((from + base + j) * 8 + lane / 4, images, rows) : -1;
                 more[j]  = make_float4(0, 0, 0, 0);
                 if (p.a.add && pixel[j] >= 0) more[j] = *reinterpret_cast<const float4 *>(add + (uint64_t)(uint32_t)pixel[j] * pitch);
             }
 #pragma unroll
-            for (int j = 0; j < TOGETHER && base + j < N / 8; j++) {
+            for (int j = 0; j < TOGETHER && base + j < LEAVE; j++) {
                 float v[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) v[i] = fmaf(sums[(base + j) * 4 + i], by[i / 2], e.bias[i / 2]);
@@ -220,17 +255,18 @@ template <int N> struct worker {
 
     __device__ __forceinline__ int units_of(int i) const {
         if (i >= p.items) return 0;
-        const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), me);
+        const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), me) * p.parts + part_of(p);
         return (int)(__ldg(start + 1) - __ldg(start));
     }
     __device__ __forceinline__ void run() {
-        int units = units_of((int)blockIdx.x);
-        for (int i = (int)blockIdx.x; i < p.items; i += (int)gridDim.x) {
+        int units = units_of(first_item(p));
+        for (int i = first_item(p); i < p.items; i += item_step(p)) {
             const item it(p, i);
-            const int  next = units_of(i + (int)gridDim.x);
+            const int  next = units_of(i + item_step(p));
             const ends e    = ends_of((it.block + me) * CK_WALKS_ROWS + warp * 16 + lane / 4);
             sum_up(units);
-            write(it, e);
+            if (PAIR) exchange(part_of(p));
+            write(it, e, PAIR ? part_of(p) * HALF : 0);
             units = next;
         }
     }
@@ -281,7 +317,7 @@ template <int N, int WORKERS> struct shares {
     static_assert(FEEDER <= BEGIN && BEGIN <= WORKER && WORKERS * WORKER + GROUPS * FEEDER <= (WORKERS + GROUPS) * BEGIN, "there are so many");
 };
 
-template <int N, int WORKERS>
+template <int N, int WORKERS, bool PAIR>
 __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP, shares<N, WORKERS>::BLOCKS) conv_kernel(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -294,7 +330,7 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
     const int     feeder = warp - WORKERS * GROUP / CK_WARP;
     if (feeder < 0) {
         ck_registers_more<shares<N, WORKERS>::WORKER>();
-        worker<N>(p, shared, warp * CK_WARP / GROUP).run();
+        worker<N, PAIR>(p, shared, warp * CK_WARP / GROUP).run();
         return;
     }
     ck_registers_fewer<shares<N, WORKERS>::FEEDER>();
@@ -308,35 +344,38 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
 
 /* ---- the host's side ---- */
 
-template <int N, int WORKERS> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
-    const cudaError_t e = cudaFuncSetAttribute(conv_kernel<N, WORKERS>, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
-    const int      most = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
+template <int N, int WORKERS, bool PAIR> cudaError_t launch(const params &p, int multiprocessors, cudaStream_t stream) {
+    const auto          kernel = conv_kernel<N, WORKERS, PAIR>;
+    const cudaError_t   e      = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.plan.shared_bytes);
+    const int           most   = multiprocessors * (p.plan.shared_bytes <= SHARED_HALF ? shares<N, WORKERS>::BLOCKS : 1);
+    cudaLaunchAttribute how[2] = {};
+    cudaLaunchConfig_t  config = {};
     if (e != cudaSuccess) return e;
-    return ck_launch(conv_kernel<N, WORKERS>, dim3((unsigned)(p.items < most ? p.items : most)), dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP),
-                     (size_t)p.plan.shared_bytes, stream, p);
+    how[0].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    how[0].val.programmaticStreamSerializationAllowed = 1;
+    how[1].id                                         = cudaLaunchAttributeClusterDimension;
+    how[1].val.clusterDim.x                           = 2;
+    how[1].val.clusterDim.y = how[1].val.clusterDim.z = 1;
+    config.gridDim                                    = dim3((unsigned)(PAIR ? p.items * 2 : p.items < most ? p.items : most));
+    config.blockDim                                   = dim3((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP);
+    config.dynamicSmemBytes                           = (size_t)p.plan.shared_bytes;
+    config.stream                                     = stream;
+    config.attrs                                      = how;
+    config.numAttrs                                   = PAIR ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, p);
 }
 /* What the ways of the plan may have. */
-cudaError_t launch_one(const params &p, int multiprocessors, cudaStream_t stream) {
+template <int WORKERS, bool PAIR> cudaError_t launch_as(const params &p, int multiprocessors, cudaStream_t stream) {
     switch (p.plan.columns) {
-    case 64: return launch<64, 1>(p, multiprocessors, stream);
-    case 96: return launch<96, 1>(p, multiprocessors, stream);
-    case 104: return launch<104, 1>(p, multiprocessors, stream);
-    case 112: return launch<112, 1>(p, multiprocessors, stream);
-    case 120: return launch<120, 1>(p, multiprocessors, stream);
-    case 160: return launch<160, 1>(p, multiprocessors, stream);
-    case 192: return launch<192, 1>(p, multiprocessors, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream) {
-    switch (p.plan.columns) {
-    case 64: return launch<64, 2>(p, multiprocessors, stream);
-    case 96: return launch<96, 2>(p, multiprocessors, stream);
-    case 104: return launch<104, 2>(p, multiprocessors, stream);
-    case 112: return launch<112, 2>(p, multiprocessors, stream);
-    case 120: return launch<120, 2>(p, multiprocessors, stream);
-    case 160: return launch<160, 2>(p, multiprocessors, stream);
-    case 192: return launch<192, 2>(p, multiprocessors, stream);
+    case 64:
+        if constexpr (!PAIR) return launch<64, WORKERS, PAIR>(p, multiprocessors, stream);
+        break;
+    case 96: return launch<96, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 104: return launch<104, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 112: return launch<112, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 120: return launch<120, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 160: return launch<160, WORKERS, PAIR>(p, multiprocessors, stream);
+    case 192: return launch<192, WORKERS, PAIR>(p, multiprocessors, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -345,11 +384,12 @@ cudaError_t launch_two(const params &p, int multiprocessors, cudaStream_t stream
 
 cudaError_t conv(const ck_walks_args &args, const ck_walks_plan &plan, int multiprocessors, cudaStream_t stream) {
     const ck_nm_plan &tile = plan.tile;
-    params            p    = {{}, args, plan.conv, tile, layout(tile), 0, 0};
+    params            p    = {{}, args, plan.conv, tile, layout(tile), 0, 0, plan.parts};
     p.k_groups             = (int)((tile.blocks + tile.workers - 1) / tile.workers);
     p.items                = p.k_groups * (int)tile.tiles;
     if (!nm::map_inputs(plan.conv, tile, args.x, p.x)) return cudaErrorNotSupported;
-    return tile.workers == 2 ? launch_two(p, multiprocessors, stream) : launch_one(p, multiprocessors, stream);
+    if (plan.parts == 2) return launch_as<2, true>(p, multiprocessors, stream);
+    return tile.workers == 2 ? launch_as<2, false>(p, multiprocessors, stream) : launch_as<1, false>(p, multiprocessors, stream);
 }
 
 } // namespace walks
