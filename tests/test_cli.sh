@@ -224,6 +224,12 @@ run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accu
 run bench spdnn --neurons 1024 --layers 3,12 --inputs 64 --steps 1 --device cpu --verbose -q; expect "bench spdnn" 0 "SYNTHETIC" "TE/s" "survivors: 0:64"
 run bench spdnn --neurons 1024 --layers 4 --inputs 40 --steps 1 --device cpu --no-drop --json -q; expect "bench spdnn --json" 0 '"teraedges_per_s"' '"edges": 131072' '"dropping": false'
 holds "bench spdnn --json" json_lines
+run bench step tiny.ini --steps 2 --which eval; expect "bench step --which" 2 "--which: bench step does not read it (it is of bench ops)"
+run bench infer tiny.ini --steps 2 --which step; expect "bench infer --which" 2 "--which: bench infer does not read it"
+run bench ops tiny.ini --steps 2 --which eval; expect "bench ops --which" 0 "program eval"
+run bench step tiny.ini --steps 2 --sparsity 0.9; expect "bench step --sparsity" 2 "--sparsity: bench step does not read it (it is of bench sparse)"
+run bench spdnn --ranks 2; expect "bench spdnn --ranks" 2 "--ranks: bench spdnn does not read it (it is of bench step, infer)"
+run bench sparse --json; expect "bench sparse --json" 2 "--json: bench sparse does not read it"
 run bench spdnn --neurons 2048; expect "bench spdnn of another width" 2 "1024, 4096, 16384 and 65536"
 run bench spdnn --layers 3,; expect "bench spdnn: half a list" 2 "--layers"
 run bench spdnn --mnist tiny.ini; expect "bench spdnn: not MNIST" 1 "idx format"
