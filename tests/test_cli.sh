@@ -113,7 +113,18 @@ run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
-run plan tiny.ini --choices --json; expect "plan --choices --json" 2 "leave --after, --json and --csv out"
+run plan tiny.ini --choices --csv; expect "plan --choices --csv" 2 "leave --after and --csv out"
+run plan tiny.ini --choices; cp stdout table.txt
+run plan tiny.ini --choices --json -q; expect "plan --choices --json" 0 '"convolutions": '
+holds "plan --choices --json: every convolution, with its row, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
+run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices; cp stdout table.txt; expect "plan --target --choices" 0 "plain us" "PWD"
+run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices --json -q
+holds "plan --target --choices --json: the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
+sed -i '/^layer/s/ \([0-9.]*\)$/ 9\1/' table.txt
+holds "choices_match.py sees what differs" bash -c '! python3 "$1" table.txt stdout 6 2>/dev/null' - "$source_dir/tests/tools/choices_match.py"
+run plan tiny.ini --choices --which eval --json -b 3; expect "plan --choices --json of eval" 0 '"program": "eval", "batch": 3' '"x": [3, 16, 16, '
+lacks_gradients() { ! grep -q gradients stdout; }
+holds "an evaluation has no gradients" lacks_gradients
 run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "leave --after"
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
 run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"

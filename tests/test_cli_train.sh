@@ -286,6 +286,9 @@ for t in r["times"]:
     assert count[t["layer"]] == int(weights[t["layer"]] * t["sparsity"] + 0.5), t
 assert count["layer2.0.downsample.0"] == count["conv1"] == count["fc"] == 0 and r["pruned"] == sum(count.values()) > 0' "$middle" "$least" "$dense"
 run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  layout 0"
+cp stdout table.txt
+run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"taken": "sparse"'
+holds "the same as JSON: line by line" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout
 run eval PT2; expect "eval of it" 0 "top-1"
 run prune E --target-ms 1000 -o PX; expect "a time that is had anyway" 2 "nothing need be pruned"
 run prune E --target-ms "$middle" -b 1 -o PX; expect "--target-ms is of --batch" 2 "nothing need be pruned" "batch 1,"
