@@ -118,7 +118,7 @@ out:
 
 /* How much a run was pruned before is nothing that this pruning wants. */
 static cr_status open_config(const struct cr_args *args, struct cr_config *config) {
-    static const char *const before[] = {"prune.sparsity=0", "prune.budget=", "prune.column="};
+    static const char *const before[] = {"prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="};
     struct cr_cmd_source     source;
     struct cr_args           all = *args;
     cr_status                status;
