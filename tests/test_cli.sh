@@ -240,6 +240,7 @@ run bench infer tiny.ini --steps 2 --which step; expect "bench infer --which" 2 
 run bench ops tiny.ini --steps 2 --which eval; expect "bench ops --which" 0 "program eval"
 run bench step tiny.ini --steps 2 --sparsity 0.9; expect "bench step --sparsity" 2 "--sparsity: bench step does not read it (it is of bench sparse)"
 run bench spdnn --ranks 2; expect "bench spdnn --ranks" 2 "--ranks: bench spdnn does not read it (it is of bench step, infer)"
+run bench sparse -b 32; expect "bench sparse --batch" 2 "--batch: bench sparse does not read it"
 run bench sparse --json; expect "bench sparse --json" 2 "--json: bench sparse does not read it"
 run bench spdnn --neurons 2048; expect "bench spdnn of another width" 2 "1024, 4096, 16384 and 65536"
 run bench spdnn --layers 3,; expect "bench spdnn: half a list" 2 "--layers"
