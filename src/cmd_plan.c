@@ -218,11 +218,11 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
         return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only",
                             passes[pass]);
-    if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_CSV)))
-        return cr_args_fail(args, "--choices prints a table of its own, or as JSON with --json: leave --after and --csv out");
+    if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(args, "--choices prints a table of its own, or as JSON with --json: leave --after, --program and --csv out");
     if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIVES)) &&
-        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES)))
-        return cr_args_fail(args, "--curve and --lives print tables of their own: leave --after, --json, --csv and --choices out");
+        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(args, "--curve and --lives print tables of their own: leave --after, --program, --json, --csv and --choices out");
     if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
         return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after, --choices and --curve out");
     if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIVES))

@@ -136,6 +136,7 @@ cr_status cr_fs_refused(const char *path, const char *doing, int error) {
     case EACCES:
     case EPERM:
     case EROFS: hint = ": change its permissions or choose another place"; break;
+    case EEXIST: hint = ": choose another name or move it away"; break;
     case ENOTDIR: hint = ": a part of this path is a file; choose another place"; break;
     default: break;
     }

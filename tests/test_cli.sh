@@ -113,7 +113,8 @@ run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
-run plan tiny.ini --choices --csv; expect "plan --choices --csv" 2 "leave --after and --csv out"
+run plan tiny.ini --choices --program; expect "plan --choices --program" 2 "leave --after, --program"
+run plan tiny.ini --choices --csv; expect "plan --choices --csv" 2 "leave --after, --program and --csv out"
 run plan tiny.ini --choices; cp stdout table.txt
 run plan tiny.ini --choices --json -q; expect "plan --choices --json" 0 '"convolutions": '
 holds "plan --choices --json: every convolution, with its row, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6

@@ -250,6 +250,8 @@ is "fine-tuning keeps what is pruned" "$(zeros pt.safetensors layer2.0.conv1.wei
 holds "fine-tuning moves the rest" sh -c '! cmp -s p.safetensors pt.safetensors'
 run train tiny.ini -o PT --resume auto --steps 8; expect "fine-tuning goes on" 0 "step 8"
 run train tiny.ini model.weights=P -o PU --steps 8; holds "... equal to the bit" same_run PT PU
+run prune P --sparsity 0.5 -o PP; expect "prune to less than was pruned" 0 "warning: 90.03 % were pruned before, more than sparsity = 0.5" "90.03 %"
+run prune P --sparsity 0.95 --scope uniform -o PM; holds "prune to more: no warning" sh -c '! grep -q warning stderr'
 run prune E --sparsity 0.5 --scope uniform --json -o PJ; holds "prune --json" json_lines
 is "prune --json counts" "$(field pruned)" 592
 run prune E --pattern 2:4 -o P24; expect "2:4" 0 "layer2.0.conv2                        576          288    50.00 %"
