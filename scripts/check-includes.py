@@ -21,7 +21,7 @@ HEADERS = {
     0: {"base": "base.h fsutil.h rng.h dtype.h json.h protobuf.h"},
     1: {"config": "config.h config.def config_keys.h ini.h", "graph": "graph.h ops.def", "files": "safetensors.h", "sparse": "sparse.h sparse_union.h"},
     2: {"layers": "layers/layer.h", "optim": "optim/optim.h"},
-    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/junction.h passes/lanes.h passes/swap.h passes/trace.h passes/best_fit.h passes/plan_tree.h plan_print.h plan_png.h lives_csv.h", "model": "model.h"},
+    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/choices.h passes/junction.h passes/lanes.h passes/swap.h passes/trace.h passes/best_fit.h passes/plan_tree.h plan_print.h plan_png.h lives_csv.h", "model": "model.h"},
     4: {"backend": "backend.h spdnn.h", "comm": "comm.h comm_parts.h comm_tcp.h"},
     5: {"exec": "exec.h profile.h costs.h costs_parts.h pools.h", "data": "data.h data_impl.h data_stat.h pack.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h", "ranks": "ranks.h ranks_parts.h", "onnx": "onnx.h"},
     6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h tensorboard.h confusion.h"},

@@ -36,7 +36,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_AFTER]       = {"after", 0, "PASS", NULL, ON(PLAN),
                             "print the program after a pass: grad, fuse, select, order, plan"},
     [CR_OPT_CHOICES] = {"choices", 0, NULL, NULL, ON(PLAN),
-                        "print what each convolution takes over, and the time that costs and saves"},
+                        "print what each convolution takes over, and the time that costs and saves; with --json a line each"},
     [CR_OPT_LIVES] = {"lives", 0, NULL, NULL, ON(PLAN), "print where each large tensor waits for its next use: device, recompute, swap; and why"},
     [CR_OPT_CURVE] = {"curve", 0, NULL, NULL, ON(PLAN), "print predicted time against memory, by swapping alone, each way of choosing"},
     [CR_OPT_WHICH] = {"which", 0, "PROGRAM", NULL, ON(PLAN) | ON(PROFILE) | ON(BENCH), "step (default) or eval; of a plan also micro_first, micro, micro_last; bench: of bench ops"},

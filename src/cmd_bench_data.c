@@ -108,7 +108,8 @@ static void report(const struct bench *b, bool json, struct cr_text *out) {
     double per_core = c->cpu_ns > 0 ? (double)c->images / ((double)c->cpu_ns * 1e-9) : 0, rate = images / second;
     double bytes = c->images ? (double)c->file_bytes / (double)c->images : 0;
     double fetch = share(c->fetch_ns, c), decode = share(c->decode_ns, c), resize = share(c->resize_ns, c);
-    double other = share(c->other_ns, c), proven = c->images ? (double)c->proven / (double)c->images : 0;
+    double other  = share(c->other_ns, c);
+    double proven = c->images ? (double)c->proven / (double)c->images : 1; /* a worker that the machine held up may have done none: none was new */
     if (json) {
         cr_text_add(out, "{\"images_per_s\": %.1f, \"images_per_s_worker\": %.1f, \"images_per_s_core\": %.1f, ", rate,
                     rate / workers, per_core);

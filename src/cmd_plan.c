@@ -73,21 +73,35 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
     return CR_OK;
 }
 
+/* The last line; null: there was nothing to choose, or no times are measured. */
+static void add_totals(const struct plan *p, const struct cr_choices *c) {
+    struct cr_text *out = c->text;
+    cr_text_add(out, "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"costs\": \"%s\", \"device\": ", c->takes, c->patterns,
+                p->program.name, (long long)p->batch, p->session.costs ? "measured" : "roofline");
+    cr_text_add_json(out, p->session.device->caps.text);
+    if (c->plain_s > 0) cr_text_add(out, ", \"plain_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
+    else cr_text_add(out, ", \"plain_us\": null, \"chosen_us\": null");
+    if (c->dense_s > 0) cr_text_add(out, ", \"dense_us\": %.4f, \"taken_us\": %.4f, \"too_little\": %s}\n", 1e6 * c->dense_s, 1e6 * c->taken_s, c->too_little ? "true" : "false");
+    else cr_text_add(out, ", \"dense_us\": null, \"taken_us\": null, \"too_little\": false}\n");
+}
+
 /* Which of the convolutions could take something over, and what was chosen. */
-static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
-    const struct cr_target target = cr_session_target(&p->session);
+static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool json, struct cr_text *out) {
+    const struct cr_target target  = cr_session_target(&p->session);
+    struct cr_choices      choices = {.text = out, .json = json};
     if (!p->config.train.fuse)
         return cr_config_fail(&p->config, "train.fuse", "nothing is taken over then, and --choices has nothing to show");
     CR_TRY(emit(p, kind));
     CR_TRY(cr_pass_fold(&p->program, &target)); /* comes before the choice */
-    cr_text_add(out, "program %s, batch %lld, on %s; costs are %s\n", p->program.name, (long long)p->batch,
+    if (!json) cr_text_add(out, "program %s, batch %lld, on %s; costs are %s\n", p->program.name, (long long)p->batch,
                 p->session.device->caps.text, p->session.costs ? "measured" : "those of the roofline");
-    CR_TRY(cr_fuse_report(&p->program, &target, out));
+    CR_TRY(cr_fuse_report(&p->program, &target, &choices));
     if (p->session.pattern && p->config.train.sparse) {
-        cr_text_add(out, "\nconvolutions that are pruned:\n");
+        if (!json) cr_text_add(out, "\nconvolutions that are pruned:\n");
         CR_TRY(cr_pass_fuse(&p->program, &target)); /* as they are when they are asked about: the stem, gradients */
-        CR_TRY(cr_pass_sparsify(&p->program, &target, cr_session_may_mask_gradients(&p->config), out));
+        CR_TRY(cr_pass_sparsify(&p->program, &target, cr_session_may_mask_gradients(&p->config), &choices));
     }
+    if (json) add_totals(p, &choices);
     if (p->session.costs) cr_costs_rest(p->session.costs);
     return CR_OK;
 }
@@ -159,7 +173,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
     CR_TRY(open_model(p, args, kind));
-    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
+    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
     if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
     CR_TRY(compile(p, kind, after));
     if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_plan_png_write(&p->program, NULL, args->value[CR_OPT_PNG]));
@@ -204,11 +218,11 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
         return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only",
                             passes[pass]);
-    if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
-        return cr_args_fail(args, "--choices prints a table of its own: leave --after, --json and --csv out");
+    if (cr_args_has(args, CR_OPT_CHOICES) && (pass || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(args, "--choices prints a table of its own, or as JSON with --json: leave --after, --program and --csv out");
     if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIVES)) &&
-        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES)))
-        return cr_args_fail(args, "--curve and --lives print tables of their own: leave --after, --json, --csv and --choices out");
+        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(args, "--curve and --lives print tables of their own: leave --after, --program, --json, --csv and --choices out");
     if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
         return cr_args_fail(args, "--png draws the pool, which is there after the last pass only: leave --after, --choices and --curve out");
     if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIVES))

@@ -86,6 +86,14 @@ static void print_json(const struct cr_prune *p, const struct cr_prune_guide *gu
 
 /* ---- the command ---- */
 
+/* Masks nest: what was pruned before stays so. Shares of layers are rounded each. */
+static void warn_of_more(const struct cr_prune *p) {
+    const struct cr_config *c = p->config;
+    if (*c->prune.budget || c->prune.sparsity <= 0 || (double)p->pruned <= (double)p->elems * c->prune.sparsity + p->layers) return;
+    cr_log(CR_LOG_WARN, "%.2f %% were pruned before, more than sparsity = %g: they stay so; for less prune the weights of before", percent(p->pruned, p->elems),
+           c->prune.sparsity);
+}
+
 /* Values that the command line alone decides; the device is the host, whatever a training would take. */
 static cr_status run(const struct cr_args *args, const struct cr_config *config, struct cr_prune_guide *guide, struct cr_text *out) {
     struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .eval_batch = 1};
@@ -104,6 +112,7 @@ static cr_status run(const struct cr_args *args, const struct cr_config *config,
     CR_TRY_OUT(cr_session_init(&session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
     CR_TRY_OUT(prune_store(&session, config, &prune, guide));
+    warn_of_more(&prune);
     CR_TRY_OUT(name_classes(config->model.weights, session.model.classes, &names));
     CR_TRY_OUT(save(&session, config, &names));
     if (cr_args_has(args, CR_OPT_JSON)) print_json(&prune, guide, config->train.output, out);
@@ -118,7 +127,7 @@ out:
 
 /* How much a run was pruned before is nothing that this pruning wants. */
 static cr_status open_config(const struct cr_args *args, struct cr_config *config) {
-    static const char *const before[] = {"prune.sparsity=0", "prune.budget=", "prune.column="};
+    static const char *const before[] = {"prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="};
     struct cr_cmd_source     source;
     struct cr_args           all = *args;
     cr_status                status;

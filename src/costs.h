@@ -45,6 +45,7 @@ CR_MUST cr_status cr_costs_copies(struct cr_costs *costs, struct cr_target *targ
 struct cr_cost {
     int    row, way;
     double seconds;
+    const char *source; /* of the seconds, in a word: measured (now), file, checkpoint, "measured in part" (memory was short), roofline */
 };
 CR_MUST cr_status cr_costs_best(struct cr_costs *costs, const struct cr_program *program, const struct cr_op *op, struct cr_cost *out);
 

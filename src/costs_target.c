@@ -14,6 +14,8 @@ static bool is_pinned(const struct cr_costs *c, const char *signature, uint64_t 
 /* Of equals the one that came first. Once a signature has an entry, it has all: rows are not asked again, which for libraries takes
  * longer than to launch what they offer. */
 bool cr_cost_best_known(struct cr_costs *c, const char *signature, struct cr_cost *out) {
+    static const char *const sources[] = {[CR_COST_FILE] = "file", [CR_COST_CHECKPOINT] = "checkpoint", [CR_COST_MEASURED] = "measured",
+                                          [CR_COST_GUESSED] = "measured in part"};
     const uint64_t hash   = cr_cost_hash(signature);
     const bool     pinned = is_pinned(c, signature, hash);
     int            best   = CR_NONE, known = 0;
@@ -26,7 +28,8 @@ bool cr_cost_best_known(struct cr_costs *c, const char *signature, struct cr_cos
     }
     *out = (struct cr_cost){.row = CR_NONE};
     if (best != CR_NONE)
-        *out = (struct cr_cost){.row = c->entry[best].row, .way = c->entry[best].way, .seconds = (double)c->entry[best].ns * 1e-9};
+        *out = (struct cr_cost){.row = c->entry[best].row, .way = c->entry[best].way, .seconds = (double)c->entry[best].ns * 1e-9,
+                               .source = sources[c->entry[best].source]};
     return known > 0;
 }
 
@@ -79,7 +82,7 @@ static cr_status guess(const struct cr_costs *c, const struct cr_program *p, con
     struct cr_op           op   = *asked;
     *out                        = (struct cr_cost){.row = CR_NONE};
     if (!cr_row_find(c->device, p, &op, 0, &op.row)) return CR_OK;
-    *out = (struct cr_cost){.row = op.row, .seconds = cr_op_seconds(&roof, p, &op)};
+    *out = (struct cr_cost){.row = op.row, .seconds = cr_op_seconds(&roof, p, &op), .source = "roofline"};
     return CR_OK;
 }
 
@@ -138,6 +141,14 @@ static cr_status target_cost(void *self, const struct cr_program *p, const struc
     return best.row >= 0 ? CR_OK : cr_device_select(c->device, p, &asked, &workspace); /* for its message */
 }
 
+static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_told *out) {
+    struct cr_costs *c = self;
+    struct cr_cost   best;
+    CR_TRY(cr_costs_best(c, p, op, &best));
+    if (best.row >= 0) *out = (struct cr_told){.row = c->device->rows[best.row]->name, .way = best.way, .seconds = best.seconds, .source = best.source};
+    return CR_OK;
+}
+
 /* Is there anything to choose? What the table knows of was chosen before. */
 static cr_status has_choice(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, bool *yes) {
     struct cr_text text = {0};
@@ -186,6 +197,7 @@ struct cr_target cr_costs_target(struct cr_costs *costs) {
     t.self             = costs;
     t.accepts          = target_accepts;
     t.select           = target_select;
+    t.tell             = target_tell;
     t.cost             = target_cost;
     t.kept_elems       = target_kept_elems;
     t.foresee          = target_foresee;

@@ -109,6 +109,7 @@ static void wait_politely(char **argv) {
 int main(int argc, char **argv) {
     wait_politely(argv);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of a training run */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may grow no more (ulimit -f) */
     const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
     base             = base ? base + 1 : argc > 0 ? argv[0] : "cresnet";
     if (strncmp(base, "cresnet-", 8) == 0) {

@@ -77,6 +77,14 @@ static cr_status target_select(void *self, const struct cr_program *p, struct cr
     return cr_device_select(self, p, op, workspace);
 }
 
+static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_told *out) {
+    struct cr_target        roof = cr_device_target(self);
+    int                     index;
+    const struct cr_kernel *row = cr_row_find(self, p, op, 0, &index);
+    if (row) *out = (struct cr_told){.row = row->name, .seconds = cr_op_seconds(&roof, p, op), .source = "roofline"};
+    return CR_OK;
+}
+
 bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot) {
     return cr_row_reads_host(device, device->rows[op->row], slot);
 }
@@ -90,7 +98,7 @@ struct cr_target cr_device_target(struct cr_device *device) {
                               .to_device_bytes_per_s = caps->to_device_bytes_per_s, .copy_latency_s = caps->copy_latency_s,
                               .copy_alone = caps->copy_alone, .beside_share = caps->beside_share, .sparse_share = caps->sparse_share,
                               .kept_elems = target_kept_elems, .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts,
-                              .select = target_select, .reads_host = target_reads_host};
+                              .select = target_select, .tell = target_tell, .reads_host = target_reads_host};
 }
 
 /* ---- memory ---- */

@@ -136,6 +136,7 @@ cr_status cr_fs_refused(const char *path, const char *doing, int error) {
     case EACCES:
     case EPERM:
     case EROFS: hint = ": change its permissions or choose another place"; break;
+    case EEXIST: hint = ": choose another name or move it away"; break;
     case ENOTDIR: hint = ": a part of this path is a file; choose another place"; break;
     default: break;
     }
@@ -158,8 +159,9 @@ static cr_status disk_full(const char *path, uint64_t missing, int error) {
                       : error == EDQUOT ? "disk quota reached"
                                         : "file size limit reached";
     return CR_FAIL(CR_ERR_IO,
-                   "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; free some space or choose another place",
-                   path, why, missing, (double)missing / (1 << 20));
+                   "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; %s",
+                   path, why, missing, (double)missing / (1 << 20),
+                   error == EFBIG ? "raise the limit (ulimit -f)" : "free some space or choose another place");
 }
 
 cr_status cr_fs_write(int fd, const char *path, const void *bytes, size_t count, uint64_t after) {

@@ -21,6 +21,15 @@
 
 #include "graph.h"
 
+struct cr_choices;
+
+struct cr_told {
+    const char *row;
+    int         way;
+    double      seconds;
+    const char *source; /* of the time: measured, file, checkpoint ... or roofline */
+};
+
 struct cr_target {
     void  *self;
     size_t alignment;
@@ -48,6 +57,9 @@ struct cr_target {
     /* Seconds that the best row takes for an op that it accepts: measured, or known from before. The op need not be in the
      * program, but its tensors are. NULL: the roofline (cr_op_seconds). */
     cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
+    /* The row that the op gets, and what is known of its time; row NULL: none takes it. May measure, as `cost`. For people and programs that
+     * ask about choices (passes/choices.h). NULL: nothing is known. */
+    cr_status (*tell)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_told *out);
     /* May this input of the op's row lie in the host's memory, so that it is read over the way of copies? NULL: none may. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
 };
@@ -119,7 +131,6 @@ CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool acc
 CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
-/* Where the store has a pattern. `report` (may be NULL) gets a line a convolution, or gradient of one, that has one. */
 /* What it reckons with, of one convolution that has a pattern: seconds of the fastest dense row, and of the fastest for patterns. */
 struct cr_sparse_price {
     double       share; /* of weights that are kept */
@@ -133,10 +144,11 @@ struct cr_sparse_price {
 CR_MUST cr_status cr_sparsify_price(struct cr_program *program, const struct cr_target *target, int conv, struct cr_sparse_price *out);
 /* Is it a program that trains? */
 bool              cr_program_learns(const struct cr_program *program);
-/* filter_grads: filters' gradients too, which are then 0 where nothing is kept. A program whose convolutions would gain less than
+/* Where the store has a pattern. `report` (may be NULL) gets a line a convolution, or gradient of one, that has one: passes/choices.h.
+ * filter_grads: filters' gradients too, which are then 0 where nothing is kept. A program whose convolutions would gain less than
  * CR_SPARSE_GAIN_LEAST of their time together stays as it is. */
 #define CR_SPARSE_GAIN_LEAST 0.03
-CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_target *target, bool filter_grads, struct cr_text *report);
+CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_target *target, bool filter_grads, struct cr_choices *report);
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target);
 /* The same for one op. */
 CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_target *target, int index);

@@ -52,8 +52,10 @@ static cr_status split(const char *path, char *text, struct line *line) {
 static cr_status read_lines(const char *path, struct table *t) {
     static const char mark[] = "\xef\xbb\xbf"; /* what some programs put in front of UTF-8 */
     int               most = 1, number = 0;
+    size_t            length;
     t->path = path;
-    CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &t->text, NULL));
+    CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &t->text, &length));
+    if (strlen(t->text) != length) return CR_FAIL(CR_ERR_FORMAT, "%s: there are zero bytes in it: CSV as plain text (UTF-8) is wanted", path);
     for (const char *c = t->text; *c; c++) most += *c == '\n';
     CR_ALLOC(t->line, (size_t)most);
     char *at = strncmp(t->text, mark, strlen(mark)) ? t->text : t->text + strlen(mark);
@@ -69,7 +71,7 @@ static cr_status read_lines(const char *path, struct table *t) {
         at = end ? end + 1 : NULL;
     }
     if (t->lines >= 2 && t->line[0].cells >= 2) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s: no table: a line that names the columns, and a line for each layer are wanted", path);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: no table: a line that names the columns, and a line for each layer are wanted, cells with commas between", path);
 }
 
 /* ---- numbers ---- */
@@ -150,7 +152,30 @@ static struct cr_prune_layer *find_layer(struct cr_prune *prune, const char *lab
 /* Sums over layers are not layers. */
 static bool is_sum(const char *label) { return strcasecmp(label, "Overall") == 0 || strcasecmp(label, "Backbone") == 0; }
 
-static cr_status set_layers(struct cr_prune *prune, const struct table *t) {
+/* A file without a line of names would lose its first layer. */
+static cr_status check_head(struct cr_prune *prune, const struct table *t) {
+    const struct line *head = &t->line[0];
+    if (!find_layer(prune, head->cell[0])) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the first line names the columns, e.g. \"layer,sparsity\"; \"%s\" is a layer", t->path, head->number, head->cell[0]);
+}
+
+/* line_of: of each layer the line that named it before; 0: none. */
+static cr_status set_layer(struct cr_prune *prune, const struct table *t, const struct line *line, double share, int *line_of) {
+    struct cr_prune_layer *layer = find_layer(prune, line->cell[0]);
+    if (!layer && share > 0)
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this network has no layer \"%s\"", t->path, line->number, line->cell[0]);
+    if (!layer) return CR_OK;
+    int *before = &line_of[layer - prune->layer];
+    if (*before) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: layer %s has a line already, line %d: one is too many", t->path, line->number, layer->name, *before);
+    if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && !layer->dense && share > 0.5)
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %s of layer %s: must not exceed 0.5 with pattern 2:4, which keeps two of four weights", t->path, line->number,
+                       line->cell[t->column], layer->name);
+    *before         = line->number;
+    layer->sparsity = share;
+    return CR_OK;
+}
+
+static cr_status set_layers(struct cr_prune *prune, const struct table *t, int *line_of) {
     for (int i = 1; i < t->lines; i++) {
         const struct line *line = &t->line[i];
         double             share;
@@ -158,21 +183,22 @@ static cr_status set_layers(struct cr_prune *prune, const struct table *t) {
         if (!share_at(t, line, t->column, &share))
             return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %d: a sparsity is wanted, 0 to 1 or 0 to 100 %%, not \"%s\"", t->path,
                            line->number, t->column + 1, t->column < line->cells ? line->cell[t->column] : "");
-        struct cr_prune_layer *layer = find_layer(prune, line->cell[0]);
-        if (!layer && share > 0)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this network has no layer \"%s\"", t->path, line->number, line->cell[0]);
-        if (layer) layer->sparsity = share;
+        CR_TRY(set_layer(prune, t, line, share, line_of));
     }
     return CR_OK;
 }
 
 cr_status cr_prune_budget(struct cr_prune *prune, const char *path) {
-    struct table t = {0};
+    struct table t       = {0};
+    int         *line_of = cr_alloc((size_t)CR_MAX(prune->layers, 1), sizeof *line_of);
     cr_status    status;
+    if (!line_of) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the lines of %d layers", prune->layers);
     CR_TRY_OUT(read_lines(path, &t));
+    CR_TRY_OUT(check_head(prune, &t));
     CR_TRY_OUT(choose_column(prune, &t));
-    CR_TRY_OUT(set_layers(prune, &t));
+    CR_TRY_OUT(set_layers(prune, &t, line_of));
 out:
+    cr_free(line_of);
     cr_free(t.line);
     cr_free(t.text);
     return status;

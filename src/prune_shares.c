@@ -116,15 +116,23 @@ static cr_status set_shares(struct cr_prune *prune) {
     return CR_OK;
 }
 
+/* Of all the reasons that of the first layer that is not exempt. */
+static cr_status nothing_left(const struct cr_prune *prune) {
+    static const char what[] = "no layer is left that could be pruned";
+    for (int l = 0; l < prune->layers; l++)
+        if (prune->layer[l].dense != by_exempt)
+            return cr_config_fail(prune->config, prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK ? "prune.block" : "prune.pattern", "%s: %s %s", what,
+                                  prune->layer[l].name, prune->layer[l].dense);
+    return cr_config_fail(prune->config, "prune.exempt", "%s: all of them stay dense", what);
+}
+
 static cr_status resolve(struct cr_prune *prune) {
     CR_TRY(list_layers(prune));
     CR_TRY(exempt(prune));
     CR_TRY(set_shares(prune));
     for (int l = 0; l < prune->layers; l++)
         if (!prune->layer[l].dense) prune->elems += prune->layer[l].elems;
-    if (prune->elems) return CR_OK;
-    return cr_config_fail(prune->config, "prune.pattern",
-                          "no layer is left that could be pruned (exempt, frozen, or too narrow for the pattern)");
+    return prune->elems ? CR_OK : nothing_left(prune);
 }
 
 cr_status cr_prune_open(const struct cr_store *store, const struct cr_config *config, struct cr_prune *out) {

@@ -10,6 +10,27 @@ cr_status cr_run_prune_open(struct cr_run *run) {
     return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
 }
 
+/* Of the whole run: train.steps may stop it before, to go on another day. */
+void cr_run_prune_warn(const struct cr_run *run) {
+    const struct cr_config *c     = &run->config;
+    const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;
+    double                  share, reached = 0;
+    if (cr_comm_rank(run->comm) > 0) return;
+    if (!cr_config_prunes(c)) {
+        if (c->prune.initial > 0 || c->prune.start > 0 || c->prune.end > 0)
+            cr_log(CR_LOG_WARN, "[prune] says when but not how much: nothing is pruned without sparsity (0.9: nine weights of ten) or a budget");
+        return;
+    }
+    for (int64_t step = 0; step <= steps; step++)
+        if (cr_prune_due(c, step, run->at.steps_per_epoch, &share)) reached = share;
+    if (reached <= 0)
+        cr_log(CR_LOG_WARN, "[prune] comes too late: none of the %" PRId64 " steps prunes (start = %g, end = %g epochs, every %" PRId64 " steps; the run has %" PRId64
+               " epochs of %" PRId64 ")", steps, c->prune.start, c->prune.end, (int64_t)c->prune.frequency, (int64_t)c->train.epochs, run->at.steps_per_epoch);
+    else if (reached < 1)
+        cr_log(CR_LOG_WARN, "[prune] end = %g epochs, the run has %" PRId64 ": its last pruning reaches %.1f %% of the sparsity that is wanted", c->prune.end,
+               (int64_t)c->train.epochs, 100 * reached);
+}
+
 static void report_pruned(const struct cr_run *run, double seconds, struct cr_report *report) {
     const struct cr_prune *p        = &run->prune;
     const double           sparsity = (double)p->pruned / (double)p->elems;

@@ -237,6 +237,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
     run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;
     if (run->config.train.steps) run->total_steps = CR_MIN(run->total_steps, run->config.train.steps);
     cr_run_scale_lr(run);
+    cr_run_prune_warn(run);
     return CR_OK;
 }
 

@@ -29,6 +29,7 @@ CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_tra
 CR_MUST cr_status cr_run_trace(const struct cr_run *run);
 /* train_prune.c: resolves [prune]; prunes up to `share` of its final sparsity, with no update under way. */
 CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
+void              cr_run_prune_warn(const struct cr_run *run); /* of a [prune] that the run ends before, or that prunes nothing */
 CR_MUST cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 

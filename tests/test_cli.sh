@@ -113,7 +113,19 @@ run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
-run plan tiny.ini --choices --json; expect "plan --choices --json" 2 "leave --after, --json and --csv out"
+run plan tiny.ini --choices --program; expect "plan --choices --program" 2 "leave --after, --program"
+run plan tiny.ini --choices --csv; expect "plan --choices --csv" 2 "leave --after, --program and --csv out"
+run plan tiny.ini --choices; cp stdout table.txt
+run plan tiny.ini --choices --json -q; expect "plan --choices --json" 0 '"convolutions": '
+holds "plan --choices --json: every convolution, with its row, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
+run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices; cp stdout table.txt; expect "plan --target --choices" 0 "plain us" "PWD"
+run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices --json -q
+holds "plan --target --choices --json: the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
+sed -i '/^layer/s/ \([0-9.]*\)$/ 9\1/' table.txt
+holds "choices_match.py sees what differs" bash -c '! python3 "$1" table.txt stdout 6 2>/dev/null' - "$source_dir/tests/tools/choices_match.py"
+run plan tiny.ini --choices --which eval --json -b 3; expect "plan --choices --json of eval" 0 '"program": "eval", "batch": 3' '"x": [3, 16, 16, '
+lacks_gradients() { ! grep -q gradients stdout; }
+holds "an evaluation has no gradients" lacks_gradients
 run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "leave --after"
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
 run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
@@ -224,6 +236,13 @@ run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accu
 run bench spdnn --neurons 1024 --layers 3,12 --inputs 64 --steps 1 --device cpu --verbose -q; expect "bench spdnn" 0 "SYNTHETIC" "TE/s" "survivors: 0:64"
 run bench spdnn --neurons 1024 --layers 4 --inputs 40 --steps 1 --device cpu --no-drop --json -q; expect "bench spdnn --json" 0 '"teraedges_per_s"' '"edges": 131072' '"dropping": false'
 holds "bench spdnn --json" json_lines
+run bench step tiny.ini --steps 2 --which eval; expect "bench step --which" 2 "--which: bench step does not read it (it is of bench ops)"
+run bench infer tiny.ini --steps 2 --which step; expect "bench infer --which" 2 "--which: bench infer does not read it"
+run bench ops tiny.ini --steps 2 --which eval; expect "bench ops --which" 0 "program eval"
+run bench step tiny.ini --steps 2 --sparsity 0.9; expect "bench step --sparsity" 2 "--sparsity: bench step does not read it (it is of bench sparse)"
+run bench spdnn --ranks 2; expect "bench spdnn --ranks" 2 "--ranks: bench spdnn does not read it (it is of bench step, infer)"
+run bench sparse -b 32; expect "bench sparse --batch" 2 "--batch: bench sparse does not read it"
+run bench sparse --json; expect "bench sparse --json" 2 "--json: bench sparse does not read it"
 run bench spdnn --neurons 2048; expect "bench spdnn of another width" 2 "1024, 4096, 16384 and 65536"
 run bench spdnn --layers 3,; expect "bench spdnn: half a list" 2 "--layers"
 run bench spdnn --mnist tiny.ini; expect "bench spdnn: not MNIST" 1 "idx format"

@@ -250,6 +250,8 @@ is "fine-tuning keeps what is pruned" "$(zeros pt.safetensors layer2.0.conv1.wei
 holds "fine-tuning moves the rest" sh -c '! cmp -s p.safetensors pt.safetensors'
 run train tiny.ini -o PT --resume auto --steps 8; expect "fine-tuning goes on" 0 "step 8"
 run train tiny.ini model.weights=P -o PU --steps 8; holds "... equal to the bit" same_run PT PU
+run prune P --sparsity 0.5 -o PP; expect "prune to less than was pruned" 0 "warning: 90.03 % were pruned before, more than sparsity = 0.5" "90.03 %"
+run prune P --sparsity 0.95 --scope uniform -o PM; holds "prune to more: no warning" sh -c '! grep -q warning stderr'
 run prune E --sparsity 0.5 --scope uniform --json -o PJ; holds "prune --json" json_lines
 is "prune --json counts" "$(field pruned)" 592
 run prune E --pattern 2:4 -o P24; expect "2:4" 0 "layer2.0.conv2                        576          288    50.00 %"
@@ -286,6 +288,9 @@ for t in r["times"]:
     assert count[t["layer"]] == int(weights[t["layer"]] * t["sparsity"] + 0.5), t
 assert count["layer2.0.downsample.0"] == count["conv1"] == count["fc"] == 0 and r["pruned"] == sum(count.values()) > 0' "$middle" "$least" "$dense"
 run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  layout 0"
+cp stdout table.txt
+run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"taken": "sparse"'
+holds "the same as JSON: line by line" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout
 run eval PT2; expect "eval of it" 0 "top-1"
 run prune E --target-ms 1000 -o PX; expect "a time that is had anyway" 2 "nothing need be pruned"
 run prune E --target-ms "$middle" -b 1 -o PX; expect "--target-ms is of --batch" 2 "nothing need be pruned" "batch 1,"
@@ -294,7 +299,19 @@ run prune E --target-ms 1 --sparsity 0.5 -o PX; expect "--target-ms and --sparsi
 run prune E --target-ms 1 --pattern 2:4 -o PX; expect "--target-ms and 2:4" 2 "pattern = 2:4" "single weights"
 run prune E --target-ms 1 train.sparse=no -o PX; expect "--target-ms without sparse kernels" 2 "sparse = no"
 run prune E --target-ms 1 train.batch=auto -o PX; expect "--target-ms of an unknown batch" 2 "give --batch N"
+printf 'layer1.0.conv1,0.25\nfc,0.5\n' >budget.csv
+run prune E --budget budget.csv -o PX; expect "a budget whose first line is a layer" 1 "budget.csv:1: the first line names the columns"
+printf 'layer,sparsity\nlayer1.0.conv1,0.25\n\0\nfc,0.5\n' >budget.csv
+run prune E --budget budget.csv -o PX; expect "a budget with zero bytes" 1 "budget.csv: there are zero bytes in it"
+run prune E --exempt conv1,layer1,layer2,fc --sparsity 0.5 -o PX; expect "all exempt" 2 "[prune] exempt = conv1,layer1,layer2,fc: no layer is left"
+run prune E --pattern block prune.block=3 --sparsity 0.5 -o PX; expect "blocks that fit no layer" 2 "[prune] block = 3: no layer is left" "layer1.0.conv1 has 4 output channels, not blocks of 3"
 holds "what was refused leaves nothing" [ ! -e PX ]
+run train tiny.ini -o GI $gradual prune.initial=0.5 --steps 20; expect "gradual pruning from a share" 0 "90.03 %"
+run prune GI --sparsity 0.3 -o PG; expect "a run's own prune.initial is nothing to another pruning" 0 "of what may be pruned"
+run train tiny.ini -o GW prune.start=1 prune.end=2 --steps 2; expect "when, but not how much" 0 "warning: [prune] says when but not how much"
+run train tiny.ini -o GL prune.sparsity=0.9 prune.start=1 prune.end=9 --steps 2; expect "a pruning that comes too late" 0 "warning: [prune] comes too late: none of the 64 steps prunes"
+run train tiny.ini -o GE prune.sparsity=0.9 prune.end=8 prune.frequency=16 --steps 2; expect "a pruning that does not end" 0 "warning: [prune] end = 8 epochs, the run has 4: its last pruning reaches 87.5 %"
+run train tiny.ini -o GF $gradual --steps 2; holds "a pruning that ends is not warned of" sh -c '! grep -q "warning: .prune" stderr'
 
 # ---- folders that cannot be written, disks that are full ----
 echo x >file
@@ -318,5 +335,10 @@ else
     run train tiny.ini -o locked/run; expect "unwritable output" 1 "locked"
     skip "full disk (needs root)"
 fi
+
+small() { (ulimit -f 5; "$bin" "$@" >stdout 2>stderr); rc=$?; out=$(cat stdout) err=$(cat stderr); } # no file of more than 5 KiB
+small prune E --sparsity 0.5 -o PL -q; expect "prune where files stay small" 1 "file size limit reached" "ulimit -f"
+holds "... leaves no half" sh -c '! ls -d PL/* PL/.tmp-step* 2>/dev/null | grep -q .'
+run prune E --sparsity 0.5 -o PL; expect "... and can be done again" 0 "of what may be pruned"
 
 sum_up

@@ -387,6 +387,11 @@ static void wrong_budgets_are_named(void) {
                  {"layer,sparsity\n7,0.5\n", "no layer \"7\""},
                  {"layer,a,b\nfc,0.5,0.5\n", "has 2 columns and no row Overall"},
                  {"layer,a,b\nOverall,0.5,0.6\nfc,0.5,0.5\n", "set the overall sparsity"},
+                 {"layer1.0.conv1,0.5\nfc,0.5\n", "budget.csv:1: the first line names the columns"},
+                 {"1,0.5\n2,0.5\n", "budget.csv:1: the first line names the columns"},
+                 {"layer,sparsity\nfc,0.5\n\nlayer1.0.conv1,0.1\nfc.weight,0.5\n", "budget.csv:5: layer fc has a line already, line 2"},
+                 {"layer,sparsity\n2,0.5\nlayer1.0.conv1,0.5\n", "budget.csv:3: layer layer1.0.conv1 has a line already, line 2"},
+                 {"layer;sparsity\nfc;0.5\n", "commas"},
                  {"", "no table"}};
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
         struct net n;
@@ -398,6 +403,11 @@ static void wrong_budgets_are_named(void) {
     CHECK_STATUS(net_open(&n, "prune.budget=/nowhere/b.csv"), CR_ERR_IO);
     net_close(&n);
     CHECK_STATUS(net_open(&n, budget("l,a\nfc,0.5\n"), "prune.column=b"), CR_ERR_CONFIG);
+    net_close(&n);
+    CHECK_STATUS(net_open(&n, budget("l,a\nlayer1.0.conv1,51%\n"), "prune.pattern=2:4"), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "budget.csv:2: 51% of layer layer1.0.conv1: must not exceed 0.5 with pattern 2:4");
+    net_close(&n);
+    REQUIRE_OK(net_open(&n, budget("l,a\nlayer1.0.conv1,50%\n"), "prune.pattern=2:4"));
     net_close(&n);
     CHECK_STATUS(net_open(&n, "prune.sparsity=0.5", "prune.exempt=conv1,layer7"), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "\"layer7\" is no layer");

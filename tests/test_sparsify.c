@@ -1,5 +1,5 @@
 /* test_sparsify.c: which layouts of a pruned convolution are asked for, and which is taken, by an invented target. */
-#include "passes.h"
+#include "passes/choices.h"
 #include "test.h"
 
 enum { LAYOUTS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
@@ -8,6 +8,7 @@ enum { LAYOUTS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
 struct invented {
     double dense, foreseen[LAYOUTS], takes[LAYOUTS];
     int    asked[LAYOUTS], asks;
+    bool   json; /* the report as JSON */
 };
 
 static bool is_sparse(const struct cr_op *op) { return op->attr.conv.pattern.kept > 0; }
@@ -27,6 +28,13 @@ static void name_way(void *self, const struct cr_program *p, const struct cr_op 
     (void)self, (void)p;
     cr_text_add(out, "cut %c", 'a' + op->attr.conv.pattern.layout);
 }
+/* Tells of the tensor of kept weights as it stands: of the layout that was taken, not of the last one tried. */
+static cr_status tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_told *out) {
+    const struct invented *t = self;
+    *out = is_sparse(op) ? (struct cr_told){"kept", (int)p->tensor[op->in[CR_IN_conv_kept]].dim[3], 1e-6 * t->takes[op->attr.conv.pattern.layout], "file"}
+                         : (struct cr_told){"plain", 0, 1e-6 * t->dense, "measured"};
+    return CR_OK;
+}
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct invented *t = self;
     (void)p;
@@ -41,7 +49,7 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
     struct cr_store  store  = {.real = CR_F32};
     struct cr_program p;
     struct cr_target target = {.self = t, .alignment = 64, .kept_elems = kept_elems, .foresee = foresees ? foresee : NULL, .cost = cost,
-                               .name_way = name_way};
+                               .name_way = name_way, .tell = tell};
     const int        param = cr_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
     static uint8_t   bits[K * 9 * C / 8 + 64];
     memset(bits, 0, sizeof bits);
@@ -59,7 +67,8 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
     cr_emit(&p, &conv, "y");
     CHECK(!p.failed && !store.failed);
     t->asks = 0;
-    CHECK(cr_pass_sparsify(&p, &target, false, report) == CR_OK);
+    struct cr_choices choices = {.text = report, .json = t->json};
+    CHECK(cr_pass_sparsify(&p, &target, false, report ? &choices : NULL) == CR_OK);
     int taken = CR_NONE;
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_conv && is_sparse(&p.op[i])) {
@@ -135,4 +144,21 @@ static void lines_say_so(void) {
     cr_text_free(&out);
 }
 
-TESTS(CASE(all_are_asked), CASE(quick_ones_come_first), CASE(far_ones_are_not_asked), CASE(a_small_gain_is_none), CASE(lines_say_so))
+static void json_says_the_same(void) {
+    struct cr_text  out = {0};
+    struct invented t   = {.dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
+    run(&t, true, &out);
+    CHECK_STR(out.data, "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", \"stride\": 1, \"pad\": 1, \"shape\": "
+                        "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"kept\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, \"row\": \"kept\", \"way\": 104, "
+                        "\"us\": 39.0000, \"source\": \"file\", \"kept\": 0.125000, \"taken\": \"sparse\", \"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
+                        "\"layout\": 4, \"layout_name\": \"cut e\", \"layouts\": 2, \"hopeless\": 1}\n");
+    cr_text_free(&out);
+    out = (struct cr_text){0};
+    t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}, .json = true};
+    run(&t, true, &out);
+    CHECK(out.data && strstr(out.data, "\"row\": \"plain\", \"way\": 0, \"us\": 10.0000, \"source\": \"measured\""));
+    CHECK(out.data && strstr(out.data, "\"taken\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"layout\": null, \"layout_name\": null, \"layouts\": 0, \"hopeless\": 2}\n"));
+    cr_text_free(&out);
+}
+
+TESTS(CASE(all_are_asked), CASE(quick_ones_come_first), CASE(far_ones_are_not_asked), CASE(a_small_gain_is_none), CASE(lines_say_so), CASE(json_says_the_same))

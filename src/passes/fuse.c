@@ -195,7 +195,7 @@ cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *targe
     return status;
 }
 
-cr_status cr_fuse_report(const struct cr_program *program, const struct cr_target *target, struct cr_text *out) {
+cr_status cr_fuse_report(const struct cr_program *program, const struct cr_target *target, struct cr_choices *out) {
     struct cr_program   copy;
     struct cr_edit      edit      = {0};
     struct cr_junctions junctions = {0};
@@ -205,7 +205,7 @@ cr_status cr_fuse_report(const struct cr_program *program, const struct cr_targe
     if (status == CR_OK) join_patterns(&edit, target);
     if (status == CR_OK) status = cr_junctions_find(&junctions, &edit, target);
     if (status == CR_OK) status = cr_junctions_choose(&junctions);
-    if (status == CR_OK) cr_junctions_print(&junctions, out);
+    if (status == CR_OK) status = cr_junctions_tell(&junctions, out);
     cr_junctions_close(&junctions);
     cr_edit_close(&edit);
     cr_program_free(&copy);

@@ -287,15 +287,24 @@ cr_status cr_pass_junctions(struct cr_edit *edit, const struct cr_target *target
     return status;
 }
 
-static void print_site(const struct cr_junctions *j, const struct cr_site *s, struct cr_text *out) {
+struct taken_word {
+    char text[16];
+};
+
+static struct taken_word word_of(const struct cr_option *o) {
     static const char *const takes[] = {"", "+", "D"};
-    const struct cr_option  *o       = &s->option[s->chosen];
-    const struct cr_op      *conv    = cr_fuse_op(j->edit, s->conv);
-    char                     word[16];
-    snprintf(word, sizeof word, "%s%s%s%s%s%s", o->s ? "S" : "", o->p ? "P" : "", o->w ? "W" : "", takes[o->d],
+    struct taken_word        word;
+    snprintf(word.text, sizeof word.text, "%s%s%s%s%s%s", o->s ? "S" : "", o->p ? "P" : "", o->w ? "W" : "", takes[o->d],
              o->b ? "B" : "", o->joint ? "J" : "");
+    return word;
+}
+
+static void print_site(const struct cr_junctions *j, const struct cr_site *s, struct cr_text *out) {
+    const struct cr_option  *o    = &s->option[s->chosen];
+    const struct cr_op      *conv = cr_fuse_op(j->edit, s->conv);
+    const struct taken_word  word = word_of(o);
     cr_text_add(out, "%-28s %-8s %8d %12.2f %12.2f\n", conv->layer >= 0 ? j->edit->program->layer[conv->layer] : "?",
-                *word ? word : "-", s->options, 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
+                *word.text ? word.text : "-", s->options, 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
 }
 
 static const char legend[] =
@@ -303,7 +312,42 @@ static const char legend[] =
     "+ the sum with the other branch's gradient, D that sum, the mask and the sums of the BN before it,\n"
     "B the gradient of the BN behind it, J filter's and data gradient in one op; - nothing\n";
 
-void cr_junctions_print(const struct cr_junctions *j, struct cr_text *out) {
+static cr_status tell_gradient(const struct cr_junctions *j, const struct cr_op *op, const char *before, struct cr_choices *out) {
+    cr_text_add(out->text, "%s{\"kind\": \"%s\", ", before, cr_op_info(op->kind)->name);
+    CR_TRY(cr_choices_add_told(out, j->target, j->edit->program, op));
+    cr_text_add(out->text, "}");
+    return CR_OK;
+}
+
+static cr_status tell_gradients(const struct cr_junctions *j, const struct cr_site *s, const struct cr_option *o, struct cr_choices *out) {
+    if (s->wgrad == CR_NONE && s->dgrad == CR_NONE) return CR_OK;
+    cr_text_add(out->text, ", \"gradients\": [");
+    if (o->joint) {
+        const struct cr_op joint = cr_site_joint(j, s, o->w != CR_ACT_NONE, o->d, o->b);
+        CR_TRY(tell_gradient(j, &joint, "", out));
+    } else {
+        const struct cr_op wgrad = s->wgrad != CR_NONE ? cr_site_wgrad(j, s, o->w) : (struct cr_op){0};
+        const struct cr_op dgrad = s->dgrad != CR_NONE ? cr_site_dgrad(j, s, o->d) : (struct cr_op){0};
+        if (s->wgrad != CR_NONE) CR_TRY(tell_gradient(j, &wgrad, "", out));
+        if (s->dgrad != CR_NONE) CR_TRY(tell_gradient(j, &dgrad, s->wgrad != CR_NONE ? ", " : "", out));
+    }
+    cr_text_add(out->text, "]");
+    return CR_OK;
+}
+
+/* One way alone was not priced. */
+static cr_status tell_site(const struct cr_junctions *j, const struct cr_site *s, struct cr_choices *out) {
+    const struct cr_option *o    = &s->option[s->chosen];
+    const struct cr_op      conv = cr_site_conv(j, s, o->p, o->s);
+    CR_TRY(cr_choices_begin(out, j->target, j->edit->program, &conv, "takes"));
+    CR_TRY(tell_gradients(j, s, o, out));
+    cr_text_add(out->text, ", \"takes\": \"%s\", \"ways\": %d", word_of(o).text, s->options);
+    if (s->options > 1) cr_text_add(out->text, ", \"plain_us\": %.4f, \"chosen_us\": %.4f}\n", 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
+    else cr_text_add(out->text, ", \"plain_us\": null, \"chosen_us\": null}\n");
+    return CR_OK;
+}
+
+static void print(const struct cr_junctions *j, struct cr_text *out) {
     bool choice = false;
     for (int i = 0; i < j->sites; i++) choice |= j->site[i].options > 1;
     if (!choice) {
@@ -316,4 +360,13 @@ void cr_junctions_print(const struct cr_junctions *j, struct cr_text *out) {
     cr_text_add(out, "%-28s %-8s %8s %12.2f %12.2f\n", "all, BN gradients between too", "", "",
                 1e-6 * (double)j->plain_ps, 1e-6 * (double)j->chosen_ps);
     cr_text_add(out, "%s", legend);
+}
+
+cr_status cr_junctions_tell(const struct cr_junctions *j, struct cr_choices *out) {
+    out->takes    = j->sites;
+    out->plain_s  = 1e-12 * (double)j->plain_ps;
+    out->chosen_s = 1e-12 * (double)j->chosen_ps;
+    if (!out->json) print(j, out->text);
+    for (int i = 0; out->json && i < j->sites; i++) CR_TRY(tell_site(j, &j->site[i], out));
+    return CR_OK;
 }

@@ -19,6 +19,7 @@
 #ifndef CR_JUNCTION_H
 #define CR_JUNCTION_H
 
+#include "passes/choices.h"
 #include "passes/fuse.h"
 
 enum { CR_JUNCTION_OPTIONS_MAX = 128 }; /* S 2 * P 3 * (W 3 * D 3 apart, W 2 * D 3 * B 2 joint) = 126 */
@@ -88,10 +89,11 @@ void              cr_junctions_close(struct cr_junctions *j);
 /* May these options stand together (B of the one, D of the next)? And what their meeting costs. */
 bool    cr_junction_fits(const struct cr_site *first, const struct cr_option *a, const struct cr_option *b);
 int64_t cr_junction_meeting_ps(const struct cr_site *first, const struct cr_option *a, const struct cr_option *b);
-/* One line a convolution that had a choice: what it took, and microseconds of the plain way and of the chosen one. */
-void cr_junctions_print(const struct cr_junctions *j, struct cr_text *out);
+/* One line a convolution that had a choice: what it took, and microseconds of the plain way and of the chosen one. As JSON one a convolution,
+ * with a choice or without. */
+CR_MUST cr_status cr_junctions_tell(const struct cr_junctions *j, struct cr_choices *out);
 /* The same of a program that has not been fused, which stays as it is. */
-CR_MUST cr_status cr_fuse_report(const struct cr_program *program, const struct cr_target *target, struct cr_text *out);
+CR_MUST cr_status cr_fuse_report(const struct cr_program *program, const struct cr_target *target, struct cr_choices *out);
 
 /* ---- between junction_*.c ---- */
 

@@ -12,7 +12,7 @@
  *
  * In a program that trains the values change with every step: there convolutions and both of their gradients get the pattern alone, and
  * their rows gather the values as part of the op, at its price. */
-#include "passes.h"
+#include "passes/choices.h"
 
 #include <stdio.h>
 
@@ -204,6 +204,42 @@ static void print(const struct cr_program *p, const struct cr_target *target, co
     }
 }
 
+/* `dense`: the op as it was. */
+static cr_status tell(const struct cr_program *p, const struct cr_target *target, const struct cr_op *dense, const struct cr_sparse_price *c, bool taken,
+                      struct cr_choices *report) {
+    struct cr_text *out  = report->text;
+    struct cr_text  name = {0};
+    CR_TRY(cr_choices_begin(report, target, p, taken ? &c->op : dense, "pattern"));
+    cr_text_add(out, ", \"kept\": %.6f, \"taken\": \"%s\"", c->share, taken ? "sparse" : "dense");
+    if (target->cost && c->share <= share_most) cr_text_add(out, ", \"dense_us\": %.4f", 1e6 * c->dense_s);
+    else cr_text_add(out, ", \"dense_us\": null");
+    if (c->layouts && target->cost) cr_text_add(out, ", \"sparse_us\": %.4f", 1e6 * c->sparse_s);
+    else cr_text_add(out, ", \"sparse_us\": null");
+    if (c->layouts) cr_text_add(out, ", \"layout\": %d, \"layout_name\": ", c->op.attr.conv.pattern.layout);
+    else cr_text_add(out, ", \"layout\": null, \"layout_name\": ");
+    if (c->layouts && target->name_way) target->name_way(target->self, p, &c->op, &name);
+    if (name.data) cr_text_add_json(out, name.data);
+    else cr_text_add(out, "null");
+    cr_text_add(out, ", \"layouts\": %d, \"hopeless\": %d}\n", c->layouts, c->hopeless);
+    cr_text_free(&name);
+    return CR_OK;
+}
+
+/* `dense`: the op as it was. */
+static cr_status report_on(struct cr_program *p, const struct cr_target *target, const struct cr_op *dense, const struct cr_sparse_price *c, bool taken,
+                           struct cr_choices *report) {
+    if (!report) return CR_OK;
+    report->patterns++;
+    if (has_kept(&c->op) && c->layouts) { /* of the layout that was found best, not of the last one asked for */
+        struct cr_tensor *kept = &p->tensor[c->op.in[CR_IN_conv_kept]];
+        kept->dim[3]           = c->elems;
+        kept->bytes            = (size_t)c->elems * cr_dtype_bytes(kept->dtype);
+    }
+    if (report->json) return tell(p, target, dense, c, taken, report);
+    print(p, target, c, taken, report->text);
+    return CR_OK;
+}
+
 /* Seconds of the ops that were asked about: dense, and as they were taken; 0 where no times are measured. */
 struct gain {
     double dense_s, taken_s;
@@ -216,18 +252,18 @@ static bool choose(const struct cr_target *target, const struct cr_sparse_price 
     return taken;
 }
 
-static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, struct gain *gain, struct cr_text *report) {
+static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, struct gain *gain, struct cr_choices *report) {
     const int              tensors = p->tensors;
     struct cr_sparse_price c;
     CR_TRY(cr_sparsify_price(p, target, *index, &c));
     const bool taken = choose(target, &c, gain);
-    if (report && p->tensors > tensors) print(p, target, &c, taken, report);
+    if (p->tensors > tensors) CR_TRY(report_on(p, target, &p->op[*index], &c, taken, report));
     if (taken) return rewrite(p, (*index)++, &c);
     p->tensors = tensors; /* the trial's */
     return CR_OK;
 }
 
-static cr_status sparsify_eval(struct cr_program *p, const struct cr_target *target, struct gain *gain, struct cr_text *report) {
+static cr_status sparsify_eval(struct cr_program *p, const struct cr_target *target, struct gain *gain, struct cr_choices *report) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, gain, report));
     return CR_OK;
@@ -235,19 +271,19 @@ static cr_status sparsify_eval(struct cr_program *p, const struct cr_target *tar
 
 /* ---- programs that train ---- */
 
-static cr_status sparsify_training(struct cr_program *p, const struct cr_target *target, int index, struct gain *gain, struct cr_text *report) {
+static cr_status sparsify_training(struct cr_program *p, const struct cr_target *target, int index, struct gain *gain, struct cr_choices *report) {
     const struct cr_op     dense = p->op[index];
     struct cr_sparse_price c     = {.op = dense};
     if (cr_op_has_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
     CR_TRY(ask(p, target, &dense, &c));
     const bool taken = choose(target, &c, gain);
-    if (report) print(p, target, &c, taken, report);
+    CR_TRY(report_on(p, target, &dense, &c, taken, report));
     if (taken) p->op[index] = c.op;
     return CR_OK;
 }
 
 /* In 16 bits the matrix units win, and gradients have no rows. */
-static cr_status sparsify_all(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct gain *gain, struct cr_text *report) {
+static cr_status sparsify_all(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct gain *gain, struct cr_choices *report) {
     for (int i = 0; i < p->ops && p->real == CR_F32; i++) {
         const struct cr_op *op = &p->op[i];
         if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad)) CR_TRY(sparsify_training(p, target, i, gain, report));
@@ -257,20 +293,26 @@ static cr_status sparsify_all(struct cr_program *p, const struct cr_target *targ
 
 /* ---- the pass ---- */
 
-static void print_gain(const struct gain *gain, bool enough, struct cr_text *report) {
+static void report_gain(const struct gain *gain, bool enough, struct cr_choices *report) {
     const double share = 1 - gain->taken_s / gain->dense_s;
-    if (enough) cr_text_add(report, "together %.2f us instead of %.2f\n", 1e6 * gain->taken_s, 1e6 * gain->dense_s);
-    else cr_text_add(report, "together they would save %.1f %%, less than %.0f %%, which a whole run may not show: all stay dense\n", 100 * share, 100 * CR_SPARSE_GAIN_LEAST);
+    report->too_little = !enough;
+    if (report->json) return;
+    if (enough) cr_text_add(report->text, "together %.2f us instead of %.2f\n", 1e6 * gain->taken_s, 1e6 * gain->dense_s);
+    else cr_text_add(report->text, "together they would save %.1f %%, less than %.0f %%, which a whole run may not show: all stay dense\n", 100 * share, 100 * CR_SPARSE_GAIN_LEAST);
 }
 
-cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_text *report) {
+cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target, bool filter_grads, struct cr_choices *report) {
     struct cr_program dense;
     struct gain       gain = {0};
     if (!p->store || !p->store->pattern) return CR_OK;
     CR_TRY(cr_program_copy(p, &dense));
     const cr_status status = cr_program_learns(p) ? sparsify_all(p, target, filter_grads, &gain, report) : sparsify_eval(p, target, &gain, report);
     const bool      enough = gain.taken_s <= (1 - CR_SPARSE_GAIN_LEAST) * gain.dense_s, some = gain.taken_s < gain.dense_s;
-    if (status == CR_OK && some && report) print_gain(&gain, enough, report);
+    if (report) {
+        report->dense_s = gain.dense_s;
+        report->taken_s = gain.taken_s;
+    }
+    if (status == CR_OK && some && report) report_gain(&gain, enough, report);
     if (status == CR_OK && some && !enough) {
         const struct cr_program sparse = *p;
         *p                             = dense;
