@@ -3,9 +3,11 @@
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32.
  *
- * A piece of the filter, 64 output channels by 32 input channels of one tap, is walked once where no channel keeps more than 2 of any 4
- * neighbours, else twice, and not at all where nothing is kept. A walk is a unit: operand A, whose places the host packs
- * (ck_walks_pack) and whose values are gathered on the device (ck_walks_fill), so that they may change.
+ * A piece of the filter, 64 output channels by 32 input channels of one tap, is a unit where no channel keeps more than 2 of any 4
+ * neighbours, or two that share them out; or one of plain products for each half of its input channels: they take as long and read half as
+ * much. Where nothing is kept there is none. Units of a kind are summed together, so a piece is of the kind that is at hand unless the other
+ * saves more than a change costs. A unit is operand A, whose places the host packs (ck_walks_pack) and whose values are gathered on the
+ * device (ck_walks_fill), so that they may change.
  *
  * Input and filter are taken apart into two f16 numbers each, of whose four products three are summed: of an input what is lost is
  * 2^-22 of it or 2^-29 of the largest of its tile's 32 channels, whichever is more (the input is made larger or smaller by a power of

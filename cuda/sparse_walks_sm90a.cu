@@ -5,8 +5,8 @@
  * bytes from another position on; what is beside an image is a position of zeros. Rows of images may be a column longer than y's: those
  * columns are computed and dropped.
  *
- * A unit of the filter is three instructions: low parts by high parts, high by low, high by high. The tensor cores cut each sum off: of terms
- * of one sign 54 units lost up to 1.7 times what f32 may on one H200. They sum 8 units, then those sums are added in f32 and they begin anew,
+ * A unit of the filter is three instructions, sparse or plain: low parts by high parts, high by low, high by high. The tensor cores cut each sum off: of terms
+ * of one sign 54 units lost up to 1.7 times what f32 may on one H200. They sum 8 units at most, then those sums are added in f32 and they begin anew,
  * for which registers hold a tile's sums twice: tiles have few columns.
  *
  * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3 or 6 that take numbers apart, and 1 or 2
@@ -14,9 +14,12 @@
  * the other and multiplies while the other stores, straight to y: threads of a warp exchange sums, until each has four neighbouring channels of
  * a pixel, and four threads write 64 bytes of it.
  *
+ * Where one round of tiles leaves multiprocessors idle, blocks are in pairs, a cluster each: both sum all of a tile's outputs over half of the
+ * channels, then exchange sums through shared memory, and each writes half of the columns.
+ *
  * Bytes: y once, the residual once, x once for every two blocks of output channels (from L2 but for the first), the filter's units (4.3 KB
- * for 64 x 32 weights) once a tile. Limiter: shared memory: an instruction reads 64 bytes a column in half a cycle a column of the tensor
- * cores, which is all that shared memory gives; the filter, its arrival and the taking apart come on top. */
+ * for 64 x 32 weights) once a tile. Limiter: shared memory: a sparse instruction reads 64 bytes a column in half a cycle a column of the tensor
+ * cores, which is all that shared memory gives, a plain one 32; the filter, its arrival and the taking apart come on top. */
 #include "sparse_nm_wgmma.cuh"
 #include "sparse_walks_load.cuh"
 
