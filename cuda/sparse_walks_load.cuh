@@ -16,10 +16,11 @@ enum {
     BAR_READY  = MOST_STAGES,
     BAR_EMPTY  = 2 * MOST_STAGES,
     BAR_AGAIN  = 3 * MOST_STAGES,
-    BAR_UNIT   = BAR_AGAIN + 2,
+    BAR_UNIT   = BAR_AGAIN + 3,
     BAR_USED   = BAR_UNIT + 2 * MOST_RING,
     BARS       = BAR_USED + 2 * MOST_RING,
-    BARRIER_CONVERT = 1 /* of a block */
+    BARRIER_CONVERT  = 1, /* of a block: one for each group of warps that take numbers apart */
+    BARRIER_PREPARED = 7
 };
 static_assert(BARS * 8 <= 768, "barriers fit");
 struct params {
@@ -286,7 +287,7 @@ template <int GROUPS, int DEEP> struct converter {
             for (int stage = begin; stage < end; stage++) {
                 const int chunk = stage / p.plan.phases;
                 if (whose == group) scale = turn(at, before, stage == begin, stage - chunk * p.plan.phases, chunk * CK_WALKS_CHUNK, from, scale);
-                whose  = GROUPS > 1 ? whose ^ 1 : 0;
+                whose  = whose + 1 < GROUPS ? whose + 1 : 0;
                 before = at;
                 at.next(p.plan.stages);
             }

@@ -275,31 +275,30 @@ template <int N, bool PAIR> struct worker {
     }
 };
 
-/* What no load writes: the positions behind a stage's rows are zeros for all time. And where columns' pixels are. */
-__device__ __forceinline__ void prepare(const params &p, unsigned char *memory, uint32_t shared) {
+/* Each thread makes some of the barriers. */
+template <int THREADS> __device__ __forceinline__ void make_barriers(const params &p, uint32_t shared) {
+    static_assert(BARS <= THREADS, "one each");
+    const int i = (int)threadIdx.x;
+    if (i < BARS) {
+        const bool by_worker = i >= BAR_EMPTY && i < BAR_AGAIN, by_warp = i >= BAR_USED;
+        ck_mbar_init(shared + 8 * (uint32_t)i, by_worker ? 4 * (uint32_t)p.plan.workers : by_warp ? 4 : 1);
+        ck_mbar_init_fence();
+    }
+    if (i < p.plan.phases) ck_tma_prefetch(&p.x[i]);
+}
+/* The workers', while the first inputs are on their way: what no load writes, the positions behind a stage's rows, are zeros for all time. And
+ * where columns' pixels are. */
+template <int WORKERS> __device__ __forceinline__ void prepare(const params &p, unsigned char *memory) {
     for (int s = 0; s < p.plan.stages; s++)
-        for (int i = (int)inputs_bytes(p) + (int)threadIdx.x * 16; i < p.plan.stage_bytes; i += (int)blockDim.x * 16)
+        for (int i = (int)inputs_bytes(p) + (int)threadIdx.x * 16; i < p.plan.stage_bytes; i += WORKERS * GROUP * 16)
             *reinterpret_cast<uint4 *>(memory + p.l.stages + s * p.plan.stage_bytes + i) = make_uint4(0, 0, 0, 0);
-    for (int j = (int)threadIdx.x; j < p.plan.columns; j += (int)blockDim.x) {
+    for (int j = (int)threadIdx.x; j < p.plan.columns; j += WORKERS * GROUP) {
         const nm::column c                                = nm::column_of(p.conv, p.plan, j);
         reinterpret_cast<int *>(memory + p.l.pixels)[j]  = c.pixel;
         reinterpret_cast<int *>(memory + p.l.corners)[j] = c.image << 16 | c.row;
     }
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < MOST_STAGES; i++) {
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_FULL + i), 1);
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_READY + i), 1);
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_EMPTY + i), 4 * (uint32_t)p.plan.workers);
-        }
-        ck_mbar_init(shared + 8 * BAR_AGAIN, 1);
-        ck_mbar_init(shared + 8 * (BAR_AGAIN + 1), 1);
-        for (int i = 0; i < 2 * MOST_RING; i++) {
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_UNIT + i), 1);
-            ck_mbar_init(shared + 8 * (uint32_t)(BAR_USED + i), 4);
-        }
-        ck_mbar_init_fence();
-    }
     ck_fence_async();
+    ck_barrier(BARRIER_PREPARED, WORKERS * GROUP);
 }
 
 #endif
@@ -307,11 +306,11 @@ __device__ __forceinline__ void prepare(const params &p, unsigned char *memory, 
 /* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
  * workers' one that loads and 3 that take numbers apart, or both twice. */
 template <int N, int WORKERS> struct shares {
-    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 || (WORKERS == 2 && N > 160) ? 1 : 2 };
+    enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 ? 1 : WORKERS == 1 || N <= 120 ? 3 : N <= 160 ? 2 : 1 };
     /* Registers of a thread: as launched, and then; together no more than the block had. */
     enum {
         BEGIN  = 512 / BLOCKS / (GROUPS + WORKERS) / 8 * 8,
-        FEEDER = WORKERS == 2 && N > 128 ? 56 : 88,
+        FEEDER = WORKERS == 2 ? 56 : 88,
         DEEP   = FEEDER < 88 ? 2 : 4, /* positions that a thread takes apart at once */
         LEFT   = ((GROUPS + WORKERS) * BEGIN - GROUPS * FEEDER) / WORKERS / 8 * 8,
         WORKER = LEFT < 240 ? LEFT : 240
@@ -325,18 +324,20 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    prepare(p, memory, shared);
-    ck_begin_after_last();
+    make_barriers<(shares<N, WORKERS>::GROUPS + WORKERS) * GROUP>(p, shared);
     __syncthreads();
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
     constexpr int GROUPS = shares<N, WORKERS>::GROUPS;
     const int     feeder = warp - WORKERS * GROUP / CK_WARP;
     if (feeder < 0) {
         ck_registers_more<shares<N, WORKERS>::WORKER>();
+        prepare<WORKERS>(p, memory);
+        ck_begin_after_last();
         worker<N, PAIR>(p, shared, warp * CK_WARP / GROUP).run();
         return;
     }
     ck_registers_fewer<shares<N, WORKERS>::FEEDER>();
+    ck_begin_after_last();
     if (feeder >= GROUPS) converter<GROUPS, shares<N, WORKERS>::DEEP>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
     else if (threadIdx.x % CK_WARP == 0) load(p, shared, feeder == 0, feeder == GROUPS - 1);
 #else
