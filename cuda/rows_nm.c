@@ -167,9 +167,9 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- the rows ---- */
 
 static const struct cr_kernel row_f16 = {.name = "cuda.sparse_nm.f16", .op = CR_OP_conv, .math = CR_MATH_F16, .deterministic = true, .sparse = true,
-                                         .accepts = accepts_f16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
+                                         .sparse_cores = true, .accepts = accepts_f16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
 static const struct cr_kernel row_bf16 = {.name = "cuda.sparse_nm.bf16", .op = CR_OP_conv, .math = CR_MATH_BF16, .deterministic = true, .sparse = true,
-                                          .accepts = accepts_bf16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
+                                          .sparse_cores = true, .accepts = accepts_bf16, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = conv_launch, .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_nm_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT, .deterministic = true,
                                             .accepts = filter_accepts, .name_way = name_way, .prepare = prepare, .launch = filter_launch, .release = release};
 

@@ -141,7 +141,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- the rows ---- */
 
-static const struct cr_kernel row_conv = {.name = "cuda.sparse_walks", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true, .sparse = true,
+static const struct cr_kernel row_conv = {.name = "cuda.sparse_walks", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true, .sparse = true, .sparse_cores = true,
                                           .accepts = accepts, .name_way = name_way, .foresee = foresee, .prepare = prepare, .launch = launch, .release = release};
 static const struct cr_kernel row_filter = {.name = "cuda.sparse_walks_filter", .op = CR_OP_sparse_filter, .math = CR_MATH_EXACT,
                                             .deterministic = true, .accepts = filter_accepts, .name_way = name_way, .prepare = prepare,

@@ -54,6 +54,7 @@ struct cr_kernel {
     bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
     bool            among_ranks;   /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it */
     bool            sparse;        /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
+    bool            sparse_cores;  /* runs on sparse tensor cores: see cr_costs_lasting */
     unsigned        host_slots;    /* bits of the inputs that may lie in the HOST region: plain loads read each value once */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

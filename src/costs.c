@@ -407,6 +407,13 @@ void cr_costs_rest(struct cr_costs *c) {
     cr_error_clear();
 }
 
+bool cr_costs_lasting(const struct cr_costs *c, const struct cr_program *const *program, int programs) {
+    for (int n = 0; n < programs; n++)
+        for (int i = 0; i < program[n]->ops; i++)
+            if (program[n]->op[i].row >= 0 && c->device->rows[program[n]->op[i].row]->sparse_cores) return false;
+    return c->sparse_cores;
+}
+
 void cr_costs_effort(const struct cr_costs *c, int64_t *measured, double *seconds) {
     *measured = c->measured;
     *seconds  = (double)c->measure_ns * 1e-9;

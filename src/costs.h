@@ -53,6 +53,11 @@ CR_MUST cr_status cr_costs_best(struct cr_costs *costs, const struct cr_program 
  * something was measured. */
 void cr_costs_rest(struct cr_costs *costs);
 
+/* Whether what was measured has an effect that lasts, since none of these programs has it by itself: once a process has run an instruction of the
+ * sparse tensor cores, dense work draws more power until it ends. On one H200 one launch of mma.sp was enough; 4 seconds of rest undid
+ * nothing; at the GPU's power limit ResNet-50's evaluation (fp16, batch 256) took 6 % longer. */
+bool cr_costs_lasting(const struct cr_costs *costs, const struct cr_program *const *program, int programs);
+
 /* The entries asked for so far, as text, for a checkpoint; cr_free it. */
 CR_MUST cr_status cr_costs_text(const struct cr_costs *costs, char **out);
 /* Takes the entries of a checkpoint, before the first question. CR_ERR_FORMAT when the text is none of ours; CR_ERR_DEVICE when it was made for another

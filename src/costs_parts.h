@@ -52,6 +52,7 @@ struct cr_costs {
     double                copy_s[CR_COPY_TIMES];
     struct cr_scratch     scratch;
     int64_t               measured, told, measure_ns, told_ns;
+    bool                  sparse_cores; /* a row that runs on them was measured here */
     bool                  news; /* the file lacks something, even if nothing was measured */
     bool                  elsewhere; /* of a device that is not there: nothing can be measured, nothing is written */
     struct cr_arena       arena;

@@ -34,8 +34,9 @@ bool cr_cost_best_known(struct cr_costs *c, const char *signature, struct cr_cos
 }
 
 static cr_status time_candidate(struct cr_costs *c, const struct cr_program *p, const struct cr_op *op, double best, double *seconds) {
-    const int64_t start  = cr_time_ns();
-    cr_status     status = cr_cost_measure(c->device, &c->scratch, p, op, best, seconds);
+    const int64_t start = cr_time_ns();
+    c->sparse_cores |= c->device->rows[op->row]->sparse_cores;
+    cr_status status = cr_cost_measure(c->device, &c->scratch, p, op, best, seconds);
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;

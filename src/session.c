@@ -180,6 +180,14 @@ static void say_what_is_idle(const struct cr_session *s, bool trains) {
                loss ? "train.loss_scale (for fp16 only)" : "");
 }
 
+static void say_what_lasts(const struct cr_session *s) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const int                count = all_programs(s, all);
+    if (s->costs && cr_costs_lasting(s->costs, all, count))
+        cr_log(CR_LOG_INFO, "sparse tensor cores were timed and are not used: dense work draws more power until this process ends, and may take 6 %% "
+                            "longer where power limits the GPU; a start that knows the times is not concerned");
+}
+
 static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c       = s->config;
     int                     classes = o->classes;
@@ -210,6 +218,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     if (cr_comm_rank(s->comm) == 0) CR_TRY(cr_session_share_choices(s));
     CR_TRY(cr_session_same_programs(s));
     if (s->costs) cr_costs_rest(s->costs);
+    say_what_lasts(s);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
     if (o->execute) CR_TRY(bind_programs(s));

@@ -10,7 +10,8 @@
 /* ---- two devices: one chooses kernels by measured times, as a GPU does, the other by their order ---- */
 
 static const struct cr_kernel        row    = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
-static const struct cr_kernel *const rows[] = {&row, NULL};
+static const struct cr_kernel        on_sparse_cores = {.name = "pretended.conv", .op = CR_OP_conv, .sparse_cores = true};
+static const struct cr_kernel *const rows[] = {&row, &on_sparse_cores, NULL};
 static const struct cr_async         async  = {0};
 
 static void      keep(struct cr_device *device, void *region) { (void)device, (void)region; }
@@ -196,6 +197,21 @@ static void a_run_without_a_table_needs_force_to_measure(void) {
     stand_close(&s);
 }
 
+/* What timing such a row leaves behind is told unless a program has one itself. */
+static void sparse_cores_that_none_uses_are_told(void) {
+    struct cr_op             op[2]   = {{.kind = CR_OP_relu, .row = 0}, {.kind = CR_OP_relu, .row = CR_NONE}};
+    const struct cr_program  program = {.op = op, .ops = 2}, *all[2] = {&program, &program};
+    struct stand             s;
+    stand_open(&s, &with_times, NULL);
+    REQUIRE_OK(cr_costs_open(&s.device, "", &s.session.costs));
+    CHECK(!cr_costs_lasting(s.session.costs, all, 2));
+    s.session.costs->sparse_cores = true;
+    CHECK(cr_costs_lasting(s.session.costs, all, 2));
+    op[1] = (struct cr_op){.kind = CR_OP_conv, .row = 1};
+    CHECK(!cr_costs_lasting(s.session.costs, all, 2));
+    stand_close(&s);
+}
+
 static void memory_may_run_out_anywhere(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
@@ -218,4 +234,4 @@ static void memory_may_run_out_anywhere(void) {
 
 TESTS(CASE(without_a_checkpoints_table_the_device_decides), CASE(a_table_that_fits_is_taken),
       CASE(a_table_that_does_not_fit_needs_force), CASE(a_device_without_a_table_needs_force),
-      CASE(a_run_without_a_table_needs_force_to_measure), CASE(memory_may_run_out_anywhere))
+      CASE(a_run_without_a_table_needs_force_to_measure), CASE(sparse_cores_that_none_uses_are_told), CASE(memory_may_run_out_anywhere))
