@@ -70,8 +70,9 @@ void cr_costs_effort(const struct cr_costs *costs, int64_t *measured, double *se
 /* ---- costs_measure.c ---- */
 
 struct cr_scratch {
-    void  *noise, *zeros; /* device memory: finite values, and what ops measured before have left; zeros, for what may be an index */
-    size_t noise_bytes, zero_bytes;
+    void  *noise, *zeros; /* device memory: finite values; zeros, for what may be an index */
+    void  *piece;         /* what noise is made of; nothing is ever written there */
+    size_t noise_bytes, zero_bytes, clean_bytes /* of the noise, from its begin on, that no op has written to */;
     double gap_s[8]; /* what stands between recorded launches takes, a launch, in recordings of 1 to 8; 0: not measured yet */
 };
 /* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up; of one where that

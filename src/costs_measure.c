@@ -22,26 +22,34 @@ static size_t aligned(const struct cr_device *device, size_t bytes) {
 
 /* Of both signs and like activations in every type that data can have: 1 to 2 as f16, 2^-7 to 2 as bf16 and f32. A kernel that looks for the
  * numbers' scale takes its usual way. */
-static cr_status fill_with_noise(struct cr_device *device, unsigned char *to, size_t bytes) {
-    const struct cr_backend *backend = device->backend;
-    struct cr_rng            rng     = cr_rng_make(1, CR_RNG_TEST, 0, 0);
-    const size_t             first   = CR_MIN(bytes, (size_t)PIECE_BYTES);
-    cr_status                status  = CR_OK;
-    uint16_t                *piece;
+static cr_status make_piece(struct cr_device *device, struct cr_scratch *s) {
+    struct cr_rng rng    = cr_rng_make(1, CR_RNG_TEST, 0, 0);
+    cr_status     status = CR_OK;
+    uint16_t     *piece;
+    if (s->piece) return CR_OK;
     CR_ALLOC(piece, PIECE_BYTES / sizeof *piece);
     for (size_t i = 0; i < PIECE_BYTES / sizeof *piece; i++) {
         const uint32_t bits = cr_rng_u32(&rng);
         piece[i]            = (uint16_t)((bits >> 31 << 15) | (0x3c00 + (bits & 0x3ff)));
     }
-    CR_TRY_OUT(backend->put(device, to, piece, first));
-    for (size_t have = first; have < bytes;) { /* each time what is there once more */
-        const size_t more = CR_MIN(have, bytes - have);
-        CR_TRY_OUT(backend->async->move(device, CR_LANE_COMPUTE, to + have, to, more));
-        have += more;
-    }
+    CR_TRY_OUT(device->backend->reserve(device, PIECE_BYTES, &s->piece));
+    CR_TRY_OUT(device->backend->put(device, s->piece, piece, PIECE_BYTES));
 out:
     cr_free(piece);
     return status;
+}
+
+/* The first bytes of the scratch memory are noise again: what another op left there may have any range, and kernels that look at it other ways. */
+static cr_status make_clean(struct cr_device *device, struct cr_scratch *s, size_t bytes) {
+    unsigned char *noise = s->noise;
+    const size_t   begin = s->clean_bytes;
+    for (size_t at = begin; at < bytes;) { /* each time what is there once more */
+        const size_t more = CR_MIN(at > begin ? at - begin : (size_t)PIECE_BYTES, bytes - at);
+        CR_TRY(device->backend->async->move(device, CR_LANE_COMPUTE, noise + at, at > begin ? noise + begin : s->piece, more));
+        at += more;
+    }
+    s->clean_bytes = CR_MAX(begin, bytes);
+    return CR_OK;
 }
 
 static cr_status grow(struct cr_device *device, void **memory, size_t *have, size_t bytes) {
@@ -54,15 +62,17 @@ static cr_status grow(struct cr_device *device, void **memory, size_t *have, siz
     return CR_OK;
 }
 
-static cr_status scratch_reserve(struct cr_device *device, struct cr_scratch *s, size_t noise_bytes, size_t zero_bytes) {
-    const size_t before = s->noise_bytes;
+/* `clean`: of the noise, what must be. */
+static cr_status scratch_reserve(struct cr_device *device, struct cr_scratch *s, size_t noise_bytes, size_t zero_bytes, size_t clean) {
+    CR_TRY(make_piece(device, s));
     CR_TRY(grow(device, &s->zeros, &s->zero_bytes, zero_bytes));
+    if (noise_bytes > s->noise_bytes) s->clean_bytes = 0;
     CR_TRY(grow(device, &s->noise, &s->noise_bytes, noise_bytes));
-    if (s->noise_bytes != before) CR_TRY(fill_with_noise(device, s->noise, s->noise_bytes));
-    return CR_OK;
+    return make_clean(device, s, clean);
 }
 
 void cr_scratch_release(struct cr_device *device, struct cr_scratch *s) {
+    if (s->piece) device->backend->release(device, s->piece);
     if (s->noise) device->backend->release(device, s->noise);
     if (s->zeros) device->backend->release(device, s->zeros);
     *s = (struct cr_scratch){0};
@@ -73,9 +83,9 @@ void cr_scratch_release(struct cr_device *device, struct cr_scratch *s) {
 /* Whole numbers may be indices that a kernel follows: inputs of such types are zeros. */
 static bool wants_zeros(const struct cr_tensor *t) { return t->dtype == CR_U8 || t->dtype == CR_I32 || t->dtype == CR_F64; }
 
-/* Places of the op's operands in the scratch memory; the sums are what is needed. */
+/* Places of the op's operands in the scratch memory; the sums are what is needed. Inputs come first. */
 static void place(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, const struct cr_scratch *s,
-                  struct cr_call *call, size_t workspace, size_t *noise_bytes, size_t *zero_bytes) {
+                  struct cr_call *call, size_t workspace, size_t *noise_bytes, size_t *zero_bytes, size_t *input_bytes) {
     const struct cr_op_info *info = cr_op_info(op->kind);
     size_t                   noise = 0, zeros = 0;
     *call = (struct cr_call){.program = p, .op = op};
@@ -86,6 +96,7 @@ static void place(const struct cr_device *device, const struct cr_program *p, co
         if (z ? s->zeros != NULL : s->noise != NULL) call->in[k] = (char *)(z ? s->zeros : s->noise) + (z ? zeros : noise);
         *(z ? &zeros : &noise) += aligned(device, t->bytes);
     }
+    *input_bytes = noise;
     for (int k = 0; k < info->outs; k++) {
         if (op->out[k] < 0) continue;
         if (s->noise) call->out[k] = (char *)s->noise + noise;
@@ -195,13 +206,14 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, 
     struct stopwatch        w      = {.device = device, .kernel = kernel};
     struct cr_call          call;
     double                  least;
-    size_t                  workspace = 0, noise, zeros;
+    size_t                  workspace = 0, noise, zeros, inputs;
     void                   *prepared  = NULL;
     cr_status               status    = CR_OK;
     if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &prepared, &workspace));
-    place(device, p, op, scratch, &call, workspace, &noise, &zeros);
-    CR_TRY_OUT(scratch_reserve(device, scratch, noise, zeros));
-    place(device, p, op, scratch, &call, workspace, &noise, &zeros);
+    place(device, p, op, scratch, &call, workspace, &noise, &zeros, &inputs);
+    CR_TRY_OUT(scratch_reserve(device, scratch, noise, zeros, inputs));
+    place(device, p, op, scratch, &call, workspace, &noise, &zeros, &inputs);
+    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, inputs); /* the rest is written to */
     call.prepared = prepared;
     w.call        = &call;
     w.gap         = scratch->zeros ? scratch->zeros : scratch->noise;
