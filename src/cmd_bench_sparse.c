@@ -363,7 +363,7 @@ static cr_status run_one(struct bench *b, enum how type, const char *net, int64_
     return cr_cmd_print(&b->out);
 }
 
-static cr_status run_batch(struct bench *b, const char *net, int64_t batch) {
+static cr_status run_networks(struct bench *b, const char *net, int64_t batch) {
     for (int how = 0; how < HOWS; how++)
         if (is_wanted(b, (enum how)how)) CR_TRY(network_open(b, (enum how)how, net, batch));
     for (int type = 0; type < HOWS; type++)
@@ -371,12 +371,21 @@ static cr_status run_batch(struct bench *b, const char *net, int64_t batch) {
             cr_log(CR_LOG_INFO, "%s, batch %lld, %s, sparsity %g ...", net, (long long)batch, how_names[type], b->sparsity[i]);
             CR_TRY(run_one(b, (enum how)type, net, batch, b->sparsity[i]));
         }
-    for (int how = 0; how < HOWS; how++) {
-        if (!is_wanted(b, (enum how)how)) continue;
-        cr_scratch_release(b->setup[how].session.device, &b->setup[how].scratch);
-        if (b->setup[how].session.costs) cr_costs_rest(b->setup[how].session.costs);
-    }
     return CR_OK;
+}
+
+/* What was timed is kept, even if a disk was full meanwhile. */
+static cr_status run_batch(struct bench *b, const char *net, int64_t batch) {
+    const cr_status status = run_networks(b, net, batch);
+    cr_error_hold();
+    for (int how = 0; how < HOWS; how++) {
+        struct setup *s = &b->setup[how];
+        if (!is_wanted(b, (enum how)how) || !s->session.device) continue;
+        cr_scratch_release(s->session.device, &s->scratch);
+        if (s->session.costs) cr_costs_rest(s->session.costs);
+    }
+    cr_error_let_go();
+    return status;
 }
 
 static cr_status run(struct bench *b) {
