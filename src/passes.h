@@ -137,6 +137,7 @@ struct cr_sparse_price {
     double       dense_s, sparse_s;
     int          layouts; /* that were asked for; 0: none takes it */
     int          hopeless; /* that were not, by what is foreseen of them */
+    bool         unpromising; /* of all convolutions together too little is foreseen: no layout with a forecast was asked for */
     struct cr_op op;      /* the convolution with pattern and kept weights, in the fastest layout */
     int64_t      elems;   /* of its kept weights */
 };

@@ -8,7 +8,8 @@
  * names the share of kept weights that pays. sparse_filter depends on parameters only: cr_pass_hoist brings it to the front.
  *
  * What a whole program gains can be less than the sum over its layers, in caches and in power: where that sum promises less than
- * CR_SPARSE_GAIN_LEAST of the convolutions' time, all stay dense.
+ * CR_SPARSE_GAIN_LEAST of the convolutions' time, all stay dense. In 16 bits, where dense kernels seldom lose, layouts with a forecast are not even
+ * measured where forecasts promise no more: sparse tensor cores that ran once cost power ever after (cr_costs_lasting).
  *
  * In a program that trains the values change with every step: there convolutions and both of their gradients get the pattern alone, and
  * their rows gather the values as part of the op, at its price. */
@@ -114,7 +115,7 @@ static cr_status ask_all(struct cr_program *p, const struct cr_target *target, s
         const double least = c->layouts && c->sparse_s < c->dense_s ? c->sparse_s : c->dense_s;
         double       seconds;
         op.attr.conv.pattern.layout = trial[i].layout;
-        if (trial[i].foreseen > CR_FORESEEN_MOST * least) {
+        if (trial[i].foreseen > CR_FORESEEN_MOST * least || (c->unpromising && trial[i].foreseen > 0)) {
             c->hopeless++;
             continue;
         }
@@ -142,14 +143,28 @@ static cr_status ask(struct cr_program *p, const struct cr_target *target, const
     return ask_all(p, target, c);
 }
 
-cr_status cr_sparsify_price(struct cr_program *p, const struct cr_target *target, int conv, struct cr_sparse_price *c) {
-    const struct cr_op dense = p->op[conv];
-    char               name[256];
-    *c = (struct cr_sparse_price){.op = dense};
-    if (cr_op_has_pattern(&dense) || !find_pattern(p, c)) return CR_OK;
-    snprintf(name, sizeof name, "%s.kept", p->tensor[dense.out[CR_OUT_conv_y]].name);
+/* The convolution with its pattern and a tensor for what is kept; share 0: it has none. */
+static cr_status begin(struct cr_program *p, int conv, struct cr_sparse_price *c) {
+    char name[256];
+    *c = (struct cr_sparse_price){.op = p->op[conv]};
+    if (cr_op_has_pattern(&c->op) || !find_pattern(p, c)) {
+        c->share = 0;
+        return CR_OK;
+    }
+    snprintf(name, sizeof name, "%s.kept", p->tensor[c->op.out[CR_OUT_conv_y]].name);
     c->op.in[CR_IN_conv_kept] = cr_tensor_add(p, name, CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
-    return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : ask(p, target, &dense, c);
+    return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : CR_OK;
+}
+
+static cr_status price(struct cr_program *p, const struct cr_target *target, int conv, bool unpromising, struct cr_sparse_price *c) {
+    const struct cr_op dense = p->op[conv];
+    CR_TRY(begin(p, conv, c));
+    c->unpromising = unpromising;
+    return c->share > 0 ? ask(p, target, &dense, c) : CR_OK;
+}
+
+cr_status cr_sparsify_price(struct cr_program *p, const struct cr_target *target, int conv, struct cr_sparse_price *c) {
+    return price(p, target, conv, false, c);
 }
 
 /* ---- the program ---- */
@@ -195,7 +210,8 @@ static void print(const struct cr_program *p, const struct cr_target *target, co
     else if (!target->cost && taken) cr_text_add(out, "  layout 0: it pays up to %.0f %% here\n", 100 * target->sparse_share);
     else if (!target->cost) cr_text_add(out, "  %s\n", target->sparse_share > 0 ? "only larger filters that keep less pay here" : "no times are measured");
     else if (!c->layouts && c->hopeless)
-        cr_text_add(out, "  dense %9.2f us; %d sparse layouts, all foreseen to be far behind\n", 1e6 * c->dense_s, c->hopeless);
+        cr_text_add(out, "  dense %9.2f us; %d sparse layouts, all foreseen to %s\n", 1e6 * c->dense_s, c->hopeless,
+                    c->unpromising ? "save too little" : "be far behind");
     else if (!c->layouts) cr_text_add(out, "  %9.2f us; no sparse kernel takes it\n", 1e6 * c->dense_s);
     else {
         cr_text_add(out, "  dense %9.2f us, sparse %9.2f us (", 1e6 * c->dense_s, 1e6 * c->sparse_s);
@@ -252,10 +268,10 @@ static bool choose(const struct cr_target *target, const struct cr_sparse_price 
     return taken;
 }
 
-static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, struct gain *gain, struct cr_choices *report) {
+static cr_status sparsify(struct cr_program *p, const struct cr_target *target, int *index, bool unpromising, struct gain *gain, struct cr_choices *report) {
     const int              tensors = p->tensors;
     struct cr_sparse_price c;
-    CR_TRY(cr_sparsify_price(p, target, *index, &c));
+    CR_TRY(price(p, target, *index, unpromising, &c));
     const bool taken = choose(target, &c, gain);
     if (p->tensors > tensors) CR_TRY(report_on(p, target, &p->op[*index], &c, taken, report));
     if (taken) return rewrite(p, (*index)++, &c);
@@ -263,9 +279,46 @@ static cr_status sparsify(struct cr_program *p, const struct cr_target *target, 
     return CR_OK;
 }
 
+static bool is_enough(const struct gain *gain) { return gain->taken_s <= (1 - CR_SPARSE_GAIN_LEAST) * gain->dense_s; }
+
+/* What a convolution takes dense, and by the best forecast. */
+static cr_status foresee_one(struct cr_program *p, const struct cr_target *target, int conv, struct gain *gain) {
+    const struct cr_op     dense = p->op[conv];
+    struct trial           trial[CR_LAYOUTS_MAX];
+    struct cr_sparse_price c;
+    double                 best;
+    CR_TRY(begin(p, conv, &c));
+    if (c.share <= 0 || c.share > share_most) return CR_OK;
+    CR_TRY(target->cost(target->self, p, &dense, &best));
+    gain->dense_s += best;
+    order_trials(p, target, c.op, trial);
+    for (int i = 0; i < CR_LAYOUTS_MAX; i++)
+        if (trial[i].foreseen > 0 && trial[i].foreseen < best) best = trial[i].foreseen;
+    gain->taken_s += best;
+    return CR_OK;
+}
+
+static cr_status foresee_all(struct cr_program *p, const struct cr_target *target, struct gain *gain) {
+    const int tensors = p->tensors;
+    for (int i = 0; i < p->ops; i++) {
+        if (p->op[i].kind == CR_OP_conv) CR_TRY(foresee_one(p, target, i, gain));
+        p->tensors = tensors; /* the trial's */
+    }
+    return CR_OK;
+}
+
 static cr_status sparsify_eval(struct cr_program *p, const struct cr_target *target, struct gain *gain, struct cr_choices *report) {
+    struct gain foreseen    = {0};
+    bool        unpromising = p->real != CR_F32 && target->cost && target->foresee;
+    if (unpromising) {
+        CR_TRY(foresee_all(p, target, &foreseen));
+        unpromising = !is_enough(&foreseen);
+    }
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, gain, report));
+        if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, unpromising, gain, report));
+    if (unpromising && foreseen.dense_s > 0 && report && !report->json)
+        cr_text_add(report->text, "sparse kernels are foreseen to save %.1f %% together, less than %.0f %%: they were not timed\n",
+                    100 * (1 - foreseen.taken_s / foreseen.dense_s), 100 * CR_SPARSE_GAIN_LEAST);
     return CR_OK;
 }
 
@@ -307,7 +360,7 @@ cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_target *target,
     if (!p->store || !p->store->pattern) return CR_OK;
     CR_TRY(cr_program_copy(p, &dense));
     const cr_status status = cr_program_learns(p) ? sparsify_all(p, target, filter_grads, &gain, report) : sparsify_eval(p, target, &gain, report);
-    const bool      enough = gain.taken_s <= (1 - CR_SPARSE_GAIN_LEAST) * gain.dense_s, some = gain.taken_s < gain.dense_s;
+    const bool      enough = is_enough(&gain), some = gain.taken_s < gain.dense_s;
     if (report) {
         report->dense_s = gain.dense_s;
         report->taken_s = gain.taken_s;
