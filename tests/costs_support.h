@@ -21,6 +21,7 @@ static size_t    memory_max;    /* of one reservation */
 static double    enqueue_s[3];  /* of a row's launch that is not recorded */
 static double    mark_s;        /* that the device takes for a mark */
 static bool      is_recording;
+static int64_t   not_noise;     /* halves of inputs that were none, 1 to 2 with a sign */
 
 struct prepared {
     int row, way;
@@ -55,6 +56,11 @@ static inline cr_status launch_row(struct cr_device *d, const struct cr_call *ca
         clock_s += enqueue_s[p->row];
     }
     CR_ASSERT(call->workspace && call->in[CR_IN_relu_x] && call->out[CR_OUT_relu_y]);
+    const size_t    bytes = call->program->tensor[call->op->in[CR_IN_relu_x]].bytes;
+    const uint16_t *x     = call->in[CR_IN_relu_x];
+    for (size_t i = 1; i < bytes / 2; i++) not_noise += (x[i] & 0x7c00) != 0x3c00; /* the first is where a byte is set between launches */
+    memset(call->out[CR_OUT_relu_y], 0x7f, bytes); /* NaN */
+    memset(call->workspace, 0x7f, workspace[p->row]);
     return CR_OK;
 }
 static inline void release_row(void *p) { releases++, cr_free(p); }
@@ -124,6 +130,7 @@ static inline void stand_open(struct stand *s, const char *folder, const char *d
     memset(enqueue_s, 0, sizeof enqueue_s);
     mark_s = 0;
     launches = prepares = releases = 0;
+    not_noise                      = 0;
     memory_max                     = 1 << 20;
     workspace[0] = workspace[1] = workspace[2] = 100;
     cr_program_init(&s->program, "p", NULL);

@@ -54,6 +54,27 @@ static void marks_are_not_counted(void) {
     drop_folder(dir);
 }
 
+/* Inputs are noise, though ops before have written where they lie: smaller ones, of more bytes than noise is made of at once, and again. */
+static void inputs_are_noise_each_time(void) {
+    static const int64_t images[] = {2, 700, 2, 9000, 4, 9001, 3};
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    memory_max = 16 << 20;
+    for (size_t i = 0; i < CR_COUNT(images); i++) {
+        for (int t = 0; t < 2; t++) {
+            s.program.tensor[t].dim[0] = images[i];
+            s.program.tensor[t].bytes  = (size_t)images[i] * 4 * 4 * 8 * 2;
+        }
+        best(&s);
+        CHECK_INT(not_noise, 0);
+    }
+    CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
 static void what_is_known_is_not_measured_again(void) {
     struct stand s;
     char         dir[SUPPORT_PATH];
@@ -216,6 +237,6 @@ static void without_scratch_memory_the_first_row_stands(void) {
     drop_folder(dir);
 }
 
-TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(marks_are_not_counted), CASE(what_is_known_is_not_measured_again), CASE(a_checkpoints_table_comes_first),
+TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(marks_are_not_counted), CASE(inputs_are_noise_each_time), CASE(what_is_known_is_not_measured_again), CASE(a_checkpoints_table_comes_first),
       CASE(a_checkpoints_table_stays_out_of_the_file), CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
       CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart))
