@@ -143,14 +143,12 @@ static cr_status ask(struct cr_program *p, const struct cr_target *target, const
     return ask_all(p, target, c);
 }
 
-/* The convolution with its pattern and a tensor for what is kept; share 0: it has none. */
-static cr_status begin(struct cr_program *p, int conv, struct cr_sparse_price *c) {
+/* The convolution with its pattern and a tensor for what is kept, if it `is` one that is pruned. */
+static cr_status begin(struct cr_program *p, int conv, struct cr_sparse_price *c, bool *is) {
     char name[256];
-    *c = (struct cr_sparse_price){.op = p->op[conv]};
-    if (cr_op_has_pattern(&c->op) || !find_pattern(p, c)) {
-        c->share = 0;
-        return CR_OK;
-    }
+    *c  = (struct cr_sparse_price){.op = p->op[conv]};
+    *is = !cr_op_has_pattern(&c->op) && find_pattern(p, c);
+    if (!*is) return CR_OK;
     snprintf(name, sizeof name, "%s.kept", p->tensor[c->op.out[CR_OUT_conv_y]].name);
     c->op.in[CR_IN_conv_kept] = cr_tensor_add(p, name, CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
     return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : CR_OK;
@@ -158,9 +156,10 @@ static cr_status begin(struct cr_program *p, int conv, struct cr_sparse_price *c
 
 static cr_status price(struct cr_program *p, const struct cr_target *target, int conv, bool unpromising, struct cr_sparse_price *c) {
     const struct cr_op dense = p->op[conv];
-    CR_TRY(begin(p, conv, c));
+    bool               is;
+    CR_TRY(begin(p, conv, c, &is));
     c->unpromising = unpromising;
-    return c->share > 0 ? ask(p, target, &dense, c) : CR_OK;
+    return is ? ask(p, target, &dense, c) : CR_OK;
 }
 
 cr_status cr_sparsify_price(struct cr_program *p, const struct cr_target *target, int conv, struct cr_sparse_price *c) {
@@ -287,8 +286,9 @@ static cr_status foresee_one(struct cr_program *p, const struct cr_target *targe
     struct trial           trial[CR_LAYOUTS_MAX];
     struct cr_sparse_price c;
     double                 best;
-    CR_TRY(begin(p, conv, &c));
-    if (c.share <= 0 || c.share > share_most) return CR_OK;
+    bool                   is;
+    CR_TRY(begin(p, conv, &c, &is));
+    if (!is || c.share > share_most) return CR_OK;
     CR_TRY(target->cost(target->self, p, &dense, &best));
     gain->dense_s += best;
     order_trials(p, target, c.op, trial);
