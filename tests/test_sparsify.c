@@ -125,7 +125,7 @@ static void little_is_foreseen_in_16_bits(void) {
     t.half = true;
     CHECK_INT(run(&t, true, &out), CR_NONE);
     check_asked(&t, (const int[]){2, 4}, 2); /* of which nobody knows */
-    CHECK(out.data && strstr(out.data, "foreseen to save 2.5 % together, less than 3 %: they were not timed"));
+    CHECK(out.data && strstr(out.data, "with a forecast should save 2.5 % together, less than 3 %: they were not timed"));
     cr_text_free(&out);
     t.takes[4] = 60; /* what nobody foresaw is taken all the same */
     CHECK_INT(run(&t, true, NULL), 4);

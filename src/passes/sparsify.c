@@ -192,12 +192,14 @@ static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_
     return insert(p, conv, &filter);
 }
 
+static const char *far_words(const struct cr_sparse_price *c) { return c->unpromising ? "save too little" : "be far behind"; }
+
 /* "layout 18, union 1x3, best of 26; 19 foreseen to be far behind". */
 static void print_layout(const struct cr_program *p, const struct cr_target *target, const struct cr_sparse_price *c, struct cr_text *out) {
     struct cr_text name = {0};
     if (target->name_way) target->name_way(target->self, p, &c->op, &name);
     cr_text_add(out, "layout %d%s%s, best of %d", c->op.attr.conv.pattern.layout, name.data ? ", " : "", name.data ? name.data : "", c->layouts);
-    if (c->hopeless) cr_text_add(out, "; %d foreseen to be far behind", c->hopeless);
+    if (c->hopeless) cr_text_add(out, "; %d foreseen to %s", c->hopeless, far_words(c));
     cr_text_free(&name);
 }
 
@@ -209,8 +211,7 @@ static void print(const struct cr_program *p, const struct cr_target *target, co
     else if (!target->cost && taken) cr_text_add(out, "  layout 0: it pays up to %.0f %% here\n", 100 * target->sparse_share);
     else if (!target->cost) cr_text_add(out, "  %s\n", target->sparse_share > 0 ? "only larger filters that keep less pay here" : "no times are measured");
     else if (!c->layouts && c->hopeless)
-        cr_text_add(out, "  dense %9.2f us; %d sparse layouts, all foreseen to %s\n", 1e6 * c->dense_s, c->hopeless,
-                    c->unpromising ? "save too little" : "be far behind");
+        cr_text_add(out, "  dense %9.2f us; %d sparse layouts, all foreseen to %s\n", 1e6 * c->dense_s, c->hopeless, far_words(c));
     else if (!c->layouts) cr_text_add(out, "  %9.2f us; no sparse kernel takes it\n", 1e6 * c->dense_s);
     else {
         cr_text_add(out, "  dense %9.2f us, sparse %9.2f us (", 1e6 * c->dense_s, 1e6 * c->sparse_s);
@@ -317,7 +318,7 @@ static cr_status sparsify_eval(struct cr_program *p, const struct cr_target *tar
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify(p, target, &i, unpromising, gain, report));
     if (unpromising && foreseen.dense_s > 0 && report && !report->json)
-        cr_text_add(report->text, "sparse kernels are foreseen to save %.1f %% together, less than %.0f %%: they were not timed\n",
+        cr_text_add(report->text, "sparse kernels with a forecast should save %.1f %% together, less than %.0f %%: they were not timed\n",
                     100 * (1 - foreseen.taken_s / foreseen.dense_s), 100 * CR_SPARSE_GAIN_LEAST);
     return CR_OK;
 }
