@@ -35,15 +35,6 @@ __device__ __forceinline__ uint4 pg_fetch16(const float *from) {
 
 /* ---- the two blocks of a cluster ------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void pg_cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-/* The other block's address of what is at `address` here. */
-__device__ __forceinline__ uint32_t pg_peer(uint32_t address, int rank) {
-    uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
 __device__ __forceinline__ void pg_arrive_peer(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
     if (threadIdx.x == 0) pg_barriers<P>(base);
     pg_channels<P>(a, base, place);
     if constexpr (P::PAIR)
-        pg_cluster_sync();
+        ck_cluster_sync();
     else
         __syncthreads();
     const int warp = (int)__shfl_sync(0xffffffffu, threadIdx.x / CK_WARP, 0), lane = (int)threadIdx.x % CK_WARP;
@@ -83,7 +83,7 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
             loader.run();
         }
     }
-    if constexpr (P::PAIR) pg_cluster_sync(); /* nobody sends to a block that is gone */
+    if constexpr (P::PAIR) ck_cluster_sync(); /* nobody sends to a block that is gone */
 #else
     __trap(); /* code of another architecture was taken: never a wrong result in silence */
 #endif

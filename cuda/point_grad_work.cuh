@@ -142,8 +142,8 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
      * of a thread stand beside those of its neighbours. There is one place for them but two barriers: the groups, which
      * take turns, may be a tile apart, and each must see all phases of its barrier. */
     __device__ __forceinline__ void send(int index) const {
-        const uint32_t to   = pg_peer(base + P::SENT_AT + thread() * 16, at.rank ^ 1);
-        const uint32_t full = pg_peer(barrier(P::FULL_SENT + (index & 1)), at.rank ^ 1);
+        const uint32_t to   = ck_other_block(base + P::SENT_AT + thread() * 16, at.rank ^ 1);
+        const uint32_t full = ck_other_block(barrier(P::FULL_SENT + (index & 1)), at.rank ^ 1);
         if (index > 0) pg_wait_cluster(barrier(P::EMPTY_SENT + (index - 1 & 1)), index - 1 >> 1 & 1);
 #pragma unroll
         for (int i = 0; i < 8; i++)
@@ -162,7 +162,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             v[4 * i + 3] += __uint_as_float(f.w);
         }
         __syncwarp();
-        if (lane == 0) pg_arrive_peer(pg_peer(barrier(P::EMPTY_SENT + (index & 1)), at.rank ^ 1));
+        if (lane == 0) pg_arrive_peer(ck_other_block(barrier(P::EMPTY_SENT + (index & 1)), at.rank ^ 1));
     }
 
     /* unit: its number among the block's; dx goes out from where bn_x, add or x stood. */
