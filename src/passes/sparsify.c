@@ -61,12 +61,16 @@ static bool accepted(const struct cr_program *p, const struct cr_target *target,
     return !target->accepts || target->accepts(target->self, p, op);
 }
 
+static void set_kept(struct cr_program *p, const struct cr_op *op, int64_t elems) {
+    struct cr_tensor *kept = &p->tensor[op->in[CR_IN_conv_kept]];
+    kept->dim[3]           = elems;
+    kept->bytes            = (size_t)elems * cr_dtype_bytes(kept->dtype);
+}
+
 /* Gives the kept weights the length that the op's layout wants; false: it is none for this convolution. */
 static bool fit_layout(struct cr_program *p, const struct cr_target *target, const struct cr_op *op) {
-    const int64_t     elems = target->kept_elems ? target->kept_elems(target->self, p, op) : 0;
-    struct cr_tensor *t     = &p->tensor[op->in[CR_IN_conv_kept]];
-    t->dim[3]               = elems;
-    t->bytes                = (size_t)elems * cr_dtype_bytes(t->dtype);
+    const int64_t elems = target->kept_elems ? target->kept_elems(target->self, p, op) : 0;
+    set_kept(p, op, elems);
     return elems > 0 && accepted(p, target, op);
 }
 
@@ -179,10 +183,8 @@ static cr_status insert(struct cr_program *p, int at, const struct cr_op *op) {
 
 static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_price *c) {
     const struct cr_tensor *x      = &p->tensor[c->op.in[CR_IN_conv_x]];
-    struct cr_tensor       *kept   = &p->tensor[c->op.in[CR_IN_conv_kept]];
     struct cr_op            filter = cr_op_make(CR_OP_sparse_filter, c->op.layer);
-    kept->dim[3]          = c->elems;
-    kept->bytes           = (size_t)c->elems * cr_dtype_bytes(kept->dtype);
+    set_kept(p, &c->op, c->elems);
     filter.attr.conv      = c->op.attr.conv;
     filter.attr.conv.relu = false;
     for (int i = 0; i < 3; i++) filter.attr.conv.pattern.image[i] = x->dim[i];
@@ -246,11 +248,7 @@ static cr_status report_on(struct cr_program *p, const struct cr_target *target,
                            struct cr_choices *report) {
     if (!report) return CR_OK;
     report->patterns++;
-    if (has_kept(&c->op) && c->layouts) { /* of the layout that was found best, not of the last one asked for */
-        struct cr_tensor *kept = &p->tensor[c->op.in[CR_IN_conv_kept]];
-        kept->dim[3]           = c->elems;
-        kept->bytes            = (size_t)c->elems * cr_dtype_bytes(kept->dtype);
-    }
+    if (has_kept(&c->op) && c->layouts) set_kept(p, &c->op, c->elems); /* of the layout that was found best, not of the last one asked for */
     if (report->json) return tell(p, target, dense, c, taken, report);
     print(p, target, c, taken, report->text);
     return CR_OK;
@@ -284,7 +282,6 @@ static bool is_enough(const struct gain *gain) { return gain->taken_s <= (1 - CR
 /* What a convolution takes dense, and by the best forecast. */
 static cr_status foresee_one(struct cr_program *p, const struct cr_target *target, int conv, struct gain *gain) {
     const struct cr_op     dense = p->op[conv];
-    struct trial           trial[CR_LAYOUTS_MAX];
     struct cr_sparse_price c;
     double                 best;
     bool                   is;
@@ -292,9 +289,11 @@ static cr_status foresee_one(struct cr_program *p, const struct cr_target *targe
     if (!is || c.share > share_most) return CR_OK;
     CR_TRY(target->cost(target->self, p, &dense, &best));
     gain->dense_s += best;
-    order_trials(p, target, c.op, trial);
-    for (int i = 0; i < CR_LAYOUTS_MAX; i++)
-        if (trial[i].foreseen > 0 && trial[i].foreseen < best) best = trial[i].foreseen;
+    for (int layout = 0; layout < CR_LAYOUTS_MAX; layout++) {
+        c.op.attr.conv.pattern.layout = layout;
+        const double foreseen         = target->foresee(target->self, p, &c.op);
+        if (foreseen > 0 && foreseen < best) best = foreseen;
+    }
     gain->taken_s += best;
     return CR_OK;
 }
