@@ -328,8 +328,7 @@ static void end_with_noise(const struct pruned *h, const struct packed *f, void 
     cr_free(noise);
 }
 
-/* Runs one way twice, where there is a plan for it. */
-/* Counts the ways that have a plan. */
+/* Runs one way twice and counts it, where there is a plan for it. */
 static void run_way(const struct pruned *h, int way, int *runs) {
     const struct problem *p = &h->p;
     struct cudaDeviceProp device;
