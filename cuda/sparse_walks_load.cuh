@@ -166,7 +166,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, bool inpu
 
 /* A position's 32 numbers are four threads': 8 each; a warp has 8 positions at once. All of a position are read before any is written. Eight
  * threads that access memory together have two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing.
- * Of two groups of warps each has every other stage. DEEP: positions of a thread under way. */
+ * Groups of warps have the stages in turn. DEEP: positions of a thread under way. */
 template <int GROUPS, int DEEP> struct converter {
     const params  &p;
     const uint32_t shared;

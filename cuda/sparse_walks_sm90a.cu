@@ -5,11 +5,11 @@
  * bytes from another position on; what is beside an image is a position of zeros. Rows of images may be a column longer than y's: those
  * columns are computed and dropped.
  *
- * A unit of the filter is three instructions, sparse or plain: low parts by high parts, high by low, high by high. The tensor cores cut each sum off: of terms
- * of one sign 54 units lost up to 1.7 times what f32 may on one H200. They sum 8 units at most, then those sums are added in f32 and they begin anew,
- * for which registers hold a tile's sums twice: tiles have few columns.
+ * A unit of the filter is three instructions, sparse or plain: low parts by high parts, high by low, high by high. The tensor cores cut each
+ * sum off: of terms of one sign 54 units lost up to 1.7 times what f32 may on one H200. They sum 8 units at most, then those sums are added
+ * in f32 and they begin anew, for which registers hold a tile's sums twice: tiles have few columns.
  *
- * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3 or 6 that take numbers apart, and 1 or 2
+ * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3, 6 or 9 that take numbers apart, and 1 or 2
  * workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of
  * the other and multiplies while the other stores, straight to y: threads of a warp exchange sums, until each has four neighbouring channels of
  * a pixel, and four threads write 64 bytes of it.
@@ -304,7 +304,7 @@ template <int WORKERS> __device__ __forceinline__ void prepare(const params &p, 
 #endif
 
 /* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
- * workers' one that loads and 3 that take numbers apart, or both twice. */
+ * workers' one that may load and 3 that take numbers apart, GROUPS times. */
 template <int N, int WORKERS> struct shares {
     enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 ? 1 : WORKERS == 1 || N <= 120 ? 3 : N <= 160 ? 2 : 1 };
     /* Registers of a thread: as launched, and then; together no more than the block had. */
