@@ -16,7 +16,8 @@ enum {
     BAR_READY  = MOST_STAGES,
     BAR_EMPTY  = 2 * MOST_STAGES,
     BAR_AGAIN  = 3 * MOST_STAGES,
-    BAR_UNIT   = BAR_AGAIN + 3,
+    BAR_LEAD   = BAR_AGAIN + 3,
+    BAR_UNIT   = BAR_LEAD + 1,
     BAR_USED   = BAR_UNIT + 2 * MOST_RING,
     BARS       = BAR_USED + 2 * MOST_RING,
     BARRIER_CONVERT  = 1, /* of a block: one for each group of warps that take numbers apart */
@@ -85,23 +86,24 @@ __device__ __forceinline__ int64_t block_of(const params &p, const item &it, int
     return block < p.plan.blocks ? block : p.plan.blocks - 1;
 }
 
-/* One thread has three things to load, each as soon as there is room for it. */
+/* What one thread has to load, each as soon as there is room for it. A unit passes in the time that a few dozen instructions take, one after the
+ * other: they are counted. */
 struct input_feed {
     const params  &p;
-    const uint32_t shared;
-    ck_ring_place  at;
+    const uint32_t shared, bytes;
+    uint32_t       bar, to, parity = 1;
     int            i, chunk, phase = 0;
     corner         from;
     __device__ input_feed(const params &params_, uint32_t shared_)
-        : p(params_), shared(shared_), i(first_item(params_)), chunk(chunk_from(params_.plan, params_.parts, part_of(params_))),
-          from(params_, item(params_, i).tile) {}
+        : p(params_), shared(shared_), bytes(inputs_bytes(params_)), bar(shared_ + 8 * BAR_FULL), to(shared_ + params_.l.stages), i(first_item(params_)),
+          chunk(chunk_from(params_.plan, params_.parts, part_of(params_))), from(params_, item(params_, i).tile) {}
     __device__ __forceinline__ bool is_done() const { return i >= p.items; }
     __device__ __forceinline__ void step() {
-        const uint32_t full = shared + 8 * (uint32_t)(BAR_FULL + at.at);
-        if (is_done() || !ck_mbar_is_over(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1)) return;
-        ck_mbar_expect(full, inputs_bytes(p));
-        ck_tma_load_box(stage_at(p, shared, at.at), &p.x[phase], full, chunk * CK_WALKS_CHUNK, from.image, p.plan.low_s, from.row);
-        at.next(p.plan.stages);
+        if (is_done() || !ck_mbar_is_over(bar + 8 * (BAR_EMPTY - BAR_FULL), parity)) return;
+        ck_mbar_expect(bar, bytes);
+        ck_tma_load_box(to, &p.x[phase], bar, chunk * CK_WALKS_CHUNK, from.image, p.plan.low_s, from.row);
+        bar += 8, to += (uint32_t)p.plan.stage_bytes;
+        if (to == shared + p.l.ring) bar = shared + 8 * BAR_FULL, to = shared + p.l.stages, parity ^= 1;
         if (++phase < p.plan.phases) return;
         phase = 0;
         if (++chunk < chunk_from(p.plan, p.parts, part_of(p) + 1)) return;
@@ -114,51 +116,65 @@ struct input_feed {
 struct filter_feed {
     const params  &p;
     const int      worker;
-    const uint32_t shared, ring, bars;
-    ck_ring_place  at;
+    const uint32_t ring, bars;
+    const char    *values, *words;
+    uint32_t       bar, to, parity = 1, left = 0; /* units of this item */
     int            i;
-    uint32_t       unit, end, next_unit = 0, next_end = 0;
-    bool           waits; /* for the first worker's lead: load() */
-    __device__ filter_feed(const params &params_, uint32_t shared_, int worker_)
-        : p(params_), worker(worker_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(worker_ * params_.plan.ring * UNIT_SLOT)),
-          bars(shared_ + 8 * (uint32_t)(BAR_UNIT + worker_ * MOST_RING)), i(worker_ < params_.plan.workers ? first_item(params_) : params_.items),
-          waits(worker_ == 1 && params_.plan.lead > 0) {
-        look(i, unit, end);
-        look(i + item_step(p), next_unit, next_end);
+    uint32_t       next = 0, next_left = 0; /* first unit of the next item, and how many */
+    __device__ filter_feed(const params &params_, uint32_t shared, int worker_, bool is)
+        : p(params_), worker(worker_), ring(shared + params_.l.ring + (uint32_t)(worker_ * params_.plan.ring * UNIT_SLOT)),
+          bars(shared + 8 * (uint32_t)(BAR_UNIT + worker_ * MOST_RING)), values(nullptr), words(nullptr), bar(bars), to(ring),
+          i(is && worker_ < params_.plan.workers ? first_item(params_) : params_.items) {
+        look();
+        turn();
     }
-    __device__ __forceinline__ bool is_done() const { return i >= p.items; }
-    /* So many units, fewer than the ring has. Asked after each step until it is so: when the last of them is loaded over, it is so too. */
-    __device__ __forceinline__ bool has_given_back(int units) const {
-        return (at.parity && at.at >= units) || ck_mbar_is_over(bars + 8 * (uint32_t)(BAR_USED - BAR_UNIT + units - 1), 0);
+    __device__ __forceinline__ bool is_done() const { return left == 0; }
+    __device__ __forceinline__ void look() {
+        next_left = 0;
+        if (i >= p.items) return;
+        const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), worker) * p.parts + part_of(p);
+        next = __ldg(start), next_left = __ldg(start + 1) - next;
     }
-    __device__ __forceinline__ void look(int which, uint32_t &from, uint32_t &to) const {
-        if (which >= p.items) return;
-        const uint32_t *start = p.a.filter.start + block_of(p, item(p, which), worker) * p.parts + part_of(p);
-        from = __ldg(start), to = __ldg(start + 1);
+    /* On to the next item; looks for the one behind it. */
+    __device__ __forceinline__ void turn() {
+        left   = next_left;
+        values = static_cast<const char *>(p.a.filter.units) + (int64_t)next * UNIT_VALUES;
+        words  = reinterpret_cast<const char *>(p.a.filter.words) + (int64_t)next * UNIT_WORDS;
+        i += item_step(p);
+        look();
+    }
+    __device__ __forceinline__ void put() {
+        ck_mbar_expect(bar, UNIT_BYTES);
+        ck_bulk_load(to, values, bar, UNIT_VALUES);
+        ck_bulk_load(to + UNIT_PLACES, words, bar, UNIT_WORDS);
+        values += UNIT_VALUES, words += UNIT_WORDS, bar += 8, to += UNIT_SLOT;
+        if (to == ring + (uint32_t)(p.plan.ring * UNIT_SLOT)) bar = bars, to = ring, parity ^= 1;
+        if (--left == 0) turn();
     }
     __device__ __forceinline__ void step() {
-        const uint32_t full = bars + 8 * (uint32_t)at.at;
-        if (is_done() || waits || !ck_mbar_is_over(full + 8 * (BAR_USED - BAR_UNIT), at.parity ^ 1)) return;
-        ck_mbar_expect(full, UNIT_BYTES);
-        const uint32_t to = ring + (uint32_t)(at.at * UNIT_SLOT);
-        ck_bulk_load(to, static_cast<const char *>(p.a.filter.units) + (int64_t)unit * UNIT_VALUES, full, UNIT_VALUES);
-        ck_bulk_load(to + UNIT_PLACES, p.a.filter.words + (int64_t)unit * CK_WALKS_WORDS, full, UNIT_WORDS);
-        at.next(p.plan.ring);
-        if (++unit < end) return;
-        i += item_step(p), unit = next_unit, end = next_end;
-        look(i + item_step(p), next_unit, next_end);
+        if (!is_done() && ck_mbar_is_over(bar + 8 * (BAR_USED - BAR_UNIT), parity)) put();
+    }
+    __device__ __forceinline__ void run() {
+        while (!is_done()) {
+            ck_mbar_wait(bar + 8 * (BAR_USED - BAR_UNIT), parity);
+            put();
+        }
     }
 };
 
-__device__ __forceinline__ void load(const params &p, uint32_t shared, bool inputs_too, bool filter_too) {
+/* A thread of each group's last warp. The first loads inputs; each worker has one of the others for its units, as far as there are others. */
+template <int GROUPS, int WORKERS> __device__ __forceinline__ void load(const params &p, uint32_t shared, int group) {
+    const int worker = group - (GROUPS - WORKERS);
+    if (group > 0) {
+        if (worker >= 0 && worker < WORKERS) filter_feed(p, shared, worker, true).run();
+        return;
+    }
     input_feed  inputs(p, shared);
-    filter_feed first(p, shared, 0), second(p, shared, 1);
-    while ((inputs_too && !inputs.is_done()) || (filter_too && !(first.is_done() && second.is_done()))) {
-        if (inputs_too) inputs.step();
-        if (!filter_too) continue;
-        first.step();
-        if (second.waits) second.waits = !first.has_given_back(p.plan.lead);
-        second.step();
+    filter_feed first(p, shared, 0, GROUPS <= WORKERS), second(p, shared, 1, GROUPS == 1 && WORKERS == 2);
+    while (!inputs.is_done() || !first.is_done() || !second.is_done()) {
+        inputs.step();
+        if (GROUPS <= WORKERS) first.step();
+        if (GROUPS == 1 && WORKERS == 2) second.step();
     }
 }
 

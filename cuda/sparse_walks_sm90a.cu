@@ -9,17 +9,19 @@
  * sum off: of terms of one sign 54 units lost up to 1.7 times what f32 may on one H200. They sum 8 units at most, then those sums are added
  * in f32 and they begin anew, for which registers hold a tile's sums twice: tiles have few columns.
  *
- * One or two blocks a multiprocessor, for the whole launch: 1 or 2 warps that load by TMA and bulk copies, 3, 6 or 9 that take numbers apart, and 1 or 2
- * workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of
- * the other and multiplies while the other stores, straight to y: threads of a warp exchange sums, until each has four neighbouring channels of
- * a pixel, and four threads write 64 bytes of it.
+ * One or two blocks a multiprocessor, for the whole launch: 3, 6 or 9 warps that take numbers apart, beside each three one that may load by TMA and
+ * bulk copies, inputs or a worker's filter, and 1 or 2 workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of
+ * units of its own, so that one may be ahead of the other and multiplies while the other stores, straight to y: threads of a warp exchange sums,
+ * until each has four neighbouring channels of a pixel, and four threads write 64 bytes of it.
  *
  * Where one round of tiles leaves multiprocessors idle, blocks are in pairs, a cluster each: both sum all of a tile's outputs over half of the
  * channels, then exchange sums through shared memory, and each writes half of the columns.
  *
  * Bytes: y once, the residual once, x once for every two blocks of output channels (from L2 but for the first), the filter's units (4.3 KB
- * for 64 x 32 weights) once a tile. Limiter: shared memory: a sparse instruction reads 64 bytes a column in half a cycle a column of the tensor
- * cores, which is all that shared memory gives, a plain one 32; the filter, its arrival and the taking apart come on top. */
+ * for 64 x 32 weights) once a tile. Limiter: shared memory, 128 bytes a cycle: each position of a chunk is 128 bytes that TMA writes, that are read and
+ * written when they are taken apart, and of which workers read 192 for a sparse unit or for two plain ones; operands A, 6 KB a unit, and their arrival
+ * come on top.
+ */
 #include "sparse_nm_wgmma.cuh"
 #include "sparse_walks_load.cuh"
 
@@ -51,12 +53,13 @@ template <int N, bool PAIR> struct worker {
     ck_ring_place  stage, unit; /* next */
     uint32_t       inputs = 0;  /* of the stage at hand: lower half of a description */
     float          scale  = 1;  /* of the sums: the inputs' */
+    int            lead;        /* units until the second worker begins */
     float          acc[N / 2], sums[N / 2]; /* of the last units; of those before */
 
     __device__ worker(const params &params_, uint32_t shared_, int me_)
         : p(params_), shared(shared_), ring(shared_ + params_.l.ring + (uint32_t)(me_ * params_.plan.ring * UNIT_SLOT)),
           bars(shared_ + 8 * (uint32_t)(BAR_UNIT + me_ * MOST_RING)), me(me_), warp((int)threadIdx.x / 32 % 4),
-          lane((int)threadIdx.x % 32) {}
+          lane((int)threadIdx.x % 32), lead(me_ == 0 ? params_.plan.lead : 0) {}
 
     /* The next stage's inputs; with another scale the sums so far follow it. first: there are none. */
     __device__ __forceinline__ void open(bool first) {
@@ -105,6 +108,7 @@ template <int N, bool PAIR> struct worker {
         if (lane == 0) {
             ck_mbar_arrive(o.used);
             if (o.empty) ck_mbar_arrive(o.empty);
+            if (lead > 0 && --lead == 0) ck_mbar_arrive(shared + 8 * BAR_LEAD);
         }
     }
     /* The next unit; the one before it is done afterwards. */
@@ -263,6 +267,7 @@ template <int N, bool PAIR> struct worker {
     }
     __device__ __forceinline__ void run() {
         int units = units_of(first_item(p));
+        if (me == 1 && p.plan.lead > 0) ck_mbar_wait(shared + 8 * BAR_LEAD, 0);
         for (int i = first_item(p); i < p.items; i += item_step(p)) {
             const item it(p, i);
             const int  next = units_of(i + item_step(p));
@@ -280,7 +285,7 @@ template <int THREADS> __device__ __forceinline__ void make_barriers(const param
     static_assert(BARS <= THREADS, "one each");
     const int i = (int)threadIdx.x;
     if (i < BARS) {
-        const bool by_worker = i >= BAR_EMPTY && i < BAR_AGAIN, by_warp = i >= BAR_USED;
+        const bool by_worker = i >= BAR_EMPTY && i < BAR_AGAIN, by_warp = i >= BAR_USED || i == BAR_LEAD;
         ck_mbar_init(shared + 8 * (uint32_t)i, by_worker ? 4 * (uint32_t)p.plan.workers : by_warp ? 4 : 1);
         ck_mbar_init_fence();
     }
@@ -339,7 +344,7 @@ __global__ void __launch_bounds__((shares<N, WORKERS>::GROUPS + WORKERS) * GROUP
     ck_registers_fewer<shares<N, WORKERS>::FEEDER>();
     ck_begin_after_last();
     if (feeder >= GROUPS) converter<GROUPS, shares<N, WORKERS>::DEEP>(p, shared, (int)threadIdx.x - WORKERS * GROUP - GROUPS * CK_WARP).run();
-    else if (threadIdx.x % CK_WARP == 0) load(p, shared, feeder == 0, feeder == GROUPS - 1);
+    else if (threadIdx.x % CK_WARP == 0) load<GROUPS, WORKERS>(p, shared, feeder);
 #else
     (void)p;
     __trap();
