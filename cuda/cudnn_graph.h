@@ -23,7 +23,7 @@
 #ifndef CR_CUDNN_GRAPH_H
 #define CR_CUDNN_GRAPH_H
 
-#include "base.h"
+#include "core/base.h"
 
 #include <cudnn.h>
 

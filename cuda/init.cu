@@ -1,10 +1,10 @@
-/* init.cu: initial values of all parameters in one launch. The truth is cr_store_init_host (store.c, rng.c).
+/* init.cu: initial values of all parameters in one launch. The truth is cr_store_init_host (store.c, core/rng.c).
  *
  * A block draws a tile of CK_INIT_TILE elements that follow one another in OIHW order, four a Philox call: the integers are
- * cuRAND's, the same as rng.c's, and so are the formulas in float. Where an element stands in memory (K,R,S,C) matters on the
+ * cuRAND's, the same as core/rng.c's, and so are the formulas in float. Where an element stands in memory (K,R,S,C) matters on the
  * way out alone, so the values do not depend on the layout, the launch or the number of GPUs.
  *
- * log, sin and cos are worked out in double and rounded once, by rng.c's polynomials: C libraries and CUDA round some
+ * log, sin and cos are worked out in double and rounded once, by core/rng.c's polynomials: C libraries and CUDA round some
  * arguments differently, and then initial values would depend on the machine.
  *
  * Roofline: 4 bytes written an element, none read. Some 60 instructions an element (15 of Philox; 15 in double, which A100 and
@@ -18,7 +18,7 @@ namespace {
 enum { THREADS = 256, QUADS = CK_INIT_TILE / 4 };
 static_assert(QUADS % (2 * THREADS) == 0, "all threads draw the same number of quads, two at a time");
 
-/* ---- draws: rng.c's formulas, each float operation rounded once ------------------------------------------------------
+/* ---- draws: core/rng.c's formulas, each float operation rounded once ------------------------------------------------------
  * PAIRS at a time, so that work on one covers the latency of another and constants are fetched once for all. */
 
 enum { PAIRS = 4 };

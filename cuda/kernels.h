@@ -47,7 +47,7 @@ struct ck_init_param {
 };
 static inline int64_t ck_init_tiles(int64_t elems) { return (elems + CK_INIT_TILE - 1) / CK_INIT_TILE; }
 /* Element e (in OIHW order) of a parameter comes of Philox's counter (e/4, number, purpose) with the seed as key, as in
- * rng.c. table[params] is device memory; tiles: those of all. Sets state[CK_STATE_LOSS_SCALE] to 1. */
+ * core/rng.c. table[params] is device memory; tiles: those of all. Sets state[CK_STATE_LOSS_SCALE] to 1. */
 cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *planes, uint64_t seed, uint32_t purpose,
                     double *state, cudaStream_t stream);
 

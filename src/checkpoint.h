@@ -25,8 +25,8 @@
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
-#include "base.h"
-#include "fsutil.h" /* cr_file_read, cr_file_write_atomic */
+#include "core/base.h"
+#include "core/files.h" /* cr_file_read, cr_file_write_atomic */
 #include "safetensors.h"
 
 enum { CR_CKPT_CHUNK_BYTES = 4 << 20 };

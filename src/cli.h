@@ -9,7 +9,7 @@
 #ifndef CR_CLI_H
 #define CR_CLI_H
 
-#include "base.h"
+#include "core/base.h"
 
 enum cr_command_id {
     CR_CMD_TRAIN,

@@ -2,7 +2,7 @@
 #include "cmd.h"
 
 #include "checkpoint.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "session.h"
 
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include "cli.h"
 #include "config.h"
 #include "exec.h"
-#include "fsutil.h"
+#include "core/files.h"
 #include "ranks.h"
 
 cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);

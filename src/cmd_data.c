@@ -1,6 +1,6 @@
 /* cmd_data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed ones. */
 #include "cmd.h"
-#include "fsutil.h"
+#include "core/files.h"
 #include "pack.h"
 
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* cmd_data_stat.c: cresnet data stat, and data verify of sets that are not packed. */
 #include "cmd.h"
 #include "data_stat.h"
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

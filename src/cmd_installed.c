@@ -1,7 +1,7 @@
 /* cmd_installed.c: the configurations that are installed with the program. They are found from where the program lies, not by a
  * path that was compiled in, so that an unpacked archive, a package and `cmake --install` into any folder all do. */
 #include "cmd.h"
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* cmd_train.c: cresnet train. The work is cr_train's. */
 #include "cmd.h"
-#include "fsutil.h"
+#include "core/files.h"
 #include "session.h"
 
 #include <string.h>

@@ -19,7 +19,7 @@
 #ifndef CR_COMM_H
 #define CR_COMM_H
 
-#include "base.h"
+#include "core/base.h"
 
 enum {
     CR_COMM_NAME_MAX  = 64,

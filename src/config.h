@@ -9,7 +9,7 @@
 #ifndef CR_CONFIG_H
 #define CR_CONFIG_H
 
-#include "base.h"
+#include "core/base.h"
 #include "config.def"
 
 struct cr_ints {

@@ -6,7 +6,7 @@
  *     sum <tab> of all before: a row or a way that was changed by hand could name what does not exist */
 #include "costs_parts.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * convolution 10 to 30 us, by host and moment. So launches are recorded, and the recording is replayed: the fewer the longer one takes. Only what
  * takes a hundred times as long as enqueueing is timed between marks as it is. */
 #include "costs.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
 
 #include "data.h"
 #include "graph.h" /* enum cr_mix */
-#include "rng.h"
+#include "core/rng.h"
 
 #include <limits.h>
 

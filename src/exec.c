@@ -1,6 +1,6 @@
 /* exec.c: binding and running. See exec.h. */
 #include "exec.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #ifndef CR_INI_H
 #define CR_INI_H
 
-#include "base.h"
+#include "core/base.h"
 
 #include <sys/types.h>
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The error message of base.h is bounded; what does not fit is counted instead of cut in mid-line. */
+/* The error message of core/base.h is bounded; what does not fit is counted instead of cut in mid-line. */
 enum { REPORT_BYTES = 3800 };
 
 static int file_rank(const struct cr_complaints *list, const char *file, int kept) {

@@ -10,7 +10,7 @@
 #ifndef CR_JSON_H
 #define CR_JSON_H
 
-#include "base.h"
+#include "core/base.h"
 
 struct cr_json {
     char       *text;

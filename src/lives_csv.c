@@ -1,7 +1,7 @@
 /* lives_csv.c: see lives_csv.h. */
 #include "lives_csv.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <stdlib.h>
 #include <string.h>

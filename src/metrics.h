@@ -6,7 +6,7 @@
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 
-#include "base.h"
+#include "core/base.h"
 
 struct cr_report; /* NULL, in a rank that reports nothing: all of these do nothing */
 struct cr_report_options {

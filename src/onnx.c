@@ -1,7 +1,7 @@
 /* onnx.c: see onnx.h. Field numbers stand beside their names in onnx.proto. */
 #include "onnx.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 #include "protobuf.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "pack.h"
 
 #include "data_impl.h"
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <errno.h>
 #include <stdio.h>

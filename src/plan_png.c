@@ -1,7 +1,7 @@
 /* plan_png.c: see plan_png.h. Letters come from a font of 3 x 5 dots, drawn double; libpng only packs the pixels. */
 #include "plan_png.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 #include "plan_print.h"
 
 #include <png.h>

@@ -5,7 +5,7 @@
 #ifndef CR_PROTOBUF_H
 #define CR_PROTOBUF_H
 
-#include "base.h"
+#include "core/base.h"
 
 /* The low `count` bytes of a number, the lowest first. No field: for what surrounds messages. */
 void cr_pb_add_little(struct cr_text *out, uint64_t value, int count);

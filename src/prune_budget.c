@@ -6,7 +6,7 @@
  * columns prune.column names one; without it the row "Overall" decides which is nearest to prune.sparsity. */
 #include "prune.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <math.h>
 #include <stdio.h>

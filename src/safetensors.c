@@ -1,7 +1,7 @@
 /* safetensors.c: the reader of safetensors.h. One buffer holds the header; names are decoded in it, in place. */
 #include "safetensors.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 #include "json.h"
 
 #include <errno.h>

@@ -12,8 +12,8 @@
 #ifndef CR_SAFETENSORS_H
 #define CR_SAFETENSORS_H
 
-#include "base.h"
-#include "dtype.h"
+#include "core/base.h"
+#include "core/dtype.h"
 
 enum { CR_ST_DIMS_MAX = 8, CR_ST_HEADER_MAX = 100000000 };
 

@@ -1,5 +1,5 @@
 /* safetensors_write.c: the writer of safetensors.h. */
-#include "fsutil.h"
+#include "core/files.h"
 #include "json.h"
 #include "safetensors.h"
 

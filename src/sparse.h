@@ -8,7 +8,7 @@
 #ifndef CR_SPARSE_H
 #define CR_SPARSE_H
 
-#include "base.h"
+#include "core/base.h"
 
 /* ---- compressed rows ---- */
 

@@ -1,7 +1,7 @@
 /* spdnn.c: the challenge's networks by their rule, its published figures, threads. See spdnn.h. */
 #include "spdnn.h"
 
-#include "rng.h"
+#include "core/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

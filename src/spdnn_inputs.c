@@ -1,8 +1,8 @@
 /* spdnn_inputs.c: the challenge's inputs: pictures of digits enlarged to the width of a network, a bit a pixel. */
 #include "spdnn.h"
 
-#include "fsutil.h"
-#include "rng.h"
+#include "core/files.h"
+#include "core/rng.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
  * then finds its inputs in the nearest cache. Any matrix is fine; one without equal rows becomes groups of one. */
 #include "spdnn.h"
 
-#include "dtype.h"
+#include "core/dtype.h"
 
 #include <math.h>
 #include <stdlib.h>

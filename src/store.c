@@ -1,6 +1,6 @@
 /* store.c: the table of parameters and the layout of its planes. See graph.h. */
 #include "graph.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* tensorboard.c: see tensorboard.h. */
 #include "tensorboard.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 #include "json.h"
 #include "pack.h"
 #include "protobuf.h"

@@ -12,7 +12,7 @@
 #ifndef CR_TENSORBOARD_H
 #define CR_TENSORBOARD_H
 
-#include "base.h"
+#include "core/base.h"
 
 struct cr_tensorboard;
 /* Creates folder/events.out.tfevents.<seconds>.<host>.<pid>, named to sort behind those that are there. `first_step`: what

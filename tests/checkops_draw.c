@@ -1,7 +1,7 @@
 /* checkops_draw.c: inputs of a unit from a family. A letter a slot says what the operand means, so that each is drawn as the
  * op would meet it: sums that belong to numbers, reciprocals of deviations above 0, indices inside the image. */
 #include "checkops.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* checkops_unit.c: the program of one op for a case. */
 #include "checkops.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <stdio.h>
 #include <string.h>

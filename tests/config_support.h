@@ -5,7 +5,7 @@
 #include "test.h"
 
 #include "config.h"
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <unistd.h>
 

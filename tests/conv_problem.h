@@ -3,7 +3,7 @@
 #ifndef CR_TEST_CONV_PROBLEM_H
 #define CR_TEST_CONV_PROBLEM_H
 
-#include "dtype.h"
+#include "core/dtype.h"
 #include "kernels.h"
 #include "test.h"
 

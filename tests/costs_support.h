@@ -3,7 +3,7 @@
 #define CR_TEST_COSTS_SUPPORT_H
 
 #include "costs_parts.h"
-#include "fsutil.h"
+#include "core/files.h"
 
 #include "data_support.h"
 

@@ -5,7 +5,7 @@
 #define CR_LANES_SUPPORT_H
 
 #include "exec.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "test.h"
 
 #include <string.h>

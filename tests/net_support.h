@@ -4,7 +4,7 @@
 
 #include "exec.h"
 #include "model.h"
-#include "rng.h"
+#include "core/rng.h"
 
 struct net {
     struct cr_config     config;

@@ -5,7 +5,7 @@
 #include "data_support.h"
 
 #include "data_impl.h"
-#include "fsutil.h"
+#include "core/files.h"
 #include "pack.h"
 
 

@@ -5,7 +5,7 @@
 
 #include "model.h"
 #include "passes.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "test.h"
 
 struct bench_model { /* a model and what it is made of */

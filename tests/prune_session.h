@@ -4,7 +4,7 @@
 
 #include "data_support.h"
 #include "prune.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "state.h"
 
 struct pruned {

@@ -3,7 +3,7 @@
 #define CR_RANKS_SUPPORT_H
 
 #include "comm.h"
-#include "fsutil.h"
+#include "core/files.h"
 #include "run_support.h"
 #include "session.h"
 #include "state.h"

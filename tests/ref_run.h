@@ -4,7 +4,7 @@
 #define CR_TEST_REF_RUN_H
 
 #include "backend.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "test.h"
 
 struct ref_run {

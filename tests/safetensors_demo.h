@@ -3,7 +3,7 @@
 #ifndef SAFETENSORS_DEMO_H
 #define SAFETENSORS_DEMO_H
 
-#include "fsutil.h"
+#include "core/files.h"
 #include "safetensors.h"
 #include "test.h"
 

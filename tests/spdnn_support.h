@@ -3,7 +3,7 @@
 #define CR_SPDNN_SUPPORT_H
 
 #include "backend.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "spdnn.h"
 #include "test.h"
 

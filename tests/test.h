@@ -6,7 +6,7 @@
 #ifndef CR_TEST_H
 #define CR_TEST_H
 
-#include "base.h"
+#include "core/base.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* test_base.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary, initial weights
  * against He's rule, memory that counts and fails on demand. */
-#include "dtype.h"
+#include "core/dtype.h"
 #include "model.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "test.h"
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */

@@ -3,7 +3,7 @@
 #include "config_support.h"
 
 #include "config_keys.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <inttypes.h>
 #include <locale.h>

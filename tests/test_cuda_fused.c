@@ -1,7 +1,7 @@
 /* test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against plain loops in double over the same rounded
  * operands; sums in place; batches beyond 2^31 elements. */
 #include "conv_forms.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "test_gpu.h"
 
 enum { GUARD = 512, GUARD_BYTE = 0xA5 };

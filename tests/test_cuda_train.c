@@ -1,7 +1,7 @@
 /* test_cuda_train.c: training on the GPU as a whole: recorded and launched op by op, fp16 and its loss scale, nothing allocated
  * after the first step, resuming to the bit, and what is refused. Single ops are checkops' business, and whole runs against
  * PyTorch test_golden_train's. */
-#include "rng.h"
+#include "core/rng.h"
 #include "session.h"
 #include "test_gpu.h"
 

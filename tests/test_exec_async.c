@@ -3,7 +3,7 @@
 #include "data_support.h"
 #include "exec.h"
 #include "model.h"
-#include "rng.h"
+#include "core/rng.h"
 
 static const char *const tiny[] = {"model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.classes=3",
                                    "data.kind=synthetic", "data.image_size=8", "train.device=cpu", "train.threads=1"};

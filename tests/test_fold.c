@@ -2,7 +2,7 @@
  * the reference rows), has no pass over images of its own left, and does its folding once for many batches, again when told. */
 #include "data_support.h"
 #include "net_support.h"
-#include "rng.h"
+#include "core/rng.h"
 
 enum { BATCH = 3, CLASSES = 5, SIZE = 16 };
 

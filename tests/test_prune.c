@@ -3,7 +3,7 @@
 #include "config_support.h"
 #include "model.h"
 #include "prune.h"
-#include "rng.h"
+#include "core/rng.h"
 
 /* ---- a small network: conv1, two convolutions, one that no pattern fits, fc ---- */
 

@@ -2,7 +2,7 @@
  * error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
 #include "confusion.h"
 #include "data_support.h"
-#include "fsutil.h"
+#include "core/files.h"
 #include "session.h"
 
 #define TINY                                                                                                           \

@@ -2,7 +2,7 @@
 #ifndef CR_TEST_TRAIN_SUPPORT_H
 #define CR_TEST_TRAIN_SUPPORT_H
 
-#include "fsutil.h"
+#include "core/files.h"
 #include "run_support.h"
 #include "session.h"
 #include "state.h"

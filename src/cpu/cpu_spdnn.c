@@ -3,7 +3,7 @@
 #include "cpu.h"
 #include "spdnn.h"
 
-#include "dtype.h"
+#include "core/dtype.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #ifndef CR_BEST_FIT_H
 #define CR_BEST_FIT_H
 
-#include "base.h"
+#include "core/base.h"
 
 struct cr_best_fit_range {
     size_t offset, size;

@@ -9,7 +9,7 @@
  * alive cut the lives into groups, which are searched alone. */
 #include "passes.h"
 #include "passes/plan_tree.h"
-#include "rng.h"
+#include "core/rng.h"
 
 #include <stdlib.h>
 #include <string.h>

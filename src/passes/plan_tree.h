@@ -8,7 +8,7 @@
 #ifndef CR_PLAN_TREE_H
 #define CR_PLAN_TREE_H
 
-#include "base.h"
+#include "core/base.h"
 
 struct cr_tree_item {     /* sorted by lower */
     int     lower, upper; /* sections, half open */

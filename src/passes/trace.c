@@ -1,7 +1,7 @@
 /* trace.c: reading a memory log: lines in a stream, ids through a hash table. See trace.h. */
 #include "passes/trace.h"
 
-#include "fsutil.h"
+#include "core/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
  *                      loss scale, to PREFIX-k.safetensors, named and ordered as the parameters are in files
  * Prints one JSON line: the loss of each step and what the step was computed from. */
 #include "checkpoint_parts.h"
-#include "rng.h"
+#include "core/rng.h"
 #include "state.h"
 
 #include <inttypes.h>

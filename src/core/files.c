@@ -1,5 +1,5 @@
-/* fsutil.c: see fsutil.h. */
-#include "fsutil.h"
+/* core/files.c: see core/files.h. */
+#include "core/files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
-/* dtype.h: element types and rounding. */
+/* core/dtype.h: element types and rounding. */
 #ifndef CR_DTYPE_H
 #define CR_DTYPE_H
 
-#include "base.h"
+#include "core/base.h"
 
 /* constant, name in programs, name in safetensors, bytes */
 #define CR_DTYPES(X)                                                                                                   \

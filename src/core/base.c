@@ -1,5 +1,5 @@
-/* base.c: see base.h. */
-#include "base.h"
+/* core/base.c: see core/base.h. */
+#include "core/base.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* fsutil.h: files and folders: the calls that change something on disk, in one place, so that a test can make the n-th
+/* core/files.h: files and folders: the calls that change something on disk, in one place, so that a test can make the n-th
  * of them fail; reading a file whole or by parts; replacing a file at once.
  *
  * Laws
@@ -11,7 +11,7 @@
 #ifndef CR_FSUTIL_H
 #define CR_FSUTIL_H
 
-#include "base.h"
+#include "core/base.h"
 
 enum { CR_PATH_MAX = 4096 };
 

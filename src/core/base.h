@@ -1,4 +1,4 @@
-/* base.h: what every file of cresnet stands on: status codes with an error trail, asserts, counted memory,
+/* core/base.h: what every file of cresnet stands on: status codes with an error trail, asserts, counted memory,
  * an arena, a growing text, log lines, time.
  *
  * Laws

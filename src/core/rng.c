@@ -1,5 +1,5 @@
-/* rng.c: see rng.h. */
-#include "rng.h"
+/* core/rng.c: see core/rng.h. */
+#include "core/rng.h"
 
 #include <math.h>
 #include <string.h>
