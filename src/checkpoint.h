@@ -27,7 +27,7 @@
 
 #include "core/base.h"
 #include "core/files.h" /* cr_file_read, cr_file_write_atomic */
-#include "safetensors.h"
+#include "formats/safetensors.h"
 
 enum { CR_CKPT_CHUNK_BYTES = 4 << 20 };
 

@@ -1,7 +1,7 @@
 /* checkpoint_read.c: cr_ckpt_read: everything is compared first, then streamed. */
 #include "checkpoint_parts.h"
 
-#include "json.h"
+#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>

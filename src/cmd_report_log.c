@@ -1,6 +1,6 @@
 /* cmd_report_log.c: log.jsonl as series of numbers. See cmd_report.h. */
 #include "cmd_report.h"
-#include "json.h"
+#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* cmd_report_page.c: the page's frame, style and small parts. See cmd_report.h. */
 #include "cmd_report.h"
-#include "json.h"
+#include "formats/json.h"
 
 #include <png.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "onnx.h"
 
 #include "core/files.h"
-#include "protobuf.h"
+#include "formats/protobuf.h"
 
 #include <math.h>
 #include <stdio.h>

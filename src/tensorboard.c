@@ -2,9 +2,9 @@
 #include "tensorboard.h"
 
 #include "core/files.h"
-#include "json.h"
+#include "formats/json.h"
 #include "pack.h"
-#include "protobuf.h"
+#include "formats/protobuf.h"
 
 #include <dirent.h>
 #include <errno.h>

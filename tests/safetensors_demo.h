@@ -4,7 +4,7 @@
 #define SAFETENSORS_DEMO_H
 
 #include "core/files.h"
-#include "safetensors.h"
+#include "formats/safetensors.h"
 #include "test.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* test_json.c: numbers, words and skipped values of the JSON scanner (strings and structure: test_safetensors*.c). */
-#include "json.h"
+#include "formats/json.h"
 #include "test.h"
 
 static bool number(const char *text, double *out) {

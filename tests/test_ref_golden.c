@@ -2,7 +2,7 @@
  * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only,
  * and an f32 result by the rounding of each op's output as well. */
 #include "ref_run.h"
-#include "safetensors.h"
+#include "formats/safetensors.h"
 
 #include <float.h>
 

@@ -1,6 +1,6 @@
 /* The safetensors container: our writer and reader against the files of tests/tools/st.py, and real weights. What must
  * be refused, and what fails: test_safetensors_bad.c. */
-#include "json.h"
+#include "formats/json.h"
 #include "safetensors_demo.h"
 
 static void check_demo(const char *path) {

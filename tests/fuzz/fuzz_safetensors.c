@@ -1,7 +1,7 @@
 /* Any bytes as a safetensors file: opening may refuse, but what opens must be sound: every entry can be found by its
  * name, its bytes can be read, its shape fits them, and the entries cover the data. */
 #include "memory_file.h"
-#include "safetensors.h"
+#include "formats/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

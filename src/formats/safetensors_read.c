@@ -1,8 +1,8 @@
-/* safetensors.c: the reader of safetensors.h. One buffer holds the header; names are decoded in it, in place. */
-#include "safetensors.h"
+/* formats/safetensors_read.c: the reader of formats/safetensors.h. One buffer holds the header; names are decoded in it, in place. */
+#include "formats/safetensors.h"
 
 #include "core/files.h"
-#include "json.h"
+#include "formats/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* safetensors.h: reading and writing the safetensors container. The reader trusts nothing: every length, offset,
+/* formats/safetensors.h: reading and writing the safetensors container. The reader trusts nothing: every length, offset,
  * shape and name is checked against the file before anybody sees it.
  * Format: u64 little-endian header length N, N bytes of JSON, then the tensors without gaps (github.com/huggingface/
  * safetensors). Tensors are streamed: neither side ever holds the whole file.

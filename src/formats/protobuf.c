@@ -1,5 +1,5 @@
-/* protobuf.c: see protobuf.h. */
-#include "protobuf.h"
+/* formats/protobuf.c: see formats/protobuf.h. */
+#include "formats/protobuf.h"
 
 #include <string.h>
 

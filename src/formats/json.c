@@ -1,5 +1,5 @@
-/* json.c: see json.h. */
-#include "json.h"
+/* formats/json.c: see formats/json.h. */
+#include "formats/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

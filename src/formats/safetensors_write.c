@@ -1,7 +1,7 @@
-/* safetensors_write.c: the writer of safetensors.h. */
+/* formats/safetensors_write.c: the writer of formats/safetensors.h. */
 #include "core/files.h"
-#include "json.h"
-#include "safetensors.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* json.h: a strict scanner for small, known JSON: the caller asks for what must come next. There is no tree and no
+/* formats/json.h: a strict scanner for small, known JSON: the caller asks for what must come next. There is no tree and no
  * recursion: the caller's own calls are the grammar, so the depth is fixed by them.
  *
  * Laws
