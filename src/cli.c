@@ -1,7 +1,7 @@
 /* cli.c: see cli.h. */
 #include "cli.h"
 
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
 #define CR_CMD_H
 
 #include "cli.h"
-#include "config.h"
+#include "config/config.h"
 #include "exec.h"
 #include "core/files.h"
 #include "ranks.h"

@@ -1,6 +1,6 @@
-/* cmd_doc_keys.c: docs/config.md, made from config.def: `cresnet help markdown`. A test compares it with the file in the tree. */
+/* cmd_doc_keys.c: docs/config.md, made from config/config.def: `cresnet help markdown`. A test compares it with the file in the tree. */
 #include "cmd.h"
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* cmd_doc_man.c: man pages, made from the tables of commands, options and keys: `cresnet help man [COMMAND | keys]`. The
  * build writes them to files, so that pages, --help and the parser cannot disagree. The text is roff with the macros of man(7). */
 #include "cmd.h"
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <stdio.h>
 #include <string.h>

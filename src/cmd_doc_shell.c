@@ -1,7 +1,7 @@
 /* cmd_doc_shell.c: completion for bash, zsh and fish: `cresnet help completion SHELL`. Commands, options, config keys and the words
  * that a value may be come from the tables that the program itself reads; what is not a word of a list is completed as a file. */
 #include "cmd.h"
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <ctype.h>
 #include <stdio.h>

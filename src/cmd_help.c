@@ -1,7 +1,7 @@
 /* cmd_help.c: the table of commands, cresnet help, --version. */
 #include "backend.h"
 #include "cmd.h"
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <png.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #ifndef CR_DATA_H
 #define CR_DATA_H
 
-#include "config.h"
+#include "config/config.h"
 
 enum cr_split { CR_SPLIT_TRAIN, CR_SPLIT_VAL };
 

@@ -13,7 +13,7 @@
 #ifndef CR_GRAPH_H
 #define CR_GRAPH_H
 
-#include "config.h"
+#include "config/config.h"
 #include "core/dtype.h"
 
 /* ---- ops ------------------------------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
 #define CR_RANKS_H
 
 #include "comm.h"
-#include "config.h"
+#include "config/config.h"
 
 struct cr_ranks_wish {
     int  fork; /* ranks to fork here; 0: as the launcher's variables say, or one */

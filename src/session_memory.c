@@ -28,7 +28,7 @@ void cr_session_limit(struct cr_session *s) {
     s->limit = s->beside = 0;
     if (strcmp(limit, "auto") == 0) s->limit = free_memory(s);
     else if (*limit) {
-        CR_ASSERT(cr_bytes_parse(limit, &bytes)); /* config_check.c has looked at it */
+        CR_ASSERT(cr_bytes_parse(limit, &bytes)); /* config/check.c has looked at it */
         s->beside = beside(s);
         s->limit  = bytes > s->beside ? bytes - s->beside : 1;
     }

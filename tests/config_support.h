@@ -4,7 +4,7 @@
 
 #include "test.h"
 
-#include "config.h"
+#include "config/config.h"
 #include "core/files.h"
 
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* The config: defaults, precedence, includes, complaints with their places, hints, rules between keys, the dump. */
 #include "config_support.h"
 
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>

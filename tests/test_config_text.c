@@ -2,7 +2,7 @@
  * locale, and every allocation failing. */
 #include "config_support.h"
 
-#include "config_keys.h"
+#include "config/keys.h"
 #include "core/rng.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
  * line that each complaint names. Truth: the INI grammar as documented for iniparser 4.1, written here line by line. */
 #include "config_support.h"
 
-#include "ini.h"
+#include "config/ini.h"
 
 #include <pthread.h>
 #include <sys/stat.h>

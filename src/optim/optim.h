@@ -1,5 +1,5 @@
 /* optim.h: update rules emit ops that end a training program; schedules give the learning rate of a step.
- * Knows graph.h and config.h. */
+ * Knows graph.h and config/config.h. */
 #ifndef CR_OPTIM_H
 #define CR_OPTIM_H
 

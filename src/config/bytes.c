@@ -1,5 +1,5 @@
-/* config_bytes.c: amounts of memory as people write them. */
-#include "config.h"
+/* config/bytes.c: amounts of memory as people write them. */
+#include "config/config.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* config_help.c: `cresnet help keys`, made from config.def: two lines a key, at most 100 columns. */
-#include "config_keys.h"
+/* config/help.c: `cresnet help keys`, made from config/config.def: two lines a key, at most 100 columns. */
+#include "config/keys.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* ini_value.c: a value as it must stand in a line to be read back to the byte; see ini.h. */
-#include "ini.h"
+/* config/ini_value.c: a value as it must stand in a line to be read back to the byte; see config/ini.h. */
+#include "config/ini.h"
 
 #include <string.h>
 

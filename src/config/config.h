@@ -1,4 +1,4 @@
-/* config.h: what the INI says, typed. Keys, defaults, ranges and help stand in config.def, once.
+/* config/config.h: what the INI says, typed. Keys, defaults, ranges and help stand in config/config.def, once.
  *
  * Laws
  *   - A config is complete: every key has a value, its default where nobody set it.
@@ -10,7 +10,7 @@
 #define CR_CONFIG_H
 
 #include "core/base.h"
-#include "config.def"
+#include "config/config.def"
 
 struct cr_ints {
     int     count;
@@ -45,7 +45,7 @@ struct cr_config {
     const char           *path; /* the file as named by the user; "(built in)" when none */
     const char           *name; /* base name without .ini: names the default output folder */
     struct cr_arena       arena;
-    struct cr_config_src *src; /* one a key, in config.def's order: where its value came from */
+    struct cr_config_src *src; /* one a key, in config/config.def's order: where its value came from */
 };
 #undef SECTION
 #undef FIELD_INT

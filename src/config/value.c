@@ -1,6 +1,6 @@
-/* config_value.c: one value: from text, to text, equal or not. Numbers are taken to their last character and checked
+/* config/value.c: one value: from text, to text, equal or not. Numbers are taken to their last character and checked
  * against the range of their key. */
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <errno.h>
 #include <inttypes.h>

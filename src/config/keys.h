@@ -1,13 +1,13 @@
-/* config_keys.h: config.def as tables, for the files that parse, print, check and explain the configuration. Internal
- * to config*.c. Values are reached through these rows only, so a new key is one line in config.def and nothing else.
+/* config/keys.h: config/config.def as tables, for the files that parse, print, check and explain the configuration. Internal
+ * to config*.c. Values are reached through these rows only, so a new key is one line in config/config.def and nothing else.
  *
- * Numbers are read and printed by the C library in the thread's locale: the public functions of config.h put the C
+ * Numbers are read and printed by the C library in the thread's locale: the public functions of config/config.h put the C
  * locale in place first (cr_c_locale_enter). */
 #ifndef CR_CONFIG_KEYS_H
 #define CR_CONFIG_KEYS_H
 
-#include "config.h"
-#include "ini.h"
+#include "config/config.h"
+#include "config/ini.h"
 
 #include <locale.h>
 

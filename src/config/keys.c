@@ -1,5 +1,5 @@
-/* config_keys.c: the tables made from config.def, finding a key by name, and guessing which one was meant. */
-#include "config_keys.h"
+/* config/keys.c: the tables made from config/config.def, finding a key by name, and guessing which one was meant. */
+#include "config/keys.h"
 
 #include <stdio.h>
 #include <string.h>

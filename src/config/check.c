@@ -1,6 +1,6 @@
-/* config_check.c: rules between keys, as far as the config alone decides them. A rule whose values were refused already
+/* config/check.c: rules between keys, as far as the config alone decides them. A rule whose values were refused already
  * is left out, so that one mistake gives one line. */
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <string.h>
 

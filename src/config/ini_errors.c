@@ -1,5 +1,5 @@
-/* ini_complaints.c: the list of what a person has to correct; see ini.h. */
-#include "ini.h"
+/* config/ini_errors.c: the list of what a person has to correct; see config/ini.h. */
+#include "config/ini.h"
 
 #include <stdio.h>
 #include <string.h>

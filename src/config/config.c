@@ -1,8 +1,8 @@
-/* config.c: defaults, files and command line into one config; and the config back to text. See config.h.
- * The tables are in config_keys.c, single values in config_value.c, rules between keys in config_check.c. */
-#include "config.h"
+/* config/config.c: defaults, files and command line into one config; and the config back to text. See config/config.h.
+ * The tables are in config/keys.c, single values in config/value.c, rules between keys in config/check.c. */
+#include "config/config.h"
 
-#include "config_keys.h"
+#include "config/keys.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static void defaults_set(struct cr_config *config) {
         char buffer[40], why[600];
         bool good =
             cr_value_parse(&cr_keys[i], config, cr_value_default(&cr_keys[i], buffer, sizeof buffer), why, sizeof why);
-        CR_ASSERT(good); /* config.def contradicts itself */
+        CR_ASSERT(good); /* config/config.def contradicts itself */
     }
 }
 

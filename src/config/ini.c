@@ -1,7 +1,7 @@
-/* ini.c: see ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or `#` first makes
+/* config/ini.c: see config/ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or `#` first makes
  * a comment; "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and narrows them to what
  * cannot be misread. */
-#include "ini.h"
+#include "config/ini.h"
 
 #include <errno.h>
 #include <iniparser.h>
