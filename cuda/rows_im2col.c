@@ -4,7 +4,7 @@
 #include "cuda.h"
 #include "cusparse_lib.h"
 #include "im2col.h"
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 
 #include <limits.h>
 #include <string.h>

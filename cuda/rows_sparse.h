@@ -3,9 +3,9 @@
 #define CR_ROWS_SPARSE_H
 
 #include "cuda.h"
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 #include "sparse_conv.h"
-#include "sparse_union.h"
+#include "sparsity/band_2_4.h"
 
 /* ---- cuda_filter.c: what is asked of a pruned filter layout by layout, found once. A device holds that of the filter it was asked about
  * last, a copy of its pattern with it: patterns change. What is given out is good until another filter is asked about. ---- */

@@ -1,6 +1,6 @@
 /* rows_sparse_grad.c: the GPU's rows of a sparse convolution's gradients; layouts as in rows_sparse.c.
  *
- * The gradient of x is a convolution of dy with the turned filter, with a stride one for each of its phases (sparse.h), by the kernels of
+ * The gradient of x is a convolution of dy with the turned filter, with a stride one for each of its phases (sparsity/sparsity.h), by the kernels of
  * the forward pass: values are gathered by one launch for all phases, and pixels that no tap reaches are set beforehand. What a fused
  * op wants besides, the ReLU in front and its BN's sums, comes in a pass behind, as for cuDNN's rows. */
 #include "rows_sparse.h"

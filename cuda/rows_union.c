@@ -1,7 +1,7 @@
 /* rows_union.c: convolutions with a pattern on the sparse tensor cores: the layouts (attr.conv.pattern.layout) behind those of
  * rows_sparse.c, one a way of cutting. `kept` holds fragments with weights, places and scales, as union_conv.h's fill makes them. */
 #include "rows_sparse.h"
-#include "sparse_union.h"
+#include "sparsity/band_2_4.h"
 #include "union_conv.h"
 
 enum { LEAST_TERMS = 16 /* of a sum: what the parts of a product lose shows in shorter ones of f32 */ };

@@ -2,7 +2,7 @@
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32 whatever the type of the data.
  *
- * The filter comes cut into bands of 64 output channels and blocks of 8 columns, as the host's sparse_union.h says. f32 is as exact as
+ * The filter comes cut into bands of 64 output channels and blocks of 8 columns, as the host's sparsity/band_2_4.h says. f32 is as exact as
  * sums in f32 are: input and filter are taken apart into two f16 numbers each, of whose four products three are summed. The input is
  * made larger or smaller by a power of two that each tile finds itself, so that its range does not matter; where it has an infinity
  * the results may be NaN. Any stride, padding, filter and batch; sums are taken in an order that the plan fixes. */

@@ -2,7 +2,7 @@
  * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of conv.cu. */
 #include "block_conv.h"
 #include "conv_problem.h"
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 #include "test_gpu.h"
 
 enum { MULTIPROCESSORS = 132 };

@@ -2,7 +2,7 @@
  * and must give the filter back, and the plans' arithmetic is followed, which input each entry finds in the staged tile. With a GPU: every
  * way of cutting against a loop in double, with zones around the output that must stay as they were. */
 #include "conv_problem.h"
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 #include "sparse_nm.h"
 #include "test_gpu.h"
 

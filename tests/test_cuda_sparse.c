@@ -2,7 +2,7 @@
  * shapes, three types, zones around the output that must stay as they were. The plans' arithmetic is followed on the host too, without
  * a GPU: which input each entry of the filter finds in the staged tile. */
 #include "conv_problem.h"
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 #include "sparse_conv.h"
 #include "test_gpu.h"
 

@@ -1,5 +1,5 @@
 /* test_sparse.c: forms of sparse filters. Each form is read back by a loop of its own, weight by weight. */
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 #include "test.h"
 
 struct shape {

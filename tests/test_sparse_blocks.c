@@ -1,6 +1,6 @@
 /* test_sparse_blocks.c: lists of kept filter blocks. Each list is carried out as a kernel would, in whole numbers, and the result is
  * that of a plain walk over filter and picture. */
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 #include "test.h"
 
 enum { SIDE = 4, H = 5, W = 6, K_MAX = 7 * SIDE, C_MAX = 3 * SIDE, TAPS_MAX = 9, PITCH = W + 1, POSITIONS = (H + 2) * PITCH + 2 };

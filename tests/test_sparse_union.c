@@ -1,6 +1,6 @@
 /* test_sparse_union.c: sparse filters cut up for the sparse tensor cores. The packed form is read back as PTX describes
  * the operands of mma.sp m16n8k32, weight by weight, and compared with the dense filter. */
-#include "sparse_union.h"
+#include "sparsity/band_2_4.h"
 #include "test.h"
 
 struct shape {

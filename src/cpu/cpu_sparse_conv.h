@@ -1,4 +1,4 @@
-/* cpu_sparse_conv.h: convolution of an f32 picture with a filter whose weights are mostly gone (sparse.h), on the CPU.
+/* cpu_sparse_conv.h: convolution of an f32 picture with a filter whose weights are mostly gone (sparsity/sparsity.h), on the CPU.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`;  x is N,H,W,C, y and add N,P,Q,K
  *
@@ -6,7 +6,7 @@
 #ifndef CR_CPU_SPARSE_CONV_H
 #define CR_CPU_SPARSE_CONV_H
 
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 
 /* What is cut into what: filled by cr_cpu_sparse_conv_plan from the shape. */
 struct cr_cpu_sparse_plan {

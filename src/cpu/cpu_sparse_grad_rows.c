@@ -1,4 +1,4 @@
-/* cpu_sparse_grad_rows.c: the CPU's rows of a sparse convolution's gradients. That of x is a convolution of dy with the turned filter (sparse.h):
+/* cpu_sparse_grad_rows.c: the CPU's rows of a sparse convolution's gradients. That of x is a convolution of dy with the turned filter (sparsity/sparsity.h):
  * with stride 1 one that cpu_sparse_conv.c does; with other strides dense rows stay. */
 #include "cpu_lanes.h"
 #include "cpu_sparse_conv.h"

@@ -1,5 +1,5 @@
-/* sparse_turn.c: a sparse filter as the gradient of a convolution's input reads it: rows are input channels, taps run backwards. */
-#include "sparse.h"
+/* sparsity/transpose.c: a sparse filter as the gradient of a convolution's input reads it: rows are input channels, taps run backwards. */
+#include "sparsity/sparsity.h"
 
 /* Along one axis: pixel stride*i + first of dx got tap + stride*j from output i + reach - j. */
 struct axis {

@@ -1,5 +1,5 @@
-/* sparse_blocks.c: filters that are kept in blocks of channels, as lists of what to load and to multiply. See sparse.h. */
-#include "sparse.h"
+/* sparsity/block.c: filters that are kept in blocks of channels, as lists of what to load and to multiply. See sparsity/sparsity.h. */
+#include "sparsity/sparsity.h"
 
 #include <stdlib.h>
 #include <string.h>

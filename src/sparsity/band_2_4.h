@@ -1,4 +1,4 @@
-/* sparse_union.h: filters most of whose weights are gone, cut up for the sparse tensor cores, which take products of 16 output channels
+/* sparsity/band_2_4.h: filters most of whose weights are gone, cut up for the sparse tensor cores, which take products of 16 output channels
  * by 32 columns (r,s,c) of which a channel keeps at most 2 of each 4 neighbours.
  *
  * No pattern is asked for. Output channels are cut into bands of 64, columns into blocks of 8 neighbouring input channels of one tap.
@@ -15,7 +15,7 @@
 #ifndef CR_SPARSE_UNION_H
 #define CR_SPARSE_UNION_H
 
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 
 enum { CR_UNION_ROWS = 16, CR_UNION_GROUPS = 4, CR_UNION_BAND = 64, CR_UNION_BLOCK = 8, CR_UNION_BLOCKS = 4, CR_UNION_LANES = 32 };
 

@@ -1,4 +1,4 @@
-/* sparse.h: filters most of whose weights are gone, in the forms that kernels read.
+/* sparsity/sparsity.h: filters most of whose weights are gone, in the forms that kernels read.
  *
  * Laws
  *   - A filter is K rows of R,S,C, as everywhere. A weight is kept when its mask byte is not 0, also when its value is 0.
@@ -29,7 +29,7 @@ void              cr_sparse_decode(const struct cr_sparse *sparse, float *filter
 void              cr_sparse_free(struct cr_sparse *sparse);
 static inline int64_t cr_sparse_kept(const struct cr_sparse *sparse) { return sparse->row[sparse->K]; }
 
-/* ---- turned (sparse_turn.c): the gradient of a convolution's input is a convolution of its output's ----
+/* ---- turned (sparsity/transpose.c): the gradient of a convolution's input is a convolution of its output's ----
  *
  *   dx[stride*i + first_h][stride*j + first_w] = dy * turned, for i and j from 0 on, with stride 1 and `pad`
  *

@@ -1,4 +1,4 @@
-#include "sparse_union.h"
+#include "sparsity/band_2_4.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "sparse.h"
+#include "sparsity/sparsity.h"
 
 #include <string.h>
 
