@@ -1,10 +1,10 @@
 /* comm_nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks, not when the program starts.
  *
  * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels are recorded with
- * the rest of the step. Whose step hangs because another rank is gone is woken by an abort: comm.h's watcher calls for it, a thread
+ * the rest of the step. Whose step hangs because another rank is gone is woken by an abort: comm/comm.h's watcher calls for it, a thread
  * of its own does it, since NCCL waits there for recordings that only the main thread can close. An abort frees the communicator: it
- * begins when no call is inside, and no call gets in afterwards. (One that never comes out is ended with the process, by comm.h.) */
-#include "comm.h"
+ * begins when no call is inside, and no call gets in afterwards. (One that never comes out is ended with the process, by comm/comm.h.) */
+#include "comm/comm.h"
 #include "cuda.h"
 
 #include <string.h>

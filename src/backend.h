@@ -76,7 +76,7 @@ struct cr_kernel {
     void (*release)(void *prepared); /* NULL when prepare is NULL */
 };
 
-struct cr_comm; /* comm.h */
+struct cr_comm; /* comm/comm.h */
 struct cr_device_options {
     int  threads;       /* CPU: 0 = all this process may use */
     bool deterministic;

@@ -10,7 +10,7 @@
 #include "config/config.h"
 #include "exec.h"
 #include "core/files.h"
-#include "ranks.h"
+#include "comm/launch/launcher.h"
 
 cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken);

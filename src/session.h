@@ -8,7 +8,7 @@
 #define CR_SESSION_H
 
 #include "checkpoint.h"
-#include "comm.h"
+#include "comm/comm.h"
 #include "costs.h"
 #include "data.h"
 #include "exec.h"

@@ -2,7 +2,7 @@
 #ifndef CR_COMM_SUPPORT_H
 #define CR_COMM_SUPPORT_H
 
-#include "comm.h"
+#include "comm/comm.h"
 #include "test.h"
 
 #include <arpa/inet.h>

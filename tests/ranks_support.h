@@ -2,7 +2,7 @@
 #ifndef CR_RANKS_SUPPORT_H
 #define CR_RANKS_SUPPORT_H
 
-#include "comm.h"
+#include "comm/comm.h"
 #include "core/files.h"
 #include "run_support.h"
 #include "session.h"

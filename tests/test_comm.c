@@ -1,4 +1,4 @@
-/* test_comm.c: collectives, votes and failures of comm.h with ranks as threads, so that TSan sees all of the protocol, over
+/* test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees all of the protocol, over
  * both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all ranks on one host and shares memory.
  * The truth is computed from what each rank is known to send. */
 #include "comm_support.h"

@@ -1,4 +1,4 @@
-/* test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm.h, cr_comm_on_failure), as a device with NCCL
+/* test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm/comm.h, cr_comm_on_failure), as a device with NCCL
  * does. Ranks are threads, so that TSan and ASan see it; and processes, of which one is killed. */
 #include "comm_support.h"
 

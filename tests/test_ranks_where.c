@@ -1,7 +1,7 @@
 /* test_ranks_where.c: which rank a process is, by the variables that launchers set. Values as found in processes started by torchrun
  * (PyTorch 1.13), mpirun of Open MPI 4.1 and of MPICH 4.0; Slurm's by its manual. */
 #include "config_support.h"
-#include "ranks.h"
+#include "comm/launch/launcher.h"
 
 static const char *const *given; /* name, value, ..., NULL */
 

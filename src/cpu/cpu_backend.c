@@ -1,5 +1,5 @@
 /* cpu_backend.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and team. */
-#include "comm.h"
+#include "comm/comm.h"
 #include "cpu.h"
 
 #include <stdio.h>

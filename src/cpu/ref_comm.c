@@ -1,6 +1,6 @@
-/* ref_comm.c: sums over the ranks of a run. The numbers go through comm.h (shared memory, or TCP between hosts), which adds them in the
+/* ref_comm.c: sums over the ranks of a run. The numbers go through comm/comm.h (shared memory, or TCP between hosts), which adds them in the
  * order of the ranks: the same ranks give the same bits. */
-#include "comm.h"
+#include "comm/comm.h"
 #include "cpu_lanes.h"
 #include "ref.h"
 

@@ -1,9 +1,9 @@
-/* comm_tcp.c: collectives, votes and the watch over TCP, for ranks on several hosts. See comm_tcp.h.
+/* comm/tcp.c: collectives, votes and the watch over TCP, for ranks on several hosts. See comm/tcp.h.
  *
  * A collective goes up to rank 0 and comes back: every rank sends what it calls and its part, rank 0 takes them in the order
  * of the ranks and answers all. Sums are added by rank 0, so their order is that of the ranks. Large ones go in chunks: this
  * is the slow way; gradients of GPUs do not come here. */
-#include "comm_tcp.h"
+#include "comm/tcp.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,10 +1,10 @@
-/* comm_tcp.h: TCP between ranks that share no parent: all are connected to rank 0, each by two connections. One is for
+/* comm/tcp.h: TCP between ranks that share no parent: all are connected to rank 0, each by two connections. One is for
  * collectives and belongs to the thread that calls them; the other carries signs of life, votes, failures and goodbyes, and
  * is read by the thread that watches. Numbers stand as the machine has them; the first word finds out who counts otherwise. */
 #ifndef CR_COMM_TCP_H
 #define CR_COMM_TCP_H
 
-#include "comm_parts.h"
+#include "comm/transport.h"
 
 enum { CR_TCP_PROTOCOL = 1, CR_TCP_DATA = 0, CR_TCP_CONTROL = 1 };
 #define CR_TCP_MAGIC UINT64_C(0x316b6e7274656e63) /* also tells another byte order */
@@ -59,12 +59,12 @@ int cr_tcp_write(struct cr_comm *comm, int fd, const void *bytes, size_t count, 
 int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t deadline);
 int cr_tcp_poll_ms(int64_t deadline, int most); /* time left, at most `most` */
 
-/* comm_listen.c: rank 0's part of meeting: listens, takes both connections of every rank, fills comm->place and tells all. */
+/* comm/tcp_listen.c: rank 0's part of meeting: listens, takes both connections of every rank, fills comm->place and tells all. */
 CR_MUST cr_status cr_tcp_listen_meet(struct cr_comm *comm, int64_t deadline);
 /* One connection that comes when all ranks are there already: refused with a reason. */
 void cr_tcp_refuse_late(struct cr_comm *comm);
 
-/* comm_meet.c */
+/* comm/rendezvous.c */
 void cr_tcp_hello_fill(const struct cr_comm *comm, uint32_t channel, struct cr_tcp_hello *hello);
 void cr_tcp_options(int fd);
 /* Addresses of rank 0. *out: freeaddrinfo. CR_ERR_IO. */

@@ -1,5 +1,5 @@
-/* comm_meet.c: a rank finds rank 0 over TCP; ranks that turn out to be on one host get memory to share. See comm_tcp.h. */
-#include "comm_tcp.h"
+/* comm/rendezvous.c: a rank finds rank 0 over TCP; ranks that turn out to be on one host get memory to share. See comm/tcp.h. */
+#include "comm/tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>

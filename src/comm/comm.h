@@ -1,8 +1,8 @@
-/* comm.h: ranks: the processes of one run, what they say to each other through host memory, and what happens when one of
+/* comm/comm.h: ranks: the processes of one run, what they say to each other through host memory, and what happens when one of
  * them dies. Gradients on GPUs do not come this way (NCCL does that); its id, hashes, metrics and gradients on CPUs do.
  *
- * Two ways, one interface: shared memory where all ranks are on one host (comm_shm.c), TCP through rank 0 where they are
- * not (comm_tcp.c). Ranks may also be threads of one process: each opens a comm of its own.
+ * Two ways, one interface: shared memory where all ranks are on one host (comm/shared_memory.c), TCP through rank 0 where they are
+ * not (comm/tcp.c). Ranks may also be threads of one process: each opens a comm of its own.
  *
  * Laws
  *   - Every rank calls the same collectives, in the same order, with the same sizes, from one thread. What differs is an
@@ -27,7 +27,7 @@ enum {
     CR_COMM_GRACE_S   = 5,
 };
 
-/* Where this rank is and how it finds the others. ranks.h fills it from the command line or a launcher's variables. */
+/* Where this rank is and how it finds the others. comm/launch/launcher.h fills it from the command line or a launcher's variables. */
 struct cr_comm_where {
     int    rank, size;
     int    local_rank, local_size;    /* on its host; -1: unknown, found when the ranks meet */

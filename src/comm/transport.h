@@ -1,8 +1,8 @@
-/* comm_parts.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the two ways. */
+/* comm/transport.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the two ways. */
 #ifndef CR_COMM_PARTS_H
 #define CR_COMM_PARTS_H
 
-#include "comm.h"
+#include "comm/comm.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,7 +68,7 @@ struct cr_comm {
     atomic_bool closing;
 };
 
-/* ---- failures (comm.c) ---- */
+/* ---- failures (comm/dispatch.c) ---- */
 
 /* Records a failure in this process, if it is the first; wakes who waits. */
 void cr_comm_learn(struct cr_comm *comm, const struct cr_comm_failure *failure);
@@ -91,7 +91,7 @@ cr_status cr_comm_differ(struct cr_comm *comm, int rank, const struct cr_comm_ca
 void cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type);
 size_t cr_comm_type_bytes(enum cr_comm_type type);
 
-/* ---- shared memory (comm_shm.c) ---- */
+/* ---- shared memory (comm/shared_memory.c) ---- */
 
 extern const struct cr_comm_way cr_comm_way_shm;
 
@@ -115,7 +115,7 @@ int cr_comm_board_silent(struct cr_comm_board *board, int but, struct cr_comm_se
 bool                          cr_comm_board_left(struct cr_comm_board *board, int rank);
 const struct cr_comm_failure *cr_comm_board_failure(struct cr_comm_board *board);
 
-/* ---- TCP (comm_tcp.c, comm_meet.c) ---- */
+/* ---- TCP (comm/tcp.c, comm/rendezvous.c) ---- */
 
 extern const struct cr_comm_way cr_comm_way_tcp;
 

@@ -1,9 +1,9 @@
-/* comm_listen.c: rank 0 waits for the others: listens, judges who comes, and tells all who is who. See comm_tcp.h.
+/* comm/tcp_listen.c: rank 0 waits for the others: listens, judges who comes, and tells all who is who. See comm/tcp.h.
  *
  * Whoever connects is given time without holding up others: a port on a network is also found by those who look for open
  * ports. Only a hello of this job counts. One of another job is refused; one of this job that does not fit (another number
  * of ranks, a rank twice, another version) ends the start of all, for they cannot become a run. */
-#include "comm_tcp.h"
+#include "comm/tcp.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -1,10 +1,10 @@
-/* ranks_fork.c: one process a rank, and the process that watches them. See ranks.h.
+/* comm/launch/fork.c: one process a rank, and the process that watches them. See comm/launch/launcher.h.
  *
  * The ranks are a process group of their own, so that a signal reaches each of them once: what a terminal, a shell or a
  * batch system sends to this process is passed on to all. The memory that they share has no name and was there before the
  * fork; nothing needs to be cleaned up, whoever is killed. */
-#include "comm_parts.h"
-#include "ranks_parts.h"
+#include "comm/transport.h"
+#include "comm/launch/launcher_internal.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* comm_shm.c: ranks of one host over memory that they share: the board.
+/* comm/shared_memory.c: ranks of one host over memory that they share: the board.
  *
  * Each rank has a seat on the board: signs of life, what it is about to call, how many phases of collectives it has been
  * through, a chunk for data. A collective is phases: a rank writes its part, announces the phase (release), and waits until
@@ -10,7 +10,7 @@
  * second, when everybody has added; the result is written again only behind the next first, when everybody has copied.
  *
  * All that several ranks touch is atomic or ordered by these phases, so that TSan can judge it with ranks as threads. */
-#include "comm_parts.h"
+#include "comm/transport.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* ranks.h: which rank this process is: read from a launcher's variables (torchrun, Open MPI, MPICH and others with Hydra,
+/* comm/launch/launcher.h: which rank this process is: read from a launcher's variables (torchrun, Open MPI, MPICH and others with Hydra,
  * srun), or made by forking one process a rank, which the first process then watches.
  *
  * Laws
@@ -10,7 +10,7 @@
 #ifndef CR_RANKS_H
 #define CR_RANKS_H
 
-#include "comm.h"
+#include "comm/comm.h"
 #include "config/config.h"
 
 struct cr_ranks_wish {

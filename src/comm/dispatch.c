@@ -1,6 +1,6 @@
-/* comm.c: what both ways share: opening and closing, the thread that watches, how a failure is recorded and told, checks
- * of what is called. See comm.h. */
-#include "comm_parts.h"
+/* comm/dispatch.c: what both ways share: opening and closing, the thread that watches, how a failure is recorded and told, checks
+ * of what is called. See comm/comm.h. */
+#include "comm/transport.h"
 
 #include <errno.h>
 #include <inttypes.h>

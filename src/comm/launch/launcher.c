@@ -1,8 +1,8 @@
-/* ranks.c: which rank this process is, by the variables of what started it; joining and leaving the others. See ranks.h.
+/* comm/launch/launcher.c: which rank this process is, by the variables of what started it; joining and leaving the others. See comm/launch/launcher.h.
  *
  * Sources: torch/distributed/run.py of PyTorch (torchrun), mpirun(1) of Open MPI 4.1, MPICH's Hydra, srun(1) of Slurm, each as seen in
  * the environment of a process that it started. */
-#include "ranks_parts.h"
+#include "comm/launch/launcher_internal.h"
 
 #include <ctype.h>
 #include <errno.h>

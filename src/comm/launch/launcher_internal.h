@@ -1,8 +1,8 @@
-/* ranks_parts.h: what ranks.c and ranks_fork.c share. */
+/* comm/launch/launcher_internal.h: what comm/launch/launcher.c and comm/launch/fork.c share. */
 #ifndef CR_RANKS_PARTS_H
 #define CR_RANKS_PARTS_H
 
-#include "ranks.h"
+#include "comm/launch/launcher.h"
 
 /* Forks `wish->fork` ranks; `where` has the times. See cr_ranks_open. */
 CR_MUST cr_status cr_ranks_fork(const struct cr_ranks_wish *wish, const struct cr_comm_where *where, struct cr_ranks *out);
