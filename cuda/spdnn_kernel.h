@@ -20,7 +20,7 @@ struct ck_spdnn_state {
     uint32_t *blocks_done;
 };
 
-/* Groups of `rows` rows which have the same columns; see src/spdnn.h. */
+/* Groups of `rows` rows which have the same columns; see spdnn/spdnn.h. */
 struct ck_spdnn_layer {
     int             rows, groups;
     enum ck_type    weights; /* CK_F32 or CK_F16 */

@@ -157,7 +157,7 @@ struct cr_pool {
     cr_status (*play)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out);
 };
 
-struct cr_spdnn_net; /* spdnn.h */
+struct cr_spdnn_net; /* spdnn/spdnn.h */
 struct cr_spdnn_inputs;
 struct cr_spdnn_options;
 struct cr_spdnn_result;

@@ -2,7 +2,7 @@
  * published, survivors a layer, and the categories against the CPU's. */
 #include "cmd.h"
 #include "session.h"
-#include "spdnn.h"
+#include "spdnn/spdnn.h"
 
 #include <errno.h>
 #include <stdlib.h>

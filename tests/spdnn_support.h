@@ -4,7 +4,7 @@
 
 #include "backend.h"
 #include "core/rng.h"
-#include "spdnn.h"
+#include "spdnn/spdnn.h"
 #include "test.h"
 
 /* A square matrix in which `twins` rows at a time, spread over the matrix, have the same columns, up to `longest` of them; every fifth

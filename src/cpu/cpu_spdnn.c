@@ -1,7 +1,7 @@
 /* cpu_spdnn.c: a sparse deep network on the CPU: the truth for other devices. Each thread takes a share of the inputs through all
  * layers; within it the living are kept side by side. */
 #include "cpu.h"
-#include "spdnn.h"
+#include "spdnn/spdnn.h"
 
 #include "core/dtype.h"
 

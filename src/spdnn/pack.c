@@ -1,7 +1,7 @@
-/* spdnn_pack.c: a sparse matrix as kernels read it: rows with the same columns become groups, so that an input is loaded once for
+/* spdnn/pack.c: a sparse matrix as kernels read it: rows with the same columns become groups, so that an input is loaded once for
  * all rows of a group. The order of groups is a walk from each to the one that shares most columns with it: what runs side by side
  * then finds its inputs in the nearest cache. Any matrix is fine; one without equal rows becomes groups of one. */
-#include "spdnn.h"
+#include "spdnn/spdnn.h"
 
 #include "core/dtype.h"
 

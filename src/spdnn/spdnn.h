@@ -1,4 +1,4 @@
-/* spdnn.h: the sparse deep networks of the Graph Challenge: made by their rule, packed for kernels, their inputs, and what a
+/* spdnn/spdnn.h: the sparse deep networks of the Graph Challenge: made by their rule, packed for kernels, their inputs, and what a
  * device is asked when it runs one. A layer is Y <- clip(Y W + b, 0, 32) over all inputs; an input whose row has become zero
  * stays zero (b <= 0) and may be dropped.
  *

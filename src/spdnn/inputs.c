@@ -1,5 +1,5 @@
-/* spdnn_inputs.c: the challenge's inputs: pictures of digits enlarged to the width of a network, a bit a pixel. */
-#include "spdnn.h"
+/* spdnn/inputs.c: the challenge's inputs: pictures of digits enlarged to the width of a network, a bit a pixel. */
+#include "spdnn/spdnn.h"
 
 #include "core/files.h"
 #include "core/rng.h"

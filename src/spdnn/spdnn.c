@@ -1,5 +1,5 @@
-/* spdnn.c: the challenge's networks by their rule, its published figures, threads. See spdnn.h. */
-#include "spdnn.h"
+/* spdnn/spdnn.c: the challenge's networks by their rule, its published figures, threads. See spdnn/spdnn.h. */
+#include "spdnn/spdnn.h"
 
 #include "core/rng.h"
 
