@@ -4,7 +4,7 @@
  * Laws
  *   - A vector is 16 bytes: ck_lanes<T>() elements, at an address that is a multiple of 16.
  *   - Loads and unpacking are apart, so that a thread can have several loads under way before it needs the first.
- *   - Plain loads and stores: a kernel may write where it has read (ops.def's INPLACE), as long as each thread reads its
+ *   - Plain loads and stores: a kernel may write where it has read (graph/ops.def's INPLACE), as long as each thread reads its
  *     elements before it writes them.
  *   - Sums are taken in an order that depends on sizes only. */
 #ifndef CK_COMMON_CUH

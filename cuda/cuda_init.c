@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* store.c's rules: He et al. 2015 for convolutions; the classifier as torchvision does it. */
+/* graph/store.c's rules: He et al. 2015 for convolutions; the classifier as torchvision does it. */
 static struct ck_init_param rule_of(const struct cr_param *q, const struct cr_config *config) {
     const double fan = (double)(config->model.init == CR_INIT_HE_FAN_IN ? q->fan_in : q->fan_out);
     switch (q->role) {

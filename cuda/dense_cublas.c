@@ -1,7 +1,7 @@
 /* dense_cublas.c: the GPU's rows for the classifier: three matrix products through cuBLAS and two kernels around them.
  *
  * cuBLAS counts columns first. Our x[N][C], read that way, is the C x N matrix X' (' transposed) with leading dimension C;
- * w[K][C] is W', C x K; y[N][K] is Y', K x N. What ops.def says in rows becomes, both sides transposed:
+ * w[K][C] is W', C x K; y[N][K] is Y', K x N. What graph/ops.def says in rows becomes, both sides transposed:
  *     y  = x w'   ->  Y'  (K x N) = W X'    = op_T(w) * op_N(x)     reduced over C
  *     dx = dy w   ->  DX' (C x N) = W' DY'  = op_N(w) * op_N(dy)    reduced over K
  *     dw = dy' x  ->  DW' (C x K) = X' DY   = op_N(x) * op_T(dy)    reduced over N

@@ -1,4 +1,4 @@
-/* init.cu: initial values of all parameters in one launch. The truth is cr_store_init_host (store.c, core/rng.c).
+/* init.cu: initial values of all parameters in one launch. The truth is cr_store_init_host (graph/store.c, core/rng.c).
  *
  * A block draws a tile of CK_INIT_TILE elements that follow one another in OIHW order, four a Philox call: the integers are
  * cuRAND's, the same as core/rng.c's, and so are the formulas in float. Where an element stands in memory (K,R,S,C) matters on the

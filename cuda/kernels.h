@@ -6,7 +6,7 @@
  *     `saved` are float[2][C] or float[3][C], one row after the other.
  *   - `type` is the type of the const void* / void* data; sums run in float or double inside.
  *   - Pointers are aligned to 256 bytes unless said otherwise (slices of planes: 256 bytes in f32, 128 in 16 bits).
- *   - Outputs may share memory with an input where ops.def says INPLACE.
+ *   - Outputs may share memory with an input where graph/ops.def says INPLACE.
  *   - Nothing here allocates or waits. Workspaces: the *_workspace function gives the bytes, contents are garbage. */
 #ifndef CR_KERNELS_H
 #define CR_KERNELS_H

@@ -8,11 +8,11 @@
  *   - Work on one lane is done in order; between lanes only marks make order.
  *   - The device never falls back: an op no row accepts is an error when the program is compiled.
  *   - Nothing is global: all state hangs on the open device.
- * Sees graph.h and core/base.h, nothing else of ours. */
+ * Sees graph/graph.h and core/base.h, nothing else of ours. */
 #ifndef CR_BACKEND_H
 #define CR_BACKEND_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 /* What the host decides from step to step; kernels read it. */
 struct cr_step_block {

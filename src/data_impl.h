@@ -9,7 +9,7 @@
 #define CR_DATA_IMPL_H
 
 #include "data.h"
-#include "graph.h" /* enum cr_mix */
+#include "graph/graph.h" /* enum cr_mix */
 #include "core/rng.h"
 
 #include <limits.h>

@@ -12,7 +12,7 @@
 #ifndef CR_ONNX_H
 #define CR_ONNX_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 enum { CR_ONNX_OPSET = 17, CR_ONNX_IR_VERSION = 8 };
 

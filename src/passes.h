@@ -19,7 +19,7 @@
 #ifndef CR_PASSES_H
 #define CR_PASSES_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct cr_choices;
 

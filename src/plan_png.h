@@ -3,7 +3,7 @@
 #ifndef CR_PLAN_PNG_H
 #define CR_PLAN_PNG_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 /* Draws to PATH, at once: readers see the old file or the whole new one. Time is the op's index, or seconds when
  * `seconds` (one an op) is there. CR_ERR_IO, CR_ERR_MEMORY. */

@@ -57,7 +57,7 @@ static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     case CR_OP_loss:
     case CR_OP_zero: return CR_PLAN_STATISTICS;
     default:
-        return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT : CR_PLAN_ACTIVATION; /* ops.def: backward stands after forward */
+        return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT : CR_PLAN_ACTIVATION; /* graph/ops.def: backward stands after forward */
     }
 }
 

@@ -10,11 +10,11 @@
  *   - What is pruned stays so: masks of a rising schedule nest, and weights that come pruned count.
  *   - Each layer keeps its largest unit.
  *   - 2:4: of four neighbours along the input channels the two smallest may be pruned, the others never.
- * Host only: planes are copied here and back, which is rare. Knows graph.h and config/config.h. */
+ * Host only: planes are copied here and back, which is rare. Knows graph/graph.h and config/config.h. */
 #ifndef CR_PRUNE_H
 #define CR_PRUNE_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct cr_prune_layer {
     char       *name;     /* "layer1.0.conv1" */

@@ -3,7 +3,7 @@
 #ifndef CR_TEST_CONV_FORMS_H
 #define CR_TEST_CONV_FORMS_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 enum form {
     PLAIN, STATS, ACT, ACT_STATS, BIAS, BIAS_RELU, BIAS_ADD, BIAS_ADD_RELU, /* conv */

@@ -45,7 +45,7 @@ static inline struct cr_image make_picture(int w, int h) {
     return image;
 }
 
-/* What the network sees of a training picture: written from ops.def's words, not from the rows of normalize. */
+/* What the network sees of a training picture: written from graph/ops.def's words, not from the rows of normalize. */
 static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4], uint8_t *out) {
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++)

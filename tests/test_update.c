@@ -108,7 +108,7 @@ static void adamw_is_torchs(void) {
     }
 }
 
-/* The formula of ops.def, once more. */
+/* The formula of graph/ops.def, once more. */
 static void lars_by_hand(void) {
     const struct cr_sgd_attr attr = {.trust = 0.01, .eps = 1e-6, .nesterov = true, .micro_batches = 1};
     const double             mu = 0.75, lr = 2, decay = 0.125;

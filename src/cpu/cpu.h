@@ -1,7 +1,7 @@
 /* cpu.h: what the files of the CPU device share; private to src/cpu.
  *
  * Three tables of rows make the device, best first: dnnl.* (oneDNN, when built in), cpu.* (ours, tuned), ref.* (ours,
- * plain loops, the truth). ops.def demands a ref row for every op: leave one out and the link fails.
+ * plain loops, the truth). graph/ops.def demands a ref row for every op: leave one out and the link fails.
  *
  * Laws
  *   - A row works with cr_cpu_threads(device) threads and gives the same bits for the same number of threads; a ref row
@@ -48,7 +48,7 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
-#include "ops.def"
+#include "graph/ops.def"
 /* Scratch memory that an op's reference row wants. */
 cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes);

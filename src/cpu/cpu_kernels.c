@@ -3,7 +3,7 @@
 
 static void ref_release(void *prepared) { (void)prepared; }
 
-/* One row an op, from ops.def. A ref row sums in double, so it is judged as f64 arithmetic, outputs rounded once. */
+/* One row an op, from graph/ops.def. A ref row sums in double, so it is judged as f64 arithmetic, outputs rounded once. */
 #define OP(kind, what)                                                                                                 \
     static const struct cr_kernel ref_##kind = {.name          = "ref." #kind,                                         \
                                                 .op            = CR_OP_##kind,                                         \
@@ -12,11 +12,11 @@ static void ref_release(void *prepared) { (void)prepared; }
                                                 .prepare       = cr_ref_prepare,                                       \
                                                 .release       = ref_release,                                          \
                                                 .launch        = cr_ref_##kind};
-#include "ops.def"
+#include "graph/ops.def"
 
 const struct cr_kernel *const cr_cpu_ref_rows[] = {
 #define OP(kind, what) &ref_##kind,
-#include "ops.def"
+#include "graph/ops.def"
     NULL};
 
 static int append(struct cpu_device *device, int count, const struct cr_kernel *const *rows) {

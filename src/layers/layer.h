@@ -5,11 +5,11 @@
  *   - Layers only emit the plain forward ops. Gradients, fusion, memory and devices are the passes' business.
  *   - Parameter names are torchvision's; parameters appear in torchvision's order of definition.
  *   - Errors are sticky (program->failed, store->failed): layers return a tensor id in any case.
- * Knows graph.h and config/config.h. */
+ * Knows graph/graph.h and config/config.h. */
 #ifndef CR_LAYER_H
 #define CR_LAYER_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct cr_net {
     struct cr_program      *program;

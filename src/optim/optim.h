@@ -1,9 +1,9 @@
 /* optim.h: update rules emit ops that end a training program; schedules give the learning rate of a step.
- * Knows graph.h and config/config.h. */
+ * Knows graph/graph.h and config/config.h. */
 #ifndef CR_OPTIM_H
 #define CR_OPTIM_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 /* Sets which parameters decay and which planes the rule needs; called once, before any program is built. */
 void cr_optim_prepare(struct cr_store *store, const struct cr_config *config);

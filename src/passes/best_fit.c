@@ -1,7 +1,7 @@
 /* best_fit.c: see best_fit.h. */
 #include "passes/best_fit.h"
 
-#include "graph.h"
+#include "graph/graph.h"
 
 #include <string.h>
 

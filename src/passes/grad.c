@@ -1,4 +1,4 @@
-/* grad.c: appends the backward ops. Walks the forward ops from the loss to the front; each op kind with GRAD in ops.def
+/* grad.c: appends the backward ops. Walks the forward ops from the loss to the front; each op kind with GRAD in graph/ops.def
  * has a grad_<op> here that emits what it needs and contributes gradients to its inputs. A tensor read twice gets the sum
  * of its contributions. Nothing is emitted for tensors that no trainable parameter leads to. */
 #include "passes.h"
@@ -267,7 +267,7 @@ static void emit_gradient(struct backward *b, const struct cr_op *op, int dy) {
     switch (op->kind) {
 #define GRAD(name) \
     case CR_OP_##name: grad_##name(b, op, dy); break;
-#include "ops.def"
+#include "graph/ops.def"
     default: break; /* no gradient: statistics, coefficients, input */
     }
 }

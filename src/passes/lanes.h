@@ -6,7 +6,7 @@
 #ifndef CR_LANES_H
 #define CR_LANES_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct cr_clock {
     int done[CR_LANES]; /* op index, -1: none */

@@ -1,7 +1,7 @@
 /* plan.c: an offset for every transient.
  *
  * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other (lanes.c). An output
- * takes over the storage of an input that dies in its op where ops.def allows it; such a chain is one life of one size.
+ * takes over the storage of an input that dies in its op where graph/ops.def allows it; such a chain is one life of one size.
  * The lives go to plan_lives.c. Kept tensors stay to the end; store and input tensors have their places already. */
 #include "passes.h"
 #include "passes/lanes.h"

@@ -8,7 +8,7 @@
 #ifndef CR_REWRITE_H
 #define CR_REWRITE_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct cr_edit {
     struct cr_program *program;

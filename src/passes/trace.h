@@ -12,7 +12,7 @@
 #ifndef CR_TRACE_H
 #define CR_TRACE_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 /* ---- the log ---- */
 

@@ -1,4 +1,4 @@
-/* graph.h: tensors, ops, programs and the store: the one data structure of cresnet.
+/* graph/graph.h: tensors, ops, programs and the store: the one data structure of cresnet.
  *
  * A program is a list of ops over named tensors. Layers append to it, passes rewrite it, the planner gives its tensors
  * offsets, exec runs it. It is plain data: it can be printed, compared and tested without a device.
@@ -28,7 +28,7 @@ enum {
 
 enum cr_op_kind {
 #define OP(op, what) CR_OP_##op,
-#include "ops.def"
+#include "graph/ops.def"
     CR_OP_COUNT
 };
 
@@ -37,12 +37,12 @@ enum cr_op_kind {
 #define IN(op, slot) CR_IN_##op##_##slot,
 #define OPT_IN(op, slot) CR_IN_##op##_##slot,
 #define END(op) CR_INS_##op };
-#include "ops.def"
+#include "graph/ops.def"
 #define OP(op, what) enum {
 #define OUT(op, slot) CR_OUT_##op##_##slot,
 #define OPT_OUT(op, slot) CR_OUT_##op##_##slot,
 #define END(op) CR_OUTS_##op };
-#include "ops.def"
+#include "graph/ops.def"
 
 struct cr_op_info {
     const char *name, *what;
@@ -95,7 +95,7 @@ struct cr_dense_attr {
 };
 struct cr_input_attr {
     float mean[3], std[3];
-    bool  s2d; /* space to depth: see normalize in ops.def */
+    bool  s2d; /* space to depth: see normalize in graph/ops.def */
 };
 /* What is done to a picture of a batch beside its box: op mix, and the labels of loss and loss_grad. i32 numbers. */
 enum cr_mix {
@@ -161,7 +161,7 @@ struct cr_tensor {
     const char    *name; /* unique in its program: "layer3.0.conv2.y"; its gradient: "d.layer3.0.conv2.y" */
     enum cr_dtype  dtype;
     enum cr_region region;
-    int64_t        dim[4]; /* see ops.def for the order; unused dims are 1 */
+    int64_t        dim[4]; /* see graph/ops.def for the order; unused dims are 1 */
     size_t         bytes;
     bool           keep;        /* lives to the end of the program: something outside reads it */
     int            first, last; /* op indices, inclusive; set by cr_program_lifetimes */

@@ -1,10 +1,10 @@
-/* program.c: building, measuring, checking and printing programs. See graph.h. */
-#include "graph.h"
+/* graph/program.c: building, measuring, checking and printing programs. See graph/graph.h. */
+#include "graph/graph.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- tables from ops.def ---- */
+/* ---- tables from graph/ops.def ---- */
 
 const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
     static const struct cr_op_info table[CR_OP_COUNT] = {
@@ -15,7 +15,7 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
 #define OPT_OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot, .out_optional[CR_OUT_##op##_##slot] = true,
 #define GRAD(op) .has_grad = true,
 #define END(op) .ins = CR_INS_##op, .outs = CR_OUTS_##op},
-#include "ops.def"
+#include "graph/ops.def"
     };
     return &table[kind];
 }
@@ -27,7 +27,7 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
         int             out, in;
     } pairs[] = {
 #define INPLACE(op, out_slot, in_slot) {CR_OP_##op, CR_OUT_##op##_##out_slot, CR_IN_##op##_##in_slot},
-#include "ops.def"
+#include "graph/ops.def"
     };
     unsigned mask = 0;
     for (size_t i = 0; i < CR_COUNT(pairs); i++)

@@ -1,5 +1,5 @@
-/* store.c: the table of parameters and the layout of its planes. See graph.h. */
-#include "graph.h"
+/* graph/store.c: the table of parameters and the layout of its planes. See graph/graph.h. */
+#include "graph/graph.h"
 #include "core/rng.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* ops.c: shape and type rules, and the cost, of every op kind. ops.def demands one infer_<op> each. */
-#include "graph.h"
+/* graph/ops.c: shape and type rules, and the cost, of every op kind. graph/ops.def demands one infer_<op> each. */
+#include "graph/graph.h"
 
 #include <string.h>
 
@@ -283,7 +283,7 @@ static void infer_param_norms(struct rule *r) {
 void cr_op_infer(const struct cr_program *p, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]) {
     static void (*const rules[CR_OP_COUNT])(struct rule *) = {
 #define OP(op, what) [CR_OP_##op] = infer_##op,
-#include "ops.def"
+#include "graph/ops.def"
     };
     struct rule r = {.p = p, .op = op, .slot = slot, .dim = dim};
     rules[op->kind](&r);

@@ -1,5 +1,5 @@
-/* program_text.c: the printed program and its laws. See graph.h. */
-#include "graph.h"
+/* graph/print.c: the printed program and its laws. See graph/graph.h. */
+#include "graph/graph.h"
 
 #include <stdlib.h>
 #include <string.h>
