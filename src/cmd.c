@@ -1,7 +1,7 @@
 /* cmd.c: see cmd.h. */
 #include "cmd.h"
 
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "core/rng.h"
 #include "session.h"
 

@@ -7,7 +7,7 @@
 #ifndef CR_SESSION_H
 #define CR_SESSION_H
 
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
 #include "costs.h"
 #include "data.h"

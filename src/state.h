@@ -1,5 +1,5 @@
 /* state.h: which tensors of a session's store go to which file, under which name; and the numbers beside them.
- * Between session (level 5-6) and checkpoint.h, which knows nothing of stores. */
+ * Between session (level 5-6) and checkpoint/checkpoint.h, which knows nothing of stores. */
 #ifndef CR_STATE_H
 #define CR_STATE_H
 

@@ -1,5 +1,5 @@
 /* state_sparse.c: pruned tensors between store and files, and the planes of a pruned store on the host. See state.h and the end of
- * checkpoint.h. */
+ * checkpoint/checkpoint.h. */
 #include "state.h"
 
 #include <stddef.h>

@@ -3,7 +3,7 @@
 #ifndef CHECKPOINT_FAKE_H
 #define CHECKPOINT_FAKE_H
 
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "test.h"
 
 #include <dirent.h>

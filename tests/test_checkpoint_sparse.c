@@ -1,5 +1,5 @@
 /* test_checkpoint_sparse.c: sparse tensors in files: gaps by hand, spoilt parts, and dense again. */
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "config_support.h"
 
 /* ---- gaps ---- */

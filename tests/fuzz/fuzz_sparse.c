@@ -1,6 +1,6 @@
 /* Any bytes as a model file with sparse tensors: a tensor is refused with a message that names the file, or it is sound: as many bits as
  * values, all inside; and its gaps written anew are those of the file. */
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "memory_file.h"
 
 #include <string.h>

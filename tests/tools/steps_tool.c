@@ -11,7 +11,7 @@
  *     --grads PREFIX   no training: one step with learning rate 0 a batch, K in all, and the gradients of batch k, divided by the
  *                      loss scale, to PREFIX-k.safetensors, named and ordered as the parameters are in files
  * Prints one JSON line: the loss of each step and what the step was computed from. */
-#include "checkpoint_parts.h"
+#include "checkpoint/internal.h"
 #include "core/rng.h"
 #include "state.h"
 

@@ -1,5 +1,5 @@
-/* checkpoint_dir.c: run folders: which step-N there are, the links, what is left over, what may go. */
-#include "checkpoint_parts.h"
+/* checkpoint/directory.c: run folders: which step-N there are, the links, what is left over, what may go. */
+#include "checkpoint/internal.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* checkpoint.c: cr_ckpt_write: a folder under a temporary name, then in its place, then the links. */
-#include "checkpoint_parts.h"
+/* checkpoint/write.c: cr_ckpt_write: a folder under a temporary name, then in its place, then the links. */
+#include "checkpoint/internal.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* checkpoint.h: store <-> files. A checkpoint is a folder step-N/ in the run folder:
+/* checkpoint/checkpoint.h: store <-> files. A checkpoint is a folder step-N/ in the run folder:
  *   model.safetensors   torchvision's state dict of the raw weights (names, shapes OIHW, num_batches_tracked I64
  *                       scalars)
  *   state.safetensors   optimizer planes ("momentum.<name>", AdamW's "second.<name>"), device-owned state, and metadata:
@@ -20,7 +20,7 @@
  *     old complete folder or the new one.
  *   - Loading checks everything (names, shapes, types, step) before the first byte reaches the store.
  *   - One process at a time writes to a run folder.
- * Files: checkpoint.c (write), checkpoint_dir.c (folders, links, find), checkpoint_read.c, checkpoint_stream.c, checkpoint_sparse.c.
+ * Files: checkpoint/write.c (write), checkpoint/directory.c (folders, links, find), checkpoint/read.c, checkpoint/stream.c, checkpoint/sparse_tensors.c.
  * Knows stores through the small vtable below; nothing of programs or devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
@@ -98,7 +98,7 @@ CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const 
                                int count, const char *ignore, const char *(*alias)(const char *name),
                                const struct cr_ckpt_io *io);
 
-/* ---- sparse tensors (checkpoint_sparse.c) ---- */
+/* ---- sparse tensors (checkpoint/sparse_tensors.c) ---- */
 
 /* Version 1. A file with metadata "cresnet_sparse" = "1" may hold, in place of an F32 tensor NAME of which weights are pruned,
  *   NAME.shape   I64 [dims]   its shape

@@ -1,5 +1,5 @@
-/* checkpoint_sparse.c: tensors of which only what is not pruned is stored. See checkpoint.h. */
-#include "checkpoint_parts.h"
+/* checkpoint/sparse_tensors.c: tensors of which only what is not pruned is stored. See checkpoint/checkpoint.h. */
+#include "checkpoint/internal.h"
 
 #include <stdio.h>
 #include <string.h>

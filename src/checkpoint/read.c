@@ -1,5 +1,5 @@
-/* checkpoint_read.c: cr_ckpt_read: everything is compared first, then streamed. */
-#include "checkpoint_parts.h"
+/* checkpoint/read.c: cr_ckpt_read: everything is compared first, then streamed. */
+#include "checkpoint/internal.h"
 
 #include "formats/json.h"
 

@@ -1,5 +1,5 @@
-/* checkpoint_stream.c: one tensor between its file and its store, chunk by chunk: conversion and permutation. */
-#include "checkpoint_parts.h"
+/* checkpoint/stream.c: one tensor between its file and its store, chunk by chunk: conversion and permutation. */
+#include "checkpoint/internal.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
-/* checkpoint_parts.h: what the files of checkpoint.h share among themselves; for nobody else. */
+/* checkpoint/internal.h: what the files of checkpoint/checkpoint.h share among themselves; for nobody else. */
 #ifndef CR_CHECKPOINT_PARTS_H
 #define CR_CHECKPOINT_PARTS_H
 
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
-/* ---- checkpoint_stream.c ---- */
+/* ---- checkpoint/stream.c ---- */
 
 /* Two buffers between file and store. */
 struct cr_ckpt_stage {
@@ -22,7 +22,7 @@ CR_MUST cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_
                                     const struct cr_ckpt_io *io);
 bool              cr_ckpt_can_convert(enum cr_dtype from, enum cr_dtype to);
 
-/* ---- checkpoint_dir.c ---- */
+/* ---- checkpoint/directory.c ---- */
 
 int64_t           cr_ckpt_step_of(const char *name); /* "step-12" -> 12; anything else: -1 */
 CR_MUST cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step);
