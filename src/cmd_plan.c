@@ -2,7 +2,7 @@
  * memory is reserved. Kernels are chosen as a run would choose them: from the device's table of costs, of a RUN from the
  * table that its checkpoint holds. */
 #include "cmd.h"
-#include "passes/junction.h"
+#include "compiler/fusion/conv_fusion.h"
 #include "plan_png.h"
 #include "plan_print.h"
 #include "pools.h"

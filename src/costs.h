@@ -19,7 +19,7 @@
 #define CR_COSTS_H
 
 #include "backend.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 
 struct cr_costs;
 

@@ -11,7 +11,7 @@
 #define CR_EXEC_H
 
 #include "backend.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 
 /* How passes see this device. The target refers to the device and must not outlive it. */
 struct cr_target cr_device_target(struct cr_device *device);

@@ -7,7 +7,7 @@
  * Where the bytes go from one lane to the other without compute in between no such place exists, and the tensor is left out: a
  * fill there would need a wait of its own, and would hide what is looked for. */
 #include "exec.h"
-#include "passes/lanes.h"
+#include "compiler/schedule/streams.h"
 
 #include <stdlib.h>
 

@@ -9,7 +9,7 @@
 #ifndef CR_LIVES_CSV_H
 #define CR_LIVES_CSV_H
 
-#include "passes.h"
+#include "compiler/compiler.h"
 
 struct cr_lives {
     struct cr_life *life;

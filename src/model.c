@@ -3,7 +3,7 @@
 
 #include "layers/layer.h"
 #include "optim/optim.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* plan_print.c: see plan_print.h. */
 #include "plan_print.h"
 
-#include "passes/lanes.h"
+#include "compiler/schedule/streams.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #ifndef CR_PLAN_PRINT_H
 #define CR_PLAN_PRINT_H
 
-#include "passes.h"
+#include "compiler/compiler.h"
 
 enum cr_plan_kind { CR_PLAN_ACTIVATION, CR_PLAN_GRADIENT, CR_PLAN_STATISTICS, CR_PLAN_WORKSPACE, CR_PLAN_SWAPPED, CR_PLAN_KINDS };
 

@@ -1,8 +1,8 @@
 /* pools.c: see pools.h. */
 #include "pools.h"
 
-#include "passes/best_fit.h"
-#include "passes/lanes.h"
+#include "compiler/memory/best_fit.h"
+#include "compiler/schedule/streams.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 #define CR_TEST_PASSES_HELP_H
 
 #include "model.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 #include "core/rng.h"
 #include "test.h"
 

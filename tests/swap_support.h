@@ -5,7 +5,7 @@
 
 #include "exec.h"
 #include "model.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 #include "test.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "costs.h"
 #include "cuda.h"
 #include "exec.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 #include "test_gpu.h"
 
 /* ---- names ---- */

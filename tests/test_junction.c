@@ -2,7 +2,7 @@
  * that the options can make (found by making them all), forms are taken where they pay and only there, and every
  * mixture is a right program. That all of them compute the same is test_fuse's. */
 #include "fuse_net.h"
-#include "passes/junction.h"
+#include "compiler/fusion/conv_fusion.h"
 
 /* ---- invented targets ---- */
 

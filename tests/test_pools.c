@@ -1,5 +1,5 @@
 /* test_pools.c: pools that do not know the future: best fit against a sequence placed by hand, a step as requests against its plan. */
-#include "passes/best_fit.h"
+#include "compiler/memory/best_fit.h"
 #include "passes_help.h"
 #include "pools.h"
 

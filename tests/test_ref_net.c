@@ -2,7 +2,7 @@
  * together with the reference rows. Every kind of block, shortcut and stem; frozen parts; label smoothing; a padded
  * label. */
 #include "layers/layer.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 #include "ref_fd.h"
 
 struct net_case {

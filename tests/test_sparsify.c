@@ -1,5 +1,5 @@
 /* test_sparsify.c: which layouts of a pruned convolution are asked for, and which is taken, by an invented target. */
-#include "passes/choices.h"
+#include "compiler/rewrite/explain.h"
 #include "test.h"
 
 enum { LAYOUTS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };

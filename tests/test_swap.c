@@ -2,7 +2,7 @@
  * the copies stand; pools that need more than what is alive. Whole networks: test_swap_nets.c. */
 #include "data_support.h"
 #include "net_support.h"
-#include "passes/swap.h"
+#include "compiler/memory/offload.h"
 #include "passes_help.h"
 #include "session.h"
 

@@ -2,7 +2,7 @@
  * computing twice, in every shipped network; what is said when they cannot be. */
 #include "data_support.h"
 #include "net_support.h"
-#include "passes/swap.h"
+#include "compiler/memory/offload.h"
 #include "passes_help.h"
 #include "session.h"
 

@@ -3,7 +3,7 @@
 #include "conv_forms.h"
 #include "exec.h"
 #include "model.h"
-#include "passes.h"
+#include "compiler/compiler.h"
 #include "test.h"
 
 static struct cr_device *open_listed(const char *name, bool deterministic) {

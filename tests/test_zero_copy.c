@@ -3,7 +3,7 @@
  * go as they like. */
 #include "lanes_support.h"
 #include "model.h"
-#include "passes/swap.h"
+#include "compiler/memory/offload.h"
 #include "passes_help.h"
 #include "plan_print.h"
 #include "swap_support.h"

@@ -180,7 +180,7 @@ static void infer_s2d_filter(struct rule *r) {
 }
 
 /* ---- backward: gradients of parameters are the store's; gradients of inputs need a shape the op does not see, so the
- * pass that emits them (grad.c) makes the tensor itself ---- */
+ * pass that emits them (compiler/autodiff/grad.c) makes the tensor itself ---- */
 
 static void infer_loss_grad(struct rule *r) { set_like(r, input(r, CR_IN_loss_grad_logits)); }
 static void infer_dense_dgrad(struct rule *r) {

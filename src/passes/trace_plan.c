@@ -2,7 +2,7 @@
  * planner's own problem (cr_plan_lives). Where some do, time is a circle: they are taken to be there all the time (safe, and
  * often no loss: the cut lies where few bytes live), and besides everything is placed greedily on the circle; the better
  * plan is kept. */
-#include "passes.h"
+#include "compiler/compiler.h"
 #include "passes/trace.h"
 
 #include <stdlib.h>

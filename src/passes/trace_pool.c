@@ -1,5 +1,5 @@
 /* trace_pool.c: what a pool that does not know the future would need for a log. What a plan is compared with. */
-#include "passes/best_fit.h"
+#include "compiler/memory/best_fit.h"
 #include "passes/trace.h"
 
 enum { TURNS = 4 };

@@ -4,7 +4,7 @@
  * there together. Lives are the planner's: stretched where lanes run beside each other, to the end where something outside
  * reads the tensor. A life that goes beyond its uses gets a write at its begin and a read at its end, for something may use
  * it until then. */
-#include "passes/lanes.h"
+#include "compiler/schedule/streams.h"
 #include "passes/trace.h"
 
 #include <stdio.h>
