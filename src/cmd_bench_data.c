@@ -1,7 +1,7 @@
 /* cmd_bench_data.c: cresnet bench data: the loader alone, as training runs it, as fast as it can; and whether a trainer
  * of a given speed would have to wait for it. */
 #include "cmd.h"
-#include "data.h"
+#include "data/data.h"
 
 #include <stdio.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* cmd_data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed ones. */
 #include "cmd.h"
 #include "core/files.h"
-#include "pack.h"
+#include "data/pack.h"
 
 #include <signal.h>
 #include <stdio.h>

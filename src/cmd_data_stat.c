@@ -1,6 +1,6 @@
 /* cmd_data_stat.c: cresnet data stat, and data verify of sets that are not packed. */
 #include "cmd.h"
-#include "data_stat.h"
+#include "data/statistics.h"
 #include "core/files.h"
 
 #include <stdio.h>

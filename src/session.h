@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
 #include "costs.h"
-#include "data.h"
+#include "data/data.h"
 #include "exec.h"
 #include "model.h"
 

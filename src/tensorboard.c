@@ -3,7 +3,7 @@
 
 #include "core/files.h"
 #include "formats/json.h"
-#include "pack.h"
+#include "data/pack.h"
 #include "formats/protobuf.h"
 
 #include <dirent.h>

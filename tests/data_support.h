@@ -2,7 +2,7 @@
 #ifndef CR_DATA_SUPPORT_H
 #define CR_DATA_SUPPORT_H
 
-#include "data.h"
+#include "data/data.h"
 #include "test.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 enum { PICTURES = 60 }; /* two classes of 30 */
 

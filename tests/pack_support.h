@@ -4,9 +4,9 @@
 
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 #include "core/files.h"
-#include "pack.h"
+#include "data/pack.h"
 
 
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",

@@ -1,6 +1,6 @@
 /* test_augment.c: what happens to a training picture behind its crop: each operation against PIL's pixels (tests/golden/augment/make.py),
  * TrivialAugment's and ColorJitter's draws against their ranges, and that the picture is a function of (seed, epoch, sample) alone. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 #include "formats/safetensors.h"
 #include "test.h"
 

@@ -2,7 +2,7 @@
  * the number of ranks; in evaluation each picture is delivered once. */
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, PICTURE = SIDE * SIDE * 3 };
 

@@ -1,7 +1,7 @@
 /* The formats: CIFAR, folders, shapes, synthetic. Counts and names against what is published, refusals by message. */
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <fcntl.h>
 

@@ -1,7 +1,7 @@
 /* PNG and JPEG decoding against PIL (tests/golden/data/make.py), on broken files, and the PNG writer. */
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 /* Every picture of decode.txt has PIL's pixels, to the bit. */
 static void golden_pictures_decode_as_in_pil(void) {

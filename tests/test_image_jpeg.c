@@ -2,7 +2,7 @@
  * to the bit; damaged ones get the same verdict. */
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <jpeglib.h>
 

@@ -1,7 +1,7 @@
 /* The resize against PIL and the preparation of samples against torchvision (tests/golden/data/make.py). */
 #include "data_support.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 static void resize_is_that_of_pil(void) {
     FILE *table = fopen(GOLDEN "resize.txt", "r");

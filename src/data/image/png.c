@@ -1,7 +1,7 @@
-/* image_png.c: PNG through libpng: any colour type and depth to RGB8, and RGB8 to a file.
+/* data/image/png.c: PNG through libpng: any colour type and depth to RGB8, and RGB8 to a file.
  * libpng reports errors by longjmp, so all that lives across it stands in a struct, never in locals.
  * 16-bit samples keep their high byte and alpha is dropped, which is what PIL's convert("RGB") does. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <errno.h>
 #include <png.h>

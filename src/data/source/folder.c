@@ -1,11 +1,11 @@
-/* data_folder.c: folders of pictures, one folder a class: root/train/<class>/... with root/val/..., or root/<class>/...
+/* data/source/folder.c: folders of pictures, one folder a class: root/train/<class>/... with root/val/..., or root/<class>/...
  * of which data.val_fraction is held out by a hash of each file's name, class by class.
  *
  * Laws
  *   - Classes and pictures are sorted by bytes, so labels and sample numbers are the same on every machine.
  *   - Names decide what is listed (jpg, jpeg, png and kin; nothing hidden), the content decides how it is decoded.
  *   - Links are followed; a folder that contains itself is entered once. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <dirent.h>
 #include <errno.h>

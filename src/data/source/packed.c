@@ -1,7 +1,7 @@
-/* data_packed.c: a packed data set (pack.h) as a data set: data.root holds train.crpk and val.crpk, which cresnet data
+/* data/source/packed.c: a packed data set (data/pack.h) as a data set: data.root holds train.crpk and val.crpk, which cresnet data
  * pack has made. Pictures are read where they lie in the mapped file. */
-#include "data_impl.h"
-#include "pack.h"
+#include "data/data_internal.h"
+#include "data/pack.h"
 
 #include <stdio.h>
 #include <string.h>

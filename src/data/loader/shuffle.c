@@ -1,5 +1,5 @@
-/* loader_order.c: which samples an epoch has, in which order. See data.h. */
-#include "data_impl.h"
+/* data/loader/shuffle.c: which samples an epoch has, in which order. See data/data.h. */
+#include "data/data_internal.h"
 
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
     int64_t count = dataset->count, batch = options->batch * CR_MAX(options->ranks, 1);

@@ -1,11 +1,11 @@
-/* resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose support grows
+/* data/image/resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose support grows
  * with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical one. Equal to PIL's
  * Image.resize(..., BILINEAR, box=...) to the bit. Only the wanted part of the result is computed: every output pixel
  * depends on its own taps alone.
  *
  * Both passes run over blocks whose inner loops are plain enough to be vectorised; on x86-64 a second copy is compiled
- * for AVX2, whose 32-bit multiply the baseline lacks; resize_avx512.c has a third way. All give the same bits. */
-#include "data_impl.h"
+ * for AVX2, whose 32-bit multiply the baseline lacks; data/image/resize_avx512.c has a third way. All give the same bits. */
+#include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -135,7 +135,7 @@ static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, i
     }
 }
 
-/* Source rows [row, row + rows) -> dst rows of part_w pixels. `tables`: of resize_avx512.c, or NULL. */
+/* Source rows [row, row + rows) -> dst rows of part_w pixels. `tables`: of data/image/resize_avx512.c, or NULL. */
 static void pass_across(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *block,
                         const uint8_t *tables, uint8_t *dst, size_t dst_stride) {
     if (tables) {

@@ -1,7 +1,7 @@
-/* data_cifar.c: CIFAR-10 and CIFAR-100 in their binary form (A. Krizhevsky, 2009), held in memory as NHWC.
+/* data/source/cifar.c: CIFAR-10 and CIFAR-100 in their binary form (A. Krizhevsky, 2009), held in memory as NHWC.
  * A record: label byte (CIFAR-100: coarse label, then fine label), then 1024 red, 1024 green, 1024 blue bytes.
  * The files are read strictly: exact size, labels in range. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <errno.h>
 #include <stdio.h>

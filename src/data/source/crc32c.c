@@ -1,5 +1,5 @@
-/* pack_crc.c: CRC-32C, with the CPU's instruction where it has one. See pack.h. */
-#include "pack.h"
+/* data/source/crc32c.c: CRC-32C, with the CPU's instruction where it has one. See data/pack.h. */
+#include "data/pack.h"
 
 #include <string.h>
 

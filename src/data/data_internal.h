@@ -1,14 +1,14 @@
-/* data_impl.h: what the files of the data part share among themselves; everybody else includes data.h.
+/* data/data_internal.h: what the files of the data part share among themselves; everybody else includes data/data.h.
  *
  * Laws
  *   - Whatever a sample needs in memory lives in the scratch of the thread that works on it, so that a loader stops
  *     allocating once its largest picture has been met.
  *   - A stored sample, a picture and a view of one are borrowed: from the data set or from the scratch. It holds until the next call with them.
- * Knows what data.h knows. */
+ * Knows what data/data.h knows. */
 #ifndef CR_DATA_IMPL_H
 #define CR_DATA_IMPL_H
 
-#include "data.h"
+#include "data/data.h"
 #include "graph/graph.h" /* enum cr_mix */
 #include "core/rng.h"
 
@@ -20,8 +20,8 @@ struct cr_buffer {
     uint8_t *bytes;
     size_t   capacity;
 };
-struct cr_jpeg;        /* image_jpeg.c: a decoder and the picture that waits in it */
-struct cr_jpeg_tables; /* image_jpeg_fast.c: of its entropy decoder */
+struct cr_jpeg;        /* data/image/jpeg.c: a decoder and the picture that waits in it */
+struct cr_jpeg_tables; /* data/image/jpeg_baseline.c: of its entropy decoder */
 struct cr_scratch {
     struct cr_buffer       file, pixels, tables, entropy, planes, copy;
     struct cr_jpeg        *jpeg;        /* made when first needed */
@@ -34,7 +34,7 @@ void              cr_scratch_free(struct cr_scratch *scratch);
 
 /* ---- pictures --------------------------------------------------------------------------------------------------- */
 
-/* Checks width and height against the limits of data.h: CR_ERR_FORMAT. */
+/* Checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
 CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
 /* Decodes a whole picture into scratch->pixels, where view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
@@ -83,13 +83,13 @@ struct cr_jpeg_part {
 CR_MUST cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out);
 void              cr_jpeg_close(struct cr_jpeg *jpeg); /* NULL is fine */
 
-/* image_jpeg_fast.c: the part from a header that libjpeg has read; *done is false when it is left to libjpeg, whose state
+/* data/image/jpeg_baseline.c: the part from a header that libjpeg has read; *done is false when it is left to libjpeg, whose state
  * is untouched. Only CR_ERR_MEMORY. cr_jpeg_only_libjpeg: for tests. */
 struct jpeg_decompress_struct;
 CR_MUST cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
                                struct cr_scratch *scratch, struct cr_window *out, bool *done);
 void              cr_jpeg_only_libjpeg(bool only);
-/* image_jpeg_pixels.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8 samples; one of
+/* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8 samples; one of
  * which only the first counts (false: too large, libjpeg decides); a row of samples to full width; rows of samples to RGB, 16 pixels at a time. */
 bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
 bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride);
@@ -110,7 +110,7 @@ struct cr_resize {
 };
 CR_MUST cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables);
 
-/* Which instructions resize.c may use, for tests: all levels give the same bits. */
+/* Which instructions data/image/resize.c may use, for tests: all levels give the same bits. */
 enum cr_resize_level { CR_RESIZE_PLAIN, CR_RESIZE_AVX2, CR_RESIZE_AVX512 };
 void cr_resize_limit(enum cr_resize_level most);
 
@@ -121,7 +121,7 @@ struct cr_axis {
     int     *first, *taps;  /* [count]: first source pixel and how many */
     int32_t *weight;        /* [count][stride] */
 };
-/* resize_avx512.c; none but the first may be called where that is false. make says whether the axis can be had so; it
+/* data/image/resize_avx512.c; none but the first may be called where that is false. make says whether the axis can be had so; it
  * needs `bytes` bytes, aligned to 64. source_bytes: of a source row. */
 bool   cr_resize_has_avx512(void);
 size_t cr_resize_across512_bytes(const struct cr_axis *axis);
@@ -140,7 +140,7 @@ CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const stru
 /* The box x, y, width, height of a random_resized crop, as torchvision's RandomResizedCrop chooses it. */
 void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]);
 
-/* ---- augmentation behind the crop: augment_pixels.c, augment_colour.c ---- */
+/* ---- augmentation behind the crop: data/augment/pixel_ops.c, data/augment/colour.c ---- */
 
 /* The first fourteen are TrivialAugment's, in torchvision's order. */
 enum cr_pixel_op {
@@ -162,7 +162,7 @@ CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed
 void    cr_load_counts_take(struct cr_load_counts *sum, struct cr_load_counts *part);
 int64_t cr_thread_cpu_ns(void);
 
-/* pack.c: runs work(argument) in this thread and in workers - 1 others; those that cannot be started are done without. */
+/* data/source/pack_read.c: runs work(argument) in this thread and in workers - 1 others; those that cannot be started are done without. */
 void cr_work_together(void *(*work)(void *), void *argument, int workers);
 
 /* ---- data sets -------------------------------------------------------------------------------------------------- */
@@ -220,7 +220,7 @@ CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PR
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);
 uint64_t cr_hash_mix(uint64_t hash);
 
-/* loader_order.c: order[count] becomes the samples of an epoch in their order, a function of seed and epoch. */
+/* data/loader/shuffle.c: order[count] becomes the samples of an epoch in their order, a function of seed and epoch. */
 void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epoch);
 
 #endif

@@ -1,8 +1,8 @@
-/* pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a whole data
- * set by worker threads. See pack.h. */
-#include "pack.h"
+/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a whole data
+ * set by worker threads. See data/pack.h. */
+#include "data/pack.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 #include "core/files.h"
 
 #include <errno.h>

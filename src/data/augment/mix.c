@@ -1,8 +1,8 @@
-/* augment_mix.c: what is drawn for a picture that the device erases a part of, or mixes with another of its batch. See data.h.
+/* data/augment/mix.c: what is drawn for a picture that the device erases a part of, or mixes with another of its batch. See data/data.h.
  *   erasing  torchvision's RandomErasing (Zhong et al. 2017), filled with the mean
  *   mixup    Zhang et al. 2018     cutmix   Yun et al. 2019; as timm's Mixup in mode elem: every picture draws for itself
  * All draws are a function of (seed, epoch, sample), of a stream of their own. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,11 +1,11 @@
-/* data_stat.h: every picture of a split, read once: what can be decoded, how large, its mean and spread, and which are the
+/* data/statistics.h: every picture of a split, read once: what can be decoded, how large, its mean and spread, and which are the
  * same picture.
  *
  * Knows nothing of how it is shown. */
 #ifndef CR_DATA_STAT_H
 #define CR_DATA_STAT_H
 
-#include "data.h"
+#include "data/data.h"
 
 struct cr_sample_stat {
     uint64_t hash; /* of its pixels and shape */

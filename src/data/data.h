@@ -1,4 +1,4 @@
-/* data.h: batches of pictures. A dataset knows its samples, a loader turns them into batches with worker threads.
+/* data/data.h: batches of pictures. A dataset knows its samples, a loader turns them into batches with worker threads.
  *
  * Laws
  *   - A batch is uint8 NHWC, three channels, RGB; normalisation is an op of the program, which also shifts and mirrors

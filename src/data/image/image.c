@@ -1,6 +1,6 @@
-/* image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its size, and
- * then decoded whole or where a crop needs it. See data.h. */
-#include "data_impl.h"
+/* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its size, and
+ * then decoded whole or where a crop needs it. See data/data.h. */
+#include "data/data_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

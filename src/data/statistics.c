@@ -1,8 +1,8 @@
-/* data_stat.c: see data_stat.h. */
-#include "data_stat.h"
+/* data/statistics.c: see data/statistics.h. */
+#include "data/statistics.h"
 
-#include "data_impl.h"
-#include "pack.h"
+#include "data/data_internal.h"
+#include "data/pack.h"
 
 #include <math.h>
 #include <pthread.h>

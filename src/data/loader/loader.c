@@ -1,4 +1,4 @@
-/* loader.c: turns samples into batches with worker threads. See data.h.
+/* data/loader/loader.c: turns samples into batches with worker threads. See data/data.h.
  *
  * A ring of slots, one a batch; batch number `seq` (counted from the loader's start) lives in slot seq % slots. Workers
  * open the next slot when it is free, claim its samples a few at a time, and the last one to finish makes it ready. The
@@ -6,7 +6,7 @@
  *
  * All shared fields are guarded by `mutex`, except a claimed sample's pixels, label and box, which belong to the worker
  * until it reports them done. `stop` is also read without it, to leave in mid-claim. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <pthread.h>
 #include <signal.h>

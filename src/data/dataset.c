@@ -1,5 +1,5 @@
-/* dataset.c: what all data sets share, and the choice among the formats. See data.h. */
-#include "data_impl.h"
+/* data/dataset.c: what all data sets share, and the choice among the formats. See data/data.h. */
+#include "data/data_internal.h"
 
 #include <stdio.h>
 #include <string.h>

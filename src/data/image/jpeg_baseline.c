@@ -1,4 +1,4 @@
-/* image_jpeg_fast.c: the usual JPEG, decoded by ourselves: one baseline Huffman scan of grey or YCbCr, 8 bits, chroma
+/* data/image/jpeg_baseline.c: the usual JPEG, decoded by ourselves: one baseline Huffman scan of grey or YCbCr, 8 bits, chroma
  * 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers and spends two thirds of its time
  * in the entropy decoder; here most coefficients, with their extra bits, are one look into a table.
  *
@@ -6,7 +6,7 @@
  *   - Whatever is unusual, or looks like damage, is left to libjpeg, which then decides from the start and has the
  * words for it: this file never reports an error.
  *   - What it does decode has libjpeg's pixels to the bit. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <stdio.h>
 #include <string.h>

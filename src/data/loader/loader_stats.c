@@ -1,5 +1,5 @@
-/* loader_counts.c: what the workers of a loader did and how long it took. See data.h. */
-#include "data_impl.h"
+/* data/loader/loader_stats.c: what the workers of a loader did and how long it took. See data/data.h. */
+#include "data/data_internal.h"
 
 #include <time.h>
 

@@ -1,4 +1,4 @@
-/* pack.h: the packed data set: one file a split that holds every picture with an index, made to be mapped into memory.
+/* data/pack.h: the packed data set: one file a split that holds every picture with an index, made to be mapped into memory.
  *
  *   header     128 bytes, see below; its last four are the CRC-32C of the ones before
  *   names      class names in label order, each ended by a 0
@@ -17,7 +17,7 @@
 #ifndef CR_PACK_H
 #define CR_PACK_H
 
-#include "data.h"
+#include "data/data.h"
 
 #include <stdatomic.h>
 

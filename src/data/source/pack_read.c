@@ -1,7 +1,7 @@
-/* pack.c: reading a packed data set. See pack.h. */
-#include "pack.h"
+/* data/source/pack_read.c: reading a packed data set. See data/pack.h. */
+#include "data/pack.h"
 
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

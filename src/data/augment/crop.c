@@ -1,8 +1,8 @@
-/* augment.c: from a decoded picture to the square that the network sees. The geometry and its rounding are
+/* data/augment/crop.c: from a decoded picture to the square that the network sees. The geometry and its rounding are
  * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip); the draws are
  * ours: a function of (seed, epoch, sample). What moves whole pixels (a shift over a black border, a flip) is only
- * drawn here: the device does it while it normalises. See data.h. */
-#include "data_impl.h"
+ * drawn here: the device does it while it normalises. See data/data.h. */
+#include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* data_synthetic.c: random pictures and labels, a function of (seed, sample): for measuring everything but the reading.
+/* data/source/synthetic.c: random pictures and labels, a function of (seed, sample): for measuring everything but the reading.
  * A small pool of pictures is drawn once; each sample shows one of them and has a label of its own. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* data_shapes.c: the embedded data set: drawn figures in ten classes, kept as PNG files in a folder like any other.
+/* data/source/shapes.c: the embedded data set: drawn figures in ten classes, kept as PNG files in a folder like any other.
  * It is made once, beside its place, and renamed into it, so a half-made set is never met. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
-/* augment_pixels.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL computes (Image.blend,
+/* data/augment/pixel_ops.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL computes (Image.blend,
  * ImageEnhance, ImageOps, transform with NEAREST), to the bit, so that recipes made for torchvision mean the same here. Loops are over
- * plain arrays of bytes, most of them by a table of 256 entries. See data_impl.h. */
-#include "data_impl.h"
+ * plain arrays of bytes, most of them by a table of 256 entries. See data/data_internal.h. */
+#include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
