@@ -1,7 +1,7 @@
 /* cmd_bench_sparse.c: cresnet bench sparse: every convolution of a network, its filter pruned, on our sparse kernels; beside it the same
  * convolution dense and by the matrix products that papers compare with (baseline rows of the device). Nothing is fused on any side. */
 #include "cmd.h"
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "session.h"
 
 #include <errno.h>

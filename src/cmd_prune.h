@@ -7,7 +7,7 @@
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "session.h"
 #include "state.h"
 

@@ -1,5 +1,5 @@
 /* session_pattern.c: which weights are pruned for good, as far as programs may rely on it. See session.h. */
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "session.h"
 #include "state.h"
 

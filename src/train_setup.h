@@ -3,7 +3,7 @@
 #define CR_TRAIN_SETUP_H
 
 #include "metrics.h"
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "session.h"
 #include "state.h"
 

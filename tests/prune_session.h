@@ -3,7 +3,7 @@
 #define CR_PRUNE_SESSION_H
 
 #include "data_support.h"
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "core/rng.h"
 #include "state.h"
 

@@ -2,7 +2,7 @@
  * published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from CSV files. */
 #include "config_support.h"
 #include "model.h"
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "core/rng.h"
 
 /* ---- a small network: conv1, two convolutions, one that no pattern fits, fc ---- */

@@ -1,6 +1,6 @@
 /* test_prune_target.c: the choice of sparsities for a time, on invented tables, against every combination. */
 #include "config_support.h"
-#include "prune.h"
+#include "pruning/pruning.h"
 #include "core/rng.h"
 
 enum { LAYERS_MAX = 6, POINTS = 5, PARTS = 16384 };

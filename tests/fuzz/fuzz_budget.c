@@ -1,7 +1,7 @@
 /* Any bytes as a table of sparsities by layer: refused with a message that names the file or the key, or every layer has a share of 0 to 1. */
 #include "config/config.h"
 #include "memory_file.h"
-#include "prune.h"
+#include "pruning/pruning.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* prune_shares.c: which layers may be pruned, how much of each, and when. See prune.h. */
-#include "prune.h"
+/* pruning/schedule.c: which layers may be pruned, how much of each, and when. See pruning/pruning.h. */
+#include "pruning/pruning.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* prune.c: masks by magnitude. See prune.h. */
-#include "prune.h"
+/* pruning/masks.c: masks by magnitude. See pruning/pruning.h. */
+#include "pruning/pruning.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-/* prune_budget.c: sparsities by layer from a CSV file. See prune.h.
+/* pruning/budget.c: sparsities by layer from a CSV file. See pruning/pruning.h.
  *
  * The first line names the columns. In the others the first cell names a layer: "layer1.0.conv1", with anything that ends in " - "
  * in front of it, or its number, counted from 1 in the order of the network. Sparsities stand in the column "Sparsity" and those
  * behind it, else in all but the first; in percent where the column's name or the number says "%", else as shares of 1. Of several
  * columns prune.column names one; without it the row "Overall" decides which is nearest to prune.sparsity. */
-#include "prune.h"
+#include "pruning/pruning.h"
 
 #include "core/files.h"
 

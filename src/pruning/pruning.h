@@ -1,4 +1,4 @@
-/* prune.h: which weights become 0: masks from the magnitudes of weights, the same weights whenever the same planes are given.
+/* pruning/pruning.h: which weights become 0: masks from the magnitudes of weights, the same weights whenever the same planes are given.
  *
  * Words: an element of a layer that may be pruned belongs to one unit, which is pruned whole: itself (unstructured, 2:4), the
  * block of output (x input) channels at one place of the filter (block), a filter (channel). Its key is the mean of its
@@ -45,16 +45,16 @@ void cr_prune_zero(const struct cr_store *store, const uint8_t *mask, float *pla
 /* Pruned elements of a parameter. */
 int64_t cr_prune_count(const struct cr_param *param, const uint8_t *mask);
 
-/* prune_shares.c: is a pruning due after `step` updates, and up to which share of the final sparsity (Zhu and Gupta 2017:
+/* pruning/schedule.c: is a pruning due after `step` updates, and up to which share of the final sparsity (Zhu and Gupta 2017:
  * 1 - (1 - x)^3 of the way)? */
 bool cr_prune_due(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, double *share);
 /* Erdos-Renyi-Kernel shares (Evci et al. 2020) into layer[].sparsity: densities in proportion to (K+R+S+C)/(KRSC), dense
  * layers (K+C)/(KC), none above 1, such that `sparsity` of all weights together is pruned. */
 void cr_prune_erk(struct cr_prune *prune, double sparsity);
-/* prune_budget.c: the same from a file; layers that it does not name stay dense. */
+/* pruning/budget.c: the same from a file; layers that it does not name stay dense. */
 CR_MUST cr_status cr_prune_budget(struct cr_prune *prune, const char *path);
 
-/* prune_target.c: what one layer takes and loses at one sparsity. */
+/* pruning/latency_target.c: what one layer takes and loses at one sparsity. */
 struct cr_prune_point {
     double seconds, lost; /* lost: the sum of squares of the weights that go, as a share of the layer's */
 };

@@ -1,5 +1,5 @@
-/* prune_target.c: which point of each layer's table keeps a time with the least loss. See prune.h. */
-#include "prune.h"
+/* pruning/latency_target.c: which point of each layer's table keeps a time with the least loss. See pruning/pruning.h. */
+#include "pruning/pruning.h"
 
 #include <math.h>
 #include <string.h>
