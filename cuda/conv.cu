@@ -1,4 +1,4 @@
-/* conv.cu: own convolutions, for what cuDNN does not take, and the sum of gradients in f32. The truth is ref_conv.c. */
+/* conv.cu: own convolutions, for what cuDNN does not take, and the sum of gradients in f32. The truth is device/cpu/reference/ref_conv.c. */
 #include "common.cuh"
 
 namespace {

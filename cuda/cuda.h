@@ -12,7 +12,7 @@
 #ifndef CR_CUDA_H
 #define CR_CUDA_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "kernels.h"
 
 #include <cublas_v2.h>

@@ -12,7 +12,7 @@
 
 #include "cudnn_graph.h"
 
-#include "backend.h"
+#include "device/device.h"
 
 struct cuda_device;
 

@@ -1,4 +1,4 @@
-/* dense.cu: what cuBLAS leaves to do around the classifier: the bias and its gradient. The truth is ref_dense.c.
+/* dense.cu: what cuBLAS leaves to do around the classifier: the bias and its gradient. The truth is device/cpu/reference/ref_dense.c.
  * Logits are small (N * classes): both kernels are limited by latency, a few microseconds; beyond some million logits by
  * memory, 6 or 8 bytes an element for the bias and 2 or 4 for its gradient. */
 #include "common.cuh"

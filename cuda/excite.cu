@@ -1,5 +1,5 @@
 /* excite.cu: squeeze and excitation's factor a channel and its gradients; ResNet-D's means of 2x2 pixels and their gradient. The truth
- * is ref_gate.c.
+ * is device/cpu/reference/ref_relu_grad.c.
  *
  * All are limited by memory. Elements read and written for one of x: gate 1 + 1, gate_grad 2 + 1, meanpool 1 + 1/4, its gradient
  * 1/4 + 1. Threads of a warp take neighbouring channels, one element each: whole lines, but not the widest loads. */

@@ -1,4 +1,4 @@
-/* loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is ref_loss.c.
+/* loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is device/cpu/reference/ref_loss.c.
  *
  * A sample belongs to a group of threads: a warp where there are few classes, a block where there are many. The group walks
  * over its row of logits two or three times; a row is small enough (4 KB for 1000 classes) to come from memory once and from

@@ -1,4 +1,4 @@
-/* optim.cu: the check of all gradients and the SGD update of all parameters, each over whole planes. The truth is ref_optim.c.
+/* optim.cu: the check of all gradients and the SGD update of all parameters, each over whole planes. The truth is device/cpu/reference/ref_optim.c.
  *
  * Both are limited by memory: the check reads 4 bytes an element, the update reads 12 (with a mask 12 1/8) and writes 8. */
 #include "update.cuh"
@@ -168,7 +168,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
     }
 }
 
-/* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018), with the numbers of ref_optim.c: halve on overflow,
+/* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018), with the numbers of device/cpu/reference/ref_optim.c: halve on overflow,
  * double after a run of good updates. */
 static __global__ void count_kernel(double *state, const float *norm, int micro_batches, bool moving_scale) {
     ck_begin_after_last();

@@ -1,5 +1,5 @@
 /* spdnn.cu: a layer of a sparse deep network in one launch: sparse product, bias, clipped ReLU, which inputs are still alive, and
- * the list of them for the next layer. The truth is cpu_spdnn.c; sums run over a row's columns in the same order.
+ * the list of them for the next layer. The truth is device/cpu/spdnn.c; sums run over a row's columns in the same order.
  *
  * Activations are [neuron][input]: a warp takes 128 inputs of a group of rows that have the same columns. Per column it loads 512
  * bytes of inputs once for all rows of the group, and the rows' weights from shared memory, where the warp has put them as floats.

@@ -1,6 +1,6 @@
 /* spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations of 32
  * inputs in shared memory and takes them through layer after layer without a word to the other blocks. The truth is
- * cpu_spdnn.c; sums run over a row's columns in the same order as there and in spdnn.cu.
+ * device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in spdnn.cu.
  *
  * A layer's results do not fit beside what they are made of; they wait in registers until all warps have read: 16 warps
  * by 4 groups of 16 rows by 32 inputs, 64 sums a thread. A quarter of a warp has a group, a lane 4 inputs: a column

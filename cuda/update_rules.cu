@@ -1,5 +1,5 @@
 /* update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over whole planes. The truth is
- * ref_optim.c and ref_ema.c.
+ * device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
  *
  * All are limited by memory. Bytes an element (a mask is an eighth of one more): AdamW reads 16 and writes 12; LARS reads 12 and
  * writes 8, the norms before it read 8; averages read 8 and write 4. The roof is the memory's rate. */

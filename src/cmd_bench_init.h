@@ -4,7 +4,7 @@
  * Laws
  *   - Every way reserves the whole store, all planes in one region, for a trainer needs it, and leaves nothing behind.
  *   - A way's time runs from its first allocation to the moment when the device has the values.
- * Knows devices by backend.h alone. */
+ * Knows devices by device/device.h alone. */
 #ifndef CR_CMD_BENCH_INIT_H
 #define CR_CMD_BENCH_INIT_H
 

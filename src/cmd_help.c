@@ -1,5 +1,5 @@
 /* cmd_help.c: the table of commands, cresnet help, --version. */
-#include "backend.h"
+#include "device/device.h"
 #include "cmd.h"
 #include "config/keys.h"
 

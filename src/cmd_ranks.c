@@ -1,7 +1,7 @@
 /* cmd_ranks.c: --gpus and --ranks: how many processes a command starts. See cmd.h. */
 #include "cmd.h"
 
-#include "backend.h"
+#include "device/device.h"
 
 #include <stdio.h>
 #include <string.h>

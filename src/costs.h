@@ -18,7 +18,7 @@
 #ifndef CR_COSTS_H
 #define CR_COSTS_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "compiler/compiler.h"
 
 struct cr_costs;

@@ -10,7 +10,7 @@
 #ifndef CR_EXEC_H
 #define CR_EXEC_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "compiler/compiler.h"
 
 /* How passes see this device. The target refers to the device and must not outlive it. */

@@ -3,7 +3,7 @@
 #ifndef CR_POOLS_H
 #define CR_POOLS_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "compiler/compiler.h"
 
 /* The requests of one run of a planned program: at each op its new tensors and its workspace are taken, then what dies there is given

@@ -21,7 +21,7 @@
  *     it is rounded to; grad_check's norm is not compared when its flag is up (it is not used then); where an operand of a
  *     convolution is not finite, NaN may stand anywhere (matrix units multiply the zeros of the padding with it), but what
  *     the reference has as not finite must not look finite.
- *   - What a row has declared as a liberty (backend.h) is not held against it, element by element, and nothing else is.
+ *   - What a row has declared as a liberty (device/device.h) is not held against it, element by element, and nothing else is.
  *   - Nothing here knows which backend is judged: outputs come as host memory in the tensors' types. */
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H

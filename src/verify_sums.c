@@ -92,7 +92,7 @@ static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_tr
     return CR_OK;
 }
 
-/* ---- liberties of libraries (backend.h): what lies between is rounded to the type of the images ---- */
+/* ---- liberties of libraries (device/device.h): what lies between is rounded to the type of the images ---- */
 
 static double size_at(const struct cr_verify_values *v, int slot, int64_t i) {
     return v->op->in[slot] >= 0 ? fabs(((const double *)v->in[slot])[i]) : 0;

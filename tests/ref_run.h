@@ -3,7 +3,7 @@
 #ifndef CR_TEST_REF_RUN_H
 #define CR_TEST_REF_RUN_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "core/rng.h"
 #include "test.h"
 

@@ -2,7 +2,7 @@
 #ifndef CR_SPDNN_SUPPORT_H
 #define CR_SPDNN_SUPPORT_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "core/rng.h"
 #include "spdnn/spdnn.h"
 #include "test.h"

@@ -2,7 +2,7 @@
 #ifndef CR_TEST_GPU_H
 #define CR_TEST_GPU_H
 
-#include "backend.h"
+#include "device/device.h"
 #include "test.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* test_sparse_conv.c: convolution with a sparse filter on the CPU against a loop over all weights in double. */
-#include "cpu/cpu_sparse_conv.h"
+#include "device/cpu/tuned/sparse_conv.h"
 #include "test.h"
 
 struct shape {

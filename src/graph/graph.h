@@ -66,11 +66,11 @@ struct cr_bn_attr {
     int     ranks;      /* bn_grad_finalize: dstats are sums over so many ranks, dgamma and dbeta get their share, so that the sum of the
                            gradients over ranks is whole again; 0: as 1 */
 };
-/* Of a convolution whose filter is mostly pruned, for rows that skip what is (backend.h): w is 0 wherever the store's pattern has no bit,
+/* Of a convolution whose filter is mostly pruned, for rows that skip what is (device/device.h): w is 0 wherever the store's pattern has no bit,
  * and a gradient of w is made 0 there (adding: stays as it was).
  * A layout is one of a device's forms of the kept weights, with the kernel that reads it; layouts are numbered from 0. */
 enum { CR_LAYOUTS_MAX = 80 };
-#define CR_FORESEEN_MOST 2.5 /* how often what a kernel really takes goes into what arithmetic foresees, at most: see backend.h */
+#define CR_FORESEEN_MOST 2.5 /* how often what a kernel really takes goes into what arithmetic foresees, at most: see device/device.h */
 struct cr_pattern_attr {
     int64_t kept;   /* weights; 0: no pattern, as any convolution */
     int     param;  /* in the store, whose bits are the filter's */

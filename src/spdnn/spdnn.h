@@ -7,7 +7,7 @@
  *     a power of two, products are exact: then every device gives the same bits whatever it does with rows and inputs.
  *   - Nothing here or in a kernel knows how the networks were made. Packing puts rows with the same columns together, which is
  *     found by comparing them; every edge keeps its own weight and its own multiplication.
- * Sees core/base.h, core/rng.h and core/dtype.h; devices see it as they see backend.h. */
+ * Sees core/base.h, core/rng.h and core/dtype.h; devices see it as they see device/device.h. */
 #ifndef CR_SPDNN_H
 #define CR_SPDNN_H
 
