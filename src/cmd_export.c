@@ -1,7 +1,7 @@
 /* cmd_export.c: cresnet export: a trained network as one file for other programs: its weights, or weights and graph as ONNX. */
 #include "cmd.h"
 #include "checkpoint/checkpoint.h"
-#include "onnx.h"
+#include "model/onnx.h"
 #include "session.h"
 #include "state.h"
 

@@ -12,7 +12,7 @@
 #include "costs.h"
 #include "data/data.h"
 #include "exec.h"
-#include "model.h"
+#include "model/model.h"
 
 struct cr_session_options {
     bool    train;      /* build the training programs */

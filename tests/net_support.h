@@ -3,7 +3,7 @@
 #define CR_NET_SUPPORT_H
 
 #include "exec.h"
-#include "model.h"
+#include "model/model.h"
 #include "core/rng.h"
 
 struct net {

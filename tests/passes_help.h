@@ -3,7 +3,7 @@
 #ifndef CR_TEST_PASSES_HELP_H
 #define CR_TEST_PASSES_HELP_H
 
-#include "model.h"
+#include "model/model.h"
 #include "compiler/compiler.h"
 #include "core/rng.h"
 #include "test.h"

@@ -4,7 +4,7 @@
 #define CR_SWAP_SUPPORT_H
 
 #include "exec.h"
-#include "model.h"
+#include "model/model.h"
 #include "compiler/compiler.h"
 #include "test.h"
 

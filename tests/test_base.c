@@ -1,7 +1,7 @@
 /* test_base.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary, initial weights
  * against He's rule, memory that counts and fails on demand. */
 #include "core/dtype.h"
-#include "model.h"
+#include "model/model.h"
 #include "core/rng.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* test_cuda_delays.c: ResNet-20 with swapped tensors on the GPU, 1,000 steps with delay kernels by chance on every lane and the memory
  * of dead tensors full of NaN: equal to the bit to the plain program undisturbed. And the same with a wait missing: not equal. */
-#include "model.h"
+#include "model/model.h"
 #include "core/rng.h"
 #include "swap_support.h"
 #include "test_gpu.h"

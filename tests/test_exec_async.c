@@ -2,7 +2,7 @@
  * all at once and fails when told to. What is asked: the first error is the one that is read, and nothing is left behind. */
 #include "data_support.h"
 #include "exec.h"
-#include "model.h"
+#include "model/model.h"
 #include "core/rng.h"
 
 static const char *const tiny[] = {"model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.classes=3",

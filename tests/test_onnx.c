@@ -3,7 +3,7 @@
  * torchvision (Debian: python3-torchvision), for the CIFAR net CRESNET_TEST_DATA; skipped without.
  * The bound on a logit is computed, not chosen: four times the largest distance between PyTorch's own float32 and float64
  * logits. */
-#include "onnx.h"
+#include "model/onnx.h"
 #include "peer_support.h"
 #include "session.h"
 #include "state.h"

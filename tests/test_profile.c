@@ -1,6 +1,6 @@
 /* test_profile.c: profile on a device that works beside the host, played by the CPU's with a clock of its own: every launch takes
  * a time that the test chooses, so what profile finds can be compared exactly. */
-#include "model.h"
+#include "model/model.h"
 #include "profile.h"
 #include "test.h"
 

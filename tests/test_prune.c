@@ -1,7 +1,7 @@
 /* test_prune.c: which weights are pruned: exact counts, ties, patterns, nesting, against a plain sort; Erdos-Renyi shares against the
  * published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from CSV files. */
 #include "config_support.h"
-#include "model.h"
+#include "model/model.h"
 #include "pruning/pruning.h"
 #include "core/rng.h"
 

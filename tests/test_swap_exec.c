@@ -1,7 +1,7 @@
 /* test_swap_exec.c: programs with tensors that wait in the host's memory, put there by hand: the same bits as without, in list order
  * and on a device whose lanes go as they like; what order is missing is found by the proofs and, with poison, by the results. */
 #include "lanes_support.h"
-#include "model.h"
+#include "model/model.h"
 #include "passes/trace.h"
 #include "plan_print.h"
 #include "swap_support.h"

@@ -2,7 +2,7 @@
  * libraries are there, by asking them; both against what is known of the kernels, and against each other. */
 #include "conv_forms.h"
 #include "exec.h"
-#include "model.h"
+#include "model/model.h"
 #include "compiler/compiler.h"
 #include "test.h"
 

@@ -2,7 +2,7 @@
  * is not it is not; a limit that only this reaches; which rows may; that order is proved; the same bits as without, on a device whose lanes
  * go as they like. */
 #include "lanes_support.h"
-#include "model.h"
+#include "model/model.h"
 #include "compiler/memory/offload.h"
 #include "passes_help.h"
 #include "plan_print.h"

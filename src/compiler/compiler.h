@@ -74,7 +74,7 @@ struct cr_fit_report {
     double stalled;                 /* of `seconds`, what compute waits for copies */
 };
 /* Everything after emission, in order, with its checks. `fuse`, `reuse`: from the config. `until` names the last pass to
- * run ("grad" ... "plan"); NULL: all. The program's name decides what is kept: see cr_pass_grad's caller in model.h. */
+ * run ("grad" ... "plan"); NULL: all. The program's name decides what is kept: see cr_pass_grad's caller in model/model.h. */
 struct cr_compile_options {
     bool        fuse, reuse;
     bool        sparse;     /* with fuse: cr_pass_sparsify */

@@ -60,7 +60,7 @@ static void check_memory(const struct check *c) {
     COMPLAIN(c, "memory.limit", "is an amount of memory with its unit, e.g. 8GiB or 700MB, or auto");
 }
 
-/* Which layers there are is the network's business: model.c asks again. */
+/* Which layers there are is the network's business: model/resnet.c asks again. */
 static bool is_part(const char *word, size_t length) {
     if (length == 6 && memcmp(word, "layer", 5) == 0) return word[5] >= '1' && word[5] <= '9';
     return (length == 4 && memcmp(word, "stem", 4) == 0) || (length == 2 && memcmp(word, "fc", 2) == 0);

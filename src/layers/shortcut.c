@@ -14,7 +14,7 @@ int cr_layer_add(struct cr_net *net, const char *path, int a, int b) {
 
 int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride) {
     int64_t fresh = channels - cr_net_channels(net, x);
-    CR_ASSERT(net->program->failed || (fresh >= 0 && fresh % 2 == 0)); /* model.c has checked the widths */
+    CR_ASSERT(net->program->failed || (fresh >= 0 && fresh % 2 == 0)); /* model/resnet.c has checked the widths */
     cr_net_layer(net, path);
     struct cr_op op             = cr_op_make(CR_OP_pad_shortcut, net->layer);
     op.in[CR_IN_pad_shortcut_x] = x;

@@ -1,4 +1,4 @@
-/* model.h: [model] -> parameters and programs.
+/* model/model.h: [model] -> parameters and programs.
  *
  * Laws
  *   - A model is resolved once (no `auto` left) and its parameter table made once; every program of a run refers to it.

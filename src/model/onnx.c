@@ -1,5 +1,5 @@
-/* onnx.c: see onnx.h. Field numbers stand beside their names in onnx.proto. */
-#include "onnx.h"
+/* model/onnx.c: see model/onnx.h. Field numbers stand beside their names in onnx.proto. */
+#include "model/onnx.h"
 
 #include "core/files.h"
 #include "formats/protobuf.h"

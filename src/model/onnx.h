@@ -1,4 +1,4 @@
-/* onnx.h: a network as an ONNX model (opset 17), for other runtimes.
+/* model/onnx.h: a network as an ONNX model (opset 17), for other runtimes.
  *
  * Format: protocol buffers of onnx.proto (ModelProto and what it holds), IR version 8; weights as little-endian raw_data.
  * Input "input": f32 [batch, 3, H, W], normalised (pixel/255 - mean) / std, red, green, blue, as torchvision's models take it;

@@ -1,5 +1,5 @@
-/* model.c: see model.h. */
-#include "model.h"
+/* model/resnet.c: see model/model.h. */
+#include "model/model.h"
 
 #include "layers/layer.h"
 #include "optim/optim.h"
