@@ -3,8 +3,8 @@
  * table that its checkpoint holds. */
 #include "cmd.h"
 #include "compiler/fusion/conv_fusion.h"
-#include "plan_png.h"
-#include "plan_print.h"
+#include "inspect/plan_png.h"
+#include "inspect/plan_print.h"
 #include "pools.h"
 #include "session.h"
 

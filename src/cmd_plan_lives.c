@@ -1,6 +1,6 @@
 /* cmd_plan_lives.c: cresnet plan --csv FILE: offsets for the lives of a file, whatever program they come from. */
 #include "cmd.h"
-#include "lives_csv.h"
+#include "inspect/lifetimes_csv.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* cmd_plan_trace.c: cresnet plan --trace: what the memory log of any program comes to. */
 #include "cmd.h"
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 enum { BY_FREE = CR_TRACE_BY_FREE, BY_USE = CR_TRACE_BY_USE, BYS = 2, ALIGNMENT = 64, ALIGNMENT_MAX = 1 << 30 };
 

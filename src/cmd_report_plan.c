@@ -1,7 +1,7 @@
 /* cmd_report_plan.c: of the report: the memory plan, the profile, the sparsity of each layer. See cmd_report.h. */
 #include "cmd_report.h"
 #include "formats/json.h"
-#include "plan_print.h"
+#include "inspect/plan_print.h"
 #include "state.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* train_trace.c: the run's own memory log ([memory] trace), for cresnet plan --trace. */
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 #include "train_setup.h"
 
 /* A first iteration that warms up, and two that are the same. */

@@ -2,7 +2,7 @@
  * exactly. A change there is a change of what cresnet computes or of how it lies in memory: read the difference, and if
  * it is meant, write the files anew with CRESNET_BLESS=1 and commit them with the change. */
 #include "passes_help.h"
-#include "plan_print.h"
+#include "inspect/plan_print.h"
 
 static void golden_path(char path[1024], const char *name) {
     snprintf(path, 1024, "%s/tests/golden/program/%s.txt", CR_SOURCE_DIR, name);

@@ -1,6 +1,6 @@
 /* test_plan_print.c: what `cresnet plan` prints. */
 #include "passes_help.h"
-#include "plan_print.h"
+#include "inspect/plan_print.h"
 
 static void printed_lives_plan_again(void) {
     struct bench_model    b;

@@ -1,6 +1,6 @@
 /* test_plan_search.c: the planner's search: the optimum of tiny instances by brute force, random ones judged by a check
  * of our own, the hard public ones, files of lives and the proof of their plans. */
-#include "lives_csv.h"
+#include "inspect/lifetimes_csv.h"
 #include "passes_help.h"
 
 static struct cr_plan_effort effort_of(size_t alignment, size_t capacity, int64_t visits) {

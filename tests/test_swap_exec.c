@@ -2,8 +2,8 @@
  * and on a device whose lanes go as they like; what order is missing is found by the proofs and, with poison, by the results. */
 #include "lanes_support.h"
 #include "model/model.h"
-#include "passes/trace.h"
-#include "plan_print.h"
+#include "inspect/memory_trace/memory_trace.h"
+#include "inspect/plan_print.h"
 #include "swap_support.h"
 #include "verify.h"
 

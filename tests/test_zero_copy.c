@@ -5,7 +5,7 @@
 #include "model/model.h"
 #include "compiler/memory/offload.h"
 #include "passes_help.h"
-#include "plan_print.h"
+#include "inspect/plan_print.h"
 #include "swap_support.h"
 
 enum { UNIT = 1 << 20, SMALL_OPS = 5 };

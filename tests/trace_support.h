@@ -2,7 +2,7 @@
 #ifndef CR_TEST_TRACE_SUPPORT_H
 #define CR_TEST_TRACE_SUPPORT_H
 
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 #include "passes_help.h"
 
 #define HEAD "time,event,id,size\n"

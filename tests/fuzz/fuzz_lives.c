@@ -1,6 +1,6 @@
 /* Any bytes as a file of lives: refused with a message that names the file, or read; then what is printed reads back
  * the same, and a plan of a few lives passes the check. */
-#include "lives_csv.h"
+#include "inspect/lifetimes_csv.h"
 
 #include <string.h>
 

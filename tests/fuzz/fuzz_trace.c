@@ -1,6 +1,6 @@
 /* Any bytes as a memory log; a first byte other than 't' stands for a small program of events instead: each byte then is an
  * event on one of a few blocks. What is read must be sound; where an iteration is found, its plans must pass the check. */
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
-/* trace_write.c: the log that programs of our own would leave. See trace.h.
+/* inspect/memory_trace/write.c: the log that programs of our own would leave. See inspect/memory_trace/memory_trace.h.
  *
  * A time is an op. In it come first the mallocs of what is born there, then reads, writes and frees: all operands of an op are
  * there together. Lives are the planner's: stretched where lanes run beside each other, to the end where something outside
  * reads the tensor. A life that goes beyond its uses gets a write at its begin and a read at its end, for something may use
  * it until then. */
 #include "compiler/schedule/streams.h"
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 #include <stdio.h>
 

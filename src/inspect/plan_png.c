@@ -1,8 +1,8 @@
-/* plan_png.c: see plan_png.h. Letters come from a font of 3 x 5 dots, drawn double; libpng only packs the pixels. */
-#include "plan_png.h"
+/* inspect/plan_png.c: see inspect/plan_png.h. Letters come from a font of 3 x 5 dots, drawn double; libpng only packs the pixels. */
+#include "inspect/plan_png.h"
 
 #include "core/files.h"
-#include "plan_print.h"
+#include "inspect/plan_print.h"
 
 #include <png.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* trace_check.c: the proof of a trace's plan. Shares no code with what made the plan, nor its steps: it goes through the
+/* inspect/memory_trace/check.c: the proof of a trace's plan. Shares no code with what made the plan, nor its steps: it goes through the
  * log's own events and remembers who holds which bytes until when. */
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* trace_plan.c: offsets for the lives of an iteration that repeats. Where no life goes on in the next iteration, it is the
+/* inspect/memory_trace/plan.c: offsets for the lives of an iteration that repeats. Where no life goes on in the next iteration, it is the
  * planner's own problem (cr_plan_lives). Where some do, time is a circle: they are taken to be there all the time (safe, and
  * often no loss: the cut lies where few bytes live), and besides everything is placed greedily on the circle; the better
  * plan is kept. */
 #include "compiler/compiler.h"
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* lives_csv.c: see lives_csv.h. */
-#include "lives_csv.h"
+/* inspect/lifetimes_csv.c: see inspect/lifetimes_csv.h. */
+#include "inspect/lifetimes_csv.h"
 
 #include "core/files.h"
 

@@ -1,11 +1,11 @@
-/* trace_lives.c: the lives of an iteration's blocks, on a circle: an iteration follows another, and what is allocated late in
+/* inspect/memory_trace/lifetimes.c: the lives of an iteration's blocks, on a circle: an iteration follows another, and what is allocated late in
  * one may be freed early in the next.
  *
  * Phases are events of the repetition modulo the period. Each malloc that is freed inside the repetition is a life; the
  * first instance of each is looked at, which has at least a whole period before it. Steps are what planners count in: as few
  * as keep apart what the log keeps apart. A step ends where the time goes on in every iteration, and before a malloc that
  * follows a free, which may take the freed place. */
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 struct builder {
     const struct cr_trace *trace;

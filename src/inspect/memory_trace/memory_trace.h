@@ -1,4 +1,4 @@
-/* trace.h: the memory log of any program: reading it, finding the iteration that repeats in it, the lives of its blocks
+/* inspect/memory_trace/memory_trace.h: the memory log of any program: reading it, finding the iteration that repeats in it, the lives of its blocks
  * within one iteration, offsets for them; and the log that a program of our own would leave.
  *
  * The log is CSV. Header "time,event,id,size"; then a line an event: a time that never goes back, one of malloc, free, read,

@@ -1,6 +1,6 @@
-/* trace_pool.c: what a pool that does not know the future would need for a log. What a plan is compared with. */
+/* inspect/memory_trace/online_pool.c: what a pool that does not know the future would need for a log. What a plan is compared with. */
 #include "compiler/memory/best_fit.h"
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 enum { TURNS = 4 };
 

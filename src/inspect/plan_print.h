@@ -1,4 +1,4 @@
-/* plan_print.h: what `cresnet plan` shows of a planned program: the pool as a picture, bytes by kind, the largest
+/* inspect/plan_print.h: what `cresnet plan` shows of a planned program: the pool as a picture, bytes by kind, the largest
  * tensors at the fullest op, a table for other planners, one line of JSON.
  *
  * Laws

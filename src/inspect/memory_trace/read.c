@@ -1,5 +1,5 @@
-/* trace.c: reading a memory log: lines in a stream, ids through a hash table. See trace.h. */
-#include "passes/trace.h"
+/* inspect/memory_trace/read.c: reading a memory log: lines in a stream, ids through a hash table. See inspect/memory_trace/memory_trace.h. */
+#include "inspect/memory_trace/memory_trace.h"
 
 #include "core/files.h"
 

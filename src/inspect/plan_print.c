@@ -1,5 +1,5 @@
-/* plan_print.c: see plan_print.h. */
-#include "plan_print.h"
+/* inspect/plan_print.c: see inspect/plan_print.h. */
+#include "inspect/plan_print.h"
 
 #include "compiler/schedule/streams.h"
 

@@ -1,6 +1,6 @@
-/* lives_check.c: the proof of a plan of lives (lives_csv.h). Shares no code with the planner: a sweep over time keeps
+/* inspect/lifetimes_check.c: the proof of a plan of lives (inspect/lifetimes_csv.h). Shares no code with the planner: a sweep over time keeps
  * what is alive sorted by place, and whatever begins is compared with the neighbour on either side of its place. */
-#include "lives_csv.h"
+#include "inspect/lifetimes_csv.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* plan_print_lives.c: where each large transient lives while nothing uses it: see plan_print.h. */
-#include "plan_print.h"
+/* inspect/print_lifetimes.c: where each large transient lives while nothing uses it: see inspect/plan_print.h. */
+#include "inspect/plan_print.h"
 
 #include <stdio.h>
 #include <stdlib.h>

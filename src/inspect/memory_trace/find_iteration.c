@@ -1,4 +1,4 @@
-/* trace_loop.c: finding the iteration in a log.
+/* inspect/memory_trace/find_iteration.c: finding the iteration in a log.
  *
  * Each event becomes a number that does not depend on ids: kind, size, distance to the block's event before. An iteration
  * is then a run of the sequence: a stretch with a shortest period p that is at least 2p long and cannot grow to either
@@ -6,7 +6,7 @@
  * Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in one of the two orders of the numbers, a Lyndon word as
  * long as the period that begins in it. Common prefixes and suffixes are compared through polynomial hashes; what is chosen in
  * the end is compared event by event. n log n at worst, and n for logs as they are. */
-#include "passes/trace.h"
+#include "inspect/memory_trace/memory_trace.h"
 
 struct finder {
     const struct cr_trace *trace;

@@ -1,4 +1,4 @@
-/* lives_csv.h: a memory-planning instance as CSV: columns id,lower,upper,size, lives half open; the plan adds offset.
+/* inspect/lifetimes_csv.h: a memory-planning instance as CSV: columns id,lower,upper,size, lives half open; the plan adds offset.
  *
  * Laws
  *   - Columns come in any order; a column `offset` is an older plan and ignored; any other is refused, since it may
