@@ -8,7 +8,7 @@
 
 #include "cli.h"
 #include "config/config.h"
-#include "exec.h"
+#include "runtime/executor.h"
 #include "core/files.h"
 #include "comm/launch/launcher.h"
 

@@ -1,7 +1,7 @@
 /* cmd_bench_pools.c: cresnet bench pools: the memory of a training step, planned and as pools would hand it out that do not know the
  * future: how much they need, and what their calls cost. Nothing is trained. */
 #include "cmd.h"
-#include "pools.h"
+#include "runtime/allocator_bench.h"
 #include "session.h"
 
 enum { STEPS = 20, STEPS_MAX = 100000 };

@@ -5,7 +5,7 @@
 #include "compiler/fusion/conv_fusion.h"
 #include "inspect/plan_png.h"
 #include "inspect/plan_print.h"
-#include "pools.h"
+#include "runtime/allocator_bench.h"
 #include "session.h"
 
 struct plan {

@@ -1,7 +1,7 @@
 /* costs_target.c: the questions that passes ask, answered from the table of costs. See costs.h. */
 #include "costs_parts.h"
 
-#include "exec.h"
+#include "runtime/executor.h"
 
 /* ---- one signature ---- */
 

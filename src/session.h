@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "costs.h"
 #include "data/data.h"
-#include "exec.h"
+#include "runtime/executor.h"
 #include "model/model.h"
 
 struct cr_session_options {

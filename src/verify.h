@@ -26,7 +26,7 @@
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H
 
-#include "exec.h"
+#include "runtime/executor.h"
 
 #define CR_VERIFY_C 4.0
 #define CR_VERIFY_UNUSED (-1.0) /* as A: the element is not compared */

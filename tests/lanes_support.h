@@ -4,7 +4,7 @@
 #ifndef CR_LANES_SUPPORT_H
 #define CR_LANES_SUPPORT_H
 
-#include "exec.h"
+#include "runtime/executor.h"
 #include "core/rng.h"
 #include "test.h"
 

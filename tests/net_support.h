@@ -2,7 +2,7 @@
 #ifndef CR_NET_SUPPORT_H
 #define CR_NET_SUPPORT_H
 
-#include "exec.h"
+#include "runtime/executor.h"
 #include "model/model.h"
 #include "core/rng.h"
 

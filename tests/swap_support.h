@@ -3,7 +3,7 @@
 #ifndef CR_SWAP_SUPPORT_H
 #define CR_SWAP_SUPPORT_H
 
-#include "exec.h"
+#include "runtime/executor.h"
 #include "model/model.h"
 #include "compiler/compiler.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 /* test_buckets.c: programs of several ranks: each gradient is added up once, behind its last writer and before its use, on a lane of
  * its own; proofs refuse programs where that is not so. All shipped configs, with and without SyncBN. */
-#include "exec.h"
+#include "runtime/executor.h"
 #include "passes_help.h"
 
 static const size_t MIB = 1 << 20;

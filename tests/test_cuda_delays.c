@@ -6,7 +6,7 @@
 #include "test_gpu.h"
 
 #include "costs.h"
-#include "exec.h"
+#include "runtime/executor.h"
 
 enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = BATCH * SIZE * SIZE * 3 };
 

@@ -3,7 +3,7 @@
  * without a GPU. */
 #include "costs.h"
 #include "cuda.h"
-#include "exec.h"
+#include "runtime/executor.h"
 #include "compiler/compiler.h"
 #include "test_gpu.h"
 

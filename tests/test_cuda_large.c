@@ -3,7 +3,7 @@
  *
  * Images repeat with a period of a prime number of pixels, so an index that wraps at 2^31 or 2^32 elements or bytes finds other
  * values, and the sum over all pixels is known from the sums over one period. */
-#include "exec.h"
+#include "runtime/executor.h"
 #include "core/rng.h"
 #include "test_gpu.h"
 

@@ -1,5 +1,5 @@
 /* test_cuda_pools.c: CUDA's own pools played with a short step: how much they hold at most, and that all of it is given back. */
-#include "pools.h"
+#include "runtime/allocator_bench.h"
 #include "test.h"
 #include "test_gpu.h"
 

@@ -1,7 +1,7 @@
 /* test_exec_async.c: exec on a device that works beside the host, without a GPU: the CPU device behind a cr_async that does
  * all at once and fails when told to. What is asked: the first error is the one that is read, and nothing is left behind. */
 #include "data_support.h"
-#include "exec.h"
+#include "runtime/executor.h"
 #include "model/model.h"
 #include "core/rng.h"
 

@@ -1,7 +1,7 @@
 /* test_pools.c: pools that do not know the future: best fit against a sequence placed by hand, a step as requests against its plan. */
 #include "compiler/memory/best_fit.h"
 #include "passes_help.h"
-#include "pools.h"
+#include "runtime/allocator_bench.h"
 
 /* ---- best fit by hand ---- */
 

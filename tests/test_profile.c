@@ -1,7 +1,7 @@
 /* test_profile.c: profile on a device that works beside the host, played by the CPU's with a clock of its own: every launch takes
  * a time that the test chooses, so what profile finds can be compared exactly. */
 #include "model/model.h"
-#include "profile.h"
+#include "runtime/profiler.h"
 #include "test.h"
 
 enum { ROWS_MAX = 256, PASSES = 5, SLOW_PASS = 3 };

@@ -1,7 +1,7 @@
 /* test_targets.c: planning for GPUs that are not there: what their rows take, by the list and, where CUDA is compiled in and its
  * libraries are there, by asking them; both against what is known of the kernels, and against each other. */
 #include "conv_forms.h"
-#include "exec.h"
+#include "runtime/executor.h"
 #include "model/model.h"
 #include "compiler/compiler.h"
 #include "test.h"

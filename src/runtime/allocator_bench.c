@@ -1,5 +1,5 @@
-/* pools.c: see pools.h. */
-#include "pools.h"
+/* runtime/allocator_bench.c: see runtime/allocator_bench.h. */
+#include "runtime/allocator_bench.h"
 
 #include "compiler/memory/best_fit.h"
 #include "compiler/schedule/streams.h"

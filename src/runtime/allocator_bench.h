@@ -1,4 +1,4 @@
-/* pools.h: what handing out memory while a program runs would cost, beside a plan: a step as a sequence of requests, and what pools
+/* runtime/allocator_bench.h: what handing out memory while a program runs would cost, beside a plan: a step as a sequence of requests, and what pools
  * make of it. */
 #ifndef CR_POOLS_H
 #define CR_POOLS_H

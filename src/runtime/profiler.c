@@ -1,5 +1,5 @@
-/* profile.c: see profile.h. */
-#include "profile.h"
+/* runtime/profiler.c: see runtime/profiler.h. */
+#include "runtime/profiler.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* exec.h: a program bound to a device: regions reserved, pointers resolved, kernels prepared; then run, again and again.
+/* runtime/executor.h: a program bound to a device: regions reserved, pointers resolved, kernels prepared; then run, again and again.
  *
  * Laws
  *   - Everything is allocated by open and by the first run; no later run allocates.
@@ -27,7 +27,7 @@ CR_MUST cr_status cr_device_select(struct cr_device *device, const struct cr_pro
 /* Workspace bytes of the row and way that the op names. */
 CR_MUST cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, size_t *workspace);
 
-struct cr_feed_ring; /* slots that batches travel through: exec_feed.c */
+struct cr_feed_ring; /* slots that batches travel through: runtime/feed_ring.c */
 
 /* The memory that the programs of a run share. */
 struct cr_memory {
@@ -91,7 +91,7 @@ const char       *cr_exec_row_name(const struct cr_exec *exec, int op);
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
 
-/* ---- exec_disturb.c, for exec.c and its tests ---- */
+/* ---- runtime/executor_poison.c, for runtime/executor.c and its tests ---- */
 
 /* A range of the pool that nothing lives in from here on. */
 struct cr_fill {
@@ -101,10 +101,10 @@ struct cr_fill {
 };
 enum { CR_POISON_BYTE = 0xff }; /* NaN in every type of numbers with a point */
 /* The ranges of all tensors that die in a planned program, in the order of ops; cr_free them. Left out are those whose bytes go to
- * another lane at once: see exec_disturb.c. */
+ * another lane at once: see runtime/executor_poison.c. */
 CR_MUST cr_status cr_fills_make(const struct cr_program *program, struct cr_fill **out, int *count);
 
-/* ---- exec_feed.c, for exec.c ---- */
+/* ---- runtime/feed_ring.c, for runtime/executor.c ---- */
 /* What an INPUT region holds besides pictures, which stand first in it: labels, boxes, mixes. */
 size_t            cr_feed_small_bytes(const struct cr_program *program);
 /* Slots for INPUT regions of up to `bytes`, of which at most `small_bytes` besides pictures; NULL on a device without async. */

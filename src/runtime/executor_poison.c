@@ -1,4 +1,4 @@
-/* exec_disturb.c: when the bytes of a dead tensor can be filled with NaN, for tests: see cr_exec_poison in exec.h.
+/* runtime/executor_poison.c: when the bytes of a dead tensor can be filled with NaN, for tests: see cr_exec_poison in runtime/executor.h.
  *
  * Fills are work of the compute lane. One stands at the first place of that lane where compute knows every op that touched the
  * tensor to be complete: behind the op that touches it last, or, where another lane did so, in front of the first op of compute
@@ -6,7 +6,7 @@
  * of another lane when its clock says that it waits for the op at which the fill stands (the fill comes before that op's mark).
  * Where the bytes go from one lane to the other without compute in between no such place exists, and the tensor is left out: a
  * fill there would need a wait of its own, and would hide what is looked for. */
-#include "exec.h"
+#include "runtime/executor.h"
 #include "compiler/schedule/streams.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* exec_memory.c: the device as passes see it, and the memory that the programs of a run share. See exec.h. */
-#include "exec.h"
+/* runtime/memory_regions.c: the device as passes see it, and the memory that the programs of a run share. See runtime/executor.h. */
+#include "runtime/executor.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* exec.c: binding and running. See exec.h. */
-#include "exec.h"
+/* runtime/executor.c: binding and running. See runtime/executor.h. */
+#include "runtime/executor.h"
 #include "core/rng.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* profile.h: how long every op of a bound program takes on its device, beside the time that its bytes and FLOPs would need at
+/* runtime/profiler.h: how long every op of a bound program takes on its device, beside the time that its bytes and FLOPs would need at
  * the device's roof.
  *
  * Laws
@@ -12,7 +12,7 @@
 #ifndef CR_PROFILE_H
 #define CR_PROFILE_H
 
-#include "exec.h"
+#include "runtime/executor.h"
 
 struct cr_op_profile {
     int    op; /* index in the program */

@@ -1,8 +1,8 @@
-/* exec_feed.c: how batches reach a device that works beside the host. A slot is a piece of page-locked host memory, which the host
+/* runtime/feed_ring.c: how batches reach a device that works beside the host. A slot is a piece of page-locked host memory, which the host
  * fills while the batch before travels. Pictures go from there straight to the INPUT region, whose address recordings know, as soon
  * as the run before has read its own: that is at its beginning, so they come beside the rest of it, and the device has them once.
  * Labels, boxes and mixes, which runs read later, wait in a small piece of device memory, and the compute lane moves them. */
-#include "exec.h"
+#include "runtime/executor.h"
 
 #include <string.h>
 #ifdef _OPENMP
