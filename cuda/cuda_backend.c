@@ -71,7 +71,7 @@ static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) 
     d->base.caps.tf32_share  = 0.5;
     d->base.caps.f32_share   = 1.0 / 16; /* without matrix units, on 8.0 and 9.0 */
     d->base.caps.flops_per_s = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
-    /* A good half of what 16 lanes of PCIe 4 carry one way; what the machine has is measured where it matters (costs.h). */
+    /* A good half of what 16 lanes of PCIe 4 carry one way; what the machine has is measured where it matters (autotune/cost_table.h). */
     d->base.caps.to_host_bytes_per_s = d->base.caps.to_device_bytes_per_s = 18e9;
     d->base.caps.copy_latency_s = 10e-6;
     if (d->base.caps.bytes_per_s <= 0) d->base.caps.bytes_per_s = 1e12;

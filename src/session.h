@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
-#include "costs.h"
+#include "autotune/cost_table.h"
 #include "data/data.h"
 #include "runtime/executor.h"
 #include "model/model.h"

@@ -1,4 +1,4 @@
-/* session_costs.c: which table of costs a session's kernels are chosen by. See session.h and costs.h. */
+/* session_costs.c: which table of costs a session's kernels are chosen by. See session.h and autotune/cost_table.h. */
 #include "session.h"
 
 #include <stdio.h>

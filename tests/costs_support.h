@@ -2,7 +2,7 @@
 #ifndef CR_TEST_COSTS_SUPPORT_H
 #define CR_TEST_COSTS_SUPPORT_H
 
-#include "costs_parts.h"
+#include "autotune/cost_table_internal.h"
 #include "core/files.h"
 
 #include "data_support.h"

@@ -1,6 +1,6 @@
 /* test_costs_copies.c: rates of copies between host and device in the table of costs, on a device that only pretends: each way takes
  * the time it is told to. What is asked: the rates, that they are measured once, and what keeps them. */
-#include "costs_parts.h"
+#include "autotune/cost_table_internal.h"
 
 #include "data_support.h"
 

@@ -5,7 +5,7 @@
 #include "swap_support.h"
 #include "test_gpu.h"
 
-#include "costs.h"
+#include "autotune/cost_table.h"
 #include "runtime/executor.h"
 
 enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = BATCH * SIZE * SIZE * 3 };

@@ -1,7 +1,7 @@
 /* test_cuda_forecast.c: the rule by which layouts of pruned convolutions are not even measured (CR_FORESEEN_MOST) never drops the one that
  * is measured to be the fastest: all are measured, and the winner's forecast is compared with its time. Names of layouts are looked at
  * without a GPU. */
-#include "costs.h"
+#include "autotune/cost_table.h"
 #include "cuda.h"
 #include "runtime/executor.h"
 #include "compiler/compiler.h"

@@ -7,7 +7,7 @@
  *                       No time, host or path in either: equal states, equal bytes
  *   ema.safetensors     of runs with [ema]: the moving averages, as model.safetensors
  *   config.ini          the resolved config          classes.txt   one class name a line
- *   costs.txt           of runs on a GPU: the measured costs that its kernels were chosen by (costs.h)
+ *   costs.txt           of runs on a GPU: the measured costs that its kernels were chosen by (autotune/cost_table.h)
  * Of pruned networks the .safetensors files are sparse, see the end of this header.
  * `last` and `best` are relative symbolic links, replaced by rename(2).
  *

@@ -95,7 +95,7 @@ struct cr_device_caps { /* for the roofline cost and the plan */
     bool   half;        /* has rows for 16-bit programs */
     double sparse_share; /* where costs are not measured: share of kept weights up to which layout 0 beats dense rows for filters larger
                           * than 1x1; 0: never */
-    /* Copies to and from host memory beside compute, both ways at once: round figures until they are measured (costs.h); 0: the
+    /* Copies to and from host memory beside compute, both ways at once: round figures until they are measured (autotune/cost_table.h); 0: the
      * device has no such lanes. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way; 0: as fast */

@@ -1,9 +1,9 @@
-/* costs_measure.c: runs one op on scratch memory and takes the time. See costs.h.
+/* autotune/measure.c: runs one op on scratch memory and takes the time. See autotune/cost_table.h.
  *
  * Marks around a launch take in what the host needs to enqueue it, which is not what an op costs in a recorded program: with a library's
  * convolution 10 to 30 us, by host and moment. So launches are recorded, and the recording is replayed: the fewer the longer one takes. Only what
  * takes a hundred times as long as enqueueing is timed between marks as it is. */
-#include "costs.h"
+#include "autotune/cost_table.h"
 #include "core/rng.h"
 
 #include <string.h>

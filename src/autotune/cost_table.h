@@ -1,4 +1,4 @@
-/* costs.h: how long ops take on a device, measured once and remembered: what the choice among fusions and kernel rows rests
+/* autotune/cost_table.h: how long ops take on a device, measured once and remembered: what the choice among fusions and kernel rows rests
  * on. The table holds nanoseconds, not decisions: the passes decide anew each time, and the same table gives the same
  * program.
  *
@@ -67,7 +67,7 @@ CR_MUST cr_status cr_costs_pin(struct cr_costs *costs, const char *text, size_t 
 /* Measured so far: candidates, and the seconds that took. */
 void cr_costs_effort(const struct cr_costs *costs, int64_t *measured, double *seconds);
 
-/* ---- costs_measure.c ---- */
+/* ---- autotune/measure.c ---- */
 
 struct cr_scratch {
     void  *noise, *zeros; /* device memory: finite values; zeros, for what may be an index */

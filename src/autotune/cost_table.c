@@ -1,10 +1,10 @@
-/* costs.c: the table of measured costs and its text. See costs.h.
+/* autotune/cost_table.c: the table of measured costs and its text. See autotune/cost_table.h.
  *
  * The text: a first line that names the device, then a line an entry, fields apart by tabs:
  *     cresnet costs 5 <tab> NVIDIA H200, ... rows 9f3a...
  *     nanoseconds <tab> row <tab> way <tab> signature
  *     sum <tab> of all before: a row or a way that was changed by hand could name what does not exist */
-#include "costs_parts.h"
+#include "autotune/cost_table_internal.h"
 
 #include "core/files.h"
 

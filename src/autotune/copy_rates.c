@@ -1,11 +1,11 @@
-/* costs_copies.c: how fast copies to the host and back are beside each other and beside work, and what they do to work: measured once a
- * device, kept in the table like any cost. See costs.h.
+/* autotune/copy_rates.c: how fast copies to the host and back are beside each other and beside work, and what they do to work: measured once a
+ * device, kept in the table like any cost. See autotune/cost_table.h.
  *
  * The table knows costs of ops, so a rate is kept as the time of a swap op that carries PIECE_BYTES, and what a copy takes
  * besides its bytes as the time of one that carries almost none. Work is a row of launches of one op: copies to the host are timed while
  * it outlasts them (they read in competition with kernels: convolutions out of the cache, statistics out of the memory; the slowest
  * counts), and additions, which keep the memory busy, while copies outlast them. */
-#include "costs_parts.h"
+#include "autotune/cost_table_internal.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* costs_target.c: the questions that passes ask, answered from the table of costs. See costs.h. */
-#include "costs_parts.h"
+/* autotune/cost_model.c: the questions that passes ask, answered from the table of costs. See autotune/cost_table.h. */
+#include "autotune/cost_table_internal.h"
 
 #include "runtime/executor.h"
 
@@ -131,7 +131,7 @@ static cr_status target_cost(void *self, const struct cr_program *p, const struc
     struct cr_op     asked = *op;
     size_t           workspace;
     const bool by_bytes = op->kind == CR_OP_swap_out || op->kind == CR_OP_swap_in || op->kind == CR_OP_sync ||
-                          op->kind == CR_OP_all_reduce; /* copies: costs_copies.c; a collective cannot be tried by one rank alone */
+                          op->kind == CR_OP_all_reduce; /* copies: autotune/copy_rates.c; a collective cannot be tried by one rank alone */
     if (by_bytes) {
         const struct cr_target target = cr_costs_target(c);
         *seconds                      = cr_op_seconds(&target, p, op);

@@ -1,8 +1,8 @@
-/* costs_parts.h: what the files of the cost table share; private to costs*.c. */
+/* autotune/cost_table_internal.h: what the files of the cost table share; private to costs*.c. */
 #ifndef CR_COSTS_PARTS_H
 #define CR_COSTS_PARTS_H
 
-#include "costs.h"
+#include "autotune/cost_table.h"
 
 enum cr_cost_source {
     CR_COST_FILE,
