@@ -2,7 +2,7 @@
 #include "cmd.h"
 #include "session.h"
 #include "state.h"
-#include "verify.h"
+#include "verification/verify.h"
 
 #include <stdio.h>
 #include <string.h>

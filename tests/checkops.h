@@ -6,7 +6,7 @@
 #ifndef CHECKOPS_H
 #define CHECKOPS_H
 
-#include "verify.h"
+#include "verification/verify.h"
 
 enum checkops_flag {
     CHECKOPS_ACCUMULATE = 1 << 0,

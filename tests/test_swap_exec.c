@@ -5,7 +5,7 @@
 #include "inspect/memory_trace/memory_trace.h"
 #include "inspect/plan_print.h"
 #include "swap_support.h"
-#include "verify.h"
+#include "verification/verify.h"
 
 enum { BATCH = 3, SIZE = 32, CLASSES = 10, STEPS = 4 };
 

@@ -3,7 +3,7 @@
  * checkops_selftest.c. */
 #include "layers/layer.h"
 #include "test.h"
-#include "verify.h"
+#include "verification/verify.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* test_verify_fused.c: what the judge lets differ in fused ops, and what it must not: roundings and signs near their edges,
  * statistics of rounded numbers. Ops of a channel or two on one pixel, so that every right answer can be written down. */
 #include "test.h"
-#include "verify.h"
+#include "verification/verify.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* test_verify_half.c: the judge of 16-bit tensors: where a row may round, where it must not, and what must become infinite.
  * Ops of one element, so that every bound can be written down. */
 #include "test.h"
-#include "verify.h"
+#include "verification/verify.h"
 
 #include <float.h>
 #include <math.h>

@@ -24,7 +24,7 @@ struct cr_step_block {
 /* How a row computes; decides the tolerance that it is judged by. */
 enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT /* moves, integers */ };
 
-/* What a library's kernel may do that its op does not say. Rows of our own take none of these; verify.h judges accordingly. */
+/* What a library's kernel may do that its op does not say. Rows of our own take none of these; verification/verify.h judges accordingly. */
 enum cr_liberty {
     CR_LIBERTY_HALF_BIAS   = 1 << 0, /* a bias is rounded to the program's type before it is added */
     CR_LIBERTY_ROUNDS_SUM  = 1 << 1, /* a sum of products is rounded to the program's type before `add` is added */

@@ -1,5 +1,5 @@
-/* verify_sums.c: bounds of fused ops, third part: sums of what an op has just computed. */
-#include "verify.h"
+/* verification/sums.c: bounds of fused ops, third part: sums of what an op has just computed. */
+#include "verification/verify.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* verify.c: one op, or a whole program op by op, against the reference row in double. See verify.h. */
-#include "verify.h"
+/* verification/verify.c: one op, or a whole program op by op, against the reference row in double. See verification/verify.h. */
+#include "verification/verify.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-/* verify_program.c: a whole program on its device, op by op, each op judged on the inputs that the device itself holds. */
-#include "verify.h"
+/* verification/program.c: a whole program on its device, op by op, each op judged on the inputs that the device itself holds. */
+#include "verification/verify.h"
 
 /* Host copies of one op's operands. */
 struct copies {

@@ -1,5 +1,5 @@
-/* verify_gates.c: bounds of fused ops, second part: gradients that pass where a pre-activation is above 0, and bit masks. */
-#include "verify.h"
+/* verification/cases.c: bounds of fused ops, second part: gradients that pass where a pre-activation is above 0, and bit masks. */
+#include "verification/verify.h"
 
 #include <float.h>
 #include <math.h>

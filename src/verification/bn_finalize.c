@@ -1,6 +1,6 @@
-/* verify_finish.c: bounds of fused ops, last part: what becomes of a BN's sums that the same op has just made. The sums may be
- * off by their own bound (verify_sums.c), which is followed through the formulas; all of it is slack. */
-#include "verify.h"
+/* verification/bn_finalize.c: bounds of fused ops, last part: what becomes of a BN's sums that the same op has just made. The sums may be
+ * off by their own bound (verification/sums.c), which is followed through the formulas; all of it is slack. */
+#include "verification/verify.h"
 
 #include <float.h>
 #include <math.h>

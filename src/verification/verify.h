@@ -1,4 +1,4 @@
-/* verify.h: is a kernel row right? Runs one op by the `ref.` row in double on the same inputs as the row under test, and
+/* verification/verify.h: is a kernel row right? Runs one op by the `ref.` row in double on the same inputs as the row under test, and
  * compares with a bound that is computed, not found by hand.
  *
  * The bound of an output element y is
@@ -6,12 +6,12 @@
  * where sum, operand, drift and result follow from the row's math (struct cr_verify_unit) and
  *   n      is the length of the longest reduction that leads to the element, plus the roundings around it,
  *   A      the same expression over absolute values, in double: the reference row run again on magnitudes, or a closed form
- *          where the expression is not a sum (see the table in verify_bound.c),
+ *          where the expression is not a sum (see the table in verification/bound.c),
  *   tiny   what gradual underflow, or its absence, may lose,
- *   slack  of fused ops: what a rounding or a sign that may come out either way changes (verify_read.c, verify_gates.c),
+ *   slack  of fused ops: what a rounding or a sign that may come out either way changes (verification/inputs.c, verification/cases.c),
  *   round  half a unit in the last place of the output's type.
  * Sums of numbers that the same op has just computed (statistics behind a convolution) add the errors of those numbers: as a
- * root of squares where they are independent, one by one where they all go the same way (verify_sums.c).
+ * root of squares where they are independent, one by one where they all go the same way (verification/sums.c).
  * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is 0),
  * and so are those that do nothing but round.
  *
@@ -99,9 +99,9 @@ CR_MUST cr_status cr_verify_program(struct cr_device *cpu, struct cr_device *dev
 /* The reference row of an op kind on a CPU device; NULL: none. */
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind);
 
-/* ---- between verify.c and verify_bound.c ------------------------------------------------------------------------- */
+/* ---- between verification/verify.c and verification/bound.c ------------------------------------------------------------------------- */
 
-/* What a math may cost. Why each number is what it is stands in verify_bound.c. */
+/* What a math may cost. Why each number is what it is stands in verification/bound.c. */
 struct cr_verify_unit {
     double        sum;     /* unit roundoff of the type that sums run in */
     double        drift;   /* what each term loses, of a sum whose roundings all go the same way */
@@ -165,7 +165,7 @@ double cr_verify_stored(enum cr_dtype dtype, double x);   /* x rounded to dtype 
 double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of a number up to x to dtype; 0 for integers */
 double cr_verify_largest(enum cr_dtype dtype);            /* largest finite number */
 
-/* ---- fused ops: verify_read.c, verify_gates.c, verify_sums.c, verify_finish.c ----------------------------------- */
+/* ---- fused ops: verification/inputs.c, verification/cases.c, verification/sums.c, verification/bn_finalize.c ----------------------------------- */
 
 /* Relative to |x*scale| + |bias|: two roundings in f32, and room for more where scale and bias are made of factors. */
 #define CR_VERIFY_AFFINE 0x1p-22

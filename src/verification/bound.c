@@ -1,6 +1,6 @@
-/* verify_bound.c: the bound of every op kind: how long its reductions are and how A, the expression over absolute values,
+/* verification/bound.c: the bound of every op kind: how long its reductions are and how A, the expression over absolute values,
  * is found. One row a kind; a kind without a row is refused by cr_verify_rule, so a new op must say how it is judged. */
-#include "verify.h"
+#include "verification/verify.h"
 
 #include <float.h>
 #include <math.h>
