@@ -3,7 +3,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/rng.h"
-#include "session.h"
+#include "session/session.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #ifndef CR_CMD_BENCH_INIT_H
 #define CR_CMD_BENCH_INIT_H
 
-#include "session.h"
+#include "session/session.h"
 
 enum { CR_INIT_REPEATS_MAX = 100, CR_INIT_RUNS_MAX = 3 * CR_INIT_REPEATS_MAX, CR_INIT_THREADS_MAX = 1024 };
 

@@ -2,7 +2,7 @@
  * future: how much they need, and what their calls cost. Nothing is trained. */
 #include "cmd.h"
 #include "runtime/allocator_bench.h"
-#include "session.h"
+#include "session/session.h"
 
 enum { STEPS = 20, STEPS_MAX = 100000 };
 

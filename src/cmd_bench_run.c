@@ -1,8 +1,8 @@
 /* cmd_bench_run.c: cresnet bench step and bench infer: how long a training step, or a batch through the network, takes on
  * random pictures. Reading and augmenting pictures is not part of it; copying a batch to the device is. */
 #include "cmd.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

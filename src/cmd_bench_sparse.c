@@ -2,7 +2,7 @@
  * convolution dense and by the matrix products that papers compare with (baseline rows of the device). Nothing is fused on any side. */
 #include "cmd.h"
 #include "pruning/pruning.h"
-#include "session.h"
+#include "session/session.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* cmd_bench_spdnn.c: cresnet bench spdnn: the Graph Challenge's sparse deep networks: inputs/s and TeraEdges/s beside what is
  * published, survivors a layer, and the categories against the CPU's. */
 #include "cmd.h"
-#include "session.h"
+#include "session/session.h"
 #include "spdnn/spdnn.h"
 
 #include <errno.h>

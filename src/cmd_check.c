@@ -1,7 +1,7 @@
 /* cmd_check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in double. */
 #include "cmd.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 #include "verification/verify.h"
 
 #include <stdio.h>

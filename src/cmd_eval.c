@@ -1,6 +1,6 @@
 /* cmd_eval.c: cresnet eval: scores of given weights on a whole split, of each class too, and the confusion matrix. */
 #include "cmd.h"
-#include "confusion.h"
+#include "session/confusion.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #include "cmd.h"
 #include "checkpoint/checkpoint.h"
 #include "model/onnx.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 /* ---- weights ---- */
 

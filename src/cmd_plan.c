@@ -6,7 +6,7 @@
 #include "inspect/plan_png.h"
 #include "inspect/plan_print.h"
 #include "runtime/allocator_bench.h"
-#include "session.h"
+#include "session/session.h"
 
 struct plan {
     struct cr_config     config;

@@ -1,6 +1,6 @@
 /* cmd_plan_target.c: cresnet plan --target: planning for a GPU that is not there. */
 #include "cmd.h"
-#include "session.h"
+#include "session/session.h"
 
 cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *c, struct cr_device **device, enum cr_dtype *real) {
     const struct cr_device_options options = {.deterministic = c->train.deterministic, .tf32 = c->train.precision == CR_PRECISION_TF32};

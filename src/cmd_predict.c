@@ -1,7 +1,7 @@
 /* cmd_predict.c: cresnet predict: names what is in pictures, and in all pictures of folders. The class names come from the
  * checkpoint beside the weights, else from the data set of the configuration, else they are numbers. */
 #include "cmd.h"
-#include "session.h"
+#include "session/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* cmd_profile.c: cresnet profile: every op of the training step, or of an evaluation, timed on the device. */
 #include "cmd.h"
 #include "runtime/profiler.h"
-#include "session.h"
+#include "session/session.h"
 
 enum { PASSES = 20, PASSES_MAX = 10000, WARMUP = 3 };
 

@@ -8,8 +8,8 @@
 #define CR_CMD_PRUNE_H
 
 #include "pruning/pruning.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 struct cr_prune_guide {
     double  target_s;             /* what is asked for; 0: no time is */

@@ -9,8 +9,8 @@
 #define CR_CMD_REPORT_H
 
 #include "cmd.h"
-#include "confusion.h"
-#include "session.h"
+#include "session/confusion.h"
+#include "session/session.h"
 
 /* ---- log.jsonl (cmd_report_log.c) ---- */
 

@@ -2,7 +2,7 @@
 #include "cmd_report.h"
 #include "formats/json.h"
 #include "inspect/plan_print.h"
-#include "state.h"
+#include "session/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

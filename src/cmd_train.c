@@ -1,7 +1,7 @@
 /* cmd_train.c: cresnet train. The work is cr_train's. */
 #include "cmd.h"
 #include "core/files.h"
-#include "session.h"
+#include "session/session.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* train.c: the step loop: learning rate, micro-batches, evaluation, saving, signals. See session.h. */
+/* train.c: the step loop: learning rate, micro-batches, evaluation, saving, signals. See session/session.h. */
 #include "metrics.h"
 #include "optim/optim.h"
 #include "train_setup.h"

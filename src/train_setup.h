@@ -4,8 +4,8 @@
 
 #include "metrics.h"
 #include "pruning/pruning.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 struct cr_run {
     struct cr_comm    *comm;   /* NULL: one rank */

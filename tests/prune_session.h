@@ -5,7 +5,7 @@
 #include "data_support.h"
 #include "pruning/pruning.h"
 #include "core/rng.h"
-#include "state.h"
+#include "session/state.h"
 
 struct pruned {
     struct cr_config  config;

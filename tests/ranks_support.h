@@ -5,8 +5,8 @@
 #include "comm/comm.h"
 #include "core/files.h"
 #include "run_support.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
  * after the first step, resuming to the bit, and what is refused. Single ops are checkops' business, and whole runs against
  * PyTorch test_golden_train's. */
 #include "core/rng.h"
-#include "session.h"
+#include "session/session.h"
 #include "test_gpu.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "cuda.h"
 #include "cuda_libs.h"
 #include "cudnn_conv.h"
-#include "session.h"
+#include "session/session.h"
 #include "test.h"
 
 #include <dirent.h>

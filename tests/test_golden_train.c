@@ -2,7 +2,7 @@
  * weights after them and, where there are any, their moving averages, by the ref rows and by the rows the device would choose,
  * fused and plain, with and without memory reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
-#include "session.h"
+#include "session/session.h"
 #include "test_gpu.h"
 
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  * logits. */
 #include "model/onnx.h"
 #include "peer_support.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 #include <unistd.h>
 

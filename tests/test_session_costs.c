@@ -1,7 +1,7 @@
 /* test_session_costs.c: a run that goes on finds costs.txt in its checkpoint: when its kernels are chosen by it, when the run is
  * refused, and what --force and train.deterministic=no change. On devices that only pretend: nothing is measured here. */
 #include "autotune/cost_table_internal.h"
-#include "session.h"
+#include "session/session.h"
 
 #include "data_support.h"
 

@@ -1,9 +1,9 @@
 /* test_session_faults.c: every allocation and every change on disk of a small run fails once. What is asked: a clean
  * error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
-#include "confusion.h"
+#include "session/confusion.h"
 #include "data_support.h"
 #include "core/files.h"
-#include "session.h"
+#include "session/session.h"
 
 #define TINY                                                                                                           \
     "model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.shortcut=B", "model.classes=3",                \

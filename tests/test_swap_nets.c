@@ -4,7 +4,7 @@
 #include "net_support.h"
 #include "compiler/memory/offload.h"
 #include "passes_help.h"
-#include "session.h"
+#include "session/session.h"
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 

@@ -3,8 +3,8 @@
  * The bound on a logit is computed, not chosen: four times the largest distance between torchvision's own float32 and
  * float64 logits. */
 #include "peer_support.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 #include <unistd.h>
 

@@ -4,8 +4,8 @@
 
 #include "core/files.h"
 #include "run_support.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 /* A tiny run of 26 pictures: batches of 4, six an epoch. */
 static inline void prepare(struct run *r) {

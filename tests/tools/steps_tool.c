@@ -13,7 +13,7 @@
  * Prints one JSON line: the loss of each step and what the step was computed from. */
 #include "checkpoint/internal.h"
 #include "core/rng.h"
-#include "state.h"
+#include "session/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* session_ranks.c: what the ranks of a run must agree on before and while they train. See session.h. */
-#include "session.h"
+/* session/ranks.c: what the ranks of a run must agree on before and while they train. See session/session.h. */
+#include "session/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* predict.c: top classes of single pictures. See session.h. */
-#include "session.h"
+/* session/predict.c: top classes of single pictures. See session/session.h. */
+#include "session/session.h"
 
 #include <math.h>
 #include <stdio.h>

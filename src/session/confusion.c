@@ -1,5 +1,5 @@
-/* confusion.c: see confusion.h. */
-#include "confusion.h"
+/* session/confusion.c: see session/confusion.h. */
+#include "session/confusion.h"
 
 #include <math.h>
 #include <string.h>

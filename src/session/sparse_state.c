@@ -1,12 +1,12 @@
-/* state_sparse.c: pruned tensors between store and files, and the planes of a pruned store on the host. See state.h and the end of
+/* session/sparse_state.c: pruned tensors between store and files, and the planes of a pruned store on the host. See session/state.h and the end of
  * checkpoint/checkpoint.h. */
-#include "state.h"
+#include "session/state.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Addresses of parts: their number, behind every offset that a store can have and before the special ones of state.c. */
+/* Addresses of parts: their number, behind every offset that a store can have and before the special ones of session/state.c. */
 static const uint64_t ADDRESS_PART = (uint64_t)1 << 62, ADDRESS_PART_END = (uint64_t)1 << 63;
 static const char *const prefixes[] = {"momentum.", "second."};
 

@@ -1,6 +1,6 @@
-/* session_memory.c: programs of a session compiled for the memory that they may have; the largest batch; what is said when memory does not
- * do. See session.h. */
-#include "session.h"
+/* session/memory_limit.c: programs of a session compiled for the memory that they may have; the largest batch; what is said when memory does not
+ * do. See session/session.h. */
+#include "session/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* session.h: everything a command needs to run a network: model, device, compiled programs, memory, loaded weights.
+/* session/session.h: everything a command needs to run a network: model, device, compiled programs, memory, loaded weights.
  *
  * Laws
  *   - Opening does all the work that can fail for lack of memory, files or kernels; what follows only runs.
@@ -62,7 +62,7 @@ struct cr_session {
     size_t                  beside;     /* what a limit that is a number counts besides them: libraries, recordings, buffers of NCCL */
     size_t                  input_bytes, small_bytes; /* INPUT region of the programs known so far, and what of it is not pictures */
     struct cr_fit_report    fit;        /* of the fullest program under that limit */
-    float                  *running_of_ranks[CR_RUNNING_PLANES]; /* of all ranks, while the store has their mean; else NULL (state.h) */
+    float                  *running_of_ranks[CR_RUNNING_PLANES]; /* of all ranks, while the store has their mean; else NULL (session/state.h) */
     struct cr_session_times times;
 };
 
@@ -72,9 +72,9 @@ CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_onl
 /* The same for a rank: the GPU of its number on this host, from train.gpu on. comm NULL: one rank. */
 CR_MUST cr_status cr_session_rank_device(const struct cr_config *config, bool ref_only, struct cr_comm *comm, struct cr_device **device,
                                          enum cr_dtype *real);
-/* session_costs.c: the table of costs that this session's programs are chosen by, or none. */
+/* session/costs.c: the table of costs that this session's programs are chosen by, or none. */
 CR_MUST cr_status cr_session_costs(struct cr_session *session, const struct cr_session_options *options);
-/* ---- session_ranks.c: what ranks must agree on. All of these are collectives, and nothing with one rank ---- */
+/* ---- session/ranks.c: what ranks must agree on. All of these are collectives, and nothing with one rank ---- */
 
 /* The least limit of all ranks is everybody's. */
 CR_MUST cr_status cr_session_share_limit(struct cr_session *session);
@@ -87,7 +87,7 @@ CR_MUST cr_status cr_session_same_values(struct cr_session *session);
 
 /* What that session's programs are compiled for: the device, with costs from the table when there is one. */
 struct cr_target  cr_session_target(struct cr_session *session);
-/* session_pattern.c: the masks of `weights` (a folder or file; NULL: none), if it is a pruned network's, into s->pattern; else, with `draw`,
+/* session/static_masks.c: the masks of `weights` (a folder or file; NULL: none), if it is a pruned network's, into s->pattern; else, with `draw`,
  * those that [prune] makes of first weights: for measurements. Programs then rely on them: masks must stay as they are. */
 CR_MUST cr_status cr_session_pattern(struct cr_session *session, const char *weights, bool draw);
 /* Does an update look at nothing of what the gradients of pruned weights are? Clipping and LARS take norms of all. */
@@ -96,7 +96,7 @@ bool              cr_session_may_mask_gradients(const struct cr_config *config);
 CR_MUST cr_status cr_session_prune(struct cr_session *session);
 /* "40 of 53 convolutions, 40 of 52 data gradients": those on rows that skip pruned weights. */
 void              cr_session_sparse_text(const struct cr_program *program, struct cr_text *out);
-/* session_memory.c: s->limit and s->beside from [memory] limit. */
+/* session/memory_limit.c: s->limit and s->beside from [memory] limit. */
 void              cr_session_limit(struct cr_session *session);
 /* Behind the first step: a warning where more of the device is taken than a limit that is a number allows. */
 void              cr_session_judge_limit(const struct cr_session *session);

@@ -1,7 +1,7 @@
-/* session_pattern.c: which weights are pruned for good, as far as programs may rely on it. See session.h. */
+/* session/static_masks.c: which weights are pruned for good, as far as programs may rely on it. See session/session.h. */
 #include "pruning/pruning.h"
-#include "session.h"
-#include "state.h"
+#include "session/session.h"
+#include "session/state.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
-/* state.h: which tensors of a session's store go to which file, under which name; and the numbers beside them.
+/* session/state.h: which tensors of a session's store go to which file, under which name; and the numbers beside them.
  * Between session (level 5-6) and checkpoint/checkpoint.h, which knows nothing of stores. */
 #ifndef CR_STATE_H
 #define CR_STATE_H
 
-#include "session.h"
+#include "session/session.h"
 
 /* Where a run stands, apart from the tensors. */
 struct cr_position {
@@ -37,7 +37,7 @@ CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
 CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position, const char *run_dir,
                                       const char *config_text, const char *const *class_names, int classes);
 
-/* ---- moving averages (state_ema.c); in stores without them nothing happens ---- */
+/* ---- moving averages (session/ema.c); in stores without them nothing happens ---- */
 
 /* The averages begin as what is averaged. */
 CR_MUST cr_status cr_state_ema_start(struct cr_session *session);
@@ -46,7 +46,7 @@ CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 /* From ema.safetensors in the checkpoint folder; where that has none they start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
 
-/* ---- running statistics of several ranks (state_running.c); with one rank, and with model.sync_bn, nothing happens ---- */
+/* ---- running statistics of several ranks (session/running_stats.c); with one rank, and with model.sync_bn, nothing happens ---- */
 
 /* Each rank trains with its own. For an evaluation and a checkpoint the store gets their mean, the same on all ranks, and the session keeps
  * what each has: a checkpoint saved in between has both. Collective; no run is under way. */
@@ -56,13 +56,13 @@ CR_MUST cr_status cr_state_running_own(struct cr_session *session);
 void              cr_state_running_free(struct cr_session *session);
 /* Behind cr_state_load, where as many ranks go on as have saved (`ranks`): each takes its own. Others go on from the mean. */
 CR_MUST cr_status cr_state_running_load(struct cr_session *session, const char *path, int64_t ranks);
-/* For state.c: names end in this and addresses begin here; list must have room for CR_RUNNING_PLANES more. */
+/* For session/state.c: names end in this and addresses begin here; list must have room for CR_RUNNING_PLANES more. */
 #define CR_STATE_OF_RANKS      ".of_ranks"
 #define CR_STATE_RANKS_ADDRESS (UINT64_MAX - 15)
 void cr_state_running_list(const struct cr_session *session, struct cr_state_list *list);
 void cr_state_running_get(const struct cr_session *session, uint64_t address, uint64_t offset, void *host, size_t bytes);
 
-/* ---- pruned networks (state_sparse.c): tensors with pruned elements go to files as sparse ones ---- */
+/* ---- pruned networks (session/sparse_state.c): tensors with pruned elements go to files as sparse ones ---- */
 
 /* Does the model file that `given` means (a run, a step folder, a file) belong to a pruned network? */
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
@@ -79,7 +79,7 @@ CR_MUST cr_status cr_state_plane_copy(struct cr_session *session, enum cr_plane 
 /* Nothing is pruned: all bits 1. Without a mask plane nothing happens. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 
-/* ---- between state.c and state_sparse.c ---- */
+/* ---- between session/state.c and session/sparse_state.c ---- */
 
 struct cr_state_sparse {
     const struct cr_store *store;

@@ -1,10 +1,10 @@
-/* confusion.h: what became of each class in an evaluation: which it was taken for, and the pictures that went most wrong.
+/* session/confusion.h: what became of each class in an evaluation: which it was taken for, and the pictures that went most wrong.
  *
  * Knows nothing of how it is shown. */
 #ifndef CR_CONFUSION_H
 #define CR_CONFUSION_H
 
-#include "session.h"
+#include "session/session.h"
 
 enum { CR_WORST_MAX = 24 };
 

@@ -1,5 +1,5 @@
-/* session_costs.c: which table of costs a session's kernels are chosen by. See session.h and autotune/cost_table.h. */
-#include "session.h"
+/* session/costs.c: which table of costs a session's kernels are chosen by. See session/session.h and autotune/cost_table.h. */
+#include "session/session.h"
 
 #include <stdio.h>
 #include <unistd.h>

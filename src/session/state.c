@@ -1,5 +1,5 @@
-/* state.c: see state.h. Also the loading of weights (session.h), which uses the same lists. */
-#include "state.h"
+/* session/state.c: see session/state.h. Also the loading of weights (session/session.h), which uses the same lists. */
+#include "session/state.h"
 
 #include <errno.h>
 #include <inttypes.h>

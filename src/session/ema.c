@@ -1,5 +1,5 @@
-/* state_ema.c: the moving averages of a session's store: their start, their evaluation, their file. See state.h. */
-#include "state.h"
+/* session/ema.c: the moving averages of a session's store: their start, their evaluation, their file. See session/state.h. */
+#include "session/state.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* session.c: opening and closing what commands run on. See session.h. */
-#include "session.h"
+/* session/session.c: opening and closing what commands run on. See session/session.h. */
+#include "session/session.h"
 
-#include "state.h"
+#include "session/state.h"
 
 #include <stdio.h>
 #include <string.h>

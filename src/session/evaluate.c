@@ -1,5 +1,5 @@
-/* evaluate.c: a data set through the eval program. See session.h. */
-#include "session.h"
+/* session/evaluate.c: a data set through the eval program. See session/session.h. */
+#include "session/session.h"
 
 static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores *out) {
     struct cr_exec_result r;

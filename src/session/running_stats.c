@@ -1,6 +1,6 @@
-/* state_running.c: running statistics of several ranks without SyncBN: each rank's own while it trains, their mean for an evaluation and in
- * a checkpoint's weights, and each rank's own beside them in its state. See state.h. */
-#include "state.h"
+/* session/running_stats.c: running statistics of several ranks without SyncBN: each rank's own while it trains, their mean for an evaluation and in
+ * a checkpoint's weights, and each rank's own beside them in its state. See session/state.h. */
+#include "session/state.h"
 
 #include <string.h>
 
