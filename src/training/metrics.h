@@ -1,4 +1,4 @@
-/* metrics.h: what a person sees while training, and log.jsonl for programs.
+/* training/metrics.h: what a person sees while training, and log.jsonl for programs.
  *
  * On a terminal one line is redrawn (epoch, step, loss, rate, img/s, data wait, time left); elsewhere a plain line every
  * train.log_every steps. log.jsonl gets one JSON object a line, flushed at once. Throughput is images divided by elapsed
@@ -13,7 +13,7 @@ struct cr_report_options {
     const char *run_dir; /* log.jsonl goes there, appended */
     int64_t     total_steps, steps_per_epoch, epochs, log_every;
     int64_t     images_per_step;
-    bool        tensorboard; /* also an event file there (tensorboard.h): train/..., val/..., prune/... */
+    bool        tensorboard; /* also an event file there (training/tensorboard.h): train/..., val/..., prune/... */
     int64_t     first_step;  /* of a run that goes on: the first update that it does; else 0 */
 };
 struct cr_step_result { /* sums over the step's micro-batches */

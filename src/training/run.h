@@ -1,8 +1,8 @@
-/* train_setup.h: opening a training run: output folder, resume, data, session. Private to train*.c. */
+/* training/run.h: opening a training run: output folder, resume, data, session. Private to train*.c. */
 #ifndef CR_TRAIN_SETUP_H
 #define CR_TRAIN_SETUP_H
 
-#include "metrics.h"
+#include "training/metrics.h"
 #include "pruning/pruning.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -25,15 +25,15 @@ struct cr_run {
 };
 /* Everything up to the first step. On failure *run is closed. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run);
-/* train_trace.c: writes the log that [memory] trace asks for. */
+/* training/trace.c: writes the log that [memory] trace asks for. */
 CR_MUST cr_status cr_run_trace(const struct cr_run *run);
-/* train_prune.c: resolves [prune]; prunes up to `share` of its final sparsity, with no update under way. */
+/* training/prune.c: resolves [prune]; prunes up to `share` of its final sparsity, with no update under way. */
 CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
 void              cr_run_prune_warn(const struct cr_run *run); /* of a [prune] that the run ends before, or that prunes nothing */
 CR_MUST cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 
-/* train_ranks.c: what several ranks share while they start. With one rank nothing happens. */
+/* training/ranks.c: what several ranks share while they start. With one rank nothing happens. */
 int64_t           cr_run_update_images(const struct cr_run *run); /* of all ranks */
 /* Rank 0 knows the folder and the checkpoint: everybody gets them. */
 CR_MUST cr_status cr_run_share_folders(struct cr_run *run);

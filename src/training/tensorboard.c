@@ -1,5 +1,5 @@
-/* tensorboard.c: see tensorboard.h. */
-#include "tensorboard.h"
+/* training/tensorboard.c: see training/tensorboard.h. */
+#include "training/tensorboard.h"
 
 #include "core/files.h"
 #include "formats/json.h"

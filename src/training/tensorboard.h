@@ -1,4 +1,4 @@
-/* tensorboard.h: the scalars of log.jsonl once more, as an event file that TensorBoard reads.
+/* training/tensorboard.h: the scalars of log.jsonl once more, as an event file that TensorBoard reads.
  *
  * Format: TFRecord (u64 length, masked CRC-32C of it, the bytes, their masked CRC-32C; little-endian) of protocol buffers
  * tensorflow.Event { 1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary, 7: SessionLog } with

@@ -1,5 +1,5 @@
-/* train_ranks.c: what several ranks share while a training run starts. See train_setup.h. */
-#include "train_setup.h"
+/* training/ranks.c: what several ranks share while a training run starts. See training/run.h. */
+#include "training/run.h"
 
 #include <inttypes.h>
 #include <limits.h>

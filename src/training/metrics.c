@@ -1,7 +1,7 @@
-/* metrics.c: see metrics.h. */
-#include "metrics.h"
+/* training/metrics.c: see training/metrics.h. */
+#include "training/metrics.h"
 
-#include "tensorboard.h"
+#include "training/tensorboard.h"
 
 #include <errno.h>
 #include <inttypes.h>

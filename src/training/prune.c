@@ -1,6 +1,6 @@
-/* train_prune.c: gradual pruning, between two updates: the planes come to the host, masks are chosen there (pruning/pruning.h), and all goes
+/* training/prune.c: gradual pruning, between two updates: the planes come to the host, masks are chosen there (pruning/pruning.h), and all goes
  * back with the pruned weights and their momentum at 0. Rare, so copies do not matter. */
-#include "train_setup.h"
+#include "training/run.h"
 
 #include <inttypes.h>
 #include <stdio.h>

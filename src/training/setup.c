@@ -1,5 +1,5 @@
-/* train_setup.c: see train_setup.h. */
-#include "train_setup.h"
+/* training/setup.c: see training/run.h. */
+#include "training/run.h"
 
 #include <errno.h>
 #include <fcntl.h>

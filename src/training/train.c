@@ -1,7 +1,7 @@
-/* train.c: the step loop: learning rate, micro-batches, evaluation, saving, signals. See session/session.h. */
-#include "metrics.h"
+/* training/train.c: the step loop: learning rate, micro-batches, evaluation, saving, signals. See session/session.h. */
+#include "training/metrics.h"
 #include "optim/optim.h"
-#include "train_setup.h"
+#include "training/run.h"
 
 #include <inttypes.h>
 #include <limits.h>

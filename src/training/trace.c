@@ -1,6 +1,6 @@
-/* train_trace.c: the run's own memory log ([memory] trace), for cresnet plan --trace. */
+/* training/trace.c: the run's own memory log ([memory] trace), for cresnet plan --trace. */
 #include "inspect/memory_trace/memory_trace.h"
-#include "train_setup.h"
+#include "training/run.h"
 
 /* A first iteration that warms up, and two that are the same. */
 enum { ITERATIONS = 3 };
