@@ -239,6 +239,7 @@ static void add_devices(struct cr_text *out) {
 
 void cr_help_version(struct cr_text *out) {
     cr_text_add(out, "cresnet        " CR_VERSION "\n");
+    cr_text_add(out, "licence        MIT, Copyright (c) 2026 the cresnet authors\n");
 #ifdef __clang__
     cr_text_add(out, "compiler       %s\n", __VERSION__);
 #else

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CR_VERSION "0.1.0"
+/* CR_VERSION, the version number as a string literal, is a compiler definition: CMakeLists.txt sets it. */
 
 /* code, exit status of the program, name */
 #define CR_STATUS_LIST(X)                                                                                              \

@@ -85,6 +85,11 @@ for needed in libc6 libpng libjpeg libiniparser; do has "what the package depend
 dpkg-deb -x "$deb" "$work/root"
 said=$("$work/root/usr/bin/cresnet-plan" demo.ini --json 2>/dev/null); has "the packaged program" "$said" '"peak_bytes"'
 is "nothing outside /usr" "$(ls "$work/root")" usr
+for file in LICENSE THIRD_PARTY_NOTICES.md CHANGELOG.md SECURITY.md copyright changelog.gz; do
+    holds "$file in the package" test -s "$work/root/usr/share/doc/cresnet/$file"
+done
+is "the version of the package" "$(dpkg-deb -f "$deb" Version)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
+has "the licence in --version" "$(cresnet --version)" "MIT, Copyright"
 # A build with CUDA finds its toolkit's libraries by a path of their own.
 if there lintian; then is "lintian's errors" "$(lintian --allow-root "$deb" 2>/dev/null | grep '^E:' | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""; fi
 sum_up
