@@ -16,10 +16,10 @@ enum {
     PIXELS_MAX  = 256, /* columns of a tile */
     STAGES_MAX  = 8,   /* of either ring */
     SHARED_MOST = 227 * 1024,
-    SHARED_HALF = 113 * 1024, /* of tests/fuzz/corpus/fuzz_cost_table/one of tests/fuzz/corpus/fuzz_cost_table/two blocks */
+    SHARED_HALF = 113 * 1024, /* of one of two blocks */
 };
 
-/* Barriers, 8 bytes each, from bar_at: stages of x, full and tests/fuzz/corpus/fuzz_lifetimes/empty; of each team's ring of filters. */
+/* Barriers, 8 bytes each, from bar_at: stages of x, full and empty; of each team's ring of filters. */
 enum {
     BAR_X_FULL  = 0,
     BAR_X_EMPTY = STAGES_MAX,
@@ -48,7 +48,7 @@ struct params {
 
 #if CK_HAS_SM90A
 
-/* The block's tiles, in tests/fuzz/corpus/fuzz_lifetimes/order. Interleaved, the groups of a part are neighbours; every round begins with another group, so that
+/* The block's tiles, in order. Interleaved, the groups of a part are neighbours; every round begins with another group, so that
  * each block sees all of them. */
 struct walk {
     int        groups, tiles, tile, group, part; /* part: the tile's first */
@@ -113,7 +113,7 @@ __device__ __forceinline__ void load_x(const params &p, uint32_t shared) {
     }
 }
 
-/* One thread: filter blocks, in the tests/fuzz/corpus/fuzz_lifetimes/order of the list, each into its team's ring. */
+/* One thread: filter blocks, in the order of the list, each into its team's ring. */
 __device__ __forceinline__ void load_w(const params &p, uint32_t shared) {
     const uint32_t bar = shared + (uint32_t)p.plan.bar_at, to = shared + (uint32_t)p.plan.w_at;
     ck_ring_place  at[TEAMS_MAX];

@@ -1,7 +1,7 @@
-/* block_conv.h: convolutions whose filter is kept in blocks of 64 output x 64 input channels at tests/fuzz/corpus/fuzz_cost_table/one tap, on Hopper's tensor cores
+/* block_conv.h: convolutions whose filter is kept in blocks of 64 output x 64 input channels at one tap, on Hopper's tensor cores
  * (compute capability 9.0 alone): block_conv_sm90a.cu. Conventions of kernels.h.
  *
- *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; 16-bit data, sums in f32, tests/fuzz/corpus/fuzz_cost_table/one rounding.
+ *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; 16-bit data, sums in f32, one rounding.
  *
  * Only kept blocks are read and multiplied. With every block kept it is a dense convolution. C and K are multiples of 64. */
 #ifndef CK_BLOCK_CONV_H
@@ -15,8 +15,8 @@ extern "C" {
 
 enum { CK_BLOCK = 64, CK_BLOCK_BYTES = CK_BLOCK * CK_BLOCK * 2 };
 
-/* How the work is cut. A tile is `parts` runs of `columns` pixels x `teams` blocks of output channels; a warpgroup has tests/fuzz/corpus/fuzz_cost_table/one of each.
- * Input passes in steps: 64 channels of a part's pixels as tests/fuzz/corpus/fuzz_cost_table/one tap sees them; or, with `patch`, 64 channels of the rectangle of input
+/* How the work is cut. A tile is `parts` runs of `columns` pixels x `teams` blocks of output channels; a warpgroup has one of each.
+ * Input passes in steps: 64 channels of a part's pixels as one tap sees them; or, with `patch`, 64 channels of the rectangle of input
  * that all taps see, pixels side by side in rows of `pitch`, so that a tap is an offset. */
 struct ck_block_plan {
     int     teams, parts, columns;
@@ -24,18 +24,18 @@ struct ck_block_plan {
     int     rows, images, pitch;  /* patch: of y, of a part: rows of an image, images; positions a row */
     int     box;                  /* patch: rows of input of an image */
     int     strips;               /* parts of an image's rows */
-    int64_t runs, tiles;          /* parts in all; tiles of tests/fuzz/corpus/fuzz_cost_table/one group of output channels */
+    int64_t runs, tiles;          /* parts in all; tiles of one group of output channels */
     int     groups;               /* of output channels */
-    bool    interleave;           /* neighbouring tiles are those of tests/fuzz/corpus/fuzz_cost_table/one part and all groups */
+    bool    interleave;           /* neighbouring tiles are those of one part and all groups */
     int     grid;
     int     x_bytes;              /* of a part of a stage */
     int     stages, ring;         /* of input; of a team's filter blocks */
     int     x_at, w_at, out_at, pixel_at, bar_at, bytes; /* shared memory */
 };
 
-/* The list of what is kept, words of tests/fuzz/corpus/fuzz_cost_table/one table on the device, made on the host (cr_sparse_blocks). Offsets in words:
+/* The list of what is kept, words of one table on the device, made on the host (cr_sparse_blocks). Offsets in words:
  *   steps[groups + 1]           where a group's steps begin in `step`: c-block | r << 16 | s << 24
- *   items[groups + 1]           where its filter blocks begin in `item`: the team that each is for, in the tests/fuzz/corpus/fuzz_lifetimes/order of loading
+ *   items[groups + 1]           where its filter blocks begin in `item`: the team that each is for, in the order of loading
  *   entries[groups*teams + 1]   where a team's products begin in `entry`: steps to go on before it << 16 | offset in positions
  *   block[groups*teams]         a team's block of output channels; UINT32_MAX: none */
 struct ck_block_list {

@@ -4,23 +4,23 @@
  * a pixel and step, in patches (1 + 2/rows) times as many for all nine taps; 8 KB a kept block and tile. 2*4096 floating-point
  * operations a pixel and kept block. Limiter: memory where few blocks are kept, else the tensor cores.
  *
- * One block a multiprocessor, or tests/fuzz/corpus/fuzz_cost_table/two that have tests/fuzz/corpus/fuzz_cost_table/one multiplying warpgroup, for the tests/fuzz/corpus/fuzz_cost_table/whole launch: TEAMS x PARTS warpgroups that
- * multiply, and tests/fuzz/corpus/fuzz_cost_table/two threads that load (TMA). The filter is wgmma's operand A, 64 output channels by 64 input channels; pixels are B, so that a block of 64 fills the tensor cores.
+ * One block a multiprocessor, or two that have one multiplying warpgroup, for the whole launch: TEAMS x PARTS warpgroups that
+ * multiply, and two threads that load (TMA). The filter is wgmma's operand A, 64 output channels by 64 input channels; pixels are B, so that a block of 64 fills the tensor cores.
  * Each team has its own list of kept blocks and its own ring of them; stages of x are shared, and a team passes those that it does not
- * need. Warpgroups do not wait for each other otherwise: while tests/fuzz/corpus/fuzz_cost_table/one stores, another tests/fuzz/corpus/fuzz_cost_table/one multiplies. Results go turned through shared
+ * need. Warpgroups do not wait for each other otherwise: while one stores, another one multiplies. Results go turned through shared
  * memory, 64 pixels at a time, where `add` waits for them. */
 #include "block_conv_work.cuh"
 #include "tma.cuh"
 
 namespace {
 
-/* Registers change hands by tests/fuzz/corpus/fuzz_cost_table/whole warpgroups only; where that is not needed, tests/fuzz/corpus/fuzz_cost_table/two warps load. */
+/* Registers change hands by whole warpgroups only; where that is not needed, two warps load. */
 constexpr int threads_of(int workers) {
     return workers * GROUP + (workers > 1 ? (int)GROUP : 64);
 }
 
 #if CK_HAS_SM90A
-/* Behind a patch lie zeros that no load brings: right of its last row, and below a tests/fuzz/corpus/fuzz_cost_table/whole image. */
+/* Behind a patch lie zeros that no load brings: right of its last row, and below a whole image. */
 __device__ __forceinline__ void clear_ends(const params &p, uint32_t shared) {
     const int used = p.plan.box * p.plan.pitch * p.plan.images * ROW_BYTES, rest = (p.plan.x_bytes - used) / 16;
     for (int i = (int)threadIdx.x; i < rest * p.plan.stages * p.plan.parts; i += (int)blockDim.x) {
@@ -99,12 +99,12 @@ int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Positions from the first pixel of y in a patch to its last. Below a tests/fuzz/corpus/fuzz_cost_table/whole image stands tests/fuzz/corpus/fuzz_cost_table/one row of zeros, which is above the next. */
+/* Positions from the first pixel of y in a patch to its last. Below a whole image stands one row of zeros, which is above the next. */
 int64_t positions(const struct ck_conv *c, int rows, int images) {
     return ((int64_t)(images - 1) * (rows + 1) + rows - 1) * (c->Q + 1) + c->Q;
 }
 
-/* Rows and images of a part. Between tests/fuzz/corpus/fuzz_cost_table/two rows tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_cost_table/zero is enough: right of the tests/fuzz/corpus/fuzz_cost_table/one is left of the next. */
+/* Rows and images of a part. Between two rows one zero is enough: right of the one is left of the next. */
 bool cut_patch(struct ck_block_plan *p, const struct ck_conv *c) {
     static const int widths[] = {64, 120, 128, 208, 216, 232, 256};
     if (c->stride != 1 || c->R != 3 || c->S != 3 || c->pad != 1) return false;

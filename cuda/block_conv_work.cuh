@@ -8,7 +8,7 @@
 
 namespace {
 
-/* What a tile's column is: pixels behind the part's first tests/fuzz/corpus/fuzz_cost_table/one; NOWHERE: none of y. */
+/* What a tile's column is: pixels behind the part's first one; NOWHERE: none of y. */
 enum { NOWHERE = INT32_MAX };
 __device__ __forceinline__ int pixel_of_column(const params &p, int q) {
     if (p.loading != AS_PATCH) return q < p.plan.columns ? q : (int)NOWHERE;
@@ -66,7 +66,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 
     const params &p;
     const int     me, team, part, warp, lane, thread;
-    uint32_t      x_at, w_at, out_at; /* this part's first stage; this team's ring; this warpgroup's tests/fuzz/corpus/fuzz_cost_table/two panels */
+    uint32_t      x_at, w_at, out_at; /* this part's first stage; this team's ring; this warpgroup's two panels */
     uint32_t      pixel_at;           /* what the thread's first column of a panel is */
     uint32_t      x_full, w_full;     /* barriers */
     uint32_t      turned;             /* bytes of the lane's row and 16 channels in 16 pixels of a panel: stmatrix, ldmatrix */
@@ -112,7 +112,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
         }
     }
 
-    /* acc = the tile's products, of entries first .. end; tests/fuzz/corpus/fuzz_cost_table/one is under way while the next is prepared. `steps`: of the tile. */
+    /* acc = the tile's products, of entries first .. end; one is under way while the next is prepared. `steps`: of the tile. */
     __device__ __forceinline__ void multiply(const uint32_t *entry, int count, int steps) {
         int      now = 0, before_w = 0;
         uint32_t next = count ? __ldg(entry) : 0;
@@ -122,7 +122,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
             bool           held = i > 0; /* the block and the stage before, whose products are under way */
             if (i + 1 < count) next = __ldg(entry + i + 1);
             if (on > 0) {
-                if (held && on >= p.plan.stages) { /* the stage to come takes the place of the tests/fuzz/corpus/fuzz_cost_table/one that is held, or of a later tests/fuzz/corpus/fuzz_cost_table/one */
+                if (held && on >= p.plan.stages) { /* the stage to come takes the place of the one that is held, or of a later one */
                     ck_wgmma_wait<0>();
                     release_w(before_w);
                     release_x(before_x);
@@ -161,7 +161,7 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
 
     /* ---- results ---- */
 
-    /* Where a tile's results go: bytes of y and add to this thread's eighth of the part's first pixel; pixels of y behind that tests/fuzz/corpus/fuzz_cost_table/one. */
+    /* Where a tile's results go: bytes of y and add to this thread's eighth of the part's first pixel; pixels of y behind that one. */
     struct target {
         int64_t bytes;
         int     pixels;

@@ -55,7 +55,7 @@ template <typename T, bool RELU, bool MASK> struct apply_add_map {
     }
 };
 
-/* `add` through a BN of its own; the tests/fuzz/corpus/fuzz_cost_table/two biases are tests/fuzz/corpus/fuzz_cost_table/one number. */
+/* `add` through a BN of its own; the two biases are one number. */
 template <typename T, bool RELU, bool MASK> struct apply_pair_map {
     using Type = T;
     enum { INPUTS = 2, UNROLL = 2, RESIDENT = 4 };

@@ -1,4 +1,4 @@
-/* bn_finish.cuh: what becomes of the sums of tests/fuzz/corpus/fuzz_cost_table/one channel of a BN, for tests/fuzz/corpus/fuzz_cost_table/one thread: bn_finalize and bn_grad_finalize, and kernels
+/* bn_finish.cuh: what becomes of the sums of one channel of a BN, for one thread: bn_finalize and bn_grad_finalize, and kernels
  * that do the same with sums that they have just made. In double: a variance is a difference of large numbers. */
 #ifndef CK_BN_FINISH_CUH
 #define CK_BN_FINISH_CUH
@@ -29,7 +29,7 @@ struct ck_bn_channel {
         old_mean = a.old_mean[c];
         old_var  = a.old_var[c];
     }
-    /* The batch is normalised by the biased variance; the running variance takes the unbiased tests/fuzz/corpus/fuzz_cost_table/one. Running statistics of a
+    /* The batch is normalised by the biased variance; the running variance takes the unbiased one. Running statistics of a
      * channel whose sums are not finite stay as they are. */
     __device__ __forceinline__ void finish(const struct ck_bn_finalize &a, const struct ck_bn_factors &k, int64_t c, int64_t C,
                                            float sum, float squares) const {

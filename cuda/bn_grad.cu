@@ -60,7 +60,7 @@ template <typename T, int N, enum ck_mask MASK> struct grad_terms {
     }
 };
 
-/* Calls job.run<T, elements of a vector, mask>(): bits come with tests/fuzz/corpus/fuzz_cost_table/whole vectors only. */
+/* Calls job.run<T, elements of a vector, mask>(): bits come with whole vectors only. */
 template <typename T, int N, class Job> static auto grad_stats_by_mask(const struct ck_bn_grad *a, const Job &job) {
     switch (a->by) {
     case CK_MASK_Y: return job.template run<T, N, CK_MASK_Y>();

@@ -1,8 +1,8 @@
-/* bn_point.cuh: tests/fuzz/corpus/fuzz_cost_table/one kernel for every op that maps pixels*C elements to as many with per-channel coefficients.
+/* bn_point.cuh: one kernel for every op that maps pixels*C elements to as many with per-channel coefficients.
  *
  * Vector v of a tensor begins at channel v*N % C, N elements a vector, so the channels repeat every C/gcd(C,N) vectors. The
  * grid's stride is a multiple of that period: a thread meets the same N channels in each of its vectors and reads their
- * coefficients once, whatever C is. The last elems % N elements go tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one to the first threads.
+ * coefficients once, whatever C is. The last elems % N elements go one by one to the first threads.
  *
  * Limiter: memory, (INPUTS + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes under way; the
  * RESIDENT blocks of a multiprocessor together 64 KiB and more, twice what latency asks for at 4 TB/s. */
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     const int64_t vectors = elems / N;
     int64_t       v       = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
     ck_begin_after_last();
-    if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bits there are tests/fuzz/corpus/fuzz_cost_table/whole vectors only */
+    if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bits there are whole vectors only */
         if (v < elems % N) point_element(map, vectors * N + v, C);
     if (v >= vectors) return;
     point_words<Map> raw[U];

@@ -1,14 +1,14 @@
 /* bn_sums.cuh: sums per channel over all pixels: bn_stats, bn_grad_stats, relu_grad and the pooled ones.
  *
- * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or tests/fuzz/corpus/fuzz_cost_table/one element where C does not come in tests/fuzz/corpus/fuzz_cost_table/whole vectors.
- *   stage tests/fuzz/corpus/fuzz_cost_table/one   a block owns `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread owns tests/fuzz/corpus/fuzz_cost_table/one vector column
+ * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C does not come in whole vectors.
+ *   stage one   a block owns `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread owns one vector column
  *               and every `depth`-th row of the span. It sums SUMS_RUN rows in float, then adds them to its doubles, which are
  *               in shared memory and leave the registers to loads under way. The block adds its threads' doubles and writes
- *               tests/fuzz/corpus/fuzz_cost_table/one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device holds
+ *               one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device holds
  *               at once: a second wave costs more than slow multiprocessors do.
- *   stage tests/fuzz/corpus/fuzz_cost_table/two   adds the spans and rounds to float. All its loads are under way at once. (The last block of stage tests/fuzz/corpus/fuzz_cost_table/one could
- *               do it; but its fence, its ticket and tests/fuzz/corpus/fuzz_cost_table/one multiprocessor's bandwidth take 2 us, a launch inside a CUDA graph 1.)
- * So floats add up at most SUMS_RUN terms, and the tests/fuzz/corpus/fuzz_lifetimes/order of all sums depends on shapes and the device only.
+ *   stage two   adds the spans and rounds to float. All its loads are under way at once. (The last block of stage one could
+ *               do it; but its fence, its ticket and one multiprocessor's bandwidth take 2 us, a launch inside a CUDA graph 1.)
+ * So floats add up at most SUMS_RUN terms, and the order of all sums depends on shapes and the device only.
  *
  * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums are some per mille beside it, in L2. */
 #ifndef CK_BN_SUMS_CUH
@@ -23,9 +23,9 @@ enum {
     SUMS_WIDTH   = 16, /* vectors: half a warp reads 256 bytes of a row; 8 and 32 are slower */
     SUMS_RUN     = 32, /* rows in float */
     SUMS_LEAST   = 4,  /* rows that a thread should have before another span pays */
-    FOLD_WARPS   = 32, /* at most, of a block of stage tests/fuzz/corpus/fuzz_cost_table/two */
+    FOLD_WARPS   = 32, /* at most, of a block of stage two */
     FOLD_FLIGHT  = 16, /* spans that a thread has under way */
-    FOLD_EARLY   = 6   /* blocks of stage tests/fuzz/corpus/fuzz_cost_table/two that may come early: more would take room from stage tests/fuzz/corpus/fuzz_cost_table/one */
+    FOLD_EARLY   = 6   /* blocks of stage two that may come early: more would take room from stage one */
 };
 
 struct sums_shape {
@@ -77,7 +77,7 @@ template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *pa
 }
 
 /* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Where there are fewer outputs than threads,
- * several threads share tests/fuzz/corpus/fuzz_cost_table/one. All threads must call. */
+ * several threads share one. All threads must call. */
 template <int SUMS, int N>
 __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const double *part, double *partial) {
     __shared__ double share[SUMS_THREADS];
@@ -95,7 +95,7 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
         if (shares > 1) share[i] = sum;
         else if (first + c < shape.C) partial[which * shape.C + c] = sum;
     }
-    if (shares == 1) return; /* the same for the tests/fuzz/corpus/fuzz_cost_table/whole block */
+    if (shares == 1) return; /* the same for the whole block */
     __syncthreads();
     const int which = t / across, c = t % across;
     if (t >= outputs || first + c >= shape.C) return;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
     partial[which * shape.C + c] = sum;
 }
 
-/* ---- stage tests/fuzz/corpus/fuzz_cost_table/two, brought to the multiprocessors while stage tests/fuzz/corpus/fuzz_cost_table/one works where it is small: a block gives 32 outputs, tests/fuzz/corpus/fuzz_cost_table/one a lane; its warps share the spans ---- */
+/* ---- stage two, brought to the multiprocessors while stage one works where it is small: a block gives 32 outputs, one a lane; its warps share the spans ---- */
 
 /* terms.put(which, channel, C, sum). */
 template <class Terms>
@@ -148,7 +148,7 @@ static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape 
  *   READS_BITS, WRITES          is there a bit mask to read; an output to write
  *   const T *in[INPUTS]; const uint8_t *bits; T *out
  *   struct Coef; coef(Coef *, c, C)               numbers of channels c ... c+N-1, in registers
- *   add(const Coef &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      tests/fuzz/corpus/fuzz_cost_table/one vector
+ *   add(const Coef &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      one vector
  *   put(which, c, C, sum)                         the end of it */
 
 template <typename Terms> struct sums_words {
@@ -176,7 +176,7 @@ __device__ __forceinline__ void sums_add(const Terms &terms, const typename Term
     if constexpr (Terms::WRITES) words::store(terms.out, v, words::close(out));
 }
 
-/* Rows v, v + step, ... of tests/fuzz/corpus/fuzz_cost_table/one vector column, `left` of them. The loop stays rolled: the compiler would fetch further ahead
+/* Rows v, v + step, ... of one vector column, `left` of them. The loop stays rolled: the compiler would fetch further ahead
  * than there are registers, and the other warps of the multiprocessor fill the time as well. */
 template <typename Terms>
 __device__ __forceinline__ void sums_column(const Terms &terms, const typename Terms::Coef &coef, int64_t v, int64_t step,

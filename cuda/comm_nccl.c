@@ -1,6 +1,6 @@
 /* comm_nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks, not when the program starts.
  *
- * There is tests/fuzz/corpus/fuzz_cost_table/one communicator a device, and its collectives are ops of lane comm in the program's tests/fuzz/corpus/fuzz_lifetimes/order; NCCL's kernels are recorded with
+ * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels are recorded with
  * the rest of the step. Whose step hangs because another rank is gone is woken by an abort: comm/comm.h's watcher calls for it, a thread
  * of its own does it, since NCCL waits there for recordings that only the main thread can close. An abort frees the communicator: it
  * begins when no call is inside, and no call gets in afterwards. (One that never comes out is ended with the process, by comm/comm.h.) */
@@ -135,7 +135,7 @@ static cr_status warm_up(struct cuda_device *d) {
     cudaStream_t stream = d->lane[CR_LANE_COMM];
     cudaError_t  error  = cudaMemsetAsync(x, 0, WARM_ELEMS * sizeof *x, stream);
     cr_status    status = CR_OK;
-    static const size_t counts[] = {4, 4096, WARM_ELEMS}; /* tests/fuzz/corpus/fuzz_cost_table/one for each of its ways to send */
+    static const size_t counts[] = {4, 4096, WARM_ELEMS}; /* one for each of its ways to send */
     for (size_t i = 0; i < CR_COUNT(counts) && error == cudaSuccess && status == CR_OK; i++)
         status = reduce_as(c, x, x, counts[i], ncclFloat32, stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
@@ -313,7 +313,7 @@ static cr_status all_reduce_launch(struct cr_device *device, const struct cr_cal
 static const struct cr_kernel row_all_reduce = {.name          = "nccl.all_reduce",
                                                 .op            = CR_OP_all_reduce,
                                                 .math          = CR_MATH_EXACT,
-                                                .deterministic = true, /* the same ranks in the same places: tests/fuzz/corpus/fuzz_cost_table/one algorithm, tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order */
+                                                .deterministic = true, /* the same ranks in the same places: one algorithm, one order */
                                                 .accepts       = all_reduce_accepts,
                                                 .prepare       = all_reduce_prepare,
                                                 .release       = all_reduce_release,

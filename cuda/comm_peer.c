@@ -1,14 +1,14 @@
-/* comm_peer.c: gradients of several GPUs of tests/fuzz/corpus/fuzz_cost_table/one host added up without a library: copy engines carry the bytes from GPU to GPU, so that no
+/* comm_peer.c: gradients of several GPUs of one host added up without a library: copy engines carry the bytes from GPU to GPU, so that no
  * multiprocessor is taken from the backward pass but for flags and a short sum.
  *
  * Of each piece rank s owns the s-th part. A round of a piece:
  *   A  every rank copies its numbers of part s into the box of rank s (a place for each sender), tells s and waits for the others;
- *   B  s adds in the tests/fuzz/corpus/fuzz_lifetimes/order of the ranks, copies the sum to the same place of every other rank's gradients, tells them and waits.
+ *   B  s adds in the order of the ranks, copies the sum to the same place of every other rank's gradients, tells them and waits.
  * The same ranks give the same bits on all of them, every time.
  *
  * One flag for each sender and phase does for all rounds, and a recording can be replayed, though flags are only ever 1 or 0 and boxes are
  * used again:
- *   - All ranks do the same rounds in the same tests/fuzz/corpus/fuzz_lifetimes/order, each on tests/fuzz/corpus/fuzz_cost_table/one stream.
+ *   - All ranks do the same rounds in the same order, each on one stream.
  *   - r sets flag A at s in round t+1 when it has all flags B of round t; s set its flag B at r behind its sum, which is behind s's wait
  *     for A of round t: by then s had taken all flags A back to 0, r's among them, and read its box. So neither is a flag set twice nor a
  *     box written before it was read.
@@ -38,7 +38,7 @@ struct cuda_peers {
     int             rank, size, index;
     size_t          place;              /* bytes of a place in a box, which begins with flags: u32[PHASES][CK_PEERS], by sender */
     char           *box[CK_PEERS];      /* by rank; what is another's is mapped here */
-    char           *region[CK_PEERS];   /* the shared tests/fuzz/corpus/fuzz_cost_table/one; NULL: none */
+    char           *region[CK_PEERS];   /* the shared one; NULL: none */
     batch_mem_op    ops;
     cudaStream_t    waker;              /* for an abort: flags are set from here */
     pthread_t       wake;
@@ -49,7 +49,7 @@ struct cuda_peers {
 /* ---- who can reach whom ---- */
 
 struct offer {
-    char               why[WHY_MAX]; /* tests/fuzz/corpus/fuzz_lifetimes/empty: this rank can */
+    char               why[WHY_MAX]; /* empty: this rank can */
     char               bus[BUS_MAX];
     cudaIpcMemHandle_t box;
 };
@@ -114,7 +114,7 @@ static void take_offers(struct cuda_device *d, struct cuda_peers *p, const struc
     }
 }
 
-/* *why: tests/fuzz/corpus/fuzz_lifetimes/empty, or why some rank cannot; the same on all ranks. */
+/* *why: empty, or why some rank cannot; the same on all ranks. */
 static cr_status agree(struct cuda_device *d, struct cuda_peers *p, char *why) {
     struct offer *all, mine = {0};
     char         *whys = NULL;

@@ -6,7 +6,7 @@
  *   - Loads and unpacking are apart, so that a thread can have several loads under way before it needs the first.
  *   - Plain loads and stores: a kernel may write where it has read (graph/ops.def's INPLACE), as long as each thread reads its
  *     elements before it writes them.
- *   - Sums are taken in an tests/fuzz/corpus/fuzz_lifetimes/order that depends on sizes only. */
+ *   - Sums are taken in an order that depends on sizes only. */
 #ifndef CK_COMMON_CUH
 #define CK_COMMON_CUH
 
@@ -17,7 +17,7 @@
 
 enum { CK_WARP = 32, CK_VECTOR_BYTES = 16 };
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one element ------------------------------------------------------------------------------------------------- */
+/* ---- one element ------------------------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ float ck_float(float x) { return x; }
 __device__ __forceinline__ float ck_float(__half x) { return __half2float(x); }
@@ -90,14 +90,14 @@ template <typename T> __device__ __forceinline__ uint4 ck_pack(const float *in) 
                           ck_pack_word<T>(in[6], in[7]));
 }
 
-/* One store of 16 bytes: behind a branch, the compiler takes a tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one apart into four. */
+/* One store of 16 bytes: behind a branch, the compiler takes a plain one apart into four. */
 template <typename T> __device__ __forceinline__ void ck_store_whole(T *at, uint4 vector) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(vector.x), "r"(vector.y), "r"(vector.z),
                  "r"(vector.w)
                  : "memory");
 }
 
-/* What a thread loads at once, LANES elements: 16 bytes, or tests/fuzz/corpus/fuzz_cost_table/one element where channels do not come in tests/fuzz/corpus/fuzz_cost_table/whole vectors. */
+/* What a thread loads at once, LANES elements: 16 bytes, or one element where channels do not come in whole vectors. */
 template <typename T, int LANES> struct ck_word {
     using word = uint4;
     static __device__ __forceinline__ word load(const T *array, int64_t i) { return ck_load(array, i); }
@@ -115,7 +115,7 @@ template <typename T> struct ck_word<T, 1> {
 
 /* ---- bit masks: bit i%8 of byte i/8 belongs to element i ----------------------------------------------------------- */
 
-/* The bits of vector v of N elements: 8 of them are a byte, 4 are half of tests/fuzz/corpus/fuzz_cost_table/one. */
+/* The bits of vector v of N elements: 8 of them are a byte, 4 are half of one. */
 template <int N> __device__ __forceinline__ unsigned ck_load_bits(const uint8_t *bits, int64_t v) {
     static_assert(N == 4 || N == 8, "a vector of 16 bytes");
     if constexpr (N == 8) return bits[v];
@@ -159,9 +159,9 @@ template <int THREADS, typename A> __device__ __forceinline__ A ck_block_sum(A x
 
 /* ---- launches that overlap --------------------------------------------------------------------------------------- */
 
-/* A launch by ck_launch may be placed on the multiprocessors while the tests/fuzz/corpus/fuzz_cost_table/one before it ends: its kernel begins with
- * ck_begin_after_last(), which waits until that tests/fuzz/corpus/fuzz_cost_table/one is complete and visible, then lets the next be placed. In this tests/fuzz/corpus/fuzz_lifetimes/order: who is let
- * in early may read, before its own wait, what was written before the last tests/fuzz/corpus/fuzz_cost_table/two launches. */
+/* A launch by ck_launch may be placed on the multiprocessors while the one before it ends: its kernel begins with
+ * ck_begin_after_last(), which waits until that one is complete and visible, then lets the next be placed. In this order: who is let
+ * in early may read, before its own wait, what was written before the last two launches. */
 __device__ __forceinline__ void ck_wait_for_last() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -177,7 +177,7 @@ __device__ __forceinline__ void ck_begin_after_last() {
     ck_let_next_begin();
 }
 
-/* Saves the microsecond between tests/fuzz/corpus/fuzz_cost_table/two small launches. `overlap` false: a launch like any other. */
+/* Saves the microsecond between two small launches. `overlap` false: a launch like any other. */
 template <typename... Parameters, typename... Args>
 static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                                 const Args &...args) {

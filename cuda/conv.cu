@@ -49,7 +49,7 @@ template <typename T> cudaError_t convert_add_run(const void *x, float *y, int64
 
 /* ---- convolutions: matrix products of tiles gathered into shared memory -------------------------------------------------
  *
- * sum[m][n] = sum over e of a[m][e] * b[e][n], in f32 with fma, e in rising tests/fuzz/corpus/fuzz_lifetimes/order:
+ * sum[m][n] = sum over e of a[m][e] * b[e][n], in f32 with fma, e in rising order:
  *               m                    n             e
  *   forward     pixels of y          K             R,S,C     a from x by windows, b from w
  *   dgrad       pixels of dx         C             R,S,K     a from dy by windows, b from w
@@ -89,7 +89,7 @@ template <typename T, bool GRAD> struct windows : along_depth {
     const T *data;
     int      H, W, C, R, S, stride, r, s, c;
     int      top[LOADS], left[LOADS];
-    int64_t  image[LOADS], at[LOADS]; /* pixel numbers of data: first of the image; the tests/fuzz/corpus/fuzz_cost_table/one shown, or -1 */
+    int64_t  image[LOADS], at[LOADS]; /* pixel numbers of data: first of the image; the one shown, or -1 */
 
     __device__ __forceinline__ windows(const T *from, const ck_conv &v, int64_t first) : data(from), R(v.R), S(v.S), stride(v.stride) {
         H = (int)(GRAD ? v.P : v.H), W = (int)(GRAD ? v.Q : v.W), C = (int)(GRAD ? v.K : v.C);
@@ -136,7 +136,7 @@ template <typename T, bool GRAD> struct windows : along_depth {
     }
 };
 
-/* Rows n are filters, e runs through tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Rows n are filters, e runs through one. */
 template <typename T> struct filters : along_depth {
     const T *data;
     int64_t  k, K;
@@ -286,7 +286,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) wgrad(const T *
     put_sums(part + blockIdx.y * v.K * E, m0, n0, v.K, E, sum);
 }
 
-/* dw (+)= sum of the shares, in double, in tests/fuzz/corpus/fuzz_lifetimes/order: 4 bytes read a share and element, limited by memory. */
+/* dw (+)= sum of the shares, in double, in order: 4 bytes read a share and element, limited by memory. */
 template <bool ADD> __global__ void __launch_bounds__(THREADS) sum_shares(const float *part, float *dw, int64_t elems, int shares) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= elems) return;

@@ -24,7 +24,7 @@ enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_ROWS_MAX = 256
 struct cudnn_cache; /* of built plans: cudnn_conv.c */
 struct cuda_filter; /* the pruned filter that was asked about last: cuda_filter.c */
 struct cuda_comm;   /* NCCL: comm_nccl.c */
-struct cuda_peers;  /* GPUs of tests/fuzz/corpus/fuzz_cost_table/one host that reach each other's memory: comm_peer.c */
+struct cuda_peers;  /* GPUs of one host that reach each other's memory: comm_peer.c */
 
 struct cuda_device {
     struct cr_device base; /* first: a cr_device pointer is a cuda_device pointer */
@@ -40,7 +40,7 @@ struct cuda_device {
     struct cudnn_cache *plans;
     struct cuda_filter *filter; /* NULL: none yet */
     struct cuda_host_block *host_blocks; /* cuda_host.c */
-    struct cuda_comm *comm; /* NULL: tests/fuzz/corpus/fuzz_cost_table/one rank */
+    struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
     size_t             comm_bytes; /* what both took of the GPU when they were opened */
     void              *kept;  /* a region that another rank may still have mapped: not freed */
@@ -135,7 +135,7 @@ extern const struct cr_kernel *const cr_cuda_small_rows[];  /* rows_small.c */
 extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* rows_point_grad.c */
 extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* rows_stem.c */
 extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* rows_fold.c */
-extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, tests/fuzz/corpus/fuzz_cost_table/zero */
+extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* rows_swap.c: copies to the host's memory and back */
 extern const struct cr_kernel *const cr_cuda_comm_rows[];   /* comm_nccl.c: sums over ranks */
 extern const struct cr_kernel *const cr_cuda_peer_rows[];   /* comm_peer.c: the same for gradients, by copy engines */
@@ -148,7 +148,7 @@ extern const struct cr_kernel *const cr_cuda_walks_rows[];  /* rows_walks.c: ...
 extern const struct cr_kernel *const cr_cuda_union_rows[];  /* rows_union.c: ... on the sparse tensor cores */
 extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
-extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps tests/fuzz/corpus/fuzz_cost_table/whole blocks of channels */
+extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps whole blocks of channels */
 /* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c, rows_walks.c and rows_block.c. */
 enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_WALKS = 52, CUDA_LAYOUT_BLOCKS = 64 };
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
@@ -187,7 +187,7 @@ cr_status cr_cuda_comm_wait(struct cuda_device *device, cudaEvent_t event);
 cr_status cr_cuda_peers_open(struct cuda_device *device, struct cuda_peers **out);
 void      cr_cuda_peers_abort(struct cuda_peers *peers); /* from any thread, NULL is fine: nothing waits for other ranks any more */
 void      cr_cuda_peers_close(struct cuda_device *device, bool failed);
-size_t    cr_cuda_peers_bytes(size_t bytes); /* of memory to share: tests/fuzz/corpus/fuzz_cost_table/whole pages of the driver, or it would share its neighbours as well */
+size_t    cr_cuda_peers_bytes(size_t bytes); /* of memory to share: whole pages of the driver, or it would share its neighbours as well */
 cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
 void      cr_cuda_peers_unshare(struct cr_device *device);
 /* cudnn_conv.c */

@@ -71,7 +71,7 @@ static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) 
     d->base.caps.tf32_share  = 0.5;
     d->base.caps.f32_share   = 1.0 / 16; /* without matrix units, on 8.0 and 9.0 */
     d->base.caps.flops_per_s = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
-    /* A good half of what 16 lanes of PCIe 4 carry tests/fuzz/corpus/fuzz_cost_table/one way; what the machine has is measured where it matters (autotune/cost_table.h). */
+    /* A good half of what 16 lanes of PCIe 4 carry one way; what the machine has is measured where it matters (autotune/cost_table.h). */
     d->base.caps.to_host_bytes_per_s = d->base.caps.to_device_bytes_per_s = 18e9;
     d->base.caps.copy_latency_s = 10e-6;
     if (d->base.caps.bytes_per_s <= 0) d->base.caps.bytes_per_s = 1e12;
@@ -122,7 +122,7 @@ static size_t cuda_memory_free(struct cr_device *device) {
     return free_bytes;
 }
 
-/* What is loaded later, with kernels and recordings: what is measured lacks it. Of the tests/fuzz/corpus/fuzz_cost_table/whole CR_GPU_BESIDE_BYTES are the least. */
+/* What is loaded later, with kernels and recordings: what is measured lacks it. Of the whole CR_GPU_BESIDE_BYTES are the least. */
 enum { LATER_BYTES = 32 << 20 };
 
 static size_t taken_since(size_t before, struct cr_device *device) {
@@ -248,7 +248,7 @@ static void cuda_release(struct cr_device *device, void *region) {
     if (region != cuda_of(device)->kept) (void)cudaFree(region);
 }
 
-/* ---- copies that wait: through tests/fuzz/corpus/fuzz_cost_table/two page-locked pieces, so that tests/fuzz/corpus/fuzz_cost_table/one is filled while the other travels ---- */
+/* ---- copies that wait: through two page-locked pieces, so that one is filled while the other travels ---- */
 
 static cr_status cuda_put(struct cr_device *base, void *dst, const void *host, size_t bytes) {
     struct cuda_device *d      = cuda_of(base);

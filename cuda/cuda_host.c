@@ -1,4 +1,4 @@
-/* cuda_host.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large tests/fuzz/corpus/fuzz_cost_table/one, for tensors that wait there, is made of
+/* cuda_host.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for tensors that wait there, is made of
  * large pages that several threads touch, and then locked: the runtime's own way takes half a second a GiB, page by page of 4 KiB, and
  * copies then look up as many addresses. Where that fails the runtime's way is taken. */
 #include "cuda.h"
@@ -12,7 +12,7 @@ enum { LARGE_BYTES = 64 << 20, HUGE_PAGE = 2 << 20, THREADS_MOST = 16 };
 
 struct cuda_host_block {
     struct cuda_host_block *next;
-    void                   *mapped, *at; /* at: the first tests/fuzz/corpus/fuzz_cost_table/whole large page */
+    void                   *mapped, *at; /* at: the first whole large page */
     size_t                  mapped_bytes, bytes;
 };
 

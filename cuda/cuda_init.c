@@ -44,7 +44,7 @@ static int64_t fill_table(const struct cr_store *store, const struct cr_config *
 }
 
 /* One launch for all planes that do not begin with zeros. While it runs the table stands at the start of the gradients, which
- * nobody has written yet, so that nothing has to be allocated; then that place is tests/fuzz/corpus/fuzz_cost_table/zero again. Waits for nothing. */
+ * nobody has written yet, so that nothing has to be allocated; then that place is zero again. Waits for nothing. */
 cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region) {
     const cudaStream_t    stream = cuda_of(device)->lane[CR_LANE_COMPUTE];
     char                 *base   = region;
@@ -57,7 +57,7 @@ cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *st
     CR_ALLOC(table, (size_t)store->params);
     const int64_t tiles = fill_table(store, config, table, &params);
     const size_t  bytes = (size_t)params * sizeof *table;
-    CR_ASSERT(bytes <= cr_store_plane_bytes(store, CR_PLANE_GRAD)); /* 256 bytes a parameter, and BN has tests/fuzz/corpus/fuzz_cost_table/two beside its statistics */
+    CR_ASSERT(bytes <= cr_store_plane_bytes(store, CR_PLANE_GRAD)); /* 256 bytes a parameter, and BN has two beside its statistics */
     CR_TRY_OUT(device->backend->put(device, there, table, bytes));
     cudaError_t error = ck_init(there, params, tiles, region, (uint64_t)config->train.seed, CR_RNG_INIT, state, stream);
     if (error == cudaSuccess) error = cudaMemsetAsync(there, 0, bytes, stream);

@@ -1,4 +1,4 @@
-/* cuda_kernels.c: the GPU's rows in tests/fuzz/corpus/fuzz_cost_table/one table. Where several take an op, the tests/fuzz/corpus/fuzz_lifetimes/order is that of preference when times are not
+/* cuda_kernels.c: the GPU's rows in one table. Where several take an op, the order is that of preference when times are not
  * measured: own kernels for small channels first, then cuDNN, then own ones for what is left. */
 #include "cuda.h"
 

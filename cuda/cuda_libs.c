@@ -1,5 +1,5 @@
-/* cuda_libs.c: see cuda_libs.h. Each function of the tests/fuzz/corpus/fuzz_cost_table/two libraries that cresnet calls is defined here under its own name and
- * passes the call on to what dlsym found. The list is the tests/fuzz/corpus/fuzz_cost_table/whole of it: a call of any other function does not link. */
+/* cuda_libs.c: see cuda_libs.h. Each function of the two libraries that cresnet calls is defined here under its own name and
+ * passes the call on to what dlsym found. The list is the whole of it: a call of any other function does not link. */
 #include "cuda_libs.h"
 
 #include "cuda.h"
@@ -45,13 +45,13 @@
        const void *beta, void *C, cudaDataType type_c, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algo),   \
       (handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc, compute, algo))
 
-/* The tests/fuzz/corpus/fuzz_cost_table/one piece of process-wide state: libraries are loaded for the process, once. */
+/* The one piece of process-wide state: libraries are loaded for the process, once. */
 static struct {
 #define X(result, name, params, args) result(*name) params;
     CUDNN_FUNCTIONS(X)
     CUBLAS_FUNCTIONS(X)
 #undef X
-    char why[300]; /* tests/fuzz/corpus/fuzz_lifetimes/empty: all there */
+    char why[300]; /* empty: all there */
 } libs;
 static pthread_once_t libs_once = PTHREAD_ONCE_INIT;
 

@@ -1,5 +1,5 @@
-/* cuda_spdnn.c: a sparse deep network on the GPU: memory for it, its launches as tests/fuzz/corpus/fuzz_cost_table/one recording, weights that stay on the device or
- * pass through tests/fuzz/corpus/fuzz_cost_table/two buffers while the layers before them compute. Small networks take several layers a launch (spdnn_deep.cu). */
+/* cuda_spdnn.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that stay on the device or
+ * pass through two buffers while the layers before them compute. Small networks take several layers a launch (spdnn_deep.cu). */
 #include "cuda.h"
 #include "spdnn/spdnn.h"
 #include "spdnn_kernel.h"
@@ -9,7 +9,7 @@
 
 enum { BUFFERS = 2 };
 /* Layers of a deep launch: inputs die early, so that the first ones are short; later ones are half of the layers before them, and
- * what a launch costs on top is soon small beside them. The best of seven ways on tests/fuzz/corpus/fuzz_cost_table/one H200, at 120, 480 and 1,920 layers. */
+ * what a launch costs on top is soon small beside them. The best of seven ways on one H200, at 120, 480 and 1,920 layers. */
 enum { DEEP_LEAST = 2, DEEP_SHARE = 2 };
 static const size_t spare_bytes  = (size_t)1 << 30;  /* left to the driver and to whoever else is there */
 static const size_t stage_least  = (size_t)16 << 20; /* weights that are copied at once: fewer pay for the copy's start */
@@ -34,7 +34,7 @@ struct run {
     size_t                         weight_bytes, buffer_bytes;
     bool                           streamed;
     bool                           deep;         /* several layers a launch, with deep_state */
-    int                            launches;     /* of layers: each takes x[n % 2] to the other tests/fuzz/corpus/fuzz_cost_table/one */
+    int                            launches;     /* of layers: each takes x[n % 2] to the other one */
     struct ck_spdnn_deep_state     deep_state;
     float                         *x[2];
     uint32_t                      *bit;
@@ -59,7 +59,7 @@ static cr_status take(struct run *r, void **out, size_t bytes) {
 
 /* ---- what is where ---- */
 
-/* Places of layers: tests/fuzz/corpus/fuzz_cost_table/one behind the other, in stages of some MiB that begin anew in a buffer. */
+/* Places of layers: one behind the other, in stages of some MiB that begin anew in a buffer. */
 static cr_status place_layers(struct run *r) {
     CR_ALLOC(r->offset, (size_t)r->net->layers + 1);
     CR_ALLOC(r->stage, (size_t)r->net->layers + 1);
@@ -82,7 +82,7 @@ static size_t input_bytes(const struct run *r) {
     return (size_t)r->net->neurons * (2 * sizeof(float)) + (size_t)r->net->neurons / 8 + 4 * sizeof(int32_t) + 1;
 }
 
-/* All inputs at once beside all weights, or beside tests/fuzz/corpus/fuzz_cost_table/two buffers of weights, or as many inputs as then fit. */
+/* All inputs at once beside all weights, or beside two buffers of weights, or as many inputs as then fit. */
 static cr_status choose_sizes(struct run *r) {
     size_t free_bytes, total;
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
@@ -192,7 +192,7 @@ static struct ck_spdnn_layer layer_at(const struct run *r, int l, const uint8_t 
 
 /* ---- launches ---- */
 
-/* How many of layers [l, end) go in tests/fuzz/corpus/fuzz_cost_table/one launch: of weights of tests/fuzz/corpus/fuzz_cost_table/one type. */
+/* How many of layers [l, end) go in one launch: of weights of one type. */
 static int deep_layers(const struct run *r, int l, int end) {
     const int most = CR_MIN(CR_MIN(CR_MAX(l / DEEP_SHARE, (int)DEEP_LEAST), (int)CK_SPDNN_DEEP_LAYERS), end - l);
     int       n    = 1;
@@ -324,7 +324,7 @@ static cr_status add_results(struct run *r, int64_t first, int64_t count, struct
     if (more < 0 || more > count) CR_FAIL_OUT(CR_ERR_DEVICE, "%lld of %lld inputs survive: the GPU's counts are spoilt", (long long)more, (long long)count);
     CR_TRY_OUT(cr_backend_cuda.get(&r->d->base, out->category + out->categories, r->category, (size_t)more * sizeof *out->category));
     for (int64_t i = out->categories; i < all; i++) out->category[i] += (int32_t)first;
-    if (packed) { /* tests/fuzz/corpus/fuzz_cost_table/one part: run() sees to it */
+    if (packed) { /* one part: run() sees to it */
         out->values = cr_alloc((size_t)(r->net->neurons * CR_MAX(more, (int64_t)1)), sizeof *out->values);
         if (!out->values) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the values of %lld inputs", (long long)more);
         CR_TRY_OUT(get_values(r, packed, more, out->values));

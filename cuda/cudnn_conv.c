@@ -113,7 +113,7 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
     return true;
 }
 
-/* Sums and BN's arithmetic beside a convolution are for f16 alone, tests/fuzz/corpus/fuzz_cost_table/whole vectors of channels and filters up to 5x5
+/* Sums and BN's arithmetic beside a convolution are for f16 alone, whole vectors of channels and filters up to 5x5
  * (tests/gpu/test_cudnn_support.c asks cuDNN whether that is still so). */
 static bool is_fused_for_training(const struct cudnn_conv_key *k) {
     return (k->uses & (CR_CUDNN_COEF | CR_CUDNN_STATS | CR_CUDNN_BN)) != 0;
@@ -132,7 +132,7 @@ static int64_t elems_behind_first(const int64_t dim[4]) {
 }
 
 /* Slices begin at 16-byte addresses: at every picture, or at every eighth where a picture is no multiple of that. Equal
- * slices share their plans: up to twice the least number of slices is looked at for tests/fuzz/corpus/fuzz_cost_table/one that divides the batch. */
+ * slices share their plans: up to twice the least number of slices is looked at for one that divides the batch. */
 bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
     const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
     const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
@@ -170,8 +170,8 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
  * behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
 enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
 
-/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 tests/fuzz/corpus/fuzz_cost_table/one is off by 1e-5 of the sum and more, as
- * Winograd's are; in bf16 tests/fuzz/corpus/fuzz_cost_table/two add parts that they have rounded to bf16. */
+/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 one is off by 1e-5 of the sum and more, as
+ * Winograd's are; in bf16 two add parts that they have rounded to bf16. */
 enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
 
 static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {

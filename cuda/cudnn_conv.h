@@ -6,7 +6,7 @@
  *   - Only engines that give the same bits each time, and that neither transform (FFT, Winograd) nor shorten sums below
  *     f32.
  *   - cuDNN has no engine that writes the f32 dw of 16-bit images: such plans write it in 16 bits, and the row converts.
- *   - Tensors of 2^31 elements and more are worked on in slices of the batch: a plan never sees tests/fuzz/corpus/fuzz_cost_table/one. */
+ *   - Tensors of 2^31 elements and more are worked on in slices of the batch: a plan never sees one. */
 #ifndef CR_CUDNN_CONV_H
 #define CR_CUDNN_CONV_H
 
@@ -30,14 +30,14 @@ enum {
     CR_CUDNN_BN        = 1 << 6 /* dgrad: dx passes the ReLU behind a BN */
 };
 
-/* All that a plan depends on; tests/fuzz/corpus/fuzz_cost_table/whole numbers of tests/fuzz/corpus/fuzz_cost_table/one size, so that keys can be compared byte by byte. */
+/* All that a plan depends on; whole numbers of one size, so that keys can be compared byte by byte. */
 struct cudnn_conv_key {
     int64_t kind; /* enum cudnn_conv_kind */
     int64_t type; /* cudnnDataType_t of the images */
     int64_t full; /* f32 means f32: no matrix units */
     int64_t accumulate, stride, pad, uses, dim[CR_CUDNN_OPERANDS][4];
 };
-/* false: cuDNN's rows of this math do not take the op. The key is for the tests/fuzz/corpus/fuzz_cost_table/whole batch. */
+/* false: cuDNN's rows of this math do not take the op. The key is for the whole batch. */
 bool cr_cudnn_key_of(const struct cr_program *program, const struct cr_op *op, enum cr_math math, struct cudnn_conv_key *out);
 
 /* false: cuDNN has no compiled kernel for such a key, whatever the device. Known without asking: the answer no takes cuDNN up to
@@ -103,7 +103,7 @@ struct cudnn_conv_plans {
 CR_MUST cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cudnn_conv_key *key, int wanted,
                                       struct cudnn_conv_plans **out);
 
-/* Has cuDNN a plan for the key of a slice? Cheaper than to look for the best tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Has cuDNN a plan for the key of a slice? Cheaper than to look for the best one. */
 CR_MUST cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out);
 
 /* What cuDNN would run for the op on a GPU of compute capability cc (80, 90), asked without a GPU. CR_ERR_DEVICE when

@@ -1,4 +1,4 @@
-/* cudnn_fused.c: the graph of a key: a convolution, tests/fuzz/corpus/fuzz_lifetimes/plain or with what cuDNN's engines do beside it; see cudnn_conv.h.
+/* cudnn_fused.c: the graph of a key: a convolution, plain or with what cuDNN's engines do beside it; see cudnn_conv.h.
  *
  * The forms are those that cuDNN has compiled kernels for (asked of 9.19 without a GPU, tests/gpu/test_cudnn_support.c asks again):
  *   - act(x): scale, bias and what lies between in the type of the images; only before a convolution with sums, or a wgrad.

@@ -1,5 +1,5 @@
 /* cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors, describe operations on them
- * (cudnn_graph.c), ask for plans, run tests/fuzz/corpus/fuzz_cost_table/one (cudnn_plan.c). The vocabulary grows with what rows use: a new operation is tests/fuzz/corpus/fuzz_cost_table/one
+ * (cudnn_graph.c), ask for plans, run one (cudnn_plan.c). The vocabulary grows with what rows use: a new operation is one
  * function here.
  *
  *     struct cudnn_graph g;
@@ -16,7 +16,7 @@
  *   - What cuDNN refuses is no error: it is remembered while the graph is built, and then there are no plans. What
  * breaks (a library that is not there, no memory) is an error.
  *   - A graph owns its descriptors, a search and a plan own theirs; a graph outlives its searches and plans.
- *   - Plans come in the tests/fuzz/corpus/fuzz_lifetimes/order of cuDNN's heuristics: best first, as far as it knows, and each is built only when it is
+ *   - Plans come in the order of cuDNN's heuristics: best first, as far as it knows, and each is built only when it is
  *     asked for. Engines that compile their kernel when a plan is made (0.3 to 2 s each) are left out.
  *   - Building needs no GPU: cr_cudnn_place_described stands for a device that is not there; such plans cannot be run.
  * Knows nothing of programs, ops and rows. */
@@ -55,12 +55,12 @@ enum cudnn_conv_kind { CR_CUDNN_FORWARD, CR_CUDNN_DGRAD, CR_CUDNN_WGRAD };
 struct cudnn_window {
     int64_t stride, pad; /* square; dilation is 1 */
 };
-/* x, w, y: numbers of the tensors, or of their gradients; the kind says which tests/fuzz/corpus/fuzz_cost_table/one is computed, or added to. Sums are
+/* x, w, y: numbers of the tensors, or of their gradients; the kind says which one is computed, or added to. Sums are
  * f32. */
 void cr_cudnn_conv(struct cudnn_graph *graph, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x,
                    int w, int y, bool accumulate);
 
-/* y = a + b, a * b, max(a, 0) ...; b: CR_CUDNN_NO_TENSOR where the mode takes tests/fuzz/corpus/fuzz_cost_table/one operand. RELU_BWD: y = b where a > 0. */
+/* y = a + b, a * b, max(a, 0) ...; b: CR_CUDNN_NO_TENSOR where the mode takes one operand. RELU_BWD: y = b where a > 0. */
 enum { CR_CUDNN_NO_TENSOR = -1 };
 void cr_cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, int a, int b, int y);
 /* Per channel: sum = sum of x, squares = sum of x^2. */
@@ -75,7 +75,7 @@ void cr_cudnn_bn_sums(struct cudnn_graph *graph, const struct cudnn_bn_sums *ten
 
 enum { CR_CUDNN_REFUSED = 2 };
 struct cudnn_rules {
-    unsigned refused_notes;   /* bits 1 << CUDNN_NUMERICAL_NOTE_*: an engine that has tests/fuzz/corpus/fuzz_cost_table/one is not taken */
+    unsigned refused_notes;   /* bits 1 << CUDNN_NUMERICAL_NOTE_*: an engine that has one is not taken */
     size_t   workspace_bytes; /* at most */
     int64_t  refused_engine[CR_CUDNN_REFUSED]; /* -1: none */
 };
@@ -97,7 +97,7 @@ enum { CR_CUDNN_OFFERS = 64 };
 struct cudnn_search {
     struct cudnn_graph      *graph;
     struct cudnn_rules       rules;
-    cudnnBackendDescriptor_t closed; /* the graph, as tests/fuzz/corpus/fuzz_cost_table/one descriptor */
+    cudnnBackendDescriptor_t closed; /* the graph, as one descriptor */
     cudnnBackendDescriptor_t config[CR_CUDNN_OFFERS];
     int                      offers, next; /* of the mode that is being walked */
     int                      mode;         /* the next to be asked */
@@ -110,7 +110,7 @@ void cr_cudnn_search_open(struct cudnn_graph *graph, const struct cudnn_rules *r
 CR_MUST cr_status cr_cudnn_search_next(struct cudnn_search *search, struct cudnn_plan *plan, bool *found);
 void              cr_cudnn_search_close(struct cudnn_search *search); /* the plans it gave stay */
 
-/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Making tests/fuzz/corpus/fuzz_cost_table/one allocates host memory
+/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Making one allocates host memory
  * only. */
 CR_MUST cr_status cr_cudnn_pack_open(const struct cudnn_graph *graph, void *const *pointers, void *workspace,
                                      cudnnBackendDescriptor_t *out);

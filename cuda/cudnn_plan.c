@@ -19,7 +19,7 @@ static bool is_refused(const struct cudnn_rules *rules, int64_t engine) {
     return false;
 }
 
-/* Bits of an engine's notes of tests/fuzz/corpus/fuzz_cost_table/one sort; all of them when cuDNN does not say. */
+/* Bits of an engine's notes of one sort; all of them when cuDNN does not say. */
 static unsigned notes_of(struct cudnn_graph *g, cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
                          cudnnBackendAttributeType_t type) {
     int      note[32];

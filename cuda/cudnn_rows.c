@@ -1,4 +1,4 @@
-/* cudnn_rows.c: the GPU's rows for convolution and its tests/fuzz/corpus/fuzz_cost_table/two gradients through cuDNN, tests/fuzz/corpus/fuzz_lifetimes/plain and fused; see cudnn_conv.h.
+/* cudnn_rows.c: the GPU's rows for convolution and its two gradients through cuDNN, plain and fused; see cudnn_conv.h.
  *
  * Workspace of an op: what its graph keeps in scratch, then the sums of each slice where there are several, then what the
  * plan asks for. All ops run on lane COMPUTE, which is the handle's stream. */
@@ -11,7 +11,7 @@
 
 /* ---- accepts, ways ---- */
 
-/* Its sums beside a convolution are added in whatever tests/fuzz/corpus/fuzz_lifetimes/order blocks come: no tests/fuzz/corpus/fuzz_cost_table/two runs need be equal. */
+/* Its sums beside a convolution are added in whatever order blocks come: no two runs need be equal. */
 static bool sums_as_they_come(const struct cudnn_conv_key *key) { return (key->uses & CR_CUDNN_STATS) != 0; }
 
 /* `sums`: of the row for such sums. What breaks is told by prepare, which meets it again. */
@@ -70,7 +70,7 @@ struct slice {
 };
 
 struct prepared_conv {
-    struct cudnn_conv_key key; /* of the tests/fuzz/corpus/fuzz_cost_table/whole batch */
+    struct cudnn_conv_key key; /* of the whole batch */
     struct cudnn_slices   slices;
     struct slice         *slice;
     size_t                sums_at, plan_at; /* offsets in the workspace */
@@ -218,7 +218,7 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     return after(s, call, stream);
 }
 
-/* ---- a data gradient, then the ReLU and the BN's sums in a pass of our own: those of cuDNN come in no fixed tests/fuzz/corpus/fuzz_lifetimes/order ---- */
+/* ---- a data gradient, then the ReLU and the BN's sums in a pass of our own: those of cuDNN come in no fixed order ---- */
 
 /* The op that is left to cuDNN. */
 static struct cr_op without_gate(const struct cr_op *op) {

@@ -1,10 +1,10 @@
-/* data.cu: normalisation of the input, what looks at tests/fuzz/corpus/fuzz_cost_table/one element at a time, and the parameter-free shortcut. All of it
+/* data.cu: normalisation of the input, what looks at one element at a time, and the parameter-free shortcut. All of it
  * is bound by memory: nothing here does more than a few operations an element. */
 #include "common.cuh"
 
 namespace {
 
-/* ---- pointwise: a thread takes FLIGHT vectors, a block apart, and has all of them under way before it uses tests/fuzz/corpus/fuzz_cost_table/one ------
+/* ---- pointwise: a thread takes FLIGHT vectors, a block apart, and has all of them under way before it uses one ------
  */
 
 enum { THREADS = 256, FLIGHT = 4 };
@@ -18,7 +18,7 @@ struct add_of {
     static __device__ __forceinline__ float at(float a, float b) { return a + b; }
 };
 
-/* Bytes an element: (reads + 1) * size. y may be a or b. What is left behind the last tests/fuzz/corpus/fuzz_cost_table/whole vector is the last block's.
+/* Bytes an element: (reads + 1) * size. y may be a or b. What is left behind the last whole vector is the last block's.
  */
 template <class Op, typename T>
 __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *y, int64_t elems) {
@@ -52,7 +52,7 @@ cudaError_t pointwise_run(const void *a, const void *b, void *y, int64_t elems, 
     return cudaGetLastError();
 }
 
-/* f32 to 16 bits: 4 + 2 bytes an element. A thread reads 16 bytes and writes 8, so that reads and writes are both tests/fuzz/corpus/fuzz_cost_table/whole
+/* f32 to 16 bits: 4 + 2 bytes an element. A thread reads 16 bytes and writes 8, so that reads and writes are both whole
  * lines across the warp. */
 template <typename T> __global__ void __launch_bounds__(THREADS) cast(const float *x, T *y, int64_t elems) {
     const int64_t vectors = elems / 4, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
@@ -80,7 +80,7 @@ template <typename T> cudaError_t cast_run(const float *x, void *y, int64_t elem
 /* ---- normalize: 1 byte read, 2 or 4 written an element -------------------------------------------------------------
  */
 
-/* (v/255 - mean)/std as v*scale + shift: with both rounded to float and tests/fuzz/corpus/fuzz_cost_table/one rounding of the sum, the error is at most 2
+/* (v/255 - mean)/std as v*scale + shift: with both rounded to float and one rounding of the sum, the error is at most 2
  * units in the last place of (v/255 + |mean|)/std. */
 struct affine {
     float scale[3], shift[3];

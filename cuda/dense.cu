@@ -37,7 +37,7 @@ cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *
 
 enum { SUM_WARPS = 32 };
 
-/* A block sums 32 columns: warp j the rows j, j+32, ...; then the first warp adds the 32 sums in tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* A block sums 32 columns: warp j the rows j, j+32, ...; then the first warp adds the 32 sums in order. */
 template <typename T>
 static __global__ void __launch_bounds__(CK_WARP *SUM_WARPS) bgrad_kernel(const T *dy, float *db, int64_t rows, int64_t columns,
                                                                           bool accumulate) {

@@ -1,20 +1,20 @@
-/* dense_cublas.c: the GPU's rows for the classifier: three matrix products through cuBLAS and tests/fuzz/corpus/fuzz_cost_table/two kernels around them.
+/* dense_cublas.c: the GPU's rows for the classifier: three matrix products through cuBLAS and two kernels around them.
  *
  * cuBLAS counts columns first. Our x[N][C], read that way, is the C x N matrix X' (' transposed) with leading dimension C;
  * w[K][C] is W', C x K; y[N][K] is Y', K x N. What graph/ops.def says in rows becomes, both sides transposed:
  *     y  = x w'   ->  Y'  (K x N) = W X'    = op_T(w) * op_N(x)     reduced over C
  *     dx = dy w   ->  DX' (C x N) = W' DY'  = op_N(w) * op_N(dy)    reduced over K
  *     dw = dy' x  ->  DW' (C x K) = X' DY   = op_N(x) * op_T(dy)    reduced over N
- * Each operand's leading dimension is the length of its rows in our tests/fuzz/corpus/fuzz_lifetimes/order.
+ * Each operand's leading dimension is the length of its rows in our order.
  *
  * Products of 16-bit operands are summed in f32. The logits get their bias in f32 and are rounded once, so their product goes
  * through a workspace; dw is f32 whatever the operands are.
- * Deterministic: tests/fuzz/corpus/fuzz_cost_table/one stream, tests/fuzz/corpus/fuzz_cost_table/one fixed workspace (the backend's), no choice of algorithm by timing. */
+ * Deterministic: one stream, one fixed workspace (the backend's), no choice of algorithm by timing. */
 #include "cuda.h"
 
 #include <limits.h>
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one product ---- */
+/* ---- one product ---- */
 
 struct operand {
     const void             *data;
@@ -72,7 +72,7 @@ static bool fits(const struct cr_tensor *t) {
     return cuda_pixels(t) <= INT_MAX && t->dim[3] <= INT_MAX;
 }
 
-/* Both operands of every op are its first tests/fuzz/corpus/fuzz_cost_table/two inputs. */
+/* Both operands of every op are its first two inputs. */
 static bool operands_are(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
     const struct cr_tensor *a = cuda_in(p, op, 0), *b = cuda_in(p, op, 1);
     return a->dtype == dtype && b->dtype == dtype && fits(a) && fits(b);

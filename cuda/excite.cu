@@ -1,8 +1,8 @@
 /* excite.cu: squeeze and excitation's factor a channel and its gradients; ResNet-D's means of 2x2 pixels and their gradient. The truth
  * is device/cpu/reference/ref_relu_grad.c.
  *
- * All are limited by memory. Elements read and written for tests/fuzz/corpus/fuzz_cost_table/one of x: gate 1 + 1, gate_grad 2 + 1, meanpool 1 + 1/4, its gradient
- * 1/4 + 1. Threads of a warp take neighbouring channels, tests/fuzz/corpus/fuzz_cost_table/one element each: tests/fuzz/corpus/fuzz_cost_table/whole lines, but not the widest loads. */
+ * All are limited by memory. Elements read and written for one of x: gate 1 + 1, gate_grad 2 + 1, meanpool 1 + 1/4, its gradient
+ * 1/4 + 1. Threads of a warp take neighbouring channels, one element each: whole lines, but not the widest loads. */
 #include "common.cuh"
 
 namespace {
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, i
     }
 }
 
-/* The sum over a picture belongs to tests/fuzz/corpus/fuzz_cost_table/one block, in an tests/fuzz/corpus/fuzz_lifetimes/order that depends on sizes only. dx may be dy. */
+/* The sum over a picture belongs to one block, in an order that depends on sizes only. dx may be dy. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     gate_grad(const T *dy, const T *x, const T *by, T *dx, T *dby, int64_t N, int64_t pixels, int64_t C) {

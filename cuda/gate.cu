@@ -1,5 +1,5 @@
 /* gate.cu: a gradient passes the ReLU behind a BN, in place, and that BN gets its sums: what a convolution's data gradient needs
- * behind it where its own kernel does not do it in a fixed tests/fuzz/corpus/fuzz_lifetimes/order.
+ * behind it where its own kernel does not do it in a fixed order.
  *
  * Bytes an element (2 in 16 bits, 4 in f32, times): 3. Limiter: memory. */
 #include "bn_point.cuh"

@@ -1,4 +1,4 @@
-/* hopper.cuh: what only Hopper's GPUs have, tests/fuzz/corpus/fuzz_cost_table/one small function an instruction: barriers in shared memory that count arrivals and
+/* hopper.cuh: what only Hopper's GPUs have, one small function an instruction: barriers in shared memory that count arrivals and
  * bytes (mbarrier), copies by the tensor memory accelerator (TMA), matrix products of a warpgroup (wgmma).
  *
  * Laws
@@ -108,7 +108,7 @@ __device__ __forceinline__ void ck_tma_load(uint32_t to, const CUtensorMap *map,
         "l"(map), "r"(bar), "r"(column), "r"(row)
         : "memory");
 }
-/* Pixels of an image tensor in the map's tests/fuzz/corpus/fuzz_lifetimes/order, from (h, w) of image n on, as the filter's tap (r, s) sees them. */
+/* Pixels of an image tensor in the map's order, from (h, w) of image n on, as the filter's tap (r, s) sees them. */
 __device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w, int h, int n, int s = 0,
                                                    int r = 0) {
     asm volatile(
@@ -157,7 +157,7 @@ __device__ __forceinline__ void ck_stmatrix_across(uint32_t to, const uint32_t (
                  "r"(r[3])
                  : "memory");
 }
-/* As ck_unpack_word, in tests/fuzz/corpus/fuzz_cost_table/one instruction an element of f16. */
+/* As ck_unpack_word, in one instruction an element of f16. */
 template <typename T> __device__ __forceinline__ float2 ck_pair(uint32_t word) {
     return ck_unpack_word<T>(word);
 }

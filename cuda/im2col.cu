@@ -6,7 +6,7 @@ namespace {
 
 enum { THREADS = 256 };
 
-/* A thread a unit of channels of tests/fuzz/corpus/fuzz_cost_table/one tap of tests/fuzz/corpus/fuzz_cost_table/one pixel: neighbours write side by side. */
+/* A thread a unit of channels of one tap of one pixel: neighbours write side by side. */
 template <typename U> __global__ void __launch_bounds__(THREADS) by_pixels(ck_conv c, int64_t units, const U *x, U *out, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
@@ -17,7 +17,7 @@ template <typename U> __global__ void __launch_bounds__(THREADS) by_pixels(ck_co
     out[i] = v;
 }
 
-/* A thread a pixel of tests/fuzz/corpus/fuzz_cost_table/one row of the matrix: neighbours read and write side by side but for the stride. */
+/* A thread a pixel of one row of the matrix: neighbours read and write side by side but for the stride. */
 template <typename T> __global__ void __launch_bounds__(THREADS) by_planes(ck_conv c, const T *x, T *out, int64_t pixels) {
     const int64_t pixel = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     if (pixel >= pixels) return;

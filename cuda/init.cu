@@ -1,6 +1,6 @@
-/* init.cu: initial values of all parameters in tests/fuzz/corpus/fuzz_cost_table/one launch. The truth is cr_store_init_host (graph/store.c, core/rng.c).
+/* init.cu: initial values of all parameters in one launch. The truth is cr_store_init_host (graph/store.c, core/rng.c).
  *
- * A block draws a tile of CK_INIT_TILE elements that follow tests/fuzz/corpus/fuzz_cost_table/one another in OIHW tests/fuzz/corpus/fuzz_lifetimes/order, four a Philox call: the integers are
+ * A block draws a tile of CK_INIT_TILE elements that follow one another in OIHW order, four a Philox call: the integers are
  * cuRAND's, the same as core/rng.c's, and so are the formulas in float. Where an element stands in memory (K,R,S,C) matters on the
  * way out alone, so the values do not depend on the layout, the launch or the number of GPUs.
  *
@@ -19,7 +19,7 @@ enum { THREADS = 256, QUADS = CK_INIT_TILE / 4 };
 static_assert(QUADS % (2 * THREADS) == 0, "all threads draw the same number of quads, two at a time");
 
 /* ---- draws: core/rng.c's formulas, each float operation rounded once ------------------------------------------------------
- * PAIRS at a time, so that work on tests/fuzz/corpus/fuzz_cost_table/one covers the latency of another and constants are fetched once for all. */
+ * PAIRS at a time, so that work on one covers the latency of another and constants are fetched once for all. */
 
 enum { PAIRS = 4 };
 
@@ -59,7 +59,7 @@ __device__ __forceinline__ void cos_sin_of(const float *a, float *cosine, float 
                                0x1.990692c59fc3ap-16};
     constexpr double odd[]  = {0x1.fffffffff67c2p-1, -0x1.5555554948073p-3, 0x1.1111074b2d8c8p-7, -0x1.a00ee7e21e29fp-13,
                                0x1.6cb7488e7e88fp-19};
-    constexpr double magic  = 0x1.8p52; /* rounds to tests/fuzz/corpus/fuzz_cost_table/whole numbers */
+    constexpr double magic  = 0x1.8p52; /* rounds to whole numbers */
     double           r[PAIRS], square[PAIRS], e[PAIRS], o[PAIRS];
     uint32_t         q[PAIRS];
 #pragma unroll
@@ -150,7 +150,7 @@ __device__ __forceinline__ int find(const struct ck_init_param *table, int param
     return first;
 }
 
-/* A quad of a tensor that stands in memory as in OIHW tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* A quad of a tensor that stands in memory as in OIHW order. */
 __device__ __forceinline__ void put_quad(const struct ck_init_param &p, float *to, int64_t element, const float *v) {
     if (element + 4 <= p.elems) {
         ck_store(to, element / 4, ck_pack<float>(v));

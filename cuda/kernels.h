@@ -3,7 +3,7 @@
  *
  * Conventions
  *   - Images are N,H,W,C, fully packed; `pixels` = N*H*W. Filters K,R,S,C. Per-channel vectors are float[C]; `coef` and
- *     `saved` are float[2][C] or float[3][C], tests/fuzz/corpus/fuzz_cost_table/one row after the other.
+ *     `saved` are float[2][C] or float[3][C], one row after the other.
  *   - `type` is the type of the const void* / void* data; sums run in float or double inside.
  *   - Pointers are aligned to 256 bytes unless said otherwise (slices of planes: 256 bytes in f32, 128 in 16 bits).
  *   - Outputs may share memory with an input where graph/ops.def says INPLACE.
@@ -46,7 +46,7 @@ struct ck_init_param {
     float        scale;
 };
 static inline int64_t ck_init_tiles(int64_t elems) { return (elems + CK_INIT_TILE - 1) / CK_INIT_TILE; }
-/* Element e (in OIHW tests/fuzz/corpus/fuzz_lifetimes/order) of a parameter comes of Philox's counter (e/4, number, purpose) with the seed as key, as in
+/* Element e (in OIHW order) of a parameter comes of Philox's counter (e/4, number, purpose) with the seed as key, as in
  * core/rng.c. table[params] is device memory; tiles: those of all. Sets state[CK_STATE_LOSS_SCALE] to 1. */
 cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *planes, uint64_t seed, uint32_t purpose,
                     double *state, cudaStream_t stream);
@@ -162,7 +162,7 @@ struct ck_fold_bn {
 /* y [filters][elems] = w * gamma/sqrt(var + eps), bias = beta - mean * that. */
 cudaError_t ck_fold_bn(const struct ck_fold_bn *args, enum ck_type type, void *y, cudaStream_t stream);
 
-/* ---- data.cu, pool.cu: normalize, relu, add, pooling, shortcut, cast, tests/fuzz/corpus/fuzz_cost_table/zero ----------------------------------------- */
+/* ---- data.cu, pool.cu: normalize, relu, add, pooling, shortcut, cast, zero ----------------------------------------- */
 
 cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream); /* y may be x */
 cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream);
@@ -193,11 +193,11 @@ cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum c
 cudaError_t ck_s2d_filter(enum ck_type type, const void *w, void *y, int64_t K, cudaStream_t stream);
 cudaError_t ck_s2d_filter_grad(const float *dy, float *dw, int64_t K, bool accumulate, cudaStream_t stream);
 
-/* Pooling and shortcut: the large image is N,H,W,C, the small tests/fuzz/corpus/fuzz_cost_table/one N,P,Q,C (shortcut: N,P,Q,K). An image has fewer than 2^31
+/* Pooling and shortcut: the large image is N,H,W,C, the small one N,P,Q,C (shortcut: N,P,Q,K). An image has fewer than 2^31
  * elements; N is as large as it likes. */
 struct ck_window {
     int64_t N, H, W, C, P, Q, K;
-    int     window, stride, pad; /* pad: of the pooling window, tests/fuzz/corpus/fuzz_cost_table/zero channels in front of the shortcut */
+    int     window, stride, pad; /* pad: of the pooling window, zero channels in front of the shortcut */
 };
 /* index [N,P,Q,C] may be NULL. coef: NULL, or float[2][C]: of act(x) = max(x*coef[0] + coef[1], 0) rounded to the type. */
 cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *coef, void *y, uint8_t *index, const struct ck_window *w,
@@ -205,7 +205,7 @@ cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *coef, void
 cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
                             cudaStream_t stream);
 /* Backward of BN, ReLU and max-pool at once (pool_bn.cu): g = maxpool_grad(dy, index) where x*act[0] + act[1] > 0. Windows of
- * 3, stride 2; C in tests/fuzz/corpus/fuzz_cost_table/whole vectors of 16 bytes. */
+ * 3, stride 2; C in whole vectors of 16 bytes. */
 struct ck_pool_bn_grad {
     enum ck_type     type;
     const void      *dy;     /* N,P,Q,C, as index */
@@ -247,7 +247,7 @@ struct ck_loss {
     enum ck_type   type; /* of logits and dx */
     const void    *logits;
     const int32_t *labels;
-    const int32_t *mixes; /* NULL, or [samples][CK_MIX_NUMBERS]: the target is spread over tests/fuzz/corpus/fuzz_cost_table/two labels */
+    const int32_t *mixes; /* NULL, or [samples][CK_MIX_NUMBERS]: the target is spread over two labels */
     int64_t        samples, classes;
     float          smoothing;
 };
@@ -340,12 +340,12 @@ struct ck_fetch {
 };
 cudaError_t ck_fetch(const struct ck_fetch *fetch, cudaStream_t stream);
 
-/* slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this tests/fuzz/corpus/fuzz_lifetimes/order; i < elems. */
+/* slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
 cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems, cudaStream_t stream);
 
 /* comm.cu: ranks whose GPUs reach each other's memory */
 enum { CK_PEERS = 8 }; /* ranks, at most */
-/* to[i] = (part[0][i] + part[1][i]) + ... of `ranks` parts (2 to CK_PEERS), in this tests/fuzz/corpus/fuzz_lifetimes/order; `to` may be tests/fuzz/corpus/fuzz_cost_table/one of them. Aligned to 16 bytes. */
+/* to[i] = (part[0][i] + part[1][i]) + ... of `ranks` parts (2 to CK_PEERS), in this order; `to` may be one of them. Aligned to 16 bytes. */
 struct ck_sum_ranks {
     const float *part[CK_PEERS];
     float       *to;

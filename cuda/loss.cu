@@ -1,7 +1,7 @@
 /* loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is device/cpu/reference/ref_loss.c.
  *
  * A sample belongs to a group of threads: a warp where there are few classes, a block where there are many. The group walks
- * over its row of logits tests/fuzz/corpus/fuzz_cost_table/two or three times; a row is small enough (4 KB for 1000 classes) to come from memory once and from
+ * over its row of logits two or three times; a row is small enough (4 KB for 1000 classes) to come from memory once and from
  * cache then. Limiter: latency; a few microseconds. Beyond a million logits memory: 2 or 4 bytes a logit for the loss, twice
  * that for the gradient.
  * Everything is relative to the row's largest logit, so nothing overflows and a common offset costs no accuracy. */
@@ -86,7 +86,7 @@ static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, i
     before = group_sum<GROUP>(before);
     if (own != own) before = 5; /* a NaN is never right */
     const float log_sum = logf((float)group_sum<GROUP>((double)sum));
-    /* Without smoothing the other classes do not matter: 0 * inf would be NaN where tests/fuzz/corpus/fuzz_cost_table/one has probability 0. */
+    /* Without smoothing the other classes do not matter: 0 * inf would be NaN where one has probability 0. */
     float far = t.share > 0.0f ? t.share * (top - own) : 0.0f;
     if (t.share < 1.0f) far += (1.0f - t.share) * (top - ck_float(row[t.other]));
     if (smoothing != 0.0f)
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(struct ck_loss a, 
     const int64_t n    = (int64_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
     const int     lane = (int)threadIdx.x % GROUP;
     ck_begin_after_last();
-    if (n >= a.samples) return; /* a tests/fuzz/corpus/fuzz_cost_table/whole warp; blocks of tests/fuzz/corpus/fuzz_cost_table/one sample never come here */
+    if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
     const int     label = a.labels[n];
     struct sample s     = {0.0f, 0u};
     if (is_class(label, a.classes))
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(struct ck_loss a, 
     if (lane == 0) result[n] = s;
 }
 
-/* One block, so that the tests/fuzz/corpus/fuzz_lifetimes/order of the sum depends on the number of samples only. */
+/* One block, so that the order of the sum depends on the number of samples only. */
 static __global__ void __launch_bounds__(THREADS) loss_sum_kernel(const struct sample *result, int64_t samples, const float *before,
                                                            float *metrics) {
     double             sum    = 0;
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, 
     for (int64_t k = lane; k < K; k += GROUP) sum += expf(ck_float(row[k]) - top);
     const double total = group_sum<GROUP>((double)sum);
     const double rest = (double)smoothing / (double)K, whole = 1.0 - (double)smoothing, part = whole * (double)t.share;
-    const bool   same  = t.other == label; /* both labels are tests/fuzz/corpus/fuzz_cost_table/one class */
+    const bool   same  = t.other == label; /* both labels are one class */
     const float  share = (float)(1.0 / total), none = (float)rest;
     const float  mine = (float)((same ? whole : part) + rest), theirs = (float)(whole - part + rest);
     for (int64_t k = lane; k < K; k += GROUP) {
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(struct ck_los
     ck_begin_after_last();
     const double  valid  = count_valid(a.labels, a.samples, a.classes);
     const float   factor = (float)(state[CK_STATE_LOSS_SCALE] * (double)weight / (valid < 1.0 ? 1.0 : valid));
-    if (n >= a.samples) return; /* a tests/fuzz/corpus/fuzz_cost_table/whole warp; blocks of tests/fuzz/corpus/fuzz_cost_table/one sample never come here */
+    if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
     const int label = a.labels[n];
     T        *out   = dx + n * a.classes;
     if (is_class(label, a.classes))

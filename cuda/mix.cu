@@ -1,5 +1,5 @@
 /* mix.cu: pictures of a batch moved, erased and mixed, in bytes; the truth is device/cpu/reference/ref_mix.c, to the bit. Limited by memory: 3 or 6 bytes
- * read and 3 written a pixel; the roof is the memory's rate, which bytes taken tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one reach in part: a batch of 256 at 224 px is
+ * read and 3 written a pixel; the roof is the memory's rate, which bytes taken one by one reach in part: a batch of 256 at 224 px is
  * 0.1 % of a step. */
 #include "common.cuh"
 

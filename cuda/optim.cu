@@ -1,4 +1,4 @@
-/* optim.cu: the check of all gradients and the SGD update of all parameters, each over tests/fuzz/corpus/fuzz_cost_table/whole planes. The truth is device/cpu/reference/ref_optim.c.
+/* optim.cu: the check of all gradients and the SGD update of all parameters, each over whole planes. The truth is device/cpu/reference/ref_optim.c.
  *
  * Both are limited by memory: the check reads 4 bytes an element, the update reads 12 (with a mask 12 1/8) and writes 8. */
 #include "update.cuh"
@@ -18,7 +18,7 @@ struct partial {
 static __device__ __forceinline__ bool not_finite(unsigned bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
 
 /* Squares of CHECK_VECTORS*4 elements are summed in float, where nothing overflows that would not overflow the norm, which is
- * a float; all else in double. `inverse` is that of the loss scale, exact where it is a power of tests/fuzz/corpus/fuzz_cost_table/two. */
+ * a float; all else in double. `inverse` is that of the loss scale, exact where it is a power of two. */
 static __device__ __forceinline__ void check_vectors(const uint4 v[CHECK_VECTORS], float inverse, double *squares, unsigned *bad) {
     float sum = 0;
 #pragma unroll
@@ -123,7 +123,7 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
 }
 
 /* A block takes runs of SGD_VECTORS*THREADS vectors. Where nothing moves it neither reads nor writes. Of the first run everything is
- * under way before tests/fuzz/corpus/fuzz_cost_table/one thread works out the numbers, which small networks would wait for. */
+ * under way before one thread works out the numbers, which small networks would wait for. */
 template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
     __shared__ struct update_numbers shared;
     struct update_numbers            n       = {};

@@ -40,7 +40,7 @@ struct params {
     bool         add_given, bn_given, relu;
 };
 
-/* Barriers, 8 bytes each, from bar_at: full and tests/fuzz/corpus/fuzz_lifetimes/empty of each worker's stages, panels of each warp, filters. */
+/* Barriers, 8 bytes each, from bar_at: full and empty of each worker's stages, panels of each warp, filters. */
 enum {
     BAR_FULL    = 0,
     BAR_EMPTY   = WORKERS_MAX * STAGES_MAX,
@@ -54,12 +54,12 @@ enum mode { AS_IS, ACT, ACROSS };
 
 #if CK_HAS_SM90A
 
-/* Workers that share a tile: streamed, a team; of four there are tests/fuzz/corpus/fuzz_cost_table/two teams. */
+/* Workers that share a tile: streamed, a team; of four there are two teams. */
 template <int WORKERS, bool RESIDENT> __device__ constexpr int team_of() {
     return RESIDENT ? 1 : WORKERS == 4 ? 2 : WORKERS;
 }
 
-/* The tiles, in tests/fuzz/corpus/fuzz_lifetimes/order, of a worker (resident) or of team `taker` of `takers`: row is that of the team's first worker. */
+/* The tiles, in order, of a worker (resident) or of team `taker` of `takers`: row is that of the team's first worker. */
 template <int COLUMNS, int WORKERS, bool RESIDENT> struct walk {
     int        tile, step, end, row, column;
     __device__ walk(const plan &p, int taker, int takers) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void load_coef(const params &p, uint32_t to, uint32_t
     ck_bulk_load(to + COEF_BYTES / 2, p.coef + p.C + c0, bar, COEF_BYTES / 2);
 }
 
-/* One lane of a warp: fills ring `ring`; streamed, there is tests/fuzz/corpus/fuzz_cost_table/one. */
+/* One lane of a warp: fills ring `ring`; streamed, there is one. */
 template <int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring) {
     const plan        &plan    = p.plan;

@@ -35,7 +35,7 @@ struct ck_point_conv {
     float       *stats;      /* [2][K] or NULL; not with bias, and without bn_x not with add */
 };
 
-/* How many ways of cutting the work up there are. They give the same y but for the last bit, stats in another tests/fuzz/corpus/fuzz_lifetimes/order of sums. */
+/* How many ways of cutting the work up there are. They give the same y but for the last bit, stats in another order of sums. */
 int         ck_point_conv_ways(const struct ck_point_conv *args, int multiprocessors);
 /* Does the kernel take it? Pointers count only as given or not. */
 bool        ck_point_conv_takes(const struct ck_point_conv *args);

@@ -59,7 +59,7 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     if (workers * panels > PANELS_MAX || !lay_out(p, a, least)) return false;
     const int64_t rows = rows_of(a), high = resident ? ROWS : team(p) * ROWS, down = (rows + high - 1) / high;
     const int64_t tiles = resident ? down : down * p->blocks_k, share = resident ? workers : 1;
-    int64_t       blocks = resident ? multiprocessors / p->blocks_k : multiprocessors; /* resident: of tests/fuzz/corpus/fuzz_cost_table/one set of columns */
+    int64_t       blocks = resident ? multiprocessors / p->blocks_k : multiprocessors; /* resident: of one set of columns */
     if (tiles > INT32_MAX / 2) return false;
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
     p->tiles        = (int)tiles;
@@ -68,7 +68,7 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     return true;
 }
 
-/* Ways to cut up a launch, by what it has to do; each list in the tests/fuzz/corpus/fuzz_lifetimes/order of what was fastest on an H200 over ResNet-50's shapes. */
+/* Ways to cut up a launch, by what it has to do; each list in the order of what was fastest on an H200 over ResNet-50's shapes. */
 struct choice {
     bool resident;
     int  columns, workers, panels;
@@ -101,7 +101,7 @@ const struct choice *choices_for(const struct ck_point_conv *a) {
     return a->coef ? choices_act : choices_plain;
 }
 
-/* The choice number `way` of those that fit goes to *p: there is tests/fuzz/corpus/fuzz_cost_table/one when the result is above way. way < 0: counts them. */
+/* The choice number `way` of those that fit goes to *p: there is one when the result is above way. way < 0: counts them. */
 int find_plan(struct plan *p, const struct ck_point_conv *a, int way, int multiprocessors) {
     int fitting = 0;
     for (const struct choice *c = choices_for(a); c->columns && (way < 0 || fitting <= way); c++) {

@@ -3,16 +3,16 @@
  * Bytes: 2*(C + K) a pixel, with add or bn_x 2*K more each; w and vectors besides. 2*C*K floating-point operations a pixel: up to
  * C*K/(C + K) of about 200 the memory limits (all of ResNet-50's stages 1 and 2), beyond it the tensor cores.
  *
- * One block a multiprocessor, for the tests/fuzz/corpus/fuzz_cost_table/whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply. A tile is 64 rows
+ * One block a multiprocessor, for the whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply. A tile is 64 rows
  * (pixels) x COLUMNS for each of them; a step is 64 channels of the sum. Two ways to share the work:
- *   resident   the block has tests/fuzz/corpus/fuzz_cost_table/one set of columns and keeps their filters in shared memory. Each worker has its own tiles and its
- *              own ring of stages, so that tests/fuzz/corpus/fuzz_cost_table/one multiplies while another stores.
- *   streamed   filters do not fit: the workers of a team take neighbouring rows of tests/fuzz/corpus/fuzz_cost_table/one tile, whose stages carry x and w. With tests/fuzz/corpus/fuzz_cost_table/two
- *              teams, which take turns at the tiles, tests/fuzz/corpus/fuzz_cost_table/one multiplies while the other stores.
+ *   resident   the block has one set of columns and keeps their filters in shared memory. Each worker has its own tiles and its
+ *              own ring of stages, so that one multiplies while another stores.
+ *   streamed   filters do not fit: the workers of a team take neighbouring rows of one tile, whose stages carry x and w. With two
+ *              teams, which take turns at the tiles, one multiplies while the other stores.
  * act is applied on the way from shared memory to registers, which wgmma reads x from then. Each warp sends its 16 rows of a
  * result through a ring of panels (16 x 64) of its own: add and bn_x are loaded into it ahead, y replaces add and is stored by TMA,
  * and sums for stats are taken down the panel's columns. Sums of a worker (resident) or of a tile (streamed) go to the workspace;
- * a second kernel adds them in a fixed tests/fuzz/corpus/fuzz_lifetimes/order. */
+ * a second kernel adds them in a fixed order. */
 #include "point_conv_plan.cuh"
 #include "point_conv_work.cuh"
 #include "tma.cuh"

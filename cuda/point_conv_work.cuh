@@ -8,12 +8,12 @@
 
 namespace {
 
-/* A worker: tests/fuzz/corpus/fuzz_cost_table/one warpgroup. Members of a warp's own: panels, sums. */
+/* A worker: one warpgroup. Members of a warp's own: panels, sums. */
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct worker {
     static constexpr int      PANELS = COLUMNS / 64, ACC = COLUMNS / 2;
     static constexpr int      TEAM = team_of<WORKERS, RESIDENT>(), TAKERS = WORKERS / TEAM;
     static constexpr uint32_t W_BYTES = COLUMNS * 128, STAGE = TEAM * X_BYTES + (RESIDENT ? 0 : W_BYTES);
-    static constexpr bool     TURNS = TAKERS > 1 && !RESIDENT;                /* teams multiply tests/fuzz/corpus/fuzz_cost_table/one after the other */
+    static constexpr bool     TURNS = TAKERS > 1 && !RESIDENT;                /* teams multiply one after the other */
     static constexpr int  FRAGMENTS = COLUMNS == 128 && WORKERS == 4 ? 1 : 2; /* sets of registers for steps with act: what fits */
     static constexpr int  B_NEXT    = MODE == ACROSS ? 2048 / 16 : 32 / 16; /* 16 channels further in w, in units of a descriptor */
     static constexpr bool LATE      = MODE != ACT || !RESIDENT;             /* a stage is read until its products are done */
@@ -29,7 +29,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     ck_ring_place stage, panel;
     uint32_t      turn; /* parity of this team's next */
     float         acc[ACC];
-    float         sum[PANELS][4]; /* of tests/fuzz/corpus/fuzz_cost_table/two columns of each panel: first, second of the lower, of the upper sum */
+    float         sum[PANELS][4]; /* of two columns of each panel: first, second of the lower, of the upper sum */
     tiles         ahead;          /* where add and bn_x are loaded for */
     int           ahead_panel;
     ck_ring_place ahead_at;
@@ -113,8 +113,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         if (!LATE) release(stage.at); /* an arrival does not wait for loads under way; issued products did */
     }
 
-    /* Stages are filled in the tests/fuzz/corpus/fuzz_lifetimes/order of tiles, and their barriers tell only tests/fuzz/corpus/fuzz_cost_table/one round from the next: a team waits for its
-     * stages when the other tests/fuzz/corpus/fuzz_cost_table/one has seen all of the tile before. */
+    /* Stages are filled in the order of tiles, and their barriers tell only one round from the next: a team waits for its
+     * stages when the other one has seen all of the tile before. */
     __device__ __forceinline__ uint32_t turn_of(int team) const {
         return full + 8 * (uint32_t)(BAR_TURN - BAR_FULL + team);
     }
@@ -242,7 +242,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         }
     }
 
-    /* Adds the warp's 16 rows of tests/fuzz/corpus/fuzz_cost_table/two columns of a panel: y and y^2, or y and y*xhat. */
+    /* Adds the warp's 16 rows of two columns of a panel: y and y^2, or y and y*xhat. */
     template <bool BN> __device__ __forceinline__ void add_sums(int i, uint32_t y, uint32_t other) {
         const uint32_t word = (uint32_t)(lane % 4) * 4, sixteen = (uint32_t)(lane / 4) * 16;
         float          s0 = sum[i][0], s1 = sum[i][1], t0 = sum[i][2], t1 = sum[i][3];
@@ -281,7 +281,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
             }
     }
 
-    /* The warp's strip of the tile: every lane writes, the first tests/fuzz/corpus/fuzz_cost_table/one stores. */
+    /* The warp's strip of the tile: every lane writes, the first one stores. */
     template <bool INFER, bool ADD, bool BN> __device__ __forceinline__ void finish(int row, int column) {
         const float least = INFER && p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
         if (p.partial && row + STRIP > p.rows) clear_outside(row);
@@ -304,7 +304,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 ck_bulk_commit();
             }
             if (p.partial) add_sums<BN>(i, y, other);
-            if (ADD || BN) { /* the next panel to load takes the buffer of the tests/fuzz/corpus/fuzz_cost_table/one before this: all have read it */
+            if (ADD || BN) { /* the next panel to load takes the buffer of the one before this: all have read it */
                 __syncwarp();
                 if (lane == 0) {
                     ck_bulk_wait_read<1>();
@@ -359,7 +359,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     template <bool INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
         tiles at(plan, me / TEAM, TAKERS);
         int   column = -1;            /* that set_columns was called for */
-        if ((ADD || BN) && lane == 0) /* all but tests/fuzz/corpus/fuzz_cost_table/one: the last tests/fuzz/corpus/fuzz_cost_table/one's buffer is loaded when the first has been stored */
+        if ((ADD || BN) && lane == 0) /* all but one: the last one's buffer is loaded when the first has been stored */
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();
         if (TURNS && me >= TEAM) stage.skip(plan.steps, plan.stages);
         turn = me < TEAM ? 1 : 0; /* the first team's first is at once */

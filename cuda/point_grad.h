@@ -1,4 +1,4 @@
-/* point_grad.h: the tests/fuzz/corpus/fuzz_cost_table/whole backward of a 1x1 convolution with stride 1 in tests/fuzz/corpus/fuzz_cost_table/one pass over memory (point_grad_sm90a.cu);
+/* point_grad.h: the whole backward of a 1x1 convolution with stride 1 in one pass over memory (point_grad_sm90a.cu);
  * compute capability 9.0 alone. Conventions as in kernels.h. */
 #ifndef CR_POINT_GRAD_H
 #define CR_POINT_GRAD_H
@@ -20,7 +20,7 @@ struct ck_point_grad_kind {
  *   inner   coef and saved   xa = relu(x*coef[0] + coef[1]), rounded; dx = v where that argument is > 0, else 0;
  *                            dstats = sums of dx and of dx*(x-mean)*rstd
  *   block   saved and bn_x   xa = x; dx = v where x > 0, else 0; dstats = sums of dx and of dx*(bn_x-mean)*rstd
- *   tests/fuzz/corpus/fuzz_lifetimes/plain   none of them     xa = x; dx = v */
+ *   plain   none of them     xa = x; dx = v */
 struct ck_point_grad {
     struct ck_point_grad_kind kind;
     const void               *g, *dy_x, *w, *x, *add, *bn_x; /* bn_x and add as x; NULL where the kind says no */

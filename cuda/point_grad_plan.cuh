@@ -17,27 +17,27 @@ enum {
 };
 
 /* KS, CS: channels of dy and of the slice of x. The numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units
- * of add and of bn_x. GROUPS warpgroups do the products, 2 where dw needs their registers. PAIR: tests/fuzz/corpus/fuzz_cost_table/two blocks share a
+ * of add and of bn_x. GROUPS warpgroups do the products, 2 where dw needs their registers. PAIR: two blocks share a
  * tile of KS*2 channels of dy. */
 template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct pg_plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, SG = G, SD = D, SX = X, E = E_, GROUPS = GROUPS_;
     static constexpr bool PAIR = PAIR_;
     static constexpr int  KC = K / 64, CC = C / 64; /* chunks across */
-    static constexpr bool ALONE = KC * CC == 1; /* a group has tiles of its own: dw is tests/fuzz/corpus/fuzz_cost_table/one tile, each group has tests/fuzz/corpus/fuzz_cost_table/one */
-    static constexpr bool MAKER = GROUPS == 2 && CC == 2; /* tests/fuzz/corpus/fuzz_cost_table/one more group makes dy and xa; else all do */
+    static constexpr bool ALONE = KC * CC == 1; /* a group has tiles of its own: dw is one tile, each group has one */
+    static constexpr bool MAKER = GROUPS == 2 && CC == 2; /* one more group makes dy and xa; else all do */
     static constexpr bool EARLY = GROUPS == 2 && !MAKER;  /* registers for dgrad while dy is made */
     static constexpr bool WIDE  = GROUPS == 2 && CC == 2; /* tiles of dw are 64x128, else 64x64 */
-    static constexpr int  ACC   = WIDE ? 64 : 32;         /* registers of tests/fuzz/corpus/fuzz_cost_table/one */
+    static constexpr int  ACC   = WIDE ? 64 : 32;         /* registers of one */
     static constexpr int  TILES = KC * CC < GROUPS ? 1 : KC * CC / GROUPS / (WIDE ? 2 : 1); /* of dw, of a group */
-    static constexpr int  AHEAD = ALONE ? GROUPS : 1; /* tiles from tests/fuzz/corpus/fuzz_cost_table/one to the next of a group */
+    static constexpr int  AHEAD = ALONE ? GROUPS : 1; /* tiles from one to the next of a group */
 
-    /* Threads. Registers move between tests/fuzz/corpus/fuzz_cost_table/whole warpgroups: the tests/fuzz/corpus/fuzz_cost_table/one that loads gives what the others take. */
+    /* Threads. Registers move between whole warpgroups: the one that loads gives what the others take. */
     static constexpr int WARPS = GROUPS * GROUP_WARPS, WORKERS = GROUPS * GROUP;
     static constexpr int THREADS     = WORKERS + (MAKER ? GROUP : 0) + GROUP;
     static constexpr int WORKER_REGS = MAKER ? 200 : GROUPS == 4 ? 112 : 240;
     static constexpr int MAKER_REGS = 88, LOADER_REGS = GROUPS == 4 ? 32 : 24;
 
-    static constexpr int SHARE_ROWS = 16 * KC; /* of tests/fuzz/corpus/fuzz_cost_table/one chunk */
+    static constexpr int SHARE_ROWS = 16 * KC; /* of one chunk */
     static constexpr int OWN_SHARES = MAKER || ALONE ? SHARES : SHARES / GROUPS;
     static constexpr int MAKE_WARPS = MAKER || ALONE ? GROUP_WARPS : WARPS; /* that make a tile of dy */
     static constexpr int USE_WARPS  = ALONE ? GROUP_WARPS : WARPS;          /* that read it */
@@ -59,7 +59,7 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     static constexpr bool ABC_SHARED = ABC_AT + 3 * K * 4 <= SHARED_MAX; /* float[3][K]; else from memory, through L1 */
     static constexpr int  BYTES      = ABC_AT + (ABC_SHARED ? 3 * K * 4 : 0);
 
-    /* Barriers: a full and an tests/fuzz/corpus/fuzz_lifetimes/empty tests/fuzz/corpus/fuzz_cost_table/one a slot, or a share of it where shares come alone. READY: dy and xa are made. */
+    /* Barriers: a full and an empty one a slot, or a share of it where shares come alone. READY: dy and xa are made. */
     static constexpr int FULL_W = 0, FULL_G = 1, FULL_D = FULL_G + SHARES * SG, EMPTY_D = FULL_D + SHARES * SD;
     static constexpr int READY = EMPTY_D + SHARES * SD, EMPTY_G = READY + SG, FULL_X = EMPTY_G + SG,
                          EMPTY_X = FULL_X + SX;
@@ -83,7 +83,7 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
 
 struct pg_args {
     CUtensorMap  g, d, x, w, add, bn_x, dx;
-    const float *dy_coef, *coef, *saved; /* [3][K], [2][C], [2][C] of the tests/fuzz/corpus/fuzz_cost_table/whole tensors */
+    const float *dy_coef, *coef, *saved; /* [3][K], [2][C], [2][C] of the whole tensors */
     float       *dw_part, *stats_part;   /* [parts][K][C], [blocks of a slice][2][C] */
     int64_t      pixels;
     int          C, K, tiles, slices;

@@ -1,4 +1,4 @@
-/* point_grad_sm90a.cu: the backward of a 1x1 convolution with stride 1, all of it, in tests/fuzz/corpus/fuzz_cost_table/one pass over memory: the
+/* point_grad_sm90a.cu: the backward of a 1x1 convolution with stride 1, all of it, in one pass over memory: the
  * gradient of the BN behind it (dy), dgrad, wgrad, the ReLU before it and the sums that the BN before it wants.
  *
  * A block owns a slice of C channels of x, all K channels of dy and every step-th tile of 64 pixels. One thread keeps
@@ -6,22 +6,22 @@
  *
  *      g, dy_x ---> dy = a*g + b*dy_x + c, rounded, over g in shared memory        point_grad_make.cuh
  *      x ---------> xa, of `inner`
- *      dw[K][C] += dy^T * xa   in registers for the block's tests/fuzz/corpus/fuzz_cost_table/whole life             point_grad_work.cuh
- *      v[64][64] = dy * w      for a unit: 64 channels of a tile, of tests/fuzz/corpus/fuzz_cost_table/one warpgroup, which ends it:
+ *      dw[K][C] += dy^T * xa   in registers for the block's whole life             point_grad_work.cuh
+ *      v[64][64] = dy * w      for a unit: 64 channels of a tile, of one warpgroup, which ends it:
  *      v + add ---> mask ---> dx, and sums of dx and dx*(x-mean)
  *
  * w stays in shared memory, all products read theirs from there. Three divisions of the work (point_grad_plan.cuh):
- *   - dw up to 16384 floats: all groups make dy of the next tile while their products of this tests/fuzz/corpus/fuzz_cost_table/one run;
- *   - 32768: tests/fuzz/corpus/fuzz_cost_table/two groups have the registers for dw and do products and ends, a third makes dy and xa;
+ *   - dw up to 16384 floats: all groups make dy of the next tile while their products of this one run;
+ *   - 32768: two groups have the registers for dw and do products and ends, a third makes dy and xa;
  *   - 4096: each group has tiles of its own.
  * More dw goes to several blocks. Slices of C: dy is made in each; they run at the same time on neighbouring
  * multiprocessors, so that it comes from memory once and from L2 as often as there are slices. Pairs (512 channels of
  * dy): each block of a cluster has half of K and sends half of its v to the other. A second kernel adds the blocks' dw
- * and sums in a fixed tests/fuzz/corpus/fuzz_lifetimes/order.
+ * and sums in a fixed order.
  *
  * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. At 4 TB/s and batch 256
  * the roof of ResNet-50's: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512, block). The last
- * tests/fuzz/corpus/fuzz_cost_table/two are limited by shared memory as well: the tensor cores read both operands there. */
+ * two are limited by shared memory as well: the tensor cores read both operands there. */
 #include "point_grad.h"
 #include "point_grad_load.cuh"
 #include "point_grad_work.cuh"

@@ -20,7 +20,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     float v[32];
     float sum[4]; /* of dx or dx*(x-mean), see add_rows */
 
-    /* The chunk of C whose unit of this tile is for this group. In a pair the groups take turns with the tests/fuzz/corpus/fuzz_cost_table/one that the
+    /* The chunk of C whose unit of this tile is for this group. In a pair the groups take turns with the one that the
      * block ends. */
     __device__ __forceinline__ int unit_chunk(int index) const {
         return P::PAIR ? at.rank ^ ((index + group) & 1) : group % P::CC;
@@ -38,7 +38,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         return P::KC == 4 ? group : P::KC == 2 ? (P::CC == 4 ? t : group / 2) : 0;
     }
     __device__ __forceinline__ int tile_c(int t) const {
-        if (P::GROUPS == 2) return P::PAIR ? at.rank ^ 1 : 0; /* the first of tests/fuzz/corpus/fuzz_cost_table/two chunks */
+        if (P::GROUPS == 2) return P::PAIR ? at.rank ^ 1 : 0; /* the first of two chunks */
         return P::CC == 4 ? group : P::CC == 2 ? (P::KC == 4 ? t : group % 2) : 0;
     }
     __device__ __forceinline__ void wgrad(int index) {
@@ -68,7 +68,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
 
     /* -- the end of a unit -- */
 
-    /* What a thread reads for a pair of columns: tests/fuzz/corpus/fuzz_cost_table/two rows, 8 apart. */
+    /* What a thread reads for a pair of columns: two rows, 8 apart. */
     struct pair {
         float2   mean, scale, bias;
         uint32_t x[2], y[2], add[2];
@@ -139,7 +139,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     }
 
     /* A pair's block has half of the sum over K: it sends what the other ends, and gets what it ends itself. 16 bytes
-     * of a thread stand beside those of its neighbours. There is tests/fuzz/corpus/fuzz_cost_table/one place for them but tests/fuzz/corpus/fuzz_cost_table/two barriers: the groups, which
+     * of a thread stand beside those of its neighbours. There is one place for them but two barriers: the groups, which
      * take turns, may be a tile apart, and each must see all phases of its barrier. */
     __device__ __forceinline__ void send(int index) const {
         const uint32_t to   = ck_other_block(base + P::SENT_AT + thread() * 16, at.rank ^ 1);
@@ -174,7 +174,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
         if (P::HAS_A && a.has_add) ck_mbar_wait(barrier(P::FULL_A + slot), parity);
         if (P::HAS_B) ck_mbar_wait(barrier(P::FULL_B + slot), parity);
-        /* Without add nothing is loaded into `out` of a tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one: that its last store has been read, the storing thread
+        /* Without add nothing is loaded into `out` of a plain one: that its last store has been read, the storing thread
          * alone knows. */
         if (P::MODE == PLAIN && !a.has_add) ck_barrier(1 + group, GROUP);
         finish_rows(chunk, out + row, x_from + row, add_from + row);
@@ -192,7 +192,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
 
     /* -- the walk -- */
 
-    /* The products of a tile, while this group makes its part of the next tests/fuzz/corpus/fuzz_cost_table/one, where it does. */
+    /* The products of a tile, while this group makes its part of the next one, where it does. */
     __device__ __forceinline__ void multiply(int tile, int index, bool mine) {
         const int  next = tile + P::AHEAD * at.step;
         const bool more = !P::MAKER && next < a.tiles;
@@ -260,7 +260,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                 *(float2 *)(to + (int64_t)k * a.C + c) = make_float2(dw[t][i], dw[t][i + 1]);
             }
     }
-    /* The sums of the warps that share channels, in tests/fuzz/corpus/fuzz_lifetimes/order; `scratch` is shared memory that nothing uses any more. */
+    /* The sums of the warps that share channels, in order; `scratch` is shared memory that nothing uses any more. */
     __device__ __forceinline__ void write_stats(uint32_t scratch) const {
         if (P::MODE == PLAIN) return;
         const int which = lane / 16, c = lane / 4 % 2 * 8 + lane % 4 * 2 + lane / 8 % 2;

@@ -1,6 +1,6 @@
 /* pool.cu: pooling and its gradients. All of it is bound by memory.
  *
- * A thread works on 16 bytes of channels of tests/fuzz/corpus/fuzz_cost_table/one pixel where C allows, else on tests/fuzz/corpus/fuzz_cost_table/one channel. grid.y runs over images, so
+ * A thread works on 16 bytes of channels of one pixel where C allows, else on one channel. grid.y runs over images, so
  * that numbers within an image have 32 bits; what neighbouring windows share comes out of L1 and L2. */
 #include "common.cuh"
 
@@ -15,7 +15,7 @@ struct window {
     unsigned groups; /* vectors of channels a pixel */
 };
 
-/* What a thread loads at once: 16 bytes, or tests/fuzz/corpus/fuzz_cost_table/one element. Unpacked only where it is used, so that loads under way cost
+/* What a thread loads at once: 16 bytes, or one element. Unpacked only where it is used, so that loads under way cost
  * few registers. */
 template <typename T, int LANES> struct word_of {
     using word = uint4;
@@ -87,7 +87,7 @@ template <typename T, int LANES> struct winners {
     }
 };
 
-/* 16 bits: tests/fuzz/corpus/fuzz_cost_table/two channels a word, compared and chosen by masks; half the instructions, without which they would be the
+/* 16 bits: two channels a word, compared and chosen by masks; half the instructions, without which they would be the
  * limit. */
 template <typename T> struct pair_of;
 template <> struct pair_of<__half> {
@@ -140,7 +140,7 @@ template <typename T, int LANES, bool ACT> struct actor {
             if (LANES != 8) v[i] = ck_relu(v[i]);
         }
         typename words::word w = words::close(v);
-        if constexpr (LANES == 8) { /* tests/fuzz/corpus/fuzz_cost_table/two channels at a time; NaN stays */
+        if constexpr (LANES == 8) { /* two channels at a time; NaN stays */
             using pair = typename pair_of<T>::pair;
             unsigned *word = &w.x;
 #pragma unroll
@@ -166,12 +166,12 @@ template <typename T, int LANES> struct actor<T, LANES, false> {
     __device__ __forceinline__ void begin(const float *, int, int) {}
 };
 
-/* Results of a thread, tests/fuzz/corpus/fuzz_cost_table/one below the other: rows of x that tests/fuzz/corpus/fuzz_cost_table/two of them share are met again while they are in L1. */
+/* Results of a thread, one below the other: rows of x that two of them share are met again while they are in L1. */
 enum { POOL_ROWS = 4 };
 
-/* SIZE 0: any window. A known tests/fuzz/corpus/fuzz_cost_table/one has all its loads under way at once: a tap outside the image reads the nearest tests/fuzz/corpus/fuzz_cost_table/one
+/* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one
  * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time. `shared`
- * is the last row of the result above, which is this tests/fuzz/corpus/fuzz_cost_table/one's first where windows overlap by a row: act is not done again. */
+ * is the last row of the result above, which is this one's first where windows overlap by a row: act is not done again. */
 template <typename T, int LANES, int SIZE, class Act>
 __device__ __forceinline__ void pool_one(const window &g, const Act &act,
                                          typename word_of<T, LANES>::word (&shared)[SIZE ? SIZE : 1], bool has_shared,
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
     }
 }
 
-/* ---- its gradient: gathers, so that no tests/fuzz/corpus/fuzz_cost_table/two threads add to tests/fuzz/corpus/fuzz_cost_table/one place; dx written, (dy + index)/stride^2 read
+/* ---- its gradient: gathers, so that no two threads add to one place; dx written, (dy + index)/stride^2 read
  * ---------- */
 
 /* Adds dy of a window where its maximum is at `tap`. */
@@ -252,7 +252,7 @@ template <int LANES> __device__ __forceinline__ byte_word<LANES> nowhere() {
         return (byte_word<LANES>)~0u;
 }
 
-/* Any window: a thread asks all windows that cover its pixel, in their tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* Any window: a thread asks all windows that cover its pixel, in their order. */
 template <typename T, int LANES>
 __global__ void __launch_bounds__(THREADS, 4) maxpool_grad(const T *dy, const uint8_t *index, T *dx, window g) {
     using words        = word_of<T, LANES>;
@@ -368,7 +368,7 @@ cudaError_t maxpool_grad_run(const void *dy, const uint8_t *index, void *dx, con
 /* ---- average over the image ----------------------------------------------------------------------------------------
  */
 
-/* A block takes `across` neighbouring vectors of channels (a power of tests/fuzz/corpus/fuzz_cost_table/two, at most 32) of tests/fuzz/corpus/fuzz_cost_table/one image; its other threads
+/* A block takes `across` neighbouring vectors of channels (a power of two, at most 32) of one image; its other threads
  * share out the pixels. */
 struct average {
     int64_t  N, pixels, C;
@@ -404,7 +404,7 @@ template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgp
 #pragma unroll
             for (int i = 0; i < LANES; i++) part[i][threadIdx.x] = sum[i];
             __syncthreads();
-            /* tests/fuzz/corpus/fuzz_cost_table/one thread a channel; LANES * across <= THREADS */
+            /* one thread a channel; LANES * across <= THREADS */
             const unsigned of = threadIdx.x / g.across, channel_group = block * g.across + lane;
             if (of < LANES && channel_group < g.groups) {
                 double total = 0;

@@ -1,10 +1,10 @@
-/* pool_bn.cu: backward of BN, ReLU and a max-pool of window 3, stride 2, in tests/fuzz/corpus/fuzz_cost_table/two readings of the BN's input x: the sums, then
+/* pool_bn.cu: backward of BN, ReLU and a max-pool of window 3, stride 2, in two readings of the BN's input x: the sums, then
  * the gradient. What the pooling sends back, g, is as large as x and is made twice instead of stored.
  *
- * The sums go window by window: each window sends its dy to tests/fuzz/corpus/fuzz_cost_table/one pixel of a channel, so a thread picks that pixel's x among
+ * The sums go window by window: each window sends its dy to one pixel of a channel, so a thread picks that pixel's x among
  * the nine and has a quarter of the terms that a walk over pixels has.
  * The gradient goes pixel by pixel: the four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but
- * those at i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window. A thread takes tests/fuzz/corpus/fuzz_cost_table/one vector of channels of
+ * those at i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window. A thread takes one vector of channels of
  * such a quad: dy and index are loaded once for four pixels.
  * Windows, or quads, are the rows of bn_sums.cuh.
  *
@@ -51,7 +51,7 @@ __device__ __forceinline__ void walk(const geometry &g, const struct sums_shape 
     job.end();
 }
 
-/* ---- the index bytes of a vector; in 16 bits tests/fuzz/corpus/fuzz_cost_table/two channels at a time, the bytes spread over the halves of a word and compared
+/* ---- the index bytes of a vector; in 16 bits two channels at a time, the bytes spread over the halves of a word and compared
  * as fp16 numbers, which small integers are good for ---- */
 
 template <int N> struct winner_word {
@@ -65,7 +65,7 @@ template <int N> using winners = typename winner_word<N>::word;
 __device__ __forceinline__ void nowhere(uint2 *w) { *w = make_uint2(~0u, ~0u); }
 __device__ __forceinline__ void nowhere(unsigned *w) { *w = ~0u; }
 
-/* Those lanes of `word` (tests/fuzz/corpus/fuzz_cost_table/two channels each, or tests/fuzz/corpus/fuzz_cost_table/one) whose index is `tap`; the others are 0. */
+/* Those lanes of `word` (two channels each, or one) whose index is `tap`; the others are 0. */
 __device__ __forceinline__ unsigned where(unsigned word, uint2 winner, int i, unsigned tap) {
     const unsigned spread = __byte_perm(i < 2 ? winner.x : winner.y, 0u, i % 2 ? 0x4342u : 0x4140u), taps = tap | tap << 16;
     return word & __heq2_mask(reinterpret_cast<const __half2 &>(spread), reinterpret_cast<const __half2 &>(taps));
@@ -186,7 +186,7 @@ __device__ __forceinline__ void quad_load(const geometry &g, const struct ck_poo
     }
 }
 
-/* Sums of tests/fuzz/corpus/fuzz_cost_table/two channels of 16 bits are rounded as they come: g as maxpool_grad stores it, but for the tests/fuzz/corpus/fuzz_cost_table/one pixel in four that
+/* Sums of two channels of 16 bits are rounded as they come: g as maxpool_grad stores it, but for the one pixel in four that
  * lies in four windows, where up to three sums are. */
 template <typename T> __device__ __forceinline__ unsigned word_add(unsigned a, unsigned b);
 template <> __device__ __forceinline__ unsigned word_add<__half>(unsigned a, unsigned b) {
@@ -203,7 +203,7 @@ template <> __device__ __forceinline__ unsigned word_add<float>(unsigned a, unsi
 
 __device__ __forceinline__ unsigned word_of(uint4 v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-/* Word i of g before the ReLU of tests/fuzz/corpus/fuzz_cost_table/one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i, j, has
+/* Word i of g before the ReLU of one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i, j, has
  * all four. */
 template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_words<T> &q, int pixel, int i) {
     unsigned g = 0;
@@ -217,7 +217,7 @@ template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_w
     return g;
 }
 
-/* One channel, or tests/fuzz/corpus/fuzz_cost_table/two in a word, to and from float. */
+/* One channel, or two in a word, to and from float. */
 template <typename T> __device__ __forceinline__ void open_word(unsigned word, float (&out)[4 / sizeof(T)]) {
     if constexpr (sizeof(T) == 4) out[0] = __uint_as_float(word);
     else {

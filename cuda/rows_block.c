@@ -1,6 +1,6 @@
 /* rows_block.c: convolutions whose filter is kept in blocks of 64 x 64 channels, on the tensor cores of compute capability 9.0 in f16 and
  * bf16. Layout CUDA_LAYOUT_BLOCKS + i is way i of block_conv.h. A filter whose kept weights lie anywhere has such layouts too, as long as
- * tests/fuzz/corpus/fuzz_cost_table/whole blocks of it are tests/fuzz/corpus/fuzz_lifetimes/empty. The lists are made by prepare and lie on the device; `kept` is the packed blocks, which sparse_filter makes. */
+ * whole blocks of it are empty. The lists are made by prepare and lie on the device; `kept` is the packed blocks, which sparse_filter makes. */
 #include "block_conv.h"
 #include "rows_sparse.h"
 

@@ -1,5 +1,5 @@
 /* rows_bn.c: the GPU's rows of batch normalisation, and of the ReLU's gradient, which makes sums for it. Shapes and slots
- * here; kernels in bn.cu, bn_apply.cu, bn_grad.cu, relu_grad.cu and pool_bn.cu. Data is f32, f16 or bf16, tests/fuzz/corpus/fuzz_cost_table/one type in an op;
+ * here; kernels in bn.cu, bn_apply.cu, bn_grad.cu, relu_grad.cu and pool_bn.cu. Data is f32, f16 or bf16, one type in an op;
  * sums, coefficients, parameters and their gradients are f32 always. */
 #include "cuda.h"
 
@@ -308,7 +308,7 @@ cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-/* ---- backward of BN, ReLU and max-pool at once: windows of 3, stride 2, channels in tests/fuzz/corpus/fuzz_cost_table/whole vectors ------------------- */
+/* ---- backward of BN, ReLU and max-pool at once: windows of 3, stride 2, channels in whole vectors ------------------- */
 
 static bool fits_int(const struct cr_tensor *t) {
     return t->dim[1] <= INT32_MAX / t->dim[2] && t->dim[1] * t->dim[2] <= INT32_MAX / t->dim[3];

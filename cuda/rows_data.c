@@ -1,5 +1,5 @@
-/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and tests/fuzz/corpus/fuzz_cost_table/zero, and
- * the space-to-depth filter. Shapes and slots here; kernels in data.cu, pool.cu and s2d.cu. Data is f32, f16 or bf16, tests/fuzz/corpus/fuzz_cost_table/one
+/* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero, and
+ * the space-to-depth filter. Shapes and slots here; kernels in data.cu, pool.cu and s2d.cu. Data is f32, f16 or bf16, one
  * type in an op. */
 #include "cuda.h"
 
@@ -21,7 +21,7 @@ static bool fits(const struct cr_tensor *t) {
     return true;
 }
 
-/* For ops whose first input and first output are images of tests/fuzz/corpus/fuzz_cost_table/one type, of whatever shape. */
+/* For ops whose first input and first output are images of one type, of whatever shape. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return same_data(cuda_in(p, op, 0), cuda_out(p, op, 0));

@@ -1,7 +1,7 @@
-/* rows_excite.c: the GPU's rows for squeeze and excitation's gate and ResNet-D's 2x2 means. Data is f32, f16 or bf16, tests/fuzz/corpus/fuzz_cost_table/one type in an op. */
+/* rows_excite.c: the GPU's rows for squeeze and excitation's gate and ResNet-D's 2x2 means. Data is f32, f16 or bf16, one type in an op. */
 #include "cuda.h"
 
-/* All that is read and written is of tests/fuzz/corpus/fuzz_cost_table/one type. */
+/* All that is read and written is of one type. */
 static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_op_info *info  = cr_op_info(op->kind);
     const struct cr_tensor  *first = cuda_in(p, op, 0);

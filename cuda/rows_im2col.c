@@ -1,5 +1,5 @@
 /* rows_im2col.c: convolutions as matrix products, which papers compare sparse kernels with. Baselines: rows that `bench sparse` times
- * and nobody chooses. Everything that helps them is done: no matrix where the picture is tests/fuzz/corpus/fuzz_cost_table/one (1x1, stride 1), tests/fuzz/corpus/fuzz_cost_table/one product for the tests/fuzz/corpus/fuzz_cost_table/whole
+ * and nobody chooses. Everything that helps them is done: no matrix where the picture is one (1x1, stride 1), one product for the whole
  * batch, descriptors and analysis before the clock runs, every way of laying the operands out. */
 #include "cuda.h"
 #include "cusparse_lib.h"

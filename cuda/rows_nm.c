@@ -1,5 +1,5 @@
 /* rows_nm.c: the GPU's rows of convolutions whose pattern is 2:4, on the sparse tensor cores, in f16 and bf16. Layout CUDA_LAYOUT_NM + i is
- * way i + 1 of sparse_nm.h. A filter of another pattern has none of these layouts. `kept` is the kept values, tests/fuzz/corpus/fuzz_cost_table/two in an element of f32,
+ * way i + 1 of sparse_nm.h. A filter of another pattern has none of these layouts. `kept` is the kept values, two in an element of f32,
  * which sparse_filter gathers; which weights are kept does not change and is packed once, by prepare. */
 #include "rows_sparse.h"
 #include "sparse_nm.h"

@@ -1,4 +1,4 @@
-/* rows_point_grad.c: the backward of 1x1 convolutions with stride 1 as tests/fuzz/corpus/fuzz_cost_table/one kernel of ours, on compute capability 9.0 in
+/* rows_point_grad.c: the backward of 1x1 convolutions with stride 1 as one kernel of ours, on compute capability 9.0 in
  * f16 and bf16. The kernel is in point_grad_sm90a.cu. */
 #include "cuda.h"
 #include "point_grad.h"

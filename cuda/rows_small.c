@@ -17,8 +17,8 @@ static bool takes(const struct cr_device *device, const struct cr_op *op, const 
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_small_conv_takes(&v);
 }
 
-/* May tests/fuzz/corpus/fuzz_cost_table/one of the last tests/fuzz/corpus/fuzz_cost_table/two launches before this op's write the filter? The kernels read filters while those still work. Two ops
- * are looked at, as tests/fuzz/corpus/fuzz_cost_table/one of them may launch nothing. */
+/* May one of the last two launches before this op's write the filter? The kernels read filters while those still work. Two ops
+ * are looked at, as one of them may launch nothing. */
 static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
     enum { LOOK_BACK = 2 };
     const uintptr_t at = (uintptr_t)op; /* an op that is tried out alone is none of the program's */
@@ -117,7 +117,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
     if (!is_f32(IN(dy_coef)) || !is_f32(IN(coef)) || !is_f32(IN(saved)) || !is_f32(OUT(dw)) || !is_f32(OUT(dstats))) return false;
     if (!IN(dy_x) != !IN(dy_coef) || !IN(saved) != !OUT(dstats)) return false;
-    if (IN(saved) ? !IN(coef) == !IN(bn_x) : IN(bn_x) != NULL) return false; /* the mask comes of tests/fuzz/corpus/fuzz_cost_table/one of them */
+    if (IN(saved) ? !IN(coef) == !IN(bn_x) : IN(bn_x) != NULL) return false; /* the mask comes of one of them */
     if (x->dim[3] != 3) return OUT(dx) != NULL;
     return !OUT(dx) && !IN(saved) && !IN(coef) && !IN(add);
 }

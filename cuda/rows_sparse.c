@@ -5,7 +5,7 @@
  *   CUDA_LAYOUT_WALKS ...   those of rows_walks.c, and
  *   CUDA_LAYOUT_BLOCKS ...   those of rows_block.c
  * What does not change with the weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the
- * device; `kept` is the values alone, in the tests/fuzz/corpus/fuzz_lifetimes/order of the layout, which sparse_filter gathers. */
+ * device; `kept` is the values alone, in the order of the layout, which sparse_filter gathers. */
 #include "rows_sparse.h"
 
 #include <string.h>

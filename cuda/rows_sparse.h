@@ -31,7 +31,7 @@ enum { LAYOUT_PLAIN, LAYOUT_TILES, LANES = 32 };
 /* The plan of a layout, for a filter that keeps so many weights; false: it is none for this convolution. */
 bool      cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t kept, int layout, bool wgrad,
                               struct ck_sparse_plan *plan);
-/* On the host: places in the tests/fuzz/corpus/fuzz_lifetimes/order of the layout. */
+/* On the host: places in the order of the layout. */
 CR_MUST cr_status cr_cuda_sparse_layout(const struct cr_sparse *sparse, const struct ck_conv *conv, const struct ck_sparse_plan *plan, int layout,
                                         struct cr_stretched *to);
 /* Seconds of so many cycles; 0: the clock is not known. */

@@ -1,7 +1,7 @@
 /* rows_sparse_grad.c: the GPU's rows of a sparse convolution's gradients; layouts as in rows_sparse.c.
  *
- * The gradient of x is a convolution of dy with the turned filter, with a stride tests/fuzz/corpus/fuzz_cost_table/one for each of its phases (sparsity/sparsity.h), by the kernels of
- * the forward pass: values are gathered by tests/fuzz/corpus/fuzz_cost_table/one launch for all phases, and pixels that no tap reaches are set beforehand. What a fused
+ * The gradient of x is a convolution of dy with the turned filter, with a stride one for each of its phases (sparsity/sparsity.h), by the kernels of
+ * the forward pass: values are gathered by one launch for all phases, and pixels that no tap reaches are set beforehand. What a fused
  * op wants besides, the ReLU in front and its BN's sums, comes in a pass behind, as for cuDNN's rows. */
 #include "rows_sparse.h"
 
@@ -25,7 +25,7 @@ struct phase {
     int64_t               entry, start; /* where its entries and its runs begin among those of all phases */
 };
 struct prepared {
-    struct ck_conv conv; /* the forward tests/fuzz/corpus/fuzz_cost_table/one */
+    struct ck_conv conv; /* the forward one */
     struct phase   phase[PHASES_MAX];
     int            phases;
     bool           gaps; /* there are pixels that no tap reaches */
@@ -89,7 +89,7 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-/* Phase by phase, tests/fuzz/corpus/fuzz_cost_table/one behind the other. */
+/* Phase by phase, one behind the other. */
 static cr_status send_phases(struct prepared *s, const struct cr_stretched *filter) {
     cr_status status = CR_OK;
     int64_t   runs   = 0;

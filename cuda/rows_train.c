@@ -3,7 +3,7 @@
 
 /* ---- loss, loss_grad ---- */
 
-/* The tests/fuzz/corpus/fuzz_cost_table/two ops have logits and labels in the same slots. */
+/* The two ops have logits and labels in the same slots. */
 _Static_assert((int)CR_IN_loss_logits == (int)CR_IN_loss_grad_logits && (int)CR_IN_loss_labels == (int)CR_IN_loss_grad_labels,
                "one way to read them");
 

@@ -1,5 +1,5 @@
 /* rows_union.c: convolutions with a pattern on the sparse tensor cores: the layouts (attr.conv.pattern.layout) behind those of
- * rows_sparse.c, tests/fuzz/corpus/fuzz_cost_table/one a way of cutting. `kept` holds fragments with weights, places and scales, as union_conv.h's fill makes them. */
+ * rows_sparse.c, one a way of cutting. `kept` holds fragments with weights, places and scales, as union_conv.h's fill makes them. */
 #include "rows_sparse.h"
 #include "sparsity/band_2_4.h"
 #include "union_conv.h"
@@ -16,7 +16,7 @@ struct prepared {
 /* ---- shapes and plans ---- */
 
 static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_pattern_attr *a, struct ck_union_plan *plan) {
-    const int way    = a->layout - ck_sparse_conv_ways(); /* layout 0 is the tests/fuzz/corpus/fuzz_lifetimes/plain kernel's */
+    const int way    = a->layout - ck_sparse_conv_ways(); /* layout 0 is the plain kernel's */
     int       shared = 0;
     if (way < 1 || way > ck_union_conv_ways() || cuda_of(device)->cc < 80) return false;
     if (conv->type == CK_F32 && conv->R * conv->S * conv->C < LEAST_TERMS) return false;

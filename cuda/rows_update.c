@@ -1,4 +1,4 @@
-/* rows_update.c: the GPU's rows for the update rules, the norms that LARS wants, and moving averages. All take tests/fuzz/corpus/fuzz_cost_table/whole planes and
+/* rows_update.c: the GPU's rows for the update rules, the norms that LARS wants, and moving averages. All take whole planes and
  * update them where they are. */
 #include "cuda.h"
 
@@ -145,7 +145,7 @@ out:
     return status;
 }
 
-/* ---- sgd, adamw, lars: tests/fuzz/corpus/fuzz_cost_table/one way to read the slots that all have ---- */
+/* ---- sgd, adamw, lars: one way to read the slots that all have ---- */
 
 static bool update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;

@@ -1,5 +1,5 @@
 /* s2d.cu: the space-to-depth stem: the input normalised into 16 channels (12 of 2x2 picture pixels, 4 of zeros), and the 7x7
- * filter as the 4x4 tests/fuzz/corpus/fuzz_cost_table/one that reads it.
+ * filter as the 4x4 one that reads it.
  *
  * ck_normalize_s2d: 3/4 byte read and 2 or 4 written an element of y, limited by memory. The filters are some thousand
  * elements, limited by the launch. */

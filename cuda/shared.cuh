@@ -1,4 +1,4 @@
-/* shared.cuh: shared memory by address, tests/fuzz/corpus/fuzz_cost_table/one small function an instruction: loads and stores, asynchronous copies into it, fragments for
+/* shared.cuh: shared memory by address, one small function an instruction: loads and stores, asynchronous copies into it, fragments for
  * the tensor cores. For all GPUs from Ampere on; what Hopper adds is in hopper.cuh.
  *
  * A shared address is the 32-bit address inside the block's shared memory (ck_shared). */

@@ -1,4 +1,4 @@
-/* slices.cu: sums of parts, tests/fuzz/corpus/fuzz_cost_table/one a slice of the batch. The truth is in tests/gpu/test_cuda_fused.c. */
+/* slices.cu: sums of parts, one a slice of the batch. The truth is in tests/gpu/test_cuda_fused.c. */
 #include "common.cuh"
 
 enum { SLICES_THREADS = 256 };

@@ -1,12 +1,12 @@
 /* small_conv.cu: forward of the small convolutions: BN and ReLU of the input while it is read, sums of the output while it is
- * written. A block keeps the tests/fuzz/corpus/fuzz_cost_table/whole filter and a tile of the input in shared memory and multiplies with the tensor cores; with a
+ * written. A block keeps the whole filter and a tile of the input in shared memory and multiplies with the tensor cores; with a
  * stride of 1 a tile is a picture, and a row of it that is in registers serves three rows of the filter; blocks stride over the
  * tiles. Blocks leave their sums in the workspace; a second launch of a few blocks adds them and finishes the BN. (Ways that
  * finish in the same launch were slower on an H200: a last block that is chosen by a ticket, 2 to 3 us behind the products, and
- * blocks that wait for the numbers of all others in memory, 2 to 6 us. An tests/fuzz/corpus/fuzz_lifetimes/empty launch costs 0.6 us.)
+ * blocks that wait for the numbers of all others in memory, 2 to 6 us. An empty launch costs 0.6 us.)
  *
- * Bytes: 2 an element of x, read 1 (tests/fuzz/corpus/fuzz_cost_table/whole pictures) to 1.13 times (halves), and 2 an element of y. Limiter: at 128 pictures the
- * launches and tests/fuzz/corpus/fuzz_cost_table/two round trips to the L2 cache; from about 1024 pictures on memory in 16 channels, and reads of shared memory
+ * Bytes: 2 an element of x, read 1 (whole pictures) to 1.13 times (halves), and 2 an element of y. Limiter: at 128 pictures the
+ * launches and two round trips to the L2 cache; from about 1024 pictures on memory in 16 channels, and reads of shared memory
  * (ldmatrix, 4 cycles for 512 bytes) in 32 and 64. Roof: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. */
 #include "small_conv.cuh"
 
@@ -32,8 +32,8 @@ struct forward_args {
     bool         w_new;
 };
 
-/* Filters to shared memory, tests/fuzz/corpus/fuzz_cost_table/one row a channel k, in column tests/fuzz/corpus/fuzz_lifetimes/order. All blocks read the same bytes at the same time: each begins
- * elsewhere, so that they do not queue for tests/fuzz/corpus/fuzz_cost_table/one part of the L2 cache. */
+/* Filters to shared memory, one row a channel k, in column order. All blocks read the same bytes at the same time: each begins
+ * elsewhere, so that they do not queue for one part of the L2 cache. */
 template <class S, int NT, int PITCH, int THREADS, typename T> __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
     constexpr int CHUNKS = S::TAPS * S::C / 8, ALL = S::K * CHUNKS, ROUNDS = (ALL + THREADS - 1) / THREADS;
     int           round = (int)blockIdx.x % ROUNDS;

@@ -1,9 +1,9 @@
 /* small_conv.cuh: what forward and backward of the small convolutions share: shapes, tiles in shared memory, the tensor
  * cores' instructions, and sums over the blocks of a launch.
  *
- * A tile is some rows of a picture (or tests/fuzz/corpus/fuzz_cost_table/whole pictures) in shared memory, pixel by pixel, CH channels each and 16 bytes of
+ * A tile is some rows of a picture (or whole pictures) in shared memory, pixel by pixel, CH channels each and 16 bytes of
  * padding: 8 neighbouring pixels begin in 8 different groups of 4 banks, so ldmatrix meets no conflict, and a tap of the
- * filter is a constant distance from the pixel. Columns of a picture that a stride of 2 reads stand in tests/fuzz/corpus/fuzz_cost_table/two halves, even ones
+ * filter is a constant distance from the pixel. Columns of a picture that a stride of 2 reads stand in two halves, even ones
  * first, for the same reason. Pixels outside the picture are 0 in the tile. */
 #ifndef CK_SMALL_CONV_CUH
 #define CK_SMALL_CONV_CUH
@@ -57,7 +57,7 @@ struct tile {
     static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
 };
 
-/* The vectors of 16 bytes that a thread moves: a thread keeps its column and its chunk of channels, so from tests/fuzz/corpus/fuzz_cost_table/one to the next all
+/* The vectors of 16 bytes that a thread moves: a thread keeps its column and its chunk of channels, so from one to the next all
  * distances are constants. f(to, from, v, real): where it stands in the tile (bytes), in memory from the tile's first picture on
  * (elements), its number, and whether that is inside the pictures. */
 template <class L, typename F> __device__ __forceinline__ void tile_walk(int row0, int images, F f) {
@@ -106,7 +106,7 @@ template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
         }
 }
 
-/* A tests/fuzz/corpus/fuzz_cost_table/whole picture with a margin of tests/fuzz/corpus/fuzz_cost_table/one pixel around it: zeros there, once. */
+/* A whole picture with a margin of one pixel around it: zeros there, once. */
 template <class L> __device__ __forceinline__ void picture_margin(uint32_t to) {
     static_assert(L::LEFT == 1 && L::COLS == L::WIDE + 2 && L::ROWS == L::SIDE + 2 && L::STEP == 1 && !L::HALVES, "one pixel around");
     for (int v = (int)threadIdx.x % L::THREADS; v < (2 * L::COLS + 2 * L::SIDE) * L::CHUNKS; v += L::THREADS) {
@@ -202,8 +202,8 @@ template <class S, class L> __host__ __device__ constexpr int input_tap(int r, i
     return S::R == 1 ? 0 : (r * L::COLS + (S::STRIDE == 2 ? (s & 1) * ((L::COLS + 1) / 2) + (s >> 1) : s)) * L::PITCH;
 }
 
-/* With a stride of 1, products go through TH rows of a picture in groups of 16 pixels, of which the next is tests/fuzz/corpus/fuzz_cost_table/one row below: half
- * a row, a row, or tests/fuzz/corpus/fuzz_cost_table/two rows half a picture apart. So a row of the input, once it is in registers, serves all rows of the filter. */
+/* With a stride of 1, products go through TH rows of a picture in groups of 16 pixels, of which the next is one row below: half
+ * a row, a row, or two rows half a picture apart. So a row of the input, once it is in registers, serves all rows of the filter. */
 template <int P, int TH> struct groups {
     enum { STRIPS = P > 16 ? P / 16 : 1, DOWN = TH * P / 16 / STRIPS };
     static_assert(P >= 16 || (P == 8 && TH == P), "two rows half a picture apart");
@@ -214,7 +214,7 @@ template <int P, int TH> struct groups {
 
 /* ---- the stem's input: 3 channels -------------------------------------------------------------------------------------
  * A pixel gets a 4th channel, 0; 4 neighbouring pixels are the 16 columns of a product: a row of the filter and a column of
- * zeros. Pixels are 8 bytes apart and ldmatrix wants 16, so each line stands twice, the second time tests/fuzz/corpus/fuzz_cost_table/one pixel further. */
+ * zeros. Pixels are 8 bytes apart and ldmatrix wants 16, so each line stands twice, the second time one pixel further. */
 
 enum { STEM_SIDE = 32, STEM_K = 16, STEM_TH = 16, STEM_ROWS = STEM_TH + 2, STEM_WIDE = 36 };
 enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next */
@@ -265,7 +265,7 @@ template <int NT> __device__ __forceinline__ piece<NT> piece_load(const void *fr
     }
     return p;
 }
-/* One store: the compiler takes tests/fuzz/corpus/fuzz_lifetimes/plain ones apart. */
+/* One store: the compiler takes plain ones apart. */
 template <int NT> __device__ __forceinline__ void piece_store(void *to, const piece<NT> &p) {
     if constexpr (NT == 4)
         ck_store_whole(to, make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]));
@@ -275,7 +275,7 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
 
 /* ---- sums over the launch --------------------------------------------------------------------------------------------- */
 
-/* Thread's first and second sums of 2*NT channels, in column tests/fuzz/corpus/fuzz_lifetimes/order, onto the warp's row of `rows` [WARPS][2][CH]; n0: the
+/* Thread's first and second sums of 2*NT channels, in column order, onto the warp's row of `rows` [WARPS][2][CH]; n0: the
  * warp's first channel. */
 template <int NT, int CH>
 __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
@@ -312,7 +312,7 @@ __device__ __forceinline__ void sums_write(const float *rows, const float *facto
 
 /* By a second launch: block `part` of CH / SUMS_CHANNELS, of THREADS threads, adds the rows for its channels, in double, and does
  * End::channel(end, c).finish(end, c, first, second) for each. All loads are under way before the first sum: a loop that the
- * compiler unrolls takes the rest tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one, at half a microsecond each. */
+ * compiler unrolls takes the rest one by one, at half a microsecond each. */
 enum { SUMS_CHANNELS = 8, SUMS_FLIGHT = 5, SUMS_SHARES = THREADS / 4 };
 template <int CH, typename End>
 __device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end) {
@@ -350,7 +350,7 @@ __device__ __forceinline__ void sums_add(const float *partial, int rows, int par
 
 /* ---- the host's side --------------------------------------------------------------------------------------------------- */
 
-/* Launches overlap, as ck_launch says. A second, small launch of an op lets the next begin at once, so that the next tests/fuzz/corpus/fuzz_cost_table/one's filters
+/* Launches overlap, as ck_launch says. A second, small launch of an op lets the next begin at once, so that the next one's filters
  * come meanwhile: before its wait a kernel reads nothing else, and writes nothing. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
@@ -358,7 +358,7 @@ cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, in
     return error != cudaSuccess ? error : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }
 
-/* run(shape) with the shape of v, tests/fuzz/corpus/fuzz_cost_table/one of those with 16 channels or more that ck_small_conv_takes. */
+/* run(shape) with the shape of v, one of those with 16 channels or more that ck_small_conv_takes. */
 template <typename Run> cudaError_t run_shape(const struct ck_conv *v, Run run) {
     if (v->C == 16 && v->K == 16) return run(shape<16, 16, 32, 1, 3>());
     if (v->C == 16) return v->R == 3 ? run(shape<16, 32, 32, 2, 3>()) : run(shape<16, 32, 32, 2, 1>());

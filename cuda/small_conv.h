@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Is it tests/fuzz/corpus/fuzz_cost_table/one of the shapes above, in a 16-bit type? */
+/* Is it one of the shapes above, in a 16-bit type? */
 bool ck_small_conv_takes(const struct ck_conv *conv);
 
 /* y = act(x) * w; stats[2][K] = sums of y and y^2 over the pixels (of the values that y got), and what becomes of them: as
@@ -25,13 +25,13 @@ struct ck_small_conv {
     void          *y;
     float         *stats; /* NULL: none */
     struct ck_bn_finalize finish; /* coef NULL: none; its own stats and channels are not looked at */
-    bool           w_new; /* w may have been written by tests/fuzz/corpus/fuzz_cost_table/one of the last tests/fuzz/corpus/fuzz_cost_table/two launches; else it is read while these end */
+    bool           w_new; /* w may have been written by one of the last two launches; else it is read while these end */
 };
 /* With stats, a second, small launch adds what the blocks of the first left in the workspace. */
 size_t      ck_small_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_small_conv(const struct ck_small_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* The tests/fuzz/corpus/fuzz_cost_table/whole backward of a convolution:
+/* The whole backward of a convolution:
  *   dy  = g, or dy_coef[0]*g + dy_coef[1]*dy_x + dy_coef[2]
  *   dw (+)= gradient of the filters by dy and act(x), f32
  *   v   = gradient of the input by dy (+ add)

@@ -1,15 +1,15 @@
-/* small_conv_grad.cu: the tests/fuzz/corpus/fuzz_cost_table/whole backward of a small convolution: BN's gradient applied while dy is read, the
+/* small_conv_grad.cu: the whole backward of a small convolution: BN's gradient applied while dy is read, the
  * gradient of the input with mask, addition and sums, and the gradient of the filters.
  *
  * Two ways to share out the work:
  *   joint   a block reads its tiles of dy and x once and makes both gradients, at the same time: its first warps prepare dy and
  *           make dx, the last 8 prepare x and make dw, whose sums stay in their registers until the end. Copies of the next tile
  *           are under way meanwhile. One block a multiprocessor. For dw of up to 32*32*9 numbers.
- *   split   for larger dw: some blocks make dx, picture by picture; others tests/fuzz/corpus/fuzz_cost_table/one part of 32 x 32 channels of dw each, over
+ *   split   for larger dw: some blocks make dx, picture by picture; others one part of 32 x 32 channels of dw each, over
  *           many pictures, of which they read 32 channels alone. Both kinds run side by side on a multiprocessor.
- * Blocks leave their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed tests/fuzz/corpus/fuzz_lifetimes/order. (Clusters
- * that add through tests/fuzz/corpus/fuzz_cost_table/one another's shared memory, and a last block that adds, were slower: clusters of 8 leave a tenth of the
- * multiprocessors without work, which at 128 pictures is a second wave, and tests/fuzz/corpus/fuzz_cost_table/one block alone reads too slowly.)
+ * Blocks leave their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order. (Clusters
+ * that add through one another's shared memory, and a last block that adds, were slower: clusters of 8 leave a tenth of the
+ * multiprocessors without work, which at 128 pictures is a second wave, and one block alone reads too slowly.)
  *
  * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.13 times (joint) or 2 to 3 times, from the L2 cache (split);
  * add, bn_x and again x 2 each; dx 2. Roof: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128 pictures on an H200, joint
@@ -23,7 +23,7 @@ namespace {
 
 /* ---- the kernels --------------------------------------------------------------------------------------------------------- */
 
-/* The tests/fuzz/corpus/fuzz_cost_table/two kinds of warps of a joint block meet twice a tile: when it is ready, and when it has been used. */
+/* The two kinds of warps of a joint block meet twice a tile: when it is ready, and when it has been used. */
 template <class S> __device__ __forceinline__ void both() { meet<0, grad_cut<S>::BLOCK>(); }
 
 /* Copies of a block's tile number `job` are started; without such a tile, there is nothing but the group. */

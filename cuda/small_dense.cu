@@ -1,5 +1,5 @@
 /* small_dense.cu: the classifier where it is small: a thread a number or a vector of the result, no shared memory where it is not
- * needed. Bytes: each operand once from memory, then from caches. Limiter: the launch and tests/fuzz/corpus/fuzz_cost_table/two round trips to the L2 cache. Roof:
+ * needed. Bytes: each operand once from memory, then from caches. Limiter: the launch and two round trips to the L2 cache. Roof:
  * a launch, about 2 us. */
 #include "small_conv.cuh"
 #include "small_dense.h"
@@ -21,7 +21,7 @@ template <typename T> __device__ __forceinline__ void dense_open(const T *from, 
     ck_unpack<T>(ck_load(from, 0), out);
 }
 
-/* A thread has tests/fuzz/corpus/fuzz_cost_table/one logit; those of a picture are neighbours, so its features come from the L1 cache after the first. */
+/* A thread has one logit; those of a picture are neighbours, so its features come from the L1 cache after the first. */
 template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_kernel(dense_args a) {
     const int64_t i = (int64_t)blockIdx.x * DENSE_THREADS + threadIdx.x;
     ck_begin_after_last();
@@ -59,7 +59,7 @@ template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_dgr
     ck_store((T *)a.out, i, ck_pack<T>(sum));
 }
 
-/* A block has tests/fuzz/corpus/fuzz_cost_table/one class; its threads share the pictures, each for 8 features. */
+/* A block has one class; its threads share the pictures, each for 8 features. */
 template <typename T> __global__ void __launch_bounds__(THREADS) dense_wgrad_kernel(dense_args a) {
     __shared__ float part[THREADS * 8];
     const int        vectors = a.C / 8, shares = THREADS / vectors, k = (int)blockIdx.x;

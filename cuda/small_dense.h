@@ -1,5 +1,5 @@
 /* small_dense.h: launchers of the classifier where it is small, as behind CIFAR's ResNets; conventions of kernels.h. Types are 16
- * bits, sums f32, tests/fuzz/corpus/fuzz_cost_table/one launch each; results are deterministic. */
+ * bits, sums f32, one launch each; results are deterministic. */
 #ifndef CK_SMALL_DENSE_H
 #define CK_SMALL_DENSE_H
 

@@ -41,7 +41,7 @@ template <class S> struct grad_cut {
     enum { KB = JOINT ? (int)S::K : 32, CB = JOINT ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
     enum { HELD = KB / PIECE * (CB / PIECE), I = JOINT ? 1 : S::STRIDE == 2 ? 2 : 4, DW = KB * CB * S::TAPS };
     enum { GROUP = SPLIT_DW_BLOCKS / PARTS /* blocks of a part */ };
-    /* With a stride, tests/fuzz/corpus/fuzz_cost_table/two warps share the taps of a piece. The first has EARLY of them. */
+    /* With a stride, two warps share the taps of a piece. The first has EARLY of them. */
     enum { SPLIT = S::TAPS > 1 && !BY_ROW ? 2 : 1, EARLY = (S::TAPS + SPLIT - 1) / SPLIT, GROUPS = DW_WARPS / (HELD * SPLIT) };
     static_assert(GROUPS >= 1, "a warp has one piece");
     using DY    = output_tile<S, 1, TH, S::K, true, DX_THREADS>;

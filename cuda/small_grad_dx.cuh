@@ -9,8 +9,8 @@ namespace {
 
 /* ---- dx ----------------------------------------------------------------------------------------------------------------- */
 
-/* Filters to shared memory: row k, then tap, then the channels of x in column tests/fuzz/corpus/fuzz_lifetimes/order. The copies bring them as they are; later
- * each warp turns what its lanes brought: column tests/fuzz/corpus/fuzz_lifetimes/order is, in each 8*NT channels, a matrix of 4 x NT words turned round. A warp
+/* Filters to shared memory: row k, then tap, then the channels of x in column order. The copies bring them as they are; later
+ * each warp turns what its lanes brought: column order is, in each 8*NT channels, a matrix of 4 x NT words turned round. A warp
  * has regions of 8 rows by 8*NT channels, four at a time; turning, 8 neighbouring lanes have different rows, hence banks. */
 template <class S, int NT> struct filter_regions {
     enum { ACROSS = S::TAPS * S::C / (8 * NT), ALL = S::K / 8 * ACROSS, WORDS = 4 * NT };
@@ -56,7 +56,7 @@ template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void
     }
 }
 
-/* What the end of dx reads besides the product, for tests/fuzz/corpus/fuzz_cost_table/one pixel's channels; loads are started before the product. */
+/* What the end of dx reads besides the product, for one pixel's channels; loads are started before the product. */
 template <int NT> struct extra {
     piece<NT> x, bn_x, add;
 };
@@ -154,7 +154,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
             }
         }
 }
-/* Those of any shape; with a stride, of the pixels of tests/fuzz/corpus/fuzz_cost_table/one parity. A row of the filter at a time: straight code for all of them is
+/* Those of any shape; with a stride, of the pixels of one parity. A row of the filter at a time: straight code for all of them is
  * more than the instruction cache likes. */
 template <class S, typename T, int PH, int PW, int MT, int NT>
 __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
@@ -185,7 +185,7 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
     }
 }
 
-/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, they are those of tests/fuzz/corpus/fuzz_cost_table/one parity: rows 2i+PH, columns
+/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, they are those of one parity: rows 2i+PH, columns
  * 2j+PW, on which 1, 2 or 4 taps fall. */
 template <class S, typename T, int PH, int PW>
 __device__ __forceinline__ void dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,

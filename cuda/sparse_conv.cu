@@ -1,10 +1,10 @@
 /* sparse_conv.cu: direct convolution with a sparse filter, the input in shared memory.
  *
  * A block stages a chunk of the input's channels as [channel][slot][4]: 4 floats of a slot are the same place of 4 patches (of four
- * pictures, or four parts of tests/fuzz/corpus/fuzz_cost_table/one), so that every tap is an aligned read of 16 bytes whatever the stride or the batch. A warp takes
- * some output channels, its lanes the places of a patch; a kept weight costs tests/fuzz/corpus/fuzz_cost_table/one read of (value, offset), the same for all lanes,
+ * pictures, or four parts of one), so that every tap is an aligned read of 16 bytes whatever the stride or the batch. A warp takes
+ * some output channels, its lanes the places of a patch; a kept weight costs one read of (value, offset), the same for all lanes,
  * and for each quad an addition, a read of 16 bytes and four multiply-adds. Sums of all its channels stay in registers while the
- * chunks pass; they leave through shared memory, so that y, bias and residual are touched in tests/fuzz/corpus/fuzz_cost_table/whole lines.
+ * chunks pass; they leave through shared memory, so that y, bias and residual are touched in whole lines.
  *
  * Bytes: y once, the residual once, x once a block's output channels (from the L2 cache but for the first).
  * Limiter: reads of shared memory, 16 bytes a quad of multiply-adds: 128 bytes a cycle and multiprocessor are 32 multiply-adds,
@@ -17,7 +17,7 @@
 namespace sparse {
 namespace {
 
-/* All kept weights of this warp's rows in tests/fuzz/corpus/fuzz_cost_table/one chunk. Lane i holds entry i of the next 32 while the warp works on the last 32, which
+/* All kept weights of this warp's rows in one chunk. Lane i holds entry i of the next 32 while the warp works on the last 32, which
  * lie in the warp's ring. */
 template <int QUADS, int ROWS>
 __device__ __forceinline__ void multiply(const uint32_t *values, const uint32_t *offsets, const uint32_t *start, int part, int split, const char *memory,
@@ -157,7 +157,7 @@ size_t outputs_bytes(const ck_sparse_plan &plan) {
 int    slots_of(const ck_sparse_plan &plan) { return plan.groups * plan.IH * plan.pitch; }
 int    plane_of(const ck_sparse_plan &plan) { return slots_of(plan) | 1; } /* odd: see stage_lines */
 
-/* Fills in all but `tests/fuzz/corpus/fuzz_lifetimes/order`; false: does not fit. */
+/* Fills in all but `order`; false: does not fit. */
 bool lay_out(const ck_conv &conv, const cut &c, int warps, int split, int TP, int TQ, int64_t shared, ck_sparse_plan *plan) {
     ck_sparse_plan &p = *plan;
     p.quads = c.quads, p.rows = c.rows, p.warps = warps, p.split = split, p.channels = warps / split * c.rows;
@@ -181,7 +181,7 @@ bool lay_out(const ck_conv &conv, const cut &c, int warps, int split, int TP, in
         const int64_t unit = chunk >= 32 ? 32 : 8, even = ceil_div(ceil_div(conv.C, p.chunks), unit) * unit;
         chunk    = even < chunk ? even : chunk;
         p.chunks = ceil_div(conv.C, chunk);
-    } else if (conv.C > chunk) return false; /* tests/fuzz/corpus/fuzz_cost_table/whole vectors of channels only */
+    } else if (conv.C > chunk) return false; /* whole vectors of channels only */
     p.chunk          = (int)chunk;
     p.k_blocks       = ceil_div(conv.K, p.channels);
     const size_t xs  = (size_t)chunk * (size_t)plane;

@@ -20,7 +20,7 @@ template <typename T> __device__ __forceinline__ void write_one(const ck_sparse_
     ((T *)a.y)[at] = ck_round<T>(a.relu ? ck_relu(v) : v);
 }
 
-/* `count` of 4 sums to y[at..], from channel `channel` on; `tests/fuzz/corpus/fuzz_cost_table/whole`: there are 4, and `at` is a multiple of 4. */
+/* `count` of 4 sums to y[at..], from channel `channel` on; `whole`: there are 4, and `at` is a multiple of 4. */
 template <typename T>
 __device__ __forceinline__ void write_four(const ck_sparse_args &a, int64_t at, int64_t channel, int count, bool whole, float (&v)[4]) {
     if (!whole) {

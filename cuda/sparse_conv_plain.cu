@@ -1,7 +1,7 @@
 /* sparse_conv_plain.cu: direct convolution with a sparse filter, the input read where it lies.
  *
- * A lane is an output channel, a warp 32 of them at a few output pixels. Entry i of 32 channels is tests/fuzz/corpus/fuzz_cost_table/one read of 256 bytes; each lane then
- * reads its own input channel of each pixel, all within the pixel's few lines, and the result leaves as tests/fuzz/corpus/fuzz_cost_table/whole lines.
+ * A lane is an output channel, a warp 32 of them at a few output pixels. Entry i of 32 channels is one read of 256 bytes; each lane then
+ * reads its own input channel of each pixel, all within the pixel's few lines, and the result leaves as whole lines.
  *
  * Bytes: those of x and y, from memory once; from the first-level cache 4 (2) a multiply-add. Limiter: those reads, up to 32
  * different addresses an instruction: a few cycles each, at best 4.2 TFLOP/s of kept weights at 4 cycles. */
@@ -17,7 +17,7 @@ struct plain_args {
     int64_t        pixels, slices;
 };
 
-/* The inputs of tests/fuzz/corpus/fuzz_cost_table/one entry at the warp's pixels; 0 outside the picture. */
+/* The inputs of one entry at the warp's pixels; 0 outside the picture. */
 template <typename T, bool POINT>
 __device__ __forceinline__ void gather(const ck_conv &c, const T *x, const int64_t (&base)[PIXELS], const int (&h)[PIXELS],
                                        const int (&w)[PIXELS], uint32_t offset, float (&v)[PIXELS]) {

@@ -1,4 +1,4 @@
-/* sparse_gather.cu: the kept weights of a filter in the tests/fuzz/corpus/fuzz_lifetimes/order of a plan. */
+/* sparse_gather.cu: the kept weights of a filter in the order of a plan. */
 #include "common.cuh"
 #include "sparse_conv.h"
 

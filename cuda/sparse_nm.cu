@@ -28,7 +28,7 @@ bool set_units(const ck_conv &c, ck_nm_plan *p) {
     return true;
 }
 
-/* Phases, each with its taps behind tests/fuzz/corpus/fuzz_cost_table/one another, and where their operands begin. */
+/* Phases, each with its taps behind one another, and where their operands begin. */
 bool set_phases(const ck_conv &c, ck_nm_plan *p) {
     int taps = 0;
     for (int fr = 0; fr < c.stride && fr < c.H; fr++)
@@ -51,7 +51,7 @@ bool set_phases(const ck_conv &c, ck_nm_plan *p) {
     return taps == p->taps; /* else a picture is smaller than the stride */
 }
 
-/* Tiles of `rows` rows of `images` images. A column of padding serves as the end of a row and the beginning of the next tests/fuzz/corpus/fuzz_cost_table/one, where the
+/* Tiles of `rows` rows of `images` images. A column of padding serves as the end of a row and the beginning of the next one, where the
  * stride is 1; behind the last row it is a piece of zeros. */
 bool set_tile(const ck_conv &c, int images, int rows, const int *columns, int count, ck_nm_plan *p) {
     p->low_r        = floor_div(-c.pad, c.stride);
@@ -85,7 +85,7 @@ bool cut_tile(const ck_conv &c, int images, int rows, const int *columns, int co
 
 namespace {
 
-/* Units that the first worker can give back before the second has given anything back: its last tests/fuzz/corpus/fuzz_cost_table/two stay under way until it has a third, but
+/* Units that the first worker can give back before the second has given anything back: its last two stay under way until it has a third, but
  * at the end of a tile. */
 int lead_of(const ck_nm_plan &p) {
     const int all = p.taps * p.chunks;
@@ -95,7 +95,7 @@ int lead_of(const ck_nm_plan &p) {
     return units < LEAD ? units : LEAD;
 }
 
-/* Stages and ring, as many as fit. A worker that waits for a stage may hold back its last tests/fuzz/corpus/fuzz_cost_table/two units, and so their stages. */
+/* Stages and ring, as many as fit. A worker that waits for a stage may hold back its last two units, and so their stages. */
 bool set_rings(ck_nm_plan *p) {
     const int fixed = (int)layout(*p).end; /* stages and ring are 0 as yet */
     for (int stages = MOST_STAGES; stages >= LEAST_STAGES && !p->stages; stages--) {
@@ -112,7 +112,7 @@ bool set_rings(ck_nm_plan *p) {
 bool set_cycles(int multiprocessors, ck_nm_plan *p) {
     const double  units = (double)p->taps * p->chunks, inputs = (double)p->rows * p->pitch * p->images * POSITION * p->phases * p->chunks;
     const double  filter = p->workers * units * UNIT_BYTES, tile = p->workers * units * p->columns + (2 * filter + inputs) / 128;
-    const double  alone  = units * (p->columns + 160.0); /* a warpgroup's instructions, tests/fuzz/corpus/fuzz_cost_table/one after the other */
+    const double  alone  = units * (p->columns + 160.0); /* a warpgroup's instructions, one after the other */
     const double  fetch  = (inputs + filter) / 26;       /* bytes a cycle from the second-level cache */
     const int64_t items = ceil_div(p->blocks, p->workers) * p->tiles, rounds = ceil_div(items, multiprocessors);
     p->lead   = p->workers == 2 && rounds > 1 ? lead_of(*p) : 0;

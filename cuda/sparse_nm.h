@@ -1,9 +1,9 @@
 /* sparse_nm.h: convolutions with a 2:4 sparse filter on the sparse tensor cores. Conventions of kernels.h.
  *
- *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; 16-bit data, sums in f32, tests/fuzz/corpus/fuzz_cost_table/one rounding.
+ *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; 16-bit data, sums in f32, one rounding.
  *
  * Of any 4 neighbouring input channels of a filter's tap at most 2 are kept. The filter is operand A (rows are output channels), pixels
- * are operand B. Which weights are kept is packed on the host for tests/fuzz/corpus/fuzz_cost_table/one plan (ck_nm_pack); their values are gathered on the device
+ * are operand B. Which weights are kept is packed on the host for one plan (ck_nm_pack); their values are gathered on the device
  * (ck_nm_gather), so that they may change. */
 #ifndef CK_SPARSE_NM_H
 #define CK_SPARSE_NM_H
@@ -16,8 +16,8 @@ extern "C" {
 
 enum {
     CK_NM_ROWS   = 64,                             /* output channels of a block */
-    CK_NM_CHUNK  = 64,                             /* input channels of a unit: tests/fuzz/corpus/fuzz_cost_table/two instructions' sums */
-    CK_NM_UNIT   = CK_NM_ROWS * CK_NM_CHUNK / 2,   /* kept values of a unit: a block's, of tests/fuzz/corpus/fuzz_cost_table/one tap and tests/fuzz/corpus/fuzz_cost_table/one chunk of channels */
+    CK_NM_CHUNK  = 64,                             /* input channels of a unit: two instructions' sums */
+    CK_NM_UNIT   = CK_NM_ROWS * CK_NM_CHUNK / 2,   /* kept values of a unit: a block's, of one tap and one chunk of channels */
     CK_NM_WORDS  = CK_NM_ROWS * CK_NM_CHUNK / 32,  /* words of metadata of a unit: 4 bits for each 4 channels */
     CK_NM_TAPS   = 64,                             /* of a filter, at most */
     CK_NM_PHASES = 4                               /* of a stride in both directions, at most */
@@ -27,11 +27,11 @@ enum {
 struct ck_nm_plan {
     int      taps, chunks;
     int64_t  blocks, tiles;       /* of output channels; of pixels */
-    uint8_t  tap[CK_NM_TAPS];     /* r*S + s, in the tests/fuzz/corpus/fuzz_lifetimes/order of units */
+    uint8_t  tap[CK_NM_TAPS];     /* r*S + s, in the order of units */
     int      shared_bytes;
     double   cycles;              /* of a launch, as foreseen */
     /* A tile is TP rows of y of `images` images, whose pixels stand side by side: image innermost, then column, then row. Its
-     * inputs lie in shared memory, tests/fuzz/corpus/fuzz_cost_table/one phase of the stride at a time, once for all taps of the phase. */
+     * inputs lie in shared memory, one phase of the stride at a time, once for all taps of the phase. */
     int      columns;             /* of an instruction: positions of a tile */
     int      workers;             /* warpgroups, each with a block of channels */
     int      lead;                /* units that the first worker is ahead of the second, so that they do not store at the same time */

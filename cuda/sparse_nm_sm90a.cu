@@ -8,8 +8,8 @@
  * tensor cores, which is all that shared memory gives (128 a cycle); the filter's arrival and a ninth of a tile's (3x3) come on top.
  * Roof: about 3/4 of the sparse tensor cores' rate, of which the dropped columns are another tenth.
  *
- * One block a multiprocessor, for the tests/fuzz/corpus/fuzz_cost_table/whole launch: a warpgroup that loads by TMA and bulk copies, and 1 or 2 workers, each with 64 output
- * channels of the same tile. A worker's filter comes in a ring of units of its own, so that tests/fuzz/corpus/fuzz_cost_table/one may be ahead of the other and multiplies
+ * One block a multiprocessor, for the whole launch: a warpgroup that loads by TMA and bulk copies, and 1 or 2 workers, each with 64 output
+ * channels of the same tile. A worker's filter comes in a ring of units of its own, so that one may be ahead of the other and multiplies
  * while the other stores. */
 #include "sparse_nm.cuh"
 #include "sparse_nm_wgmma.cuh"
@@ -81,13 +81,13 @@ __device__ __forceinline__ void load_filter(const params &p, uint32_t shared, in
 
 /* ---- multiplying ---- */
 
-/* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; tests/fuzz/corpus/fuzz_lifetimes/empty 0: its stage
+/* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; empty 0: its stage
  * has more units. */
 struct operands {
     uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0;
 };
 
-/* Operand A: 8x8 matrices of 128 bytes, down the rows tests/fuzz/corpus/fuzz_cost_table/one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
+/* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
  * swizzled rows of 128 bytes. */
 __device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
 __device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64_t)(1024 / 16 | 1u << 30) << 32 | low; }
@@ -140,7 +140,7 @@ template <typename T, int N> struct worker {
             if (lead && --lead == 0) ck_mbar_arrive(shared + 8 * BAR_LEAD);
         }
     }
-    /* The next unit. Of the tests/fuzz/corpus/fuzz_cost_table/two before it, which are under way, the first is done afterwards. */
+    /* The next unit. Of the two before it, which are under way, the first is done afterwards. */
     __device__ __forceinline__ void step(operands &o, const operands &oldest) {
         fetch(o);
         multiply(o, 1);

@@ -1,4 +1,4 @@
-/* sparse_nm_wgmma.cuh: wgmma's sparse form: d[64][N] (+)= a[64][32, 2 of 4 kept] b[32][N], both operands in shared memory; and its tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one,
+/* sparse_nm_wgmma.cuh: wgmma's sparse form: d[64][N] (+)= a[64][32, 2 of 4 kept] b[32][N], both operands in shared memory; and its plain one,
  * d[64][N] (+)= a[64][16] b[16][N], with columns that hopper.cuh has not. */
 #ifndef CK_SPARSE_NM_WGMMA_CUH
 #define CK_SPARSE_NM_WGMMA_CUH

@@ -11,7 +11,7 @@ struct kernel_args {
     ck_sparse_args a;
     ck_sparse_plan plan;
     int64_t        patches;
-    int            slots, plane; /* of a tile's input: 4 floats each; those from tests/fuzz/corpus/fuzz_cost_table/one channel to the next */
+    int            slots, plane; /* of a tile's input: 4 floats each; those from one channel to the next */
     int            table_at, points_at, ring_at; /* bytes: pixels of slots, pixels of outputs, weights on their way */
 };
 
@@ -66,7 +66,7 @@ template <typename T> __device__ __forceinline__ float4 four_at(const T *from, b
     }
 }
 
-/* Channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels of a slot, tests/fuzz/corpus/fuzz_cost_table/whole lines,
+/* Channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels of a slot, whole lines,
  * and lane (group of 4 channels, pixel) writes its channels turned by half its group: 8 groups then meet 8 different banks, as planes
  * are an odd number of slots long. TOGETHER: loads under way. */
 template <int TOGETHER, typename T>
@@ -96,7 +96,7 @@ __device__ __forceinline__ void stage_lines(const kernel_args &k, const int *tab
         }
 }
 
-/* The same tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one, for channels that do not come in fours. */
+/* The same one by one, for channels that do not come in fours. */
 template <typename T> __device__ __forceinline__ void stage_singly(const kernel_args &k, const int *table, float *xs, int c0, int count) {
     for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
         const int pixel = table[i];
@@ -121,8 +121,8 @@ template <int QUADS> __device__ __forceinline__ void find_bases(const kernel_arg
     }
 }
 
-/* The kept weights of a warp's rows in tests/fuzz/corpus/fuzz_cost_table/one chunk: entries [first, first + total), row after row. start: the first row's entry of the
- * chunk's starts. Of `split` warps that share tests/fuzz/corpus/fuzz_cost_table/one row this is number `part`. */
+/* The kept weights of a warp's rows in one chunk: entries [first, first + total), row after row. start: the first row's entry of the
+ * chunk's starts. Of `split` warps that share one row this is number `part`. */
 template <int ROWS> struct kept {
     uint32_t   begin; /* in lane i: where row i begins */
     uint32_t   first;

@@ -14,7 +14,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 enum { LEAST_RING = 4, LEAST_STAGES = 3 };
 const int COLUMNS[] = {64, 96, 104, 112, 120, 160, 192};
 
-/* Stages and ring in `most` bytes: a worker holds tests/fuzz/corpus/fuzz_cost_table/two units back at most, and so tests/fuzz/corpus/fuzz_cost_table/two stages. */
+/* Stages and ring in `most` bytes: a worker holds two units back at most, and so two stages. */
 bool set_rings(int most, ck_nm_plan *p) {
     const int fixed = (int)layout(*p).end; /* stages and ring are 0 as yet */
     for (int stages = MOST_STAGES; stages >= LEAST_STAGES && !p->stages; stages--) {
@@ -27,7 +27,7 @@ bool set_rings(int most, ck_nm_plan *p) {
     return p->stages > 0;
 }
 
-/* Units of a stage's tap, when a weight is kept with this probability: sparse ones, tests/fuzz/corpus/fuzz_lifetimes/plain ones. */
+/* Units of a stage's tap, when a weight is kept with this probability: sparse ones, plain ones. */
 struct units {
     double sparse, plain;
     double all() const { return sparse + plain; }
@@ -39,7 +39,7 @@ units units_of(double kept) {
 }
 
 /* Units that the first worker gives back before the second begins. It surely can: a tile has a unit a stage at least, which it gives back when
- * it has the next tests/fuzz/corpus/fuzz_cost_table/one or the tile is over, and a unit lies in a stage no later than its number. */
+ * it has the next one or the tile is over, and a unit lies in a stage no later than its number. */
 int lead_of(const ck_nm_plan &p, int wanted) {
     const int most[] = {p.chunks * p.phases, p.stages - 1, p.ring - 1};
     for (const int n : most) wanted = wanted < n ? wanted : n;

@@ -8,8 +8,8 @@
 namespace walks {
 
 /* A unit in shared memory: values' high parts, low parts, then its words: places, head. The head's first word: where operand B begins behind
- * the stage's begin, in 16 bytes, and from HEAD_PLAIN on whether the unit is tests/fuzz/corpus/fuzz_lifetimes/plain, its stage's first, last. Its second: how many units
- * of this kind are summed together from this tests/fuzz/corpus/fuzz_cost_table/one on. Values come from where weights lie, words, which a kernel follows, from what was packed. */
+ * the stage's begin, in 16 bytes, and from HEAD_PLAIN on whether the unit is plain, its stage's first, last. Its second: how many units
+ * of this kind are summed together from this one on. Values come from where weights lie, words, which a kernel follows, from what was packed. */
 enum {
     POSITION     = CK_WALKS_CHUNK * 4,
     UNIT_PART    = CK_WALKS_VALUES * 2,

@@ -1,19 +1,19 @@
-/* sparse_walks.h: f32 convolutions with a mostly tests/fuzz/corpus/fuzz_cost_table/zero filter on Hopper's sparse tensor cores (wgmma), no pattern asked for. Conventions of
+/* sparse_walks.h: f32 convolutions with a mostly zero filter on Hopper's sparse tensor cores (wgmma), no pattern asked for. Conventions of
  * kernels.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32.
  *
- * A piece of the filter, 64 output channels by 32 input channels of tests/fuzz/corpus/fuzz_cost_table/one tap, is a unit where no channel keeps more than 2 of any 4
- * neighbours, or tests/fuzz/corpus/fuzz_cost_table/two that share them out; or tests/fuzz/corpus/fuzz_cost_table/one of tests/fuzz/corpus/fuzz_lifetimes/plain products for each half of its input channels: they take as long and read half as
+ * A piece of the filter, 64 output channels by 32 input channels of one tap, is a unit where no channel keeps more than 2 of any 4
+ * neighbours, or two that share them out; or one of plain products for each half of its input channels: they take as long and read half as
  * much. Where nothing is kept there is none. Units of a kind are summed together, so a piece is of the kind that is at hand unless the other
  * saves more than a change costs. A unit is operand A, whose places the host packs (ck_walks_pack) and whose values are gathered on the
  * device (ck_walks_fill), so that they may change.
  *
- * Input and filter are taken apart into tests/fuzz/corpus/fuzz_cost_table/two f16 numbers each, of whose four products three are summed: of an input what is lost is
+ * Input and filter are taken apart into two f16 numbers each, of whose four products three are summed: of an input what is lost is
  * 2^-22 of it or 2^-29 of the largest of its tile's 32 channels, whichever is more (the input is made larger or smaller by a power of
- * tests/fuzz/corpus/fuzz_cost_table/two: that of the tile before where it suits, else tests/fuzz/corpus/fuzz_cost_table/one that the tile finds itself), of a weight 2^-22 of it or 2^-39 of its channel's largest. Where the input has an infinity the
- * results may be NaN. The tensor cores cut sums off instead of rounding them, which where all terms have tests/fuzz/corpus/fuzz_cost_table/one sign is lost each time: only
- * CK_WALKS_CHAIN units are summed there, and those sums in f32 as others are. Sums are taken in an tests/fuzz/corpus/fuzz_lifetimes/order that the plan fixes. */
+ * two: that of the tile before where it suits, else one that the tile finds itself), of a weight 2^-22 of it or 2^-39 of its channel's largest. Where the input has an infinity the
+ * results may be NaN. The tensor cores cut sums off instead of rounding them, which where all terms have one sign is lost each time: only
+ * CK_WALKS_CHAIN units are summed there, and those sums in f32 as others are. Sums are taken in an order that the plan fixes. */
 #ifndef CK_SPARSE_WALKS_H
 #define CK_SPARSE_WALKS_H
 
@@ -31,11 +31,11 @@ enum {
     CK_WALKS_WORDS  = CK_WALKS_ROWS * CK_WALKS_CHUNK / 32 + 4 /* places, 4 bits for each 4 channels; then the head: see the kernel */
 };
 
-/* How the work is cut. The sum passes in stages: chunk by chunk, in each chunk phase by phase of the stride; each has tests/fuzz/corpus/fuzz_cost_table/one unit at least. */
+/* How the work is cut. The sum passes in stages: chunk by chunk, in each chunk phase by phase of the stride; each has one unit at least. */
 struct ck_walks_plan {
     struct ck_nm_plan tile;
-    struct ck_conv    conv;  /* what is computed: pixels of a filter of tests/fuzz/corpus/fuzz_cost_table/one tap without padding are tests/fuzz/corpus/fuzz_cost_table/one long column */
-    int               parts; /* of the chunks: 2: blocks are in pairs, each sums tests/fuzz/corpus/fuzz_cost_table/one part, and they exchange sums */
+    struct ck_conv    conv;  /* what is computed: pixels of a filter of one tap without padding are one long column */
+    int               parts; /* of the chunks: 2: blocks are in pairs, each sums one part, and they exchange sums */
 };
 
 /* A filter's units on the device. */

@@ -20,7 +20,7 @@ enum {
     BAR_UNIT   = BAR_LEAD + 1,
     BAR_USED   = BAR_UNIT + 2 * MOST_RING,
     BARS       = BAR_USED + 2 * MOST_RING,
-    BARRIER_CONVERT  = 1, /* of a block: tests/fuzz/corpus/fuzz_cost_table/one for each group of warps that take numbers apart */
+    BARRIER_CONVERT  = 1, /* of a block: one for each group of warps that take numbers apart */
     BARRIER_PREPARED = 7
 };
 static_assert(BARS * 8 <= 768, "barriers fit");
@@ -31,12 +31,12 @@ struct params {
     ck_nm_plan    plan;
     layout        l;
     int           k_groups, items; /* of the workers' blocks of channels; of those times tiles */
-    int           parts;           /* of the chunks: blocks that share an item; with 2 each has tests/fuzz/corpus/fuzz_cost_table/one item at most */
+    int           parts;           /* of the chunks: blocks that share an item; with 2 each has one item at most */
 };
 
 #if CK_HAS_SM90A
 
-/* What the largest number of a stage should be, so that tests/fuzz/corpus/fuzz_cost_table/two f16 numbers hold it and its neighbours; what it becomes otherwise. */
+/* What the largest number of a stage should be, so that two f16 numbers hold it and its neighbours; what it becomes otherwise. */
 constexpr float MOST = 32768.0f, LEAST = 16.0f, AIM = 4096.0f, FIRST_SCALE = 64.0f, LARGEST_SCALE = 0x1p120f;
 
 struct item {
@@ -80,13 +80,13 @@ __device__ __forceinline__ uint32_t stage_at(const params &p, uint32_t shared, i
     return shared + p.l.stages + (uint32_t)(stage * p.plan.stage_bytes);
 }
 
-/* Of a block that is not there nothing is written: it has the last tests/fuzz/corpus/fuzz_cost_table/one's units. */
+/* Of a block that is not there nothing is written: it has the last one's units. */
 __device__ __forceinline__ int64_t block_of(const params &p, const item &it, int worker) {
     const int64_t block = it.block + worker;
     return block < p.plan.blocks ? block : p.plan.blocks - 1;
 }
 
-/* What tests/fuzz/corpus/fuzz_cost_table/one thread has to load, each as soon as there is room for it. A unit passes in the time that a few dozen instructions take, tests/fuzz/corpus/fuzz_cost_table/one after the
+/* What one thread has to load, each as soon as there is room for it. A unit passes in the time that a few dozen instructions take, one after the
  * other: they are counted. */
 struct input_feed {
     const params  &p;
@@ -135,7 +135,7 @@ struct filter_feed {
         const uint32_t *start = p.a.filter.start + block_of(p, item(p, i), worker) * p.parts + part_of(p);
         next = __ldg(start), next_left = __ldg(start + 1) - next;
     }
-    /* On to the next item; looks for the tests/fuzz/corpus/fuzz_cost_table/one behind it. */
+    /* On to the next item; looks for the one behind it. */
     __device__ __forceinline__ void turn() {
         left   = next_left;
         values = static_cast<const char *>(p.a.filter.units) + (int64_t)next * UNIT_VALUES;
@@ -162,7 +162,7 @@ struct filter_feed {
     }
 };
 
-/* A thread of each group's last warp. The first loads inputs; each worker has tests/fuzz/corpus/fuzz_cost_table/one of the others for its units, as far as there are others. */
+/* A thread of each group's last warp. The first loads inputs; each worker has one of the others for its units, as far as there are others. */
 template <int GROUPS, int WORKERS> __device__ __forceinline__ void load(const params &p, uint32_t shared, int group) {
     const int worker = group - (GROUPS - WORKERS);
     if (group > 0) {
@@ -181,7 +181,7 @@ template <int GROUPS, int WORKERS> __device__ __forceinline__ void load(const pa
 /* ---- taking numbers apart ---- */
 
 /* A position's 32 numbers are four threads': 8 each; a warp has 8 positions at once. All of a position are read before any is written. Eight
- * threads that access memory together have tests/fuzz/corpus/fuzz_cost_table/two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing.
+ * threads that access memory together have two positions whose numbers differ in bits 0 and 2: so they meet all banks, reading and writing.
  * Groups of warps have the stages in turn. DEEP: positions of a thread under way. */
 template <int GROUPS, int DEEP> struct converter {
     const params  &p;

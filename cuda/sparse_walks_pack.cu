@@ -44,13 +44,13 @@ census census_of(const packer &m, const piece &at) {
     return is;
 }
 
-/* A piece is walked by sparse units, or each half of its input channels by a tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one. */
+/* A piece is walked by sparse units, or each half of its input channels by a plain one. */
 enum kind { SPARSE, PLAIN, KINDS };
 kind other(kind k) { return k == SPARSE ? PLAIN : SPARSE; }
 
 int units_of(const census &is, kind k) { return k == SPARSE ? (is.most + 1) / 2 : (is.halves & 1) + (is.halves >> 1); }
 
-/* Cycles of tests/fuzz/corpus/fuzz_cost_table/one of a unit's three instructions, half of them the tensor cores', half shared memory's. Units of both kinds are not summed
+/* Cycles of one of a unit's three instructions, half of them the tensor cores', half shared memory's. Units of both kinds are not summed
  * together: what a change costs. */
 double cost_of(const packer &m, const census &is, kind k) { return units_of(is, k) * (m.p->columns * (k == SPARSE ? 0.5 : 0.375) + 8); }
 double change_cost(const packer &m) { return m.p->columns / 6.0 + 33; }
@@ -128,7 +128,7 @@ void places_of(const uint8_t *is, int turn, int place[2], bool taken[2]) {
     if (got == 1 && place[0] == 3) place[0] = 0, taken[0] = false, taken[1] = true;
 }
 
-/* A row's i-th value of 16 is this tests/fuzz/corpus/fuzz_cost_table/one of the piece's input channels, if it is taken. Operand A is 8x8 matrices down the rows. */
+/* A row's i-th value of 16 is this one of the piece's input channels, if it is taken. Operand A is 8x8 matrices down the rows. */
 void put_value(const packer &m, const piece &at, int64_t unit, int row, int i, int c, bool taken) {
     m.from[unit * CK_WALKS_VALUES + (i / 8 * CK_WALKS_ROWS + row) * 8 + i % 8] =
         taken ? (uint32_t)(((at.k0 + row) * m.c->R * m.c->S + at.tap) * m.c->C + at.c0 + c) : UINT32_MAX;
@@ -167,7 +167,7 @@ void put_unit(const packer &m, const stage &s, int i, kind k, int turn, int64_t 
     else put_sparse(m, s.at[i], turn, unit);
 }
 
-/* A stage's units, from `unit` on, of which there is tests/fuzz/corpus/fuzz_cost_table/one at least; gives how many. */
+/* A stage's units, from `unit` on, of which there is one at least; gives how many. */
 int64_t put_stage(const packer &m, const stage &s, kind now, int64_t unit) {
     const bool    changed = is_changed(m, s, now);
     const int64_t begin   = unit;
@@ -182,7 +182,7 @@ int64_t put_stage(const packer &m, const stage &s, kind now, int64_t unit) {
     return unit - begin;
 }
 
-/* Units that are summed together: of tests/fuzz/corpus/fuzz_cost_table/one kind, CK_WALKS_CHAIN at most. */
+/* Units that are summed together: of one kind, CK_WALKS_CHAIN at most. */
 void put_runs(const packer &m, int64_t begin, int64_t end) {
     for (int64_t first = begin, next; first < end; first = next) {
         uint32_t *head = m.words + first * CK_WALKS_WORDS + HEAD;

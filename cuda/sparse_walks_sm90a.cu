@@ -1,25 +1,25 @@
 /* sparse_walks_sm90a.cu: see sparse_walks.h: the kernel, on wgmma's sparse form.
  *
- * A tile's inputs lie in shared memory, 32 channels of tests/fuzz/corpus/fuzz_cost_table/one phase of the stride at a time, once for all taps: rows of 128 bytes, a position
+ * A tile's inputs lie in shared memory, 32 channels of one phase of the stride at a time, once for all taps: rows of 128 bytes, a position
  * each, which TMA brings as 32 f32 and some warps turn, where they lie, into 32 high parts and 32 low parts of f16. A tap is the same
  * bytes from another position on; what is beside an image is a position of zeros. Rows of images may be a column longer than y's: those
  * columns are computed and dropped.
  *
- * A unit of the filter is three instructions, sparse or tests/fuzz/corpus/fuzz_lifetimes/plain: low parts by high parts, high by low, high by high. The tensor cores cut each
- * sum off: of terms of tests/fuzz/corpus/fuzz_cost_table/one sign 54 units lost up to 1.7 times what f32 may on tests/fuzz/corpus/fuzz_cost_table/one H200. They sum 8 units at most, then those sums are added
+ * A unit of the filter is three instructions, sparse or plain: low parts by high parts, high by low, high by high. The tensor cores cut each
+ * sum off: of terms of one sign 54 units lost up to 1.7 times what f32 may on one H200. They sum 8 units at most, then those sums are added
  * in f32 and they begin anew, for which registers hold a tile's sums twice: tiles have few columns.
  *
- * One or tests/fuzz/corpus/fuzz_cost_table/two blocks a multiprocessor, for the tests/fuzz/corpus/fuzz_cost_table/whole launch: 3, 6 or 9 warps that take numbers apart, beside each three tests/fuzz/corpus/fuzz_cost_table/one that may load by TMA and
+ * One or two blocks a multiprocessor, for the whole launch: 3, 6 or 9 warps that take numbers apart, beside each three one that may load by TMA and
  * bulk copies, inputs or a worker's filter, and 1 or 2 workers, each with 64 output channels of the same tile. A worker's filter comes in a ring of
- * units of its own, so that tests/fuzz/corpus/fuzz_cost_table/one may be ahead of the other and multiplies while the other stores, straight to y: threads of a warp exchange sums,
+ * units of its own, so that one may be ahead of the other and multiplies while the other stores, straight to y: threads of a warp exchange sums,
  * until each has four neighbouring channels of a pixel, and four threads write 64 bytes of it.
  *
- * Where tests/fuzz/corpus/fuzz_cost_table/one round of tiles leaves multiprocessors idle, blocks are in pairs, a cluster each: both sum all of a tile's outputs over half of the
+ * Where one round of tiles leaves multiprocessors idle, blocks are in pairs, a cluster each: both sum all of a tile's outputs over half of the
  * channels, then exchange sums through shared memory, and each writes half of the columns.
  *
- * Bytes: y once, the residual once, x once for every tests/fuzz/corpus/fuzz_cost_table/two blocks of output channels (from L2 but for the first), the filter's units (4.3 KB
+ * Bytes: y once, the residual once, x once for every two blocks of output channels (from L2 but for the first), the filter's units (4.3 KB
  * for 64 x 32 weights) once a tile. Limiter: shared memory, 128 bytes a cycle: each position of a chunk is 128 bytes that TMA writes, that are read and
- * written when they are taken apart, and of which workers read 192 for a sparse unit or for tests/fuzz/corpus/fuzz_cost_table/two tests/fuzz/corpus/fuzz_lifetimes/plain ones; operands A, 6 KB a unit, and their arrival
+ * written when they are taken apart, and of which workers read 192 for a sparse unit or for two plain ones; operands A, 6 KB a unit, and their arrival
  * come on top.
  */
 #include "sparse_nm_wgmma.cuh"
@@ -32,7 +32,7 @@ namespace {
 
 /* ---- multiplying ---- */
 
-/* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; tests/fuzz/corpus/fuzz_lifetimes/empty 0: its stage
+/* A unit whose bytes have arrived: lower halves of its operands' descriptions, and the barriers at which it is given back; empty 0: its stage
  * has more units. */
 struct operands {
     uint32_t a = 0, b = 0, places = 0, used = 0, empty = 0;
@@ -40,12 +40,12 @@ struct operands {
 
 /* Where an operand begins, in 16 bytes. Of a cluster's second block addresses have bits beyond the 18 that a description has. */
 __device__ __forceinline__ uint32_t operand_at(uint32_t address) { return (address & 0x3ffffu) / 16; }
-/* Operand A: 8x8 matrices of 128 bytes, down the rows tests/fuzz/corpus/fuzz_cost_table/one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
+/* Operand A: 8x8 matrices of 128 bytes, down the rows one after the other, the next 8 columns of the sum 1024 bytes further. Operand B:
  * swizzled rows of 128 bytes. */
 __device__ __forceinline__ uint64_t filter_operand(uint32_t low) { return (uint64_t)(128 / 16) << 32 | low; }
 __device__ __forceinline__ uint64_t input_operand(uint32_t low) { return (uint64_t)(1024 / 16 | 1u << 30) << 32 | low; }
 
-/* PAIR: tests/fuzz/corpus/fuzz_cost_table/two blocks of a cluster each sum a part of the chunks. */
+/* PAIR: two blocks of a cluster each sum a part of the chunks. */
 template <int N, bool PAIR> struct worker {
     const params  &p;
     const uint32_t shared, ring, bars;
@@ -74,7 +74,7 @@ template <int N, bool PAIR> struct worker {
         }
         scale = now;
     }
-    /* Gives what the unit begins: how many of its kind are summed together, and HEAD_PLAIN if they are tests/fuzz/corpus/fuzz_lifetimes/plain. */
+    /* Gives what the unit begins: how many of its kind are summed together, and HEAD_PLAIN if they are plain. */
     __device__ __forceinline__ uint32_t fetch(operands &o, bool first) {
         const uint32_t full = bars + 8 * (uint32_t)unit.at, at = ring + (uint32_t)(unit.at * UNIT_SLOT);
         ck_mbar_wait(full, unit.parity);
@@ -111,14 +111,14 @@ template <int N, bool PAIR> struct worker {
             if (lead > 0 && --lead == 0) ck_mbar_arrive(shared + 8 * BAR_LEAD);
         }
     }
-    /* The next unit; the tests/fuzz/corpus/fuzz_cost_table/one before it is done afterwards. */
+    /* The next unit; the one before it is done afterwards. */
     template <bool PLAIN> __device__ __forceinline__ void step(operands &o, const operands &before) {
         fetch(o, false);
         multiply<PLAIN>(o, 1);
         ck_wgmma_wait<1>();
         give_back(before);
     }
-    /* Some units of tests/fuzz/corpus/fuzz_cost_table/one kind, tests/fuzz/corpus/fuzz_cost_table/two under way; into `acc`. x: the first, at hand. */
+    /* Some units of one kind, two under way; into `acc`. x: the first, at hand. */
     template <bool PLAIN> __device__ __forceinline__ void sum_some(operands &x, int units) {
         operands y;
         int      left = units - 1;
@@ -207,8 +207,8 @@ template <int N, bool PAIR> struct worker {
         const float x = a;
         a = is ? b : a, b = is ? x : b;
     }
-    /* Of 16 channels by 8 columns a thread has channels r and r + 8, r its lane / 4, in tests/fuzz/corpus/fuzz_cost_table/two columns; then it has four neighbouring channels,
-     * from lane % 4 * 4 on, in column lane / 4. In turn i all send value i ^ r % 4, which is tests/fuzz/corpus/fuzz_cost_table/one thread's each time. */
+    /* Of 16 channels by 8 columns a thread has channels r and r + 8, r its lane / 4, in two columns; then it has four neighbouring channels,
+     * from lane % 4 * 4 on, in column lane / 4. In turn i all send value i ^ r % 4, which is one thread's each time. */
     __device__ __forceinline__ void across(float (&v)[4]) const {
         const bool low = lane & 4, high = lane & 8, up = lane & 2;
         const int  from = (lane & 1) << 4 | (lane & 2) << 2 | (lane & 4) | lane >> 3;
@@ -233,7 +233,7 @@ template <int N, bool PAIR> struct worker {
         const int64_t  first  = (image * c.P + row) * c.Q * c.K + k;
         const int      images = k < c.K ? (int)(c.N - image < p.plan.images ? c.N - image : p.plan.images) : 0;
         const int      rows   = (int)(c.P - row < p.plan.TP ? c.P - row : p.plan.TP);
-        const float    by[2]  = {e.by[0] / scale, e.by[1] / scale}, least = p.a.relu ? 0.0f : -INFINITY; /* powers of tests/fuzz/corpus/fuzz_cost_table/two */
+        const float    by[2]  = {e.by[0] / scale, e.by[1] / scale}, least = p.a.relu ? 0.0f : -INFINITY; /* powers of two */
         const char    *y = reinterpret_cast<const char *>(p.a.y + first), *add = reinterpret_cast<const char *>(p.a.add + first);
         const uint32_t pitch = (uint32_t)c.K * 4; /* bytes of a pixel */
 #pragma unroll
@@ -308,8 +308,8 @@ template <int WORKERS> __device__ __forceinline__ void prepare(const params &p, 
 
 #endif
 
-/* With few columns there may be tests/fuzz/corpus/fuzz_cost_table/two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
- * workers' tests/fuzz/corpus/fuzz_cost_table/one that may load and 3 that take numbers apart, GROUPS times. */
+/* With few columns there may be two blocks. Sums decide how many registers a thread has, and so how many warps there may be: beside the
+ * workers' one that may load and 3 that take numbers apart, GROUPS times. */
 template <int N, int WORKERS> struct shares {
     enum { BLOCKS = WORKERS == 1 && N <= 128 ? 2 : 1, GROUPS = BLOCKS == 2 ? 1 : WORKERS == 1 || N <= 120 ? 3 : N <= 160 ? 2 : 1 };
     /* Registers of a thread: as launched, and then; together no more than the block had. */

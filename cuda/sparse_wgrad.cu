@@ -1,9 +1,9 @@
 /* sparse_wgrad.cu: the gradient of those weights of a filter that are kept.
  *
- * Each is a dot product over all output pixels: of tests/fuzz/corpus/fuzz_cost_table/one channel of dy and tests/fuzz/corpus/fuzz_cost_table/one channel of x, moved by the weight's tap. The work is cut as
+ * Each is a dot product over all output pixels: of one channel of dy and one channel of x, moved by the weight's tap. The work is cut as
  * sparse_conv.cu cuts it, and x staged in the same way; here a warp keeps dy of its output channels at its tile's pixels in registers, and
- * an entry is read, multiplied and summed up over the lanes: in pairs, tests/fuzz/corpus/fuzz_cost_table/one exchange that leaves 16 lanes to each, then through shared
- * memory, where of 32 entries each lane sums tests/fuzz/corpus/fuzz_cost_table/one. A tile's sums go to `partial`, and a second kernel adds up tiles in their tests/fuzz/corpus/fuzz_lifetimes/order.
+ * an entry is read, multiplied and summed up over the lanes: in pairs, one exchange that leaves 16 lanes to each, then through shared
+ * memory, where of 32 entries each lane sums one. A tile's sums go to `partial`, and a second kernel adds up tiles in their order.
  *
  * Bytes: dy once; x once a block's output channels (from the L2 cache but for the first); 8 an entry and tile; dw once.
  * Limiter: reads of shared memory as in sparse_conv.cu, 16 bytes a quad of multiply-adds, with 3 more cycles an entry:
@@ -55,10 +55,10 @@ __device__ __forceinline__ float dot(const char *memory, const uint32_t (&base)[
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The 16 parts of entry `row` of 32 lie turned by row/2, so that neither the write of tests/fuzz/corpus/fuzz_cost_table/two rows nor the read of all meets a bank twice. */
+/* The 16 parts of entry `row` of 32 lie turned by row/2, so that neither the write of two rows nor the read of all meets a bank twice. */
 __device__ __forceinline__ int place_of_part(int row, int part) { return row * HALF + (part + row / 2) % HALF; }
 
-/* Of 32 entries, or the first `count`, each lane sums tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Of 32 entries, or the first `count`, each lane sums one. */
 __device__ __forceinline__ void flush(const float *parts, int count, float *to) {
     const int lane = (int)threadIdx.x % CK_WARP;
     float     sum  = 0;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void flush(const float *parts, int count, float *to) 
     __syncwarp();
 }
 
-/* All kept weights of this warp's rows in tests/fuzz/corpus/fuzz_cost_table/one chunk, as sparse_conv.cu walks over them. */
+/* All kept weights of this warp's rows in one chunk, as sparse_conv.cu walks over them. */
 template <int QUADS, int ROWS>
 __device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t *start, int part, int64_t tile, const char *memory,
                                             const uint32_t (&base)[QUADS], uint32_t *ring, float *parts, const float (&dy)[ROWS][4 * QUADS]) {

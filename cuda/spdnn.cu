@@ -1,10 +1,10 @@
-/* spdnn.cu: a layer of a sparse deep network in tests/fuzz/corpus/fuzz_cost_table/one launch: sparse product, bias, clipped ReLU, which inputs are still alive, and
- * the list of them for the next layer. The truth is device/cpu/spdnn.c; sums run over a row's columns in the same tests/fuzz/corpus/fuzz_lifetimes/order.
+/* spdnn.cu: a layer of a sparse deep network in one launch: sparse product, bias, clipped ReLU, which inputs are still alive, and
+ * the list of them for the next layer. The truth is device/cpu/spdnn.c; sums run over a row's columns in the same order.
  *
  * Activations are [neuron][input]: a warp takes 128 inputs of a group of rows that have the same columns. Per column it loads 512
  * bytes of inputs once for all rows of the group, and the rows' weights from shared memory, where the warp has put them as floats.
  * Four warps work on neighbouring groups, which share columns as far as the matrix lets them: these meet in L1.
- * Blocks take items (128 inputs, some groups) in an tests/fuzz/corpus/fuzz_lifetimes/order that keeps inputs in L2 until all groups have read them.
+ * Blocks take items (128 inputs, some groups) in an order that keeps inputs in L2 until all groups have read them.
  *
  * Bytes an edge and input with groups of 16 rows: 4/16 read from L2, half of it when neighbours share half of their columns, and 4
  * bytes of result a row. Limiter: L2, then HBM where a layer's activations are larger than L2: 8 bytes a neuron and input.
@@ -86,7 +86,7 @@ __device__ __forceinline__ void stage(const struct ck_spdnn_layer &f, uint32_t f
 
 /* ---- a group ---- */
 
-/* Which inputs a lane has: four side by side, or by the list, tests/fuzz/corpus/fuzz_cost_table/one of each 32. */
+/* Which inputs a lane has: four side by side, or by the list, one of each 32. */
 template <bool WHOLE> struct lane_inputs {
     uint32_t at[WHOLE ? 1 : LANE_INPUTS];
 
@@ -200,7 +200,7 @@ __device__ __forceinline__ void run_item(const struct call &c, struct staged<ROW
     unsigned                  alive      = 0; /* bit t: input t of the lane */
     in.open(c, base, live, lane);
     if constexpr (!WHOLE) {
-        if (first == 0 && warp == 0) { /* tests/fuzz/corpus/fuzz_cost_table/one item of these inputs: their numbers move with them */
+        if (first == 0 && warp == 0) { /* one item of these inputs: their numbers move with them */
             const int turn = *c.state.turn;
 #pragma unroll
             for (int t = 0; t < LANE_INPUTS; t++) {
@@ -253,7 +253,7 @@ __device__ __forceinline__ int scan(int x, int *all) {
 
 __device__ __forceinline__ int count_flags(uint4 v) { return __popc(v.x) + __popc(v.y) + __popc(v.z) + __popc(v.w); }
 
-/* A thread looks at a run of flags, so that tests/fuzz/corpus/fuzz_cost_table/one scan places all of its list. */
+/* A thread looks at a run of flags, so that one scan places all of its list. */
 __device__ __forceinline__ void settle(const struct call &c, int live, bool whole) {
     uint4    *flags = reinterpret_cast<uint4 *>(c.state.alive);
     const int all = (live + FLAGS - 1) / FLAGS, run = (all + THREADS - 1) / THREADS, first = (int)threadIdx.x * run;

@@ -1,23 +1,23 @@
-/* spdnn_deep.cu: several layers of a small sparse deep network in tests/fuzz/corpus/fuzz_cost_table/one launch: a block holds all activations of 32
+/* spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations of 32
  * inputs in shared memory and takes them through layer after layer without a word to the other blocks. The truth is
- * device/cpu/spdnn.c; sums run over a row's columns in the same tests/fuzz/corpus/fuzz_lifetimes/order as there and in spdnn.cu.
+ * device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in spdnn.cu.
  *
  * A layer's results do not fit beside what they are made of; they wait in registers until all warps have read: 16 warps
  * by 4 groups of 16 rows by 32 inputs, 64 sums a thread. A quarter of a warp has a group, a lane 4 inputs: a column
- * costs a lane tests/fuzz/corpus/fuzz_cost_table/one 16-byte read of inputs and four of weights for 64 multiply-adds. Weights come from L2, eight columns
+ * costs a lane one 16-byte read of inputs and four of weights for 64 multiply-adds. Weights come from L2, eight columns
  * ahead, and become floats on their way into the warp's own part of shared memory.
  *
- * Between launches inputs lie in tiles of 32, [tile][neuron][32], those that live side by side, in whichever tests/fuzz/corpus/fuzz_lifetimes/order
+ * Between launches inputs lie in tiles of 32, [tile][neuron][32], those that live side by side, in whichever order
  * blocks end: results do not depend on it, and the list of categories is made by input at the end. An input that dies
  * within a launch is computed to the launch's end.
  *
  * Work is shared out by McNaughton's wrap-around rule (1959): all tiles' layers in a row, cut into equal parts. A tile
- * that a cut goes through begins as the first work of tests/fuzz/corpus/fuzz_cost_table/one block and is ended as the last work of another, which waits
+ * that a cut goes through begins as the first work of one block and is ended as the last work of another, which waits
  * for it, seldom long. It waits for a block with a smaller index, so that it has begun even where not all blocks fit
  * the device at once.
  *
  * Bytes: weights, once a layer and block, from L2; 8 a neuron and input a launch. Limiter: multiply-adds, roof 128 a
- * clock and multiprocessor; shared memory is busy three quarters of the time. On tests/fuzz/corpus/fuzz_cost_table/one H200 16 T a second where 4,482 of
+ * clock and multiprocessor; shared memory is busy three quarters of the time. On one H200 16 T a second where 4,482 of
  * 60,000 inputs are left, half of the roof at 1.98 GHz. */
 #include "spdnn_kernel.h"
 
@@ -31,9 +31,9 @@ enum {
     PARTS   = 4, /* of a warp: each has a group */
     LANES   = CK_WARP / PARTS,
     INPUTS  = TILE / LANES, /* of a lane */
-    PIECE   = LANES,        /* columns that are brought at once, tests/fuzz/corpus/fuzz_cost_table/one a lane */
-    PART    = ROWS + 4,     /* floats between tests/fuzz/corpus/fuzz_cost_table/two groups' weights of a column; with PITCH no tests/fuzz/corpus/fuzz_cost_table/two lanes meet in a bank */
-    PITCH   = PARTS * PART + 4, /* between tests/fuzz/corpus/fuzz_cost_table/two columns' */
+    PIECE   = LANES,        /* columns that are brought at once, one a lane */
+    PART    = ROWS + 4,     /* floats between two groups' weights of a column; with PITCH no two lanes meet in a bank */
+    PITCH   = PARTS * PART + 4, /* between two columns' */
     ROW     = TILE * 4          /* bytes of a neuron's inputs */
 };
 static_assert(WARPS * PARTS == CK_SPDNN_DEEP_GROUPS && INPUTS == 4, "a block's sums are a layer's");
@@ -86,7 +86,7 @@ __device__ __forceinline__ struct span open_span(const struct deep_call &c, int 
     return s;
 }
 
-/* Of the longest of the warp's groups; at least tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Of the longest of the warp's groups; at least one. */
 __device__ __forceinline__ uint32_t count_pieces(const struct span &s) {
     const uint32_t most = __reduce_max_sync(0xffffffffu, s.end - s.begin);
     return most > PIECE ? (most + PIECE - 1) / PIECE : 1;
@@ -151,13 +151,13 @@ __device__ __forceinline__ void add_piece(const unsigned char *x, const struct s
     }
 }
 
-/* max (min (v, ceiling), 0) as tests/fuzz/corpus/fuzz_cost_table/whole numbers: floats from 0 on are in the same tests/fuzz/corpus/fuzz_lifetimes/order, and what is below 0 is as well
+/* max (min (v, ceiling), 0) as whole numbers: floats from 0 on are in the same order, and what is below 0 is as well
  * there. */
 __device__ __forceinline__ float clip(float v, float ceiling) {
     return __int_as_float(__vimin_s32_relu(__float_as_int(v), __float_as_int(ceiling)));
 }
 
-/* Bias and ceiling; bit i of the result: input i has a value above 0 in tests/fuzz/corpus/fuzz_cost_table/one of the warp's rows. */
+/* Bias and ceiling; bit i of the result: input i has a value above 0 in one of the warp's rows. */
 __device__ __forceinline__ uint32_t clip_all(float bias, float ceiling, unsigned lane, float (&sum)[ROWS][INPUTS]) {
     uint32_t any[INPUTS] = {}, mine = 0;
 #pragma unroll
@@ -187,7 +187,7 @@ __device__ __forceinline__ void write_rows(unsigned char *x, uint32_t rows, bool
 }
 
 /* Layers [from, end) of the launch on the tile in x; `valid`: its inputs. Counts the living, but not of the launch's
- * last layer. What it returns counts in thread 0: who lives behind the last tests/fuzz/corpus/fuzz_cost_table/one. */
+ * last layer. What it returns counts in thread 0: who lives behind the last one. */
 template <typename W>
 __device__ __forceinline__ uint32_t run_layers(const struct deep_call &c, unsigned char *x, struct staged &s,
                                                uint32_t *alive, int from, int end, uint32_t valid) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ uint32_t run_layers(const struct deep_call &c, unsign
         __syncthreads(); /* all have read */
         write_rows(mine, rows, there, lane, sum);
         __syncthreads();
-        if (threadIdx.x == 0) { /* the others set this word again tests/fuzz/corpus/fuzz_cost_table/two barriers from here */
+        if (threadIdx.x == 0) { /* the others set this word again two barriers from here */
             left         = c.keep && !(c.last && l + 1 == c.count) ? valid : alive[l % 2] & valid;
             alive[l % 2] = 0;
             if (l + 1 < c.count) atomicAdd(&c.state.live[c.index + l + 1], __popc(left));
@@ -345,7 +345,7 @@ static __global__ void __launch_bounds__(THREADS, 1) deep_kernel(const __grid_co
     for (int64_t at = first; at < end;) {
         const int64_t tile = at / c.count;
         const int     from = (int)(at % c.count), rest = c.count - from, now = end - at < rest ? (int)(end - at) : rest;
-        /* A tile cut in tests/fuzz/corpus/fuzz_cost_table/two: whose share begins within it does its first layers, whose share ends in it the others. */
+        /* A tile cut in two: whose share begins within it does its first layers, whose share ends in it the others. */
         if (from > 0)
             run_tile<W>(c, x, s[threadIdx.x / CK_WARP], shared, tile, 0, rest, live);
         else
@@ -409,7 +409,7 @@ extern "C" cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t st
     return cudaGetLastError();
 }
 
-/* One block: a thread takes a run of inputs, so that tests/fuzz/corpus/fuzz_cost_table/one scan places all. */
+/* One block: a thread takes a run of inputs, so that one scan places all. */
 static __global__ void __launch_bounds__(1024)
     deep_list_kernel(int64_t count, struct ck_spdnn_deep_state s, int32_t *category, int32_t *order) {
     __shared__ int part[CK_WARP];
@@ -445,7 +445,7 @@ static __global__ void __launch_bounds__(256)
 extern "C" cudaError_t ck_spdnn_deep_finish(int layers, int64_t launches, int64_t count, const float *y,
                                             int64_t neurons, int64_t stride, const struct ck_spdnn_deep_state *state,
                                             int32_t *category, float *packed, cudaStream_t stream) {
-    int32_t *order = state->origin[(launches + 1) % 2]; /* nobody reads that tests/fuzz/corpus/fuzz_cost_table/one any more */
+    int32_t *order = state->origin[(launches + 1) % 2]; /* nobody reads that one any more */
     deep_list_kernel<<<1, 1024, 0, stream>>>(count, *state, category, order);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess || !packed) return error;

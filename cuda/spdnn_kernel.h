@@ -15,8 +15,8 @@ struct ck_spdnn_state {
     int32_t  *live;      /* [layers + 1]: inputs before the first layer, after each */
     int32_t  *list;      /* [stride]: which columns of the last layer's result live, ascending; read only where some died there */
     int32_t  *origin[2]; /* [stride]: the input that a column was at first */
-    int32_t  *turn;      /* which of the tests/fuzz/corpus/fuzz_cost_table/two is current */
-    uint8_t  *alive;     /* [stride]: tests/fuzz/corpus/fuzz_cost_table/zero between launches */
+    int32_t  *turn;      /* which of the two is current */
+    uint8_t  *alive;     /* [stride]: zero between launches */
     uint32_t *blocks_done;
 };
 
@@ -62,11 +62,11 @@ struct ck_spdnn_deep_state {
     int32_t  *origin[2]; /* [stride]: the input that is in a place of a tile */
     int32_t  *place;     /* [stride]: where an input is at the end, if it is alive */
     uint8_t  *alive;     /* [stride]: by input, at the end */
-    float    *handed;    /* [blocks][neurons][32]: tiles between tests/fuzz/corpus/fuzz_cost_table/two blocks */
+    float    *handed;    /* [blocks][neurons][32]: tiles between two blocks */
     uint32_t *mark;      /* [blocks] */
 };
 struct ck_spdnn_deep {
-    int             count, index; /* of layers; the first tests/fuzz/corpus/fuzz_cost_table/one's in the network */
+    int             count, index; /* of layers; the first one's in the network */
     int             neurons, blocks;
     uint32_t        launch;     /* 0 for the first of a run */
     bool            keep, last; /* all count as living; the run ends here */
@@ -79,7 +79,7 @@ struct ck_spdnn_deep {
 bool        ck_spdnn_deep_fits(int64_t neurons, int shared_bytes);
 cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t stride, int blocks,
                                 const struct ck_spdnn_deep_state *state, cudaStream_t stream);
-/* layer[deep->count], all with 16 rows a group, 64 groups at most and weights of tests/fuzz/corpus/fuzz_cost_table/one type. */
+/* layer[deep->count], all with 16 rows a group, 64 groups at most and weights of one type. */
 cudaError_t ck_spdnn_deep(const struct ck_spdnn_layer *layer, const struct ck_spdnn_deep *deep,
                           const struct ck_spdnn_deep_state *state, cudaStream_t stream);
 cudaError_t ck_spdnn_deep_finish(int layers, int64_t launches, int64_t count, const float *y, int64_t neurons,

@@ -2,10 +2,10 @@
  * that load it.
  *
  * A line is up to 112 neighbouring pixels of a row of y. A block has consecutive lines, top to bottom, in runs of a few
- * lines of tests/fuzz/corpus/fuzz_cost_table/one image; a run of n lines needs n + 3 rows of x, 115 pixels wide, which are a stage of a ring.
+ * lines of one image; a run of n lines needs n + 3 rows of x, 115 pixels wide, which are a stage of a ring.
  *
- * A row of x lies in tests/fuzz/corpus/fuzz_cost_table/two planes, channels 0..7 and 8..15, of 16 bytes a pixel. So 8 neighbouring pixels of a plane are
- * tests/fuzz/corpus/fuzz_cost_table/one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, wherever they begin: each of the 16 taps is
+ * A row of x lies in two planes, channels 0..7 and 8..15, of 16 bytes a pixel. So 8 neighbouring pixels of a plane are
+ * one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, wherever they begin: each of the 16 taps is
  * a product that reads the same bytes from another address, and x is stored once. */
 #ifndef CK_STEM_CUH
 #define CK_STEM_CUH
@@ -78,7 +78,7 @@ __device__ __forceinline__ void store_line(const CUtensorMap *map, uint32_t from
 }
 
 /* Thread `thread` of the LOADERS: rows of x, run by run; what lies beside x is 0. A stage is announced when the copies
- * of the next tests/fuzz/corpus/fuzz_cost_table/one are under way. full, tests/fuzz/corpus/fuzz_lifetimes/empty: the first of X_STAGES barriers. */
+ * of the next one are under way. full, empty: the first of X_STAGES barriers. */
 template <int MOST>
 __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thread, uint32_t to, uint32_t full,
                                           uint32_t empty) {
@@ -113,9 +113,9 @@ __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thr
     if (before >= 0) ck_mbar_arrive(full + 8 * (uint32_t)before);
 }
 
-/* 8x8 matrices in unswizzled shared memory, each of 128 bytes: `along` bytes to the next tests/fuzz/corpus/fuzz_cost_table/one along the sum, `beside` to
- * the next tests/fuzz/corpus/fuzz_cost_table/one beside it. wgmma takes the halves of this description from registers that a warp has once: all lanes
- * take the first tests/fuzz/corpus/fuzz_cost_table/one's. */
+/* 8x8 matrices in unswizzled shared memory, each of 128 bytes: `along` bytes to the next one along the sum, `beside` to
+ * the next one beside it. wgmma takes the halves of this description from registers that a warp has once: all lanes
+ * take the first one's. */
 struct matrices {
     uint32_t   low;
     uint64_t   high;
@@ -126,7 +126,7 @@ struct matrices {
     __device__ __forceinline__ uint64_t at(int bytes) const { return high | (low + (uint32_t)(bytes / 16)); }
 };
 
-/* The tests/fuzz/corpus/fuzz_cost_table/two workers take lines in turn, and the tensor cores in the same tests/fuzz/corpus/fuzz_lifetimes/order: tests/fuzz/corpus/fuzz_cost_table/one multiplies while the other tests/fuzz/corpus/fuzz_cost_table/one does
+/* The two workers take lines in turn, and the tensor cores in the same order: one multiplies while the other one does
  * the rest. */
 struct turns {
     uint32_t   mine, other, parity;

@@ -18,7 +18,7 @@ struct conv_params {
     bool         relu;
 };
 
-/* Shared memory: tests/fuzz/corpus/fuzz_cost_table/two lines of y of each worker, stages of x, barriers. */
+/* Shared memory: two lines of y of each worker, stages of x, barriers. */
 enum {
     CONV_RUN    = 8,
     CONV_STAGE  = (CONV_RUN + SIDE - 1) * ROW_BYTES,
@@ -63,7 +63,7 @@ template <typename T, int ENDING> struct conv_worker {
     const conv_params &p;
     const int          me, warp, lane, column; /* column: first channel of the block */
     const uint32_t     shared, bar;
-    uint32_t           out; /* this worker's lines of y; which of the tests/fuzz/corpus/fuzz_cost_table/two is next */
+    uint32_t           out; /* this worker's lines of y; which of the two is next */
     uint32_t           odd = 0;
     uint32_t           w[TAPS][4];
     float              acc[56];
@@ -167,7 +167,7 @@ template <typename T, int ENDING> struct conv_worker {
         turns          turn(bar + 8 * CONV_TURN, me);
         runs<CONV_RUN> run(p.shape);
         ck_ring_place stage;
-        int            next = me; /* of the run's lines, this worker's next tests/fuzz/corpus/fuzz_cost_table/one */
+        int            next = me; /* of the run's lines, this worker's next one */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(CONV_X_AT + stage.at * CONV_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(CONV_FULL + stage.at), stage.parity);

@@ -70,7 +70,7 @@ template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params
 }
 
 /* A worker: sums of 64 channels of dy (down) with all taps of x, for its lines. dy goes through registers; of x, a
- * product takes the rows and channels of tests/fuzz/corpus/fuzz_cost_table/one column of taps. A thread has channels lane/4 and lane/4 + 8 of its
+ * product takes the rows and channels of one column of taps. A thread has channels lane/4 and lane/4 + 8 of its
  * warp's 16. */
 template <typename T, bool MIX> struct grad_worker {
     const grad_params &p;
@@ -166,7 +166,7 @@ template <typename T, bool MIX> struct grad_worker {
         turns          turn(bar + 8 * GRAD_TURN, me);
         runs<GRAD_RUN> run(p.shape);
         ck_ring_place stage;
-        int            next = me; /* of the run's lines, this worker's next tests/fuzz/corpus/fuzz_cost_table/one */
+        int            next = me; /* of the run's lines, this worker's next one */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(GRAD_X_AT + stage.at * GRAD_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL + stage.at), stage.parity);

@@ -4,11 +4,11 @@
  * neighbouring runs share come from L2. 2*256*64 floating-point operations a pixel: about 200 a byte, so that memory
  * and tensor cores limit both alike. Roof: a copy of the same bytes.
  *
- * One block a multiprocessor, for the tests/fuzz/corpus/fuzz_cost_table/whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
- * take its channels apart; lines of dy by TMA) and tests/fuzz/corpus/fuzz_cost_table/two workers that multiply (stem.cuh). wgmma reads the operand that
+ * One block a multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
+ * take its channels apart; lines of dy by TMA) and two workers that multiply (stem.cuh). wgmma reads the operand that
  * stays, filters or dy, from registers and x from shared memory: the forward kernel makes y turned, 64 channels x 112
- * pixels, the gradient kernel has a tests/fuzz/corpus/fuzz_cost_table/whole dw of 64 channels in the registers of each worker. Sums for stats and dw go
- * to the workspace, tests/fuzz/corpus/fuzz_cost_table/one set a worker or block; a second kernel adds them in a fixed tests/fuzz/corpus/fuzz_lifetimes/order. */
+ * pixels, the gradient kernel has a whole dw of 64 channels in the registers of each worker. Sums for stats and dw go
+ * to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
 #include "stem_conv.cuh"
 #include "stem_grad.cuh"
 #include "tma.cuh"

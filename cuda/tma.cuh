@@ -1,7 +1,7 @@
 /* tma.cuh: the host's side of hopper.cuh: tensors described to the tensor memory accelerator (TMA).
  *
- * All maps are of tests/fuzz/corpus/fuzz_cost_table/one kind: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 asked for 256 bytes at a time, zeros for
- * what is outside the tensor. Dimensions come with the tests/fuzz/corpus/fuzz_cost_table/one whose elements are neighbours first; pitch[i] is the distance in bytes of
+ * All maps are of one kind: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 asked for 256 bytes at a time, zeros for
+ * what is outside the tensor. Dimensions come with the one whose elements are neighbours first; pitch[i] is the distance in bytes of
  * dimension i + 1. The driver's functions are looked up once. */
 #ifndef CK_TMA_CUH
 #define CK_TMA_CUH
@@ -31,7 +31,7 @@ inline bool ck_tma_matrix(CUtensorMap *map, enum ck_type type, const void *matri
     return ck_tma_boxes(map, type, 2, matrix, dim, pitch, box);
 }
 
-/* 64 channels, of 16 bits, of x[N][H][W][C] at `pixels` pixels a load: every stride-th of every stride-th row, in the tests/fuzz/corpus/fuzz_lifetimes/order of a convolution's
+/* 64 channels, of 16 bits, of x[N][H][W][C] at `pixels` pixels a load: every stride-th of every stride-th row, in the order of a convolution's
  * output. low and high (column, row): how far the first pixels stand inside the picture, the last ones beyond its end; negative: outside,
  * or before it. */
 inline bool ck_tma_pixels(CUtensorMap *map, enum ck_type type, const void *x, int64_t N, int64_t H, int64_t W, int64_t C, const int *low,

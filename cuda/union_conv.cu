@@ -1,18 +1,18 @@
 /* union_conv.cu: convolution with a sparse filter on the sparse tensor cores.
  *
  * A block stages a chunk of the input's channels of a tile, [place][channels] (f32: high parts, then low parts), a place being a pixel
- * with its neighbours under the filter; the places of tests/fuzz/corpus/fuzz_cost_table/one phase of the stride lie side by side, so that a tap is a shift. A warp takes 64
- * output channels and some columns of 8 pixels; a step multiplies 4 blocks of 8 channels of any taps, read by tests/fuzz/corpus/fuzz_cost_table/one ldmatrix, as the band's
- * list says. The filter's operands come from memory in the tests/fuzz/corpus/fuzz_lifetimes/order in which they are used, tests/fuzz/corpus/fuzz_cost_table/one ahead (other warps of the block, and of the
+ * with its neighbours under the filter; the places of one phase of the stride lie side by side, so that a tap is a shift. A warp takes 64
+ * output channels and some columns of 8 pixels; a step multiplies 4 blocks of 8 channels of any taps, read by one ldmatrix, as the band's
+ * list says. The filter's operands come from memory in the order in which they are used, one ahead (other warps of the block, and of the
  * other block of the multiprocessor, find them in L1). Sums stay in registers while chunks pass; those of f32 go straight to y, 32 bytes of
  * a pixel at a time, those that several warps share and those of 16 bits through shared memory.
  *
  * f32: the scale of the input is tried on the way: a warp notes the largest number it staged, and if that was too large or too small for
- * f16 the chunk is staged once more with a better scale, and the sums are rescaled by a power of tests/fuzz/corpus/fuzz_cost_table/two.
+ * f16 the chunk is staged once more with a better scale, and the sums are rescaled by a power of two.
  *
  * Bytes: y once, the residual once, x once a block's output channels (from L2 but for the first), 2.25 bytes a weight of the dense filter
  * (16 bits: 1.25) a tile. Limiter: the tensor cores, 3 products (16 bits: 1) of half of the dense count, 916 TFLOP/s of dense products on
- * tests/fuzz/corpus/fuzz_cost_table/one H200; below that the latency of staging, which only the other block hides; for filters of 1 x 1 L2. */
+ * one H200; below that the latency of staging, which only the other block hides; for filters of 1 x 1 L2. */
 #include "sparse_conv.cuh"
 #include "union_conv.cuh"
 #include "union_conv.h"
@@ -22,7 +22,7 @@ namespace {
 
 enum { GROUPS = CK_UNION_GROUPS, LISTS = GROUPS + 1, TOGETHER = 4 };
 enum { STAYS = 32 << 20 /* bytes of an input that the second-level cache keeps beside an output on its way */ };
-/* What the largest staged number of a chunk should be, so that tests/fuzz/corpus/fuzz_cost_table/two f16 numbers hold it and its neighbours; what it becomes otherwise. */
+/* What the largest staged number of a chunk should be, so that two f16 numbers hold it and its neighbours; what it becomes otherwise. */
 constexpr float MOST = 32768.0f, LEAST = 4.0f, AIM = 1024.0f, FIRST_SCALE = 16.0f, LARGEST_SCALE = 0x1p120f;
 
 /* Division by a number that the host knows, of what is below 2^31. */
@@ -47,7 +47,7 @@ struct kernel_args {
     uint32_t       patches, places;      /* of all; of a tile's input */
     int            table_at, points_at, most_at; /* bytes: pixels of places, pixels of outputs, largest numbers of warps */
     bool           filter_first;         /* neighbouring blocks have the same part of the filter, else of the input */
-    bool           linear;               /* pixels of input and output are the same ones, tests/fuzz/corpus/fuzz_cost_table/one after the other */
+    bool           linear;               /* pixels of input and output are the same ones, one after the other */
     quick          picture, row, pitch, high, phase, size, across; /* by patches of a picture, of a row, ... */
 };
 
@@ -244,7 +244,7 @@ __device__ __forceinline__ void products(float (&sum)[COLUMNS][4], const F &w, c
     }
 }
 
-/* This warp's part of tests/fuzz/corpus/fuzz_cost_table/one run of a band: steps of all groups, then those of single groups. Lane i has entry i of the run's list. */
+/* This warp's part of one run of a band: steps of all groups, then those of single groups. Lane i has entry i of the run's list. */
 template <typename T, int COLUMNS> struct walker {
     static constexpr bool EARLY = COLUMNS != 4; /* registers are few */
     using filter = fragment<T, EARLY>;
@@ -252,7 +252,7 @@ template <typename T, int COLUMNS> struct walker {
     const int          lane;
     const uint32_t    *offset;
     const char        *from;
-    uint32_t           at; /* offset of the next step: there is tests/fuzz/corpus/fuzz_cost_table/one more than steps, as there is of fragments */
+    uint32_t           at; /* offset of the next step: there is one more than steps, as there is of fragments */
     filter             next;
 
     __device__ __forceinline__ walker(const kernel_args &args) : k(args), lane((int)threadIdx.x % CK_WARP) {}
@@ -290,7 +290,7 @@ template <typename T, int COLUMNS> struct walker {
         for (int m = 0; m < GROUPS; m++) {
             const uint32_t step = __shfl_sync(all, run.x, m + 1), fragment = __shfl_sync(all, run.y, m + 1);
             steps = (int)(__shfl_sync(all, run.x, m + 2) - step);
-            if (split > 1 && steps > 0) { /* tests/fuzz/corpus/fuzz_cost_table/one part takes such a list */
+            if (split > 1 && steps > 0) { /* one part takes such a list */
                 if (m % split == (uint32_t)part) go_to(step, fragment);
                 else steps = 0;
             }
@@ -306,7 +306,7 @@ template <typename T, int COLUMNS> struct walker {
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------------- */
 
-/* This thread's sums straight to y: 8 channels of a pixel are tests/fuzz/corpus/fuzz_cost_table/one sector of 32 bytes. `first`: output channel of the warp's first sum. */
+/* This thread's sums straight to y: 8 channels of a pixel are one sector of 32 bytes. `first`: output channel of the warp's first sum. */
 template <int COLUMNS>
 __device__ __forceinline__ void write_sums(const kernel_args &k, const float (&sum)[GROUPS][COLUMNS][4], const int *points, int64_t first, float by) {
     const int     lane = (int)threadIdx.x % CK_WARP;
@@ -317,7 +317,7 @@ __device__ __forceinline__ void write_sums(const kernel_args &k, const float (&s
     for (int m = 0; m < GROUPS; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            scale[m][half] = __ldg(k.scale + channel + m * 16 + half * 8) * by; /* powers of tests/fuzz/corpus/fuzz_cost_table/two */
+            scale[m][half] = __ldg(k.scale + channel + m * 16 + half * 8) * by; /* powers of two */
             bias[m][half]  = k.a.bias && channel + m * 16 + half * 8 < K ? __ldg(k.a.bias + channel + m * 16 + half * 8) : 0.0f;
         }
 #pragma unroll
@@ -349,7 +349,7 @@ __device__ __forceinline__ void put(const kernel_args &k, bool more, float (&sum
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int   channel = first + m * 16 + half * 8 + lane / 4;
-            const float scale   = __ldg(k.scale + k0 + channel) * by; /* powers of tests/fuzz/corpus/fuzz_cost_table/two */
+            const float scale   = __ldg(k.scale + k0 + channel) * by; /* powers of two */
 #pragma unroll
             for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
@@ -362,7 +362,7 @@ __device__ __forceinline__ void put(const kernel_args &k, bool more, float (&sum
 
 /* Bias, residual and ReLU, and to memory: 4 channels a thread. */
 template <typename T> __device__ __forceinline__ void finish(const kernel_args &k, const float *out, const int *points, int count, int64_t k0) {
-    const int     channels = k.plan.bands * CK_UNION_BAND, fours = channels / 4, shift = __ffs(fours) - 1; /* a power of tests/fuzz/corpus/fuzz_cost_table/two */
+    const int     channels = k.plan.bands * CK_UNION_BAND, fours = channels / 4, shift = __ffs(fours) - 1; /* a power of two */
     const int64_t K        = k.a.conv.K;
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < count * fours; i += (int)blockDim.x) {

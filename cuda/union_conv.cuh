@@ -1,4 +1,4 @@
-/* union_conv.cuh: instructions of the sparse tensor cores, tests/fuzz/corpus/fuzz_cost_table/one small function each, how a number becomes tests/fuzz/corpus/fuzz_cost_table/two, and a block's sizes. */
+/* union_conv.cuh: instructions of the sparse tensor cores, one small function each, how a number becomes two, and a block's sizes. */
 #ifndef CK_SPARSE_UNION_CUH
 #define CK_SPARSE_UNION_CUH
 
@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_rows(uint32_t (&r)[4], uint32_t from) {
                  : "r"(from));
 }
 
-/* d[16][8] = (keep ? d : 0) + a[16][32] b[32][8]; a has at most tests/fuzz/corpus/fuzz_cost_table/two of each four columns, named by `places` (of lanes 0 and 1 of each
+/* d[16][8] = (keep ? d : 0) + a[16][32] b[32][8]; a has at most two of each four columns, named by `places` (of lanes 0 and 1 of each
  * four lanes). */
 template <typename T, bool KEEP> struct product;
 #define CK_UNION_PRODUCT(T, type)                                                                                                  \

@@ -1,11 +1,11 @@
-/* union_conv.h: convolutions with a mostly tests/fuzz/corpus/fuzz_cost_table/zero filter on the sparse tensor cores, no pattern asked for. Conventions of kernels.h.
+/* union_conv.h: convolutions with a mostly zero filter on the sparse tensor cores, no pattern asked for. Conventions of kernels.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32 whatever the type of the data.
  *
  * The filter comes cut into bands of 64 output channels and blocks of 8 columns, as the host's sparsity/band_2_4.h says. f32 is as exact as
- * sums in f32 are: input and filter are taken apart into tests/fuzz/corpus/fuzz_cost_table/two f16 numbers each, of whose four products three are summed. The input is
- * made larger or smaller by a power of tests/fuzz/corpus/fuzz_cost_table/two that each tile finds itself, so that its range does not matter; where it has an infinity
- * the results may be NaN. Any stride, padding, filter and batch; sums are taken in an tests/fuzz/corpus/fuzz_lifetimes/order that the plan fixes. */
+ * sums in f32 are: input and filter are taken apart into two f16 numbers each, of whose four products three are summed. The input is
+ * made larger or smaller by a power of two that each tile finds itself, so that its range does not matter; where it has an infinity
+ * the results may be NaN. Any stride, padding, filter and batch; sums are taken in an order that the plan fixes. */
 #ifndef CK_UNION_CONV_H
 #define CK_UNION_CONV_H
 
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* A band's output channels, and those of tests/fuzz/corpus/fuzz_cost_table/one fragment. A block has 8 warps, or 4 with many columns: `bands` bands by
+/* A band's output channels, and those of one fragment. A block has 8 warps, or 4 with many columns: `bands` bands by
  * warps/bands/split spans of 8*columns pixels, each by `split` warps, which take a part of the sum each. */
 enum { CK_UNION_BAND = 64, CK_UNION_GROUPS = 4, CK_UNION_BLOCK = 8 };
 
@@ -24,7 +24,7 @@ struct ck_union_plan {
     int64_t tiles, k_blocks, chunks;
     int     bands, columns, split; /* of a block; 8 pixels each, of a warp; warps that share the sums of the same outputs */
     int     TP, TQ, groups, patches_p, patches_q;
-    int     IH, phase, pitch; /* staged rows of a patch; columns of tests/fuzz/corpus/fuzz_cost_table/one phase of the stride; places a row */
+    int     IH, phase, pitch; /* staged rows of a patch; columns of one phase of the stride; places a row */
     int     chunk;            /* input channels: a multiple of 8 */
     int     place_bytes;      /* of a staged pixel */
     size_t  shared_bytes;
@@ -37,7 +37,7 @@ struct ck_union_steps {
 
 /* ---- the filter: union_fill.cu ---------------------------------------------------------------------------------- */
 
-/* Fragments with their weights and places, for f32 as tests/fuzz/corpus/fuzz_cost_table/two f16 numbers after channel k was made larger by the power of tests/fuzz/corpus/fuzz_cost_table/two 1/scale[k], so
+/* Fragments with their weights and places, for f32 as two f16 numbers after channel k was made larger by the power of two 1/scale[k], so
  * that what is lost is 2^-22 of a weight or 2^-39 of the channel's largest, whichever is more; then the scales. */
 struct ck_union_fill_args {
     const void     *w; /* [K][taps] */
@@ -65,7 +65,7 @@ struct ck_union_args {
     void           *y;
 };
 
-/* Ways of cutting: 1..ck_union_conv_ways() force tests/fuzz/corpus/fuzz_cost_table/one each, way 0 is what arithmetic says is best. */
+/* Ways of cutting: 1..ck_union_conv_ways() force one each, way 0 is what arithmetic says is best. */
 int  ck_union_conv_ways(void);
 void ck_union_conv_cut(int way, int cut[3]); /* bands, columns, split */
 /* For about `kept` weights. false: not with this way, or the pictures are too large. */

@@ -1,6 +1,6 @@
 /* union_fill.cu: the weights of a filter in the form in which union_conv.cu reads them.
  *
- * Two launches: the scale of each output channel (a block a channel), then the fragments (a lane of tests/fuzz/corpus/fuzz_cost_table/one a thread).
+ * Two launches: the scale of each output channel (a block a channel), then the fragments (a lane of one a thread).
  * Bytes: the filter twice, 8 bytes a place of a fragment. Limiter: memory. */
 #include "union_conv.cuh"
 #include "union_conv.h"
@@ -27,7 +27,7 @@ template <typename T> __global__ void __launch_bounds__(FILL_THREADS) scales(con
         const float v = fabsf(ck_float(((const T *)w)[k * taps + i]));
         most          = v < INFINITY ? fmaxf(most, v) : most;
     }
-    atomicMax(&largest, __float_as_uint(most)); /* of numbers that are not negative: whatever the tests/fuzz/corpus/fuzz_lifetimes/order */
+    atomicMax(&largest, __float_as_uint(most)); /* of numbers that are not negative: whatever the order */
     __syncthreads();
     if (threadIdx.x == 0) scale[k] = scale_of(__uint_as_float(largest));
 }

@@ -57,10 +57,10 @@ double walks_of(double kept) {
     return 2 - none - pow(1 - (more < 1 ? more : 1), 32);
 }
 
-/* In 16 bits launches take longer than is counted here: on tests/fuzz/corpus/fuzz_cost_table/one H200 the fastest of 312 pruned layers 0.9 to 6 times as long, 1.9 times in the mean. */
+/* In 16 bits launches take longer than is counted here: on one H200 the fastest of 312 pruned layers 0.9 to 6 times as long, 1.9 times in the mean. */
 const double HALF_SLOWER = 1.9;
 
-/* Cycles on the busiest multiprocessor; blocks that share tests/fuzz/corpus/fuzz_cost_table/one hide each other's waiting. */
+/* Cycles on the busiest multiprocessor; blocks that share one hide each other's waiting. */
 double cycles(const ck_conv &conv, const ck_union_plan &p, double walks, int multiprocessors) {
     const bool    two   = conv.type == CK_F32;
     const double  bytes = two ? 4 : 2, places = places_of(p), taps = conv.R * conv.S;

@@ -1,7 +1,7 @@
-/* update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over tests/fuzz/corpus/fuzz_cost_table/whole planes. The truth is
+/* update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over whole planes. The truth is
  * device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
  *
- * All are limited by memory. Bytes an element (a mask is an eighth of tests/fuzz/corpus/fuzz_cost_table/one more): AdamW reads 16 and writes 12; LARS reads 12 and
+ * All are limited by memory. Bytes an element (a mask is an eighth of one more): AdamW reads 16 and writes 12; LARS reads 12 and
  * writes 8, the norms before it read 8; averages read 8 and write 4. The roof is the memory's rate. */
 #include "update.cuh"
 
@@ -105,7 +105,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
     }
 }
 
-/* ---- norms of parameters: a block sums a tile, then a warp the tiles of a parameter, each in a fixed tests/fuzz/corpus/fuzz_lifetimes/order ---- */
+/* ---- norms of parameters: a block sums a tile, then a warp the tiles of a parameter, each in a fixed order ---- */
 
 static __global__ void __launch_bounds__(THREADS) norm_tiles_kernel(struct ck_param_norms a, double2 *part) {
     const struct ck_norm_tile tile    = a.tile[blockIdx.x];

@@ -2,7 +2,7 @@
  * device, kept in the table like any cost. See autotune/cost_table.h.
  *
  * The table knows costs of ops, so a rate is kept as the time of a swap op that carries PIECE_BYTES, and what a copy takes
- * besides its bytes as the time of tests/fuzz/corpus/fuzz_cost_table/one that carries almost none. Work is a row of launches of tests/fuzz/corpus/fuzz_cost_table/one op: copies to the host are timed while
+ * besides its bytes as the time of one that carries almost none. Work is a row of launches of one op: copies to the host are timed while
  * it outlasts them (they read in competition with kernels: convolutions out of the cache, statistics out of the memory; the slowest
  * counts), and additions, which keep the memory busy, while copies outlast them. */
 #include "autotune/cost_table_internal.h"
@@ -12,10 +12,10 @@
 enum { PIECE_BYTES = 64 << 20, PIECES = 4, SMALL_BYTES = 256, SMALL_PIECES = 64, ROUNDS = 3 };
 enum { WORK_TENSORS = 3, WORK_BYTES = 128 << 20, WORK_LAUNCHES = 32, WORK_MOST = 4096, PIECES_MOST = 256 };
 static const double outlasts = 1.5;
-/* Beside real forward passes copies to the host went at 48 to 50 of 55.3 GB/s (tests/fuzz/corpus/fuzz_cost_table/one H200, five programs), beside each kind of work that is
+/* Beside real forward passes copies to the host went at 48 to 50 of 55.3 GB/s (one H200, five programs), beside each kind of work that is
  * timed here at 55 on most days. Why is open; a plan that counts on 55 stalls, so this much more time is allowed for at least. */
 static const double loaded_least = 1.13;
-/* Loads of kernels: 51.2 GB/s where copies go at 55.5, 49.2 and 53.7 of 4 MiB (tests/fuzz/corpus/fuzz_cost_table/one H200). */
+/* Loads of kernels: 51.2 GB/s where copies go at 55.5, 49.2 and 53.7 of 4 MiB (one H200). */
 static const double loads_slower = 1.085;
 
 static const char *const signatures[CR_COPY_TIMES] = {
@@ -82,7 +82,7 @@ static cr_status time_both(struct both_ways *b, const int pieces[2], size_t byte
 
 static double middle(const double x[ROUNDS]) { return CR_MAX(CR_MIN(x[0], x[1]), CR_MIN(CR_MAX(x[0], x[1]), x[2])); }
 
-/* The middle tests/fuzz/corpus/fuzz_cost_table/one of three: what a plan counts on should be neither the best nor the worst that was seen. */
+/* The middle one of three: what a plan counts on should be neither the best nor the worst that was seen. */
 static cr_status measure(struct both_ways *b, double seconds[CR_COPY_TIMES]) {
     static const int both[2] = {PIECES, PIECES}, small[2] = {SMALL_PIECES, 0}, only_out[2] = {PIECES, 0}, only_in[2] = {0, PIECES};
     double           out[ROUNDS], in[ROUNDS], out_alone[ROUNDS], in_alone[ROUNDS], alone[ROUNDS], pair[2];
@@ -169,7 +169,7 @@ static void close_work(struct cr_device *device, struct work *w) {
     cr_program_free(&w->p);
 }
 
-/* `pieces` tests/fuzz/corpus/fuzz_cost_table/one way beside `launches`: seconds of a piece, and of all launches. */
+/* `pieces` one way beside `launches`: seconds of a piece, and of all launches. */
 static cr_status time_beside(struct both_ways *b, struct work *w, int way, int pieces, int launches, double *piece_s, double *work_s) {
     static const enum cr_lane lane[2] = {CR_LANE_TO_HOST, CR_LANE_TO_DEVICE};
     const struct cr_async    *async   = b->device->backend->async;

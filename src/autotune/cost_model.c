@@ -3,7 +3,7 @@
 
 #include "runtime/executor.h"
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one signature ---- */
+/* ---- one signature ---- */
 
 static bool is_pinned(const struct cr_costs *c, const char *signature, uint64_t hash) {
     for (int i = CR_NONE; c->pinned && (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;)
@@ -11,7 +11,7 @@ static bool is_pinned(const struct cr_costs *c, const char *signature, uint64_t 
     return false;
 }
 
-/* Of equals the tests/fuzz/corpus/fuzz_cost_table/one that came first. Once a signature has an entry, it has all: rows are not asked again, which for libraries takes
+/* Of equals the one that came first. Once a signature has an entry, it has all: rows are not asked again, which for libraries takes
  * longer than to launch what they offer. */
 bool cr_cost_best_known(struct cr_costs *c, const char *signature, struct cr_cost *out) {
     static const char *const sources[] = {[CR_COST_FILE] = "file", [CR_COST_CHECKPOINT] = "checkpoint", [CR_COST_MEASURED] = "measured",
@@ -49,7 +49,7 @@ static cr_status add_candidate(struct cr_costs *c, const struct cr_op *op, const
     return cr_cost_add(c, &e);
 }
 
-/* A candidate whose scratch memory is not to be had is left out; where that is so of all, the tests/fuzz/corpus/fuzz_lifetimes/order of the rows decides. */
+/* A candidate whose scratch memory is not to be had is left out; where that is so of all, the order of the rows decides. */
 static cr_status measure_all(struct cr_costs *c, const struct cr_program *p, const struct cr_op *asked, const char *signature) {
     const struct cr_target roof   = cr_device_target(c->device);
     const int              before = c->entries;
@@ -131,7 +131,7 @@ static cr_status target_cost(void *self, const struct cr_program *p, const struc
     struct cr_op     asked = *op;
     size_t           workspace;
     const bool by_bytes = op->kind == CR_OP_swap_out || op->kind == CR_OP_swap_in || op->kind == CR_OP_sync ||
-                          op->kind == CR_OP_all_reduce; /* copies: autotune/copy_rates.c; a collective cannot be tried by tests/fuzz/corpus/fuzz_cost_table/one rank alone */
+                          op->kind == CR_OP_all_reduce; /* copies: autotune/copy_rates.c; a collective cannot be tried by one rank alone */
     if (by_bytes) {
         const struct cr_target target = cr_costs_target(c);
         *seconds                      = cr_op_seconds(&target, p, op);

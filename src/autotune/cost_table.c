@@ -37,13 +37,13 @@ static void add_slot(struct cr_text *out, const struct cr_program *p, const stru
                 (long long)t->dim[2], (long long)t->dim[3]);
 }
 
-/* The share of kept weights to tests/fuzz/corpus/fuzz_cost_table/two digits: a checkpoint that is pruned alike finds times that serve. */
+/* The share of kept weights to two digits: a checkpoint that is pruned alike finds times that serve. */
 static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_pattern_attr *a = &op->attr.conv.pattern;
     const double all = a->kept ? (double)p->store->param[a->param].elems : 0;
     if (!a->kept) return;
     cr_text_add(out, " kept%.2g layout%d", (double)a->kept / all, a->layout);
-    /* How many weights stand beside those that are kept: blocks are tests/fuzz/corpus/fuzz_cost_table/whole. */
+    /* How many weights stand beside those that are kept: blocks are whole. */
     const int kept = op->kind == CR_OP_conv ? op->in[CR_IN_conv_kept] : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y] : CR_NONE;
     if (kept >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[kept].dim[3] / all);
 }
@@ -331,7 +331,7 @@ cr_status cr_costs_path(const struct cr_device *device, char **out) {
     if (own && strcmp(own, "off") == 0) own = xdg = home = NULL;
     cr_status status = CR_OK;
     if (own && *own) status = cr_path_join(path, own, "costs-%s.txt", name);
-    else if (xdg && *xdg == '/') status = cr_path_join(path, xdg, "cresnet/costs-%s.txt", name); /* a relative tests/fuzz/corpus/fuzz_cost_table/one is to be ignored */
+    else if (xdg && *xdg == '/') status = cr_path_join(path, xdg, "cresnet/costs-%s.txt", name); /* a relative one is to be ignored */
     else if (home && *home) status = cr_path_join(path, home, ".cache/cresnet/costs-%s.txt", name);
     if (status != CR_OK) {
         cr_log(CR_LOG_WARN, "%s; times of kernels are not kept", cr_error_message());

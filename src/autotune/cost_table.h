@@ -2,14 +2,14 @@
  * on. The table holds nanoseconds, not decisions: the passes decide anew each time, and the same table gives the same
  * program.
  *
- * An op is known by its signature: kind, attributes, and type and shape of each slot. A candidate is a row and tests/fuzz/corpus/fuzz_cost_table/one of its
+ * An op is known by its signature: kind, attributes, and type and shape of each slot. A candidate is a row and one of its
  * ways (op->way); a signature's cost is that of its fastest candidate. Measuring runs the candidate on scratch memory of
  * the device, filled with noise.
  *
  * Laws
- *   - What the table knows is never measured again. It is kept in a file, tests/fuzz/corpus/fuzz_cost_table/one a device's name, whose first line says for
+ *   - What the table knows is never measured again. It is kept in a file, one a device's name, whose first line says for
  *     which device, driver, libraries and rows it was made: a file that says something else is dropped with a line in the log,
- *     and so is tests/fuzz/corpus/fuzz_cost_table/one that cannot be read. No trouble with the file stops a run.
+ *     and so is one that cannot be read. No trouble with the file stops a run.
  *   - A checkpoint carries the entries that its run used. For their signatures nothing else is asked (pin), so that a run that
  *     goes on computes the same bits; they never get into the file. When they do not fit this device, pin fails and says so.
  *   - What was measured goes into the file as it is then: processes that write it in turn lose nothing.
@@ -49,12 +49,12 @@ struct cr_cost {
 };
 CR_MUST cr_status cr_costs_best(struct cr_costs *costs, const struct cr_program *program, const struct cr_op *op, struct cr_cost *out);
 
-/* After compiling: gives scratch memory back and writes the file when there is something new; tests/fuzz/corpus/fuzz_cost_table/one line in the log when
+/* After compiling: gives scratch memory back and writes the file when there is something new; one line in the log when
  * something was measured. */
 void cr_costs_rest(struct cr_costs *costs);
 
 /* Whether what was measured has an effect that lasts, since none of these programs has it by itself: once a process has run an instruction of the
- * sparse tensor cores, dense work draws more power until it ends. On tests/fuzz/corpus/fuzz_cost_table/one H200 tests/fuzz/corpus/fuzz_cost_table/one launch of mma.sp was enough; 4 seconds of rest undid
+ * sparse tensor cores, dense work draws more power until it ends. On one H200 one launch of mma.sp was enough; 4 seconds of rest undid
  * nothing; at the GPU's power limit ResNet-50's evaluation (fp16, batch 256) took 6 % longer. */
 bool cr_costs_lasting(const struct cr_costs *costs, const struct cr_program *const *program, int programs);
 
@@ -75,7 +75,7 @@ struct cr_scratch {
     size_t noise_bytes, zero_bytes, clean_bytes /* of the noise, from its begin on, that no op has written to */;
     double gap_s[8]; /* what stands between recorded launches takes, a launch, in recordings of 1 to 8; 0: not measured yet */
 };
-/* Seconds that tests/fuzz/corpus/fuzz_cost_table/one launch of device->rows[op->row] in its way op->way takes: the least of some, after tests/fuzz/corpus/fuzz_cost_table/one to warm up; of tests/fuzz/corpus/fuzz_cost_table/one where that
+/* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up; of one where that
  * is far beyond `best`, what another candidate takes (0: none yet). CR_ERR_MEMORY when the scratch memory is not to be had. */
 CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_program *program,
                                   const struct cr_op *op, double best, double *seconds);

@@ -11,7 +11,7 @@ enum cr_cost_source {
     CR_COST_GUESSED /* measured too, but not all candidates: memory was short. Not for the file: the next run may have more */
 };
 
-/* What is kept of copies between host and device: seconds of a large tests/fuzz/corpus/fuzz_cost_table/one each way, both at once, and of a small tests/fuzz/corpus/fuzz_cost_table/one. */
+/* What is kept of copies between host and device: seconds of a large one each way, both at once, and of a small one. */
 /* Then, where the device has rows for such work: a large copy to the host beside kinds of work, and the first of them by itself and beside
  * copies each way. */
 enum cr_copy_time {
@@ -29,7 +29,7 @@ enum cr_copy_time {
     CR_COPY_TIMES
 };
 
-struct cr_cost_entry { /* tests/fuzz/corpus/fuzz_cost_table/one candidate of tests/fuzz/corpus/fuzz_cost_table/one signature */
+struct cr_cost_entry { /* one candidate of one signature */
     uint64_t            hash; /* of the signature */
     const char         *signature;
     int                 row, way; /* row: index in device->rows; CR_NONE: no row takes this */

@@ -1,7 +1,7 @@
-/* autotune/measure.c: runs tests/fuzz/corpus/fuzz_cost_table/one op on scratch memory and takes the time. See autotune/cost_table.h.
+/* autotune/measure.c: runs one op on scratch memory and takes the time. See autotune/cost_table.h.
  *
  * Marks around a launch take in what the host needs to enqueue it, which is not what an op costs in a recorded program: with a library's
- * convolution 10 to 30 us, by host and moment. So launches are recorded, and the recording is replayed: the fewer the longer tests/fuzz/corpus/fuzz_cost_table/one takes. Only what
+ * convolution 10 to 30 us, by host and moment. So launches are recorded, and the recording is replayed: the fewer the longer one takes. Only what
  * takes a hundred times as long as enqueueing is timed between marks as it is. */
 #include "autotune/cost_table.h"
 #include "core/rng.h"
@@ -78,7 +78,7 @@ void cr_scratch_release(struct cr_device *device, struct cr_scratch *s) {
     *s = (struct cr_scratch){0};
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one op ---- */
+/* ---- one op ---- */
 
 /* Whole numbers may be indices that a kernel follows: inputs of such types are zeros. */
 static bool wants_zeros(const struct cr_tensor *t) { return t->dtype == CR_U8 || t->dtype == CR_I32 || t->dtype == CR_F64; }
@@ -120,7 +120,7 @@ static cr_status launch_times(const struct stopwatch *w, int times) {
     return CR_OK;
 }
 
-/* Some launches may begin while the tests/fuzz/corpus/fuzz_cost_table/one before ends. In a row of an op's own kind that would hide what each costs among others: a
+/* Some launches may begin while the one before ends. In a row of an op's own kind that would hide what each costs among others: a
  * byte is set between them, which ends all before it begins. `with` false: only that, to be taken off. */
 static cr_status launch_apart(const struct stopwatch *w, int times, bool with) {
     for (int i = 0; i < times; i++) {
@@ -130,7 +130,7 @@ static cr_status launch_apart(const struct stopwatch *w, int times, bool with) {
     return CR_OK;
 }
 
-/* Between the marks: `times` launches, or tests/fuzz/corpus/fuzz_cost_table/one replay of a recording. */
+/* Between the marks: `times` launches, or one replay of a recording. */
 static cr_status time_between(const struct stopwatch *w, int times, void *recording, double *seconds) {
     const struct cr_async *async = w->device->backend->async;
     CR_TRY(async->mark_set(w->device, CR_LANE_COMPUTE, w->from));

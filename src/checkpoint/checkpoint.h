@@ -6,18 +6,18 @@
  *                       without SyncBN "running.of_ranks", "ema_running.of_ranks": each rank's own running statistics
  *                       No time, host or path in either: equal states, equal bytes
  *   ema.safetensors     of runs with [ema]: the moving averages, as model.safetensors
- *   config.ini          the resolved config          classes.txt   tests/fuzz/corpus/fuzz_cost_table/one class name a line
+ *   config.ini          the resolved config          classes.txt   one class name a line
  *   costs.txt           of runs on a GPU: the measured costs that its kernels were chosen by (autotune/cost_table.h)
  * Of pruned networks the .safetensors files are sparse, see the end of this header.
  * `last` and `best` are relative symbolic links, replaced by rename(2).
  *
  * Laws
  *   - A folder named step-N is complete: it is written as .tmp-step-N.<pid>, every file and the folder fsynced, then
- *     renamed, then the parent fsynced. Nothing that was there before is removed until the new tests/fuzz/corpus/fuzz_cost_table/one is in place; a
- *     step-N that is saved again changes places with the old tests/fuzz/corpus/fuzz_cost_table/one in tests/fuzz/corpus/fuzz_cost_table/one system call.
- *   - A folder that is removed is first renamed (.gone-step-N.<pid>): no half of tests/fuzz/corpus/fuzz_cost_table/one ever carries the name step-N.
+ *     renamed, then the parent fsynced. Nothing that was there before is removed until the new one is in place; a
+ *     step-N that is saved again changes places with the old one in one system call.
+ *   - A folder that is removed is first renamed (.gone-step-N.<pid>): no half of one ever carries the name step-N.
  *   - A save that fails leaves the older checkpoints untouched and removes its temporary folder; each link names the
- *     old complete folder or the new tests/fuzz/corpus/fuzz_cost_table/one.
+ *     old complete folder or the new one.
  *   - Loading checks everything (names, shapes, types, step) before the first byte reaches the store.
  *   - One process at a time writes to a run folder.
  * Files: checkpoint/write.c (write), checkpoint/directory.c (folders, links, find), checkpoint/read.c, checkpoint/stream.c, checkpoint/sparse_tensors.c.
@@ -42,7 +42,7 @@ struct cr_ckpt_tensor {
     uint64_t      address;      /* passed through to the io functions: plane and offset, as the owner likes */
 };
 /* Moves bytes between the store (wherever it lives) and the host; called with chunks of at most CR_CKPT_CHUNK_BYTES, at
- * rising offsets of tests/fuzz/corpus/fuzz_cost_table/one tensor after the other. */
+ * rising offsets of one tensor after the other. */
 struct cr_ckpt_io {
     void *self;
     cr_status (*get)(void *self, uint64_t address, uint64_t byte_offset, void *host, size_t bytes); /* store -> host */
@@ -74,11 +74,11 @@ CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr
 /* Points run_dir/best at step-N. */
 CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
 /* Removes temporary folders that a killed run left behind: their pid is gone, or is ours (a container starts again with
- * the same numbers), so call it before the first save and never during tests/fuzz/corpus/fuzz_cost_table/one. */
+ * the same numbers), so call it before the first save and never during one. */
 void cr_ckpt_sweep(const char *run_dir);
 
 /* Finds the newest readable checkpoint of a run folder: `last` if it opens and checks, else the highest step-N that
- * does, with tests/fuzz/corpus/fuzz_cost_table/one warning line for each tests/fuzz/corpus/fuzz_cost_table/one passed over. *out (cr_free it) is run_dir/step-N, or NULL when there is none
+ * does, with one warning line for each one passed over. *out (cr_free it) is run_dir/step-N, or NULL when there is none
  * (CR_OK). */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Turns what a user may write (a run folder, a step-N folder, a .safetensors file) into the model file's path. */
@@ -90,8 +90,8 @@ CR_MUST cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out
 /* Reads the listed tensors from an open file. Every tensor must be there with this shape and type (F16/BF16/F64 files
  * are converted when the store holds F32); names in the file that no tensor asks for are an error. The message lists
  * the first few. All is checked first. `path` is for messages.
- * `ignore` (may be NULL) is a list of suffixes, "a,b,c": names that end in tests/fuzz/corpus/fuzz_cost_table/one of them may be in the file unasked for,
- * and a listed tensor whose name ends in tests/fuzz/corpus/fuzz_cost_table/one may be missing (the store keeps what it has): ".num_batches_tracked".
+ * `ignore` (may be NULL) is a list of suffixes, "a,b,c": names that end in one of them may be in the file unasked for,
+ * and a listed tensor whose name ends in one may be missing (the store keeps what it has): ".num_batches_tracked".
  * `alias` maps a wanted name to a second name to try ("fc.weight" -> "linear.weight"); it may be NULL and returns NULL
  * for none. */
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,
@@ -102,8 +102,8 @@ CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const 
 
 /* Version 1. A file with metadata "cresnet_sparse" = "1" may hold, in place of an F32 tensor NAME of which weights are pruned,
  *   NAME.shape   I64 [dims]   its shape
- *   NAME.values  F32 [kept]   what is not pruned, in the tests/fuzz/corpus/fuzz_lifetimes/order of its elements (filters: O,I,H,W); may be 0
- *   NAME.gaps    U8           where they are: for each the number of pruned elements since the tests/fuzz/corpus/fuzz_cost_table/one before (or the start), 255
+ *   NAME.values  F32 [kept]   what is not pruned, in the order of its elements (filters: O,I,H,W); may be 0
+ *   NAME.gaps    U8           where they are: for each the number of pruned elements since the one before (or the start), 255
  *                             standing for 255 pruned ones with more to be added by the next byte; behind the last: nothing
  * so that the file is about 5/4 of the density. In state.safetensors "momentum.NAME.values" and "second.NAME.values" go by the gaps of
  * NAME in the model file. Everything else is as ever. */
@@ -114,7 +114,7 @@ CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const 
 struct cr_ckpt_sparse {
     int      dims;
     int64_t  dim[4], elems, kept;
-    uint8_t *bits;  /* tests/fuzz/corpus/fuzz_cost_table/one an element, bit i%8 of byte i/8: kept */
+    uint8_t *bits;  /* one an element, bit i%8 of byte i/8: kept */
     float   *value; /* [kept] */
 };
 /* CR_ERR_FORMAT when the file is sparse in a version that is not known. */

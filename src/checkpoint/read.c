@@ -32,11 +32,11 @@ cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out) {
     static const char *const prefixes[] = {"module.", "_orig_mod.", "model.", "backbone."};
     CR_TRY(cr_st_open(path, out));
     for (size_t i = 0; i < CR_COUNT(prefixes); i++)
-        if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* from the start: they come tests/fuzz/corpus/fuzz_cost_table/one within the other */
+        if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* from the start: they come one within the other */
     return CR_OK;
 }
 
-/* True when the name ends in tests/fuzz/corpus/fuzz_cost_table/one of the suffixes of "a,b,c". */
+/* True when the name ends in one of the suffixes of "a,b,c". */
 static bool has_suffix(const char *name, const char *list) {
     size_t length = strlen(name);
     while (list && *list) {

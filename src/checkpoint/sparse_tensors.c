@@ -125,7 +125,7 @@ struct export {
     struct cr_arena     arena; /* names of dense tensors */
 };
 
-/* The name of the tensor that an entry is a part of; NULL: it is tests/fuzz/corpus/fuzz_cost_table/whole. */
+/* The name of the tensor that an entry is a part of; NULL: it is whole. */
 static char *name_of_part(struct export *e, const char *name) {
     const size_t length = strlen(name);
     for (size_t i = 0; i < CR_COUNT(parts); i++) {

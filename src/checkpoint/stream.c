@@ -1,9 +1,9 @@
-/* checkpoint/stream.c: tests/fuzz/corpus/fuzz_cost_table/one tensor between its file and its store, chunk by chunk: conversion and permutation. */
+/* checkpoint/stream.c: one tensor between its file and its store, chunk by chunk: conversion and permutation. */
 #include "checkpoint/internal.h"
 
 #include <string.h>
 
-/* A filter seen as rows of C x RS (file) or RS x C (store) elements; anything else as tests/fuzz/corpus/fuzz_cost_table/one row that needs no tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* A filter seen as rows of C x RS (file) or RS x C (store) elements; anything else as one row that needs no order. */
 struct rows {
     uint64_t count, elems; /* rows, elements in each */
     size_t   c, rs;
@@ -45,7 +45,7 @@ void cr_ckpt_stage_close(struct cr_ckpt_stage *stage) {
     *stage = (struct cr_ckpt_stage){0};
 }
 
-/* Elements that go through the buffers at once, of `size` bytes each at most: tests/fuzz/corpus/fuzz_cost_table/whole rows where tests/fuzz/corpus/fuzz_lifetimes/order matters. */
+/* Elements that go through the buffers at once, of `size` bytes each at most: whole rows where order matters. */
 static uint64_t chunk_elems(const struct rows *rows, const struct cr_ckpt_stage *stage, size_t size) {
     uint64_t fit =
         CR_MIN(stage->bytes, CR_MAX((size_t)CR_CKPT_CHUNK_BYTES, rows->transpose ? rows->elems * size : 0)) / size;

@@ -9,7 +9,7 @@
 
 /* ---- files ---- */
 
-/* The caller's metadata and tests/fuzz/corpus/fuzz_cost_table/one pair more, unless it is there already; cr_free it. */
+/* The caller's metadata and one pair more, unless it is there already; cr_free it. */
 static cr_status with_meta(const struct cr_st_meta *meta, int count, const char *key, const char *value,
                            struct cr_st_meta **out, int *out_count) {
     struct cr_st_meta *all;
@@ -113,7 +113,7 @@ static void drop(const char *folder) {
         cr_log(CR_LOG_WARN, "%s: a leftover that could not be removed: %s", folder, strerror(errno));
 }
 
-/* For file systems that cannot exchange tests/fuzz/corpus/fuzz_cost_table/two names: for a moment there is no step-N; cr_ckpt_sweep knows .swap-. */
+/* For file systems that cannot exchange two names: for a moment there is no step-N; cr_ckpt_sweep knows .swap-. */
 static cr_status swap_in_two_moves(const char *folder, const char *place, const struct cr_ckpt_save *save) {
     char old[CR_PATH_MAX];
     CR_TRY(cr_path_join(old, save->run_dir, ".swap-step-%" PRId64 ".%ld", save->step, (long)getpid()));

@@ -128,7 +128,7 @@ cr_status cr_args_most(const struct cr_args *args, int most) {
                         strchr(extra, '=') ? " (a config value is section.key=value)" : "");
 }
 
-/* Edit distance, less tests/fuzz/corpus/fuzz_cost_table/one when the first letters agree: typing goes wrong later in a word more often than at its start.
+/* Edit distance, less one when the first letters agree: typing goes wrong later in a word more often than at its start.
  */
 static int word_distance(const char *a, const char *b) {
     return cr_edit_distance(a, b) - (a[0] == b[0]);
@@ -185,7 +185,7 @@ struct parser {
     char          **argv;
 };
 
-/* "section.key=..." with a plausible section and key, so that a path with '.' and '=' in it is not taken for tests/fuzz/corpus/fuzz_cost_table/one. */
+/* "section.key=..." with a plausible section and key, so that a path with '.' and '=' in it is not taken for one. */
 static bool is_override(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz_0123456789");
     if (!n || s[n] != '.') return false;

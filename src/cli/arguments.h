@@ -1,9 +1,9 @@
 /* cli/arguments.h: the command line: which command, its options, its operands, and every override of a config key.
  *
  * Laws
- *   - Options and operands come in any tests/fuzz/corpus/fuzz_lifetimes/order; `--x V`, `--x=V`, `-n V` and `-nV` mean the same; `--` ends the options.
+ *   - Options and operands come in any order; `--x V`, `--x=V`, `-n V` and `-nV` mean the same; `--` ends the options.
  *   - An option that stands for a config key (--batch) is an override, as `train.batch=V` and `--train.batch V` are;
- *     all overrides keep their tests/fuzz/corpus/fuzz_lifetimes/order, and the later tests/fuzz/corpus/fuzz_cost_table/one wins.
+ *     all overrides keep their order, and the later one wins.
  *   - Parsing reads no file and prints nothing: a mistake is CR_ERR_USAGE with a message that says what to do.
  * Knows nothing of models, data or devices. */
 #ifndef CR_CLI_H
@@ -27,7 +27,7 @@ enum cr_command_id {
     CR_CMD_COUNT,
 };
 
-enum cr_option_id { /* in the tests/fuzz/corpus/fuzz_lifetimes/order of --help */
+enum cr_option_id { /* in the order of --help */
     CR_OPT_RESUME,
     CR_OPT_FORCE,
     CR_OPT_TRAIN_STEPS,
@@ -115,7 +115,7 @@ struct cr_args;
 
 struct cr_command {
     const char *name;
-    const char *summary;  /* tests/fuzz/corpus/fuzz_cost_table/one line for the overview */
+    const char *summary;  /* one line for the overview */
     const char *operands; /* for the usage line */
     const char *about;    /* what --help says between usage and options; lines end with \n */
     /* *signal_taken: the signal that ended the command, 0 when none did. */
@@ -145,7 +145,7 @@ CR_MUST cr_status cr_args_parse(enum cr_command_id command, int argc, char **arg
 void              cr_args_free(struct cr_args *args);
 
 static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id) { return args->value[id] != NULL; }
-/* The tests/fuzz/corpus/fuzz_cost_table/whole number given to an option, or `otherwise` when it was not given. CR_ERR_USAGE outside [min, max]. */
+/* The whole number given to an option, or `otherwise` when it was not given. CR_ERR_USAGE outside [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
                               int64_t otherwise, int64_t *out);
 /* Which of the words (ends with NULL) was given to an option; 0, the first, when it was not given. CR_ERR_USAGE. */
@@ -157,7 +157,7 @@ CR_MUST cr_status cr_args_most(const struct cr_args *args, int most);
 
 /* "usage: cresnet eval CONFIG|RUN ..." */
 void cr_command_usage(enum cr_command_id id, struct cr_text *out);
-/* The tests/fuzz/corpus/fuzz_cost_table/whole of `cresnet COMMAND --help`. */
+/* The whole of `cresnet COMMAND --help`. */
 void cr_command_help(enum cr_command_id id, struct cr_text *out);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * Laws
  *   - Standard output carries results only; all else goes to standard error.
- *   - A command is tests/fuzz/corpus/fuzz_cost_table/one function of its parsed arguments; it never exits. */
+ *   - A command is one function of its parsed arguments; it never exits. */
 #ifndef CR_CMD_H
 #define CR_CMD_H
 
@@ -51,7 +51,7 @@ cr_status cr_bench_spdnn(const struct cr_args *args);
 cr_status cr_bench_sparse(const struct cr_args *args);
 /* cresnet bench pools; its operand is a configuration. */
 cr_status cr_bench_pools(const struct cr_args *args);
-/* The configuration that operand 0 names; a folder without a run in it is tests/fuzz/corpus/fuzz_cost_table/one of pictures. */
+/* The configuration that operand 0 names; a folder without a run in it is one of pictures. */
 CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config);
 /* cresnet data stat; its second operand is a configuration or a folder. */
 cr_status cr_data_stat(const struct cr_args *args);
@@ -66,7 +66,7 @@ CR_MUST cr_status cr_cmd_print(struct cr_text *text);
 
 /* What the operand CONFIG|RUN of most commands is. */
 struct cr_cmd_source {
-    char *config;  /* path of the INI; the stored tests/fuzz/corpus/fuzz_cost_table/one of a run or step folder */
+    char *config;  /* path of the INI; the stored one of a run or step folder */
     char *folder;  /* the step folder, or NULL when the operand is an INI */
     char *weights; /* the operand, when it is a file of weights in a step folder; else NULL */
 };

@@ -13,7 +13,7 @@ struct gpu_count {
     char why[200]; /* 0: that there is none */
 };
 
-/* A process that has opened the driver must not fork ranks: another tests/fuzz/corpus/fuzz_cost_table/one asks. */
+/* A process that has opened the driver must not fork ranks: another one asks. */
 static cr_status count_gpus(struct gpu_count *out) {
     int ends[2];
     if (pipe(ends) != 0) return CR_FAIL(CR_ERR_IO, "--gpus all: cannot make a pipe");

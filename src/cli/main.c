@@ -1,4 +1,4 @@
-/* cli/main.c: main: finds the command, parses its line, runs it, prints the error if there was tests/fuzz/corpus/fuzz_cost_table/one, and ends the
+/* cli/main.c: main: finds the command, parses its line, runs it, prints the error if there was one, and ends the
  * program. The only place that exits; exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended
  * by signal n. */
 #include "cli/command.h"
@@ -93,9 +93,9 @@ static int run_bare(int argc, char **argv) {
     return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
 }
 
-/* GCC's OpenMP lets threads that wait for each other spin for longer than the system's time slice: tests/fuzz/corpus/fuzz_cost_table/two programs that share
+/* GCC's OpenMP lets threads that wait for each other spin for longer than the system's time slice: two programs that share
  * the cores then make each other twenty times slower. It reads the limit from the environment before main begins and never
- * again, so the program starts itself once more with a short tests/fuzz/corpus/fuzz_cost_table/one (1 % slower alone). What the user has set stays. */
+ * again, so the program starts itself once more with a short one (1 % slower alone). What the user has set stays. */
 static void wait_politely(char **argv) {
 #ifdef _OPENMP
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;

@@ -1,13 +1,13 @@
-/* comm/comm.h: ranks: the processes of tests/fuzz/corpus/fuzz_cost_table/one run, what they say to each other through host memory, and what happens when tests/fuzz/corpus/fuzz_cost_table/one of
+/* comm/comm.h: ranks: the processes of one run, what they say to each other through host memory, and what happens when one of
  * them dies. Gradients on GPUs do not come this way (NCCL does that); its id, hashes, metrics and gradients on CPUs do.
  *
- * Two ways, tests/fuzz/corpus/fuzz_cost_table/one interface: shared memory where all ranks are on tests/fuzz/corpus/fuzz_cost_table/one host (comm/shared_memory.c), TCP through rank 0 where they are
- * not (comm/tcp.c). Ranks may also be threads of tests/fuzz/corpus/fuzz_cost_table/one process: each opens a comm of its own.
+ * Two ways, one interface: shared memory where all ranks are on one host (comm/shared_memory.c), TCP through rank 0 where they are
+ * not (comm/tcp.c). Ranks may also be threads of one process: each opens a comm of its own.
  *
  * Laws
- *   - Every rank calls the same collectives, in the same tests/fuzz/corpus/fuzz_lifetimes/order, with the same sizes, from tests/fuzz/corpus/fuzz_cost_table/one thread. What differs is an
+ *   - Every rank calls the same collectives, in the same order, with the same sizes, from one thread. What differs is an
  *     error that names both ranks, never a hang.
- *   - Sums are taken in the tests/fuzz/corpus/fuzz_lifetimes/order of the ranks: ((x0 + x1) + x2) + ..., whatever the way and the number of hosts: the same
+ *   - Sums are taken in the order of the ranks: ((x0 + x1) + x2) + ..., whatever the way and the number of hosts: the same
  *     ranks give the same bits.
  *   - A rank that fails, ends, is killed, is stopped or does not answer makes every call of every other rank fail with
  *     CR_ERR_PEER; the message names its rank, its host and the cause. After an error only abort and close are of use.
@@ -31,7 +31,7 @@ enum {
 struct cr_comm_where {
     int    rank, size;
     int    local_rank, local_size;    /* on its host; -1: unknown, found when the ranks meet */
-    char   group[CR_COMM_NAME_MAX];   /* tells launch groups on tests/fuzz/corpus/fuzz_cost_table/one machine apart: a host is a host name and a group */
+    char   group[CR_COMM_NAME_MAX];   /* tells launch groups on one machine apart: a host is a host name and a group */
     char   address[256];              /* of rank 0, for TCP; unused with `shared` */
     int    port;
     char   job[128];                  /* names the run: a rank of another job is refused */
@@ -65,7 +65,7 @@ int                         cr_comm_size(const struct cr_comm *comm); /* NULL: 1
 const struct cr_comm_place *cr_comm_place(const struct cr_comm *comm, int rank);
 int                         cr_comm_hosts(const struct cr_comm *comm); /* how many */
 
-/* ---- collectives; comm may be NULL, which is a run of tests/fuzz/corpus/fuzz_cost_table/one rank -------------------------------------------------- */
+/* ---- collectives; comm may be NULL, which is a run of one rank -------------------------------------------------- */
 
 CR_MUST cr_status cr_comm_barrier(struct cr_comm *comm);
 /* `bytes` of root's data into everybody's. */
@@ -73,7 +73,7 @@ CR_MUST cr_status cr_comm_broadcast(struct cr_comm *comm, void *data, size_t byt
 /* `bytes` of every rank into everybody's `all`: rank r's at all + r * bytes. `mine` may lie in its place in `all`. */
 CR_MUST cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t bytes, void *all);
 enum cr_comm_type { CR_COMM_F32, CR_COMM_F64, CR_COMM_I64 };
-/* data[i] becomes the sum over ranks, added in the type itself, in the tests/fuzz/corpus/fuzz_lifetimes/order of the ranks. */
+/* data[i] becomes the sum over ranks, added in the type itself, in the order of the ranks. */
 CR_MUST cr_status cr_comm_all_reduce(struct cr_comm *comm, void *data, size_t count, enum cr_comm_type type);
 /* Is `bytes` of data the same on all ranks? CR_ERR_PEER that names the first rank that differs and `what` it is. */
 CR_MUST cr_status cr_comm_same(struct cr_comm *comm, const void *data, size_t bytes, const char *what);
@@ -89,19 +89,19 @@ enum {
 };
 /* A vote that does not hold up the step: called by every rank before each step (and wherever else all of them pass), with
  * what this rank asks for now. *asked gets, on every rank in the same call, what any rank asked for CR_VOTE_LAG calls ago;
- * so all save or stop at the same step, and a rank waits only for tests/fuzz/corpus/fuzz_cost_table/one that is more than CR_VOTE_LAG calls behind. Fails as
- * cr_comm_check does. With tests/fuzz/corpus/fuzz_cost_table/one rank *asked = ask at once. */
+ * so all save or stop at the same step, and a rank waits only for one that is more than CR_VOTE_LAG calls behind. Fails as
+ * cr_comm_check does. With one rank *asked = ask at once. */
 enum { CR_VOTE_LAG = 2 };
 CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked);
 
-/* Has anybody failed? Costs tests/fuzz/corpus/fuzz_cost_table/one load; for loops that wait for a device. From any thread. */
+/* Has anybody failed? Costs one load; for loops that wait for a device. From any thread. */
 CR_MUST cr_status cr_comm_check(struct cr_comm *comm);
 /* Called once, by the thread that watches, when a rank has failed: ends what this process may be stuck in (NCCL's abort). It must
- * return soon. Setting another tests/fuzz/corpus/fuzz_cost_table/one, or NULL, waits for a call that has begun: afterwards `context` may go. If a failure came before
+ * return soon. Setting another one, or NULL, waits for a call that has begun: afterwards `context` may go. If a failure came before
  * the first was set, nobody calls it: ask cr_comm_check behind this. Not to be set by the call itself. */
 void cr_comm_on_failure(struct cr_comm *comm, void (*call)(void *context), void *context);
-/* Does it fall to this rank to print what went wrong? To the rank that failed if it can, else to tests/fuzz/corpus/fuzz_cost_table/one other (tests/fuzz/corpus/fuzz_cost_table/one a host if
- * rank 0 is the tests/fuzz/corpus/fuzz_cost_table/one that is lost); to none where a parent of forked ranks prints it. */
+/* Does it fall to this rank to print what went wrong? To the rank that failed if it can, else to one other (one a host if
+ * rank 0 is the one that is lost); to none where a parent of forked ranks prints it. */
 bool cr_comm_speaks(struct cr_comm *comm);
 
 /* ---- memory for ranks that have a common parent ----------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* comm/rendezvous.c: a rank finds rank 0 over TCP; ranks that turn out to be on tests/fuzz/corpus/fuzz_cost_table/one host get memory to share. See comm/tcp.h. */
+/* comm/rendezvous.c: a rank finds rank 0 over TCP; ranks that turn out to be on one host get memory to share. See comm/tcp.h. */
 #include "comm/tcp.h"
 
 #include <errno.h>

@@ -1,11 +1,11 @@
-/* comm/shared_memory.c: ranks of tests/fuzz/corpus/fuzz_cost_table/one host over memory that they share: the board.
+/* comm/shared_memory.c: ranks of one host over memory that they share: the board.
  *
  * Each rank has a seat on the board: signs of life, what it is about to call, how many phases of collectives it has been
  * through, a chunk for data. A collective is phases: a rank writes its part, announces the phase (release), and waits until
  * all others have announced it too (acquire). Ranks that wait sleep in the kernel (futex), a tenth of a second at a time, and
  * look in between whether the run has failed.
  *
- * A sum over chunks: all write their part; each adds up its slice of the chunk over all seats, in the tests/fuzz/corpus/fuzz_lifetimes/order of the ranks,
+ * A sum over chunks: all write their part; each adds up its slice of the chunk over all seats, in the order of the ranks,
  * into the common result; all copy the result. Two phases a chunk are enough: a seat is written again only behind the
  * second, when everybody has added; the result is written again only behind the next first, when everybody has copied.
  *
@@ -44,7 +44,7 @@ struct cr_comm_board {
     atomic_int             claimed; /* somebody writes, or wrote, the failure */
     atomic_int             failed;  /* it is written */
     struct cr_comm_failure failure;
-    _Alignas(LINE) struct seat seat[]; /* size, then the result's chunk and tests/fuzz/corpus/fuzz_cost_table/one chunk a seat */
+    _Alignas(LINE) struct seat seat[]; /* size, then the result's chunk and one chunk a seat */
 };
 
 static const uint64_t board_magic = 0x6472616f62726341; /* of this layout */
@@ -137,7 +137,7 @@ static cr_status phase(struct cr_comm *comm, const char *doing) {
     atomic_uint          *mine  = &board->seat[comm->where.rank].phase;
     const unsigned        want  = atomic_load_explicit(mine, memory_order_relaxed) + 1;
     announce(mine);
-    for (int i = 1; i < board->size; i++) { /* not all on the same tests/fuzz/corpus/fuzz_cost_table/one first */
+    for (int i = 1; i < board->size; i++) { /* not all on the same one first */
         const int rank = (comm->where.rank + i) % board->size;
         CR_TRY(wait_word(comm, rank, &board->seat[rank].phase, want, doing));
     }
@@ -185,7 +185,7 @@ static cr_status shm_gather(struct cr_comm *comm, const struct cr_comm_call *cal
         const size_t n = CR_MIN(call->bytes - at, (size_t)CHUNK_BYTES);
         if (n) memcpy(chunk(board, rank), (const char *)mine + at, n);
         CR_TRY(next_phase(comm, call, at == 0));
-        if (!call->bytes) return CR_OK; /* a barrier is tests/fuzz/corpus/fuzz_cost_table/one phase: nothing is read that the next call overwrites but `call`, and of that there are tests/fuzz/corpus/fuzz_cost_table/two */
+        if (!call->bytes) return CR_OK; /* a barrier is one phase: nothing is read that the next call overwrites but `call`, and of that there are two */
         for (int r = 0; r < board->size; r++)
             if (r != rank) memcpy((char *)all + (size_t)r * call->bytes + at, chunk(board, r), n);
         CR_TRY(next_phase(comm, call, false));
@@ -195,7 +195,7 @@ static cr_status shm_gather(struct cr_comm *comm, const struct cr_comm_call *cal
     return CR_OK;
 }
 
-/* This rank's slice of a chunk of `count` elements: tests/fuzz/corpus/fuzz_cost_table/whole cache lines but for the last. */
+/* This rank's slice of a chunk of `count` elements: whole cache lines but for the last. */
 static void slice(int rank, int size, size_t count, size_t each, size_t *from, size_t *to) {
     const size_t lines = (count * each + LINE - 1) / LINE, per_line = LINE / each;
     *from = CR_MIN(lines * (size_t)rank / (size_t)size * per_line, count);

@@ -1,7 +1,7 @@
 /* comm/tcp.c: collectives, votes and the watch over TCP, for ranks on several hosts. See comm/tcp.h.
  *
- * A collective goes up to rank 0 and comes back: every rank sends what it calls and its part, rank 0 takes them in the tests/fuzz/corpus/fuzz_lifetimes/order
- * of the ranks and answers all. Sums are added by rank 0, so their tests/fuzz/corpus/fuzz_lifetimes/order is that of the ranks. Large ones go in chunks: this
+ * A collective goes up to rank 0 and comes back: every rank sends what it calls and its part, rank 0 takes them in the order
+ * of the ranks and answers all. Sums are added by rank 0, so their order is that of the ranks. Large ones go in chunks: this
  * is the slow way; gradients of GPUs do not come here. */
 #include "comm/tcp.h"
 
@@ -15,7 +15,7 @@
 
 enum { CHUNK_BYTES = 1 << 20, VOTES_KEPT = 8, VERDICT_MS = 2000, LAST_WORD_MS = 1500 };
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/whole reads and writes ---- */
+/* ---- whole reads and writes ---- */
 
 int cr_tcp_poll_ms(int64_t deadline, int most) {
     if (!deadline) return most;
@@ -164,7 +164,7 @@ static cr_status tcp_reduce(struct cr_comm *comm, const struct cr_comm_call *cal
 
 /* ---- frames on the control connections ---- */
 
-/* A small frame to tests/fuzz/corpus/fuzz_cost_table/one rank. Trouble is left to the thread that watches: it sees the connection end. */
+/* A small frame to one rank. Trouble is left to the thread that watches: it sees the connection end. */
 static void send_frame(struct cr_comm *comm, int rank, struct cr_tcp_frame frame, const void *more) {
     unsigned char bytes[sizeof frame + sizeof(struct cr_comm_failure)];
     const int     fd = comm->tcp->peer[rank].control;
@@ -267,7 +267,7 @@ const struct cr_comm_way cr_comm_way_tcp = {tcp_broadcast, tcp_gather, tcp_reduc
 
 /* ---- the thread that watches ---- */
 
-/* Which rank prints that another tests/fuzz/corpus/fuzz_cost_table/one is lost: rank 0; where that is the lost tests/fuzz/corpus/fuzz_cost_table/one, the first other of each host. With a board
+/* Which rank prints that another one is lost: rank 0; where that is the lost one, the first other of each host. With a board
  * whoever is first there. */
 static int speaker_for(const struct cr_comm *comm, int lost) {
     if (comm->board) return comm->where.rank;
@@ -302,7 +302,7 @@ static void take_frame(struct cr_comm *comm, int rank, const struct cr_tcp_frame
     }
 }
 
-/* Reads what is there of tests/fuzz/corpus/fuzz_cost_table/one rank's frames. */
+/* Reads what is there of one rank's frames. */
 static void hear(struct cr_comm *comm, int rank, int64_t awake_ns) {
     struct cr_tcp_peer *peer = &comm->tcp->peer[rank];
     for (;;) {
@@ -357,7 +357,7 @@ void cr_comm_tcp_watch(struct cr_comm *comm, int64_t awake_ns) {
     const int           from = comm->where.rank ? 0 : 1, to = comm->where.rank ? 1 : comm->where.size;
     struct pollfd       p[1 + 64];
     beat(comm, awake_ns);
-    for (int first = from; first < to; first += 64) { /* of more than 64, the last wait is the only tests/fuzz/corpus/fuzz_cost_table/one */
+    for (int first = from; first < to; first += 64) { /* of more than 64, the last wait is the only one */
         const int count = CR_MIN(to - first, 64);
         for (int i = 0; i < count; i++)
             p[i] = (struct pollfd){.fd = tcp->peer[first + i].deaf ? -1 : tcp->peer[first + i].control, .events = POLLIN};

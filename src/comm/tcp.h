@@ -1,4 +1,4 @@
-/* comm/tcp.h: TCP between ranks that share no parent: all are connected to rank 0, each by tests/fuzz/corpus/fuzz_cost_table/two connections. One is for
+/* comm/tcp.h: TCP between ranks that share no parent: all are connected to rank 0, each by two connections. One is for
  * collectives and belongs to the thread that calls them; the other carries signs of life, votes, failures and goodbyes, and
  * is read by the thread that watches. Numbers stand as the machine has them; the first word finds out who counts otherwise. */
 #ifndef CR_COMM_TCP_H
@@ -7,7 +7,7 @@
 #include "comm/transport.h"
 
 enum { CR_TCP_PROTOCOL = 1, CR_TCP_DATA = 0, CR_TCP_CONTROL = 1 };
-#define CR_TCP_MAGIC UINT64_C(0x316b6e7274656e63) /* also tells another byte tests/fuzz/corpus/fuzz_lifetimes/order */
+#define CR_TCP_MAGIC UINT64_C(0x316b6e7274656e63) /* also tells another byte order */
 
 /* The first words of a connection, and the answer to them. */
 struct cr_tcp_hello {
@@ -39,7 +39,7 @@ struct cr_tcp_peer {
     int64_t       heard_ns;      /* awake time of the last word */
     bool          deaf;          /* nothing more comes */
     atomic_bool   left;          /* it said goodbye, or was given up */
-    unsigned char in[sizeof(struct cr_tcp_frame) + sizeof(struct cr_comm_failure)]; /* of a frame that is not tests/fuzz/corpus/fuzz_cost_table/whole yet */
+    unsigned char in[sizeof(struct cr_tcp_frame) + sizeof(struct cr_comm_failure)]; /* of a frame that is not whole yet */
     size_t        in_bytes;
     uint32_t      votes, ask[8]; /* rank 0: of that rank, under comm->lock */
 };
@@ -47,7 +47,7 @@ struct cr_tcp_peer {
 struct cr_comm_tcp {
     struct cr_tcp_peer *peer;   /* of rank 0: all ranks, its own unused but for votes; of others: rank 0's alone */
     int                 listen; /* rank 0: stays open, so that another job on this port hears why it cannot have it */
-    pthread_mutex_t     send;   /* tests/fuzz/corpus/fuzz_cost_table/one frame at a time on control connections */
+    pthread_mutex_t     send;   /* one frame at a time on control connections */
     int64_t             beat_ns; /* awake time of the last sign of life */
     uint32_t            outcomes, outcome[8];
     void               *chunk;

@@ -1,7 +1,7 @@
 /* comm/tcp_listen.c: rank 0 waits for the others: listens, judges who comes, and tells all who is who. See comm/tcp.h.
  *
  * Whoever connects is given time without holding up others: a port on a network is also found by those who look for open
- * ports. Only a hello of this job counts. One of another job is refused; tests/fuzz/corpus/fuzz_cost_table/one of this job that does not fit (another number
+ * ports. Only a hello of this job counts. One of another job is refused; one of this job that does not fit (another number
  * of ranks, a rank twice, another version) ends the start of all, for they cannot become a run. */
 #include "comm/tcp.h"
 
@@ -41,7 +41,7 @@ static int listen_on(const struct addrinfo *at, int *error) {
     return -1;
 }
 
-/* Any address of this machine: where the given tests/fuzz/corpus/fuzz_cost_table/one is not its own (behind a translating router, in a container). */
+/* Any address of this machine: where the given one is not its own (behind a translating router, in a container). */
 static int listen_anywhere(int port, int *error) {
     struct addrinfo  hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *all;
     char             service[16];
@@ -109,7 +109,7 @@ void cr_tcp_refuse_late(struct cr_comm *comm) {
 
 /* ---- judging who comes ---- */
 
-/* Why this hello of our own job cannot be tests/fuzz/corpus/fuzz_cost_table/one of the run; false: it can. */
+/* Why this hello of our own job cannot be one of the run; false: it can. */
 static bool misfit(const struct meeting *m, const struct cr_tcp_hello *h, char *text, size_t size) {
     const struct cr_comm_where *w = &m->comm->where;
     if (h->protocol != CR_TCP_PROTOCOL || strcmp(h->version, CR_VERSION) != 0) {
@@ -141,7 +141,7 @@ static void end_texts(struct cr_tcp_hello *h) {
     h->host_name[sizeof h->host_name - 1] = 0;
 }
 
-/* A tests/fuzz/corpus/fuzz_cost_table/whole hello: takes the connection over, or closes it. */
+/* A whole hello: takes the connection over, or closes it. */
 static cr_status judge(struct meeting *m, struct caller *c) {
     char                 text[CR_COMM_TEXT_MAX];
     struct cr_tcp_hello *h = &c->hello;

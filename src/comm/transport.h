@@ -1,4 +1,4 @@
-/* comm/transport.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the tests/fuzz/corpus/fuzz_cost_table/two ways. */
+/* comm/transport.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the two ways. */
 #ifndef CR_COMM_PARTS_H
 #define CR_COMM_PARTS_H
 
@@ -14,7 +14,7 @@ struct cr_comm_failure {
     int  rank;                   /* whose it is */
     int  silent;                 /* 1: it gives no sign of life, so it will not end by itself */
     int  speaker;                /* which rank prints it; -1: no rank, a parent does */
-    char text[CR_COMM_TEXT_MAX]; /* the tests/fuzz/corpus/fuzz_cost_table/whole message */
+    char text[CR_COMM_TEXT_MAX]; /* the whole message */
 };
 
 /* A clock that stands still while this process is stopped or the machine sleeps: otherwise all ranks would seem lost to
@@ -51,7 +51,7 @@ struct cr_comm {
     const struct cr_comm_way *way;
     struct cr_comm_board     *board; /* NULL: the ranks share no memory */
     bool                      own_board;
-    struct cr_comm_tcp       *tcp;   /* NULL: ranks of tests/fuzz/corpus/fuzz_cost_table/one parent */
+    struct cr_comm_tcp       *tcp;   /* NULL: ranks of one parent */
     uint64_t                  calls;
     uint32_t                  votes;
 
@@ -72,7 +72,7 @@ struct cr_comm {
 
 /* Records a failure in this process, if it is the first; wakes who waits. */
 void cr_comm_learn(struct cr_comm *comm, const struct cr_comm_failure *failure);
-/* Finds out who was first among all ranks, tells them, and records that tests/fuzz/corpus/fuzz_cost_table/one. Returns CR_ERR_PEER with its text. */
+/* Finds out who was first among all ranks, tells them, and records that one. Returns CR_ERR_PEER with its text. */
 cr_status cr_comm_raise(struct cr_comm *comm, int rank, int speaker, const char *fmt, ...) CR_PRINTF(4, 5);
 /* The same for a rank that has been silent for so long. */
 void cr_comm_raise_silent(struct cr_comm *comm, int rank, int speaker, double silent_s);
@@ -84,7 +84,7 @@ bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds);
 /* "rank 2 of 4 on gpu7 (process 4711)" */
 const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size);
 uint64_t    cr_comm_pid_space(void); /* of this process */
-/* The message for tests/fuzz/corpus/fuzz_cost_table/two ranks that call different things. */
+/* The message for two ranks that call different things. */
 cr_status cr_comm_differ(struct cr_comm *comm, int rank, const struct cr_comm_call *mine, const struct cr_comm_call *theirs);
 
 /* sum += x, in the given type */
@@ -102,7 +102,7 @@ bool cr_comm_board_fits(const struct cr_comm_board *board, int size);
 /* Enters and waits for all others; fills comm->place where `places`. */
 CR_MUST cr_status cr_comm_board_meet(struct cr_comm *comm, bool places);
 void              cr_comm_board_leave(struct cr_comm *comm);
-/* Of several that claim tests/fuzz/corpus/fuzz_cost_table/one is first: into *failure, as it stands on the board, comes that tests/fuzz/corpus/fuzz_cost_table/one's. */
+/* Of several that claim one is first: into *failure, as it stands on the board, comes that one's. */
 void cr_comm_board_raise(struct cr_comm_board *board, struct cr_comm_failure *failure);
 /* By the thread that watches: sign of life, and a look at the others. `seen`: memory of the last looks, size entries. */
 struct cr_comm_seen {
@@ -121,7 +121,7 @@ extern const struct cr_comm_way cr_comm_way_tcp;
 
 /* Meets over TCP: comm->tcp, comm->place. */
 CR_MUST cr_status cr_comm_tcp_meet(struct cr_comm *comm);
-/* If all ranks are on tests/fuzz/corpus/fuzz_cost_table/one host: memory that they share becomes comm->board; stays NULL where that cannot be had. */
+/* If all ranks are on one host: memory that they share becomes comm->board; stays NULL where that cannot be had. */
 CR_MUST cr_status cr_comm_tcp_share(struct cr_comm *comm);
 void              cr_comm_tcp_close(struct cr_comm *comm, bool well);
 /* By the thread that watches: reads what others sent, sends signs of life, waits up to CR_COMM_BEAT_MS. */

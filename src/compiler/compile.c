@@ -1,4 +1,4 @@
-/* compiler/compile.c: the passes in their tests/fuzz/corpus/fuzz_lifetimes/order, and after each the proof of its law. */
+/* compiler/compile.c: the passes in their order, and after each the proof of its law. */
 #include "compiler/compiler.h"
 
 #include <string.h>

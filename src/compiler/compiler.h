@@ -1,10 +1,10 @@
 /* compiler/compiler.h: a program becomes a better program. One prototype a pass; between passes a law is checked.
  *
  * Order:  model emits forward -> grad -> (optim emits update) -> fold -> fuse -> sparsify -> hoist -> select -> recompute, swap -> buckets
- *         -> tests/fuzz/corpus/fuzz_lifetimes/order -> plan
+ *         -> order -> plan
  *   fold    in programs without gradients: BN goes into the filters, and what follows it into the convolution
  *   hoist   in such programs: what depends on parameters only comes first, to be run once for many batches
- *   grad    appends the backward ops: each trainable parameter gets exactly tests/fuzz/corpus/fuzz_cost_table/one gradient writer
+ *   grad    appends the backward ops: each trainable parameter gets exactly one gradient writer
  *   fuse    joins BN-apply, add and ReLU, and their gradients, where the target accepts the joined op; op indices and
  *           tensor ids change (the program's own references, such as program.logits, are carried along)
  *   sparsify  convolutions with pruned filters skip what is pruned, where that is faster
@@ -12,10 +12,10 @@
  *   recompute  where the pool has a limit: cheap tensors are dropped and made again
  *   swap    the same: tensors wait in the host's memory for their next use
  *   buckets of several ranks: the gradients are added up in pieces as backward finishes them, on the lane of their own
- *   tests/fuzz/corpus/fuzz_lifetimes/order   adds the waits between lanes that every hazard needs
+ *   order   adds the waits between lanes that every hazard needs
  *   plan    gives every POOL tensor an offset; sets region_bytes[POOL] (the peak) and bound_bytes
  * Proofs, which share no code with what they check: cr_program_check, cr_order_check, cr_plan_check.
- * Passes see a device only as a cr_target, so that tests can hand them an invented tests/fuzz/corpus/fuzz_cost_table/one. */
+ * Passes see a device only as a cr_target, so that tests can hand them an invented one. */
 #ifndef CR_PASSES_H
 #define CR_PASSES_H
 
@@ -34,11 +34,11 @@ struct cr_target {
     void  *self;
     size_t alignment;
     double bytes_per_s, flops_per_s; /* roofline cost */
-    /* Of swap_out and swap_in, both ways at once, and what tests/fuzz/corpus/fuzz_cost_table/one copy takes besides; 0: the device has no lanes for them. */
+    /* Of swap_out and swap_in, both ways at once, and what one copy takes besides; 0: the device has no lanes for them. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
     double copy_alone; /* times as fast while none goes the other way, 1 to 2; 0: as 1 */
     double beside_share; /* bytes of the device's memory that a byte of the HOST region takes; they count against a limit */
-    double copy_loaded; /* times as long tests/fuzz/corpus/fuzz_cost_table/one to the host takes while kernels read; 0: as 1 */
+    double copy_loaded; /* times as long one to the host takes while kernels read; 0: as 1 */
     double read_slower; /* times as long a kernel takes to read the host's memory as a copy to the device; 0: as 1 */
     double beside_out, beside_in; /* how much longer, as a share, such kernels take while a copy goes that way */
     double sparse_share; /* as in cr_device_caps */
@@ -47,7 +47,7 @@ struct cr_target {
     /* Of a convolution with a pattern: seconds that its layout is foreseen to take, 0: who knows. What is foreseen to take more than
      * CR_FORESEEN_MOST times the best that is known is not asked for. NULL: all are. */
     double (*foresee)(void *self, const struct cr_program *program, const struct cr_op *op);
-    /* Its layout in a word or tests/fuzz/corpus/fuzz_cost_table/two, for people; nothing where it is known by its number alone. NULL: no layout has a name. */
+    /* Its layout in a word or two, for people; nothing where it is known by its number alone. NULL: no layout has a name. */
     void (*name_way)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
     /* Does a row exist for this op? NULL: everything is accepted. */
     bool (*accepts)(void *self, const struct cr_program *program, const struct cr_op *op);
@@ -73,7 +73,7 @@ struct cr_fit_report {
     double seconds_before, seconds; /* of the program, predicted */
     double stalled;                 /* of `seconds`, what compute waits for copies */
 };
-/* Everything after emission, in tests/fuzz/corpus/fuzz_lifetimes/order, with its checks. `fuse`, `reuse`: from the config. `until` names the last pass to
+/* Everything after emission, in order, with its checks. `fuse`, `reuse`: from the config. `until` names the last pass to
  * run ("grad" ... "plan"); NULL: all. The program's name decides what is kept: see cr_pass_grad's caller in model/model.h. */
 struct cr_compile_options {
     bool        fuse, reuse;
@@ -85,7 +85,7 @@ struct cr_compile_options {
     bool        zero_copy;  /* ... and may be read there by the ops that want them */
     const char *until;
     struct cr_fit_report *report; /* of the limit; may be NULL */
-    size_t        bucket_bytes;   /* several ranks: gradients to add up in tests/fuzz/corpus/fuzz_cost_table/one go; 0: tests/fuzz/corpus/fuzz_cost_table/one rank */
+    size_t        bucket_bytes;   /* several ranks: gradients to add up in one go; 0: one rank */
     enum cr_dtype wire;           /* ... and the type in which they travel */
 };
 CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options);
@@ -93,7 +93,7 @@ CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_target 
 double cr_op_seconds(const struct cr_target *target, const struct cr_program *program, const struct cr_op *op);
 
 
-/* The program as its lanes would run it, by the waits that the ops carry (so: after tests/fuzz/corpus/fuzz_lifetimes/order). */
+/* The program as its lanes would run it, by the waits that the ops carry (so: after order). */
 struct cr_op_time {
     double start, end, stall; /* stall: from when its lane was free */
 };
@@ -103,7 +103,7 @@ struct cr_simulated {
 };
 /* What copies and compute do to each other. */
 struct cr_beside {
-    double copies;  /* speed of a copy while tests/fuzz/corpus/fuzz_cost_table/one goes the other way, as a share: see cr_copy_end */
+    double copies;  /* speed of a copy while one goes the other way, as a share: see cr_copy_end */
     double out, in; /* as beside_out, beside_in */
     double read_s;  /* that a byte of the host's memory takes which an op reads there, as copies to the device go */
     const double *moving; /* [ops]: the share of an op's time for which it keeps the device's memory busy; NULL: none does */
@@ -116,10 +116,10 @@ void              cr_program_simulate(const struct cr_program *program, const do
 /* When op `op`, of the compute lane, ends that begins at `begin` while copies run until `out_end` and `in_end`. */
 double            cr_work_end(const struct cr_beside *beside, int op, double begin, double seconds, double out_end, double in_end);
 /* The same of an op that reads the host's memory for `reading` seconds: it shares the way with copies to the device, which comes to all of
- * them tests/fuzz/corpus/fuzz_cost_table/one after the other. *in_end: when that way is free, before and after. */
+ * them one after the other. *in_end: when that way is free, before and after. */
 double            cr_read_end(const struct cr_beside *beside, int op, double begin, double seconds, double reading, double out_end, double *in_end);
 /* Of a copy of `alone` seconds that begins at `begin`, when the other way is busy until `other`: its end. The copy that begins later bears
- * what both lose, so that what is known of the earlier tests/fuzz/corpus/fuzz_cost_table/one stays. */
+ * what both lose, so that what is known of the earlier one stays. */
 double            cr_copy_end(double begin, double alone, double other, double beside);
 double            cr_copy_beside(const struct cr_target *target);
 double            cr_copy_seconds(const struct cr_target *target, enum cr_lane lane, size_t bytes); /* while none goes the other way and kernels run */
@@ -131,7 +131,7 @@ CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool acc
 CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_target *target);
 CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
-/* What it reckons with, of tests/fuzz/corpus/fuzz_cost_table/one convolution that has a pattern: seconds of the fastest dense row, and of the fastest for patterns. */
+/* What it reckons with, of one convolution that has a pattern: seconds of the fastest dense row, and of the fastest for patterns. */
 struct cr_sparse_price {
     double       share; /* of weights that are kept */
     double       dense_s, sparse_s;
@@ -145,17 +145,17 @@ struct cr_sparse_price {
 CR_MUST cr_status cr_sparsify_price(struct cr_program *program, const struct cr_target *target, int conv, struct cr_sparse_price *out);
 /* Is it a program that trains? */
 bool              cr_program_learns(const struct cr_program *program);
-/* Where the store has a pattern. `report` (may be NULL) gets a line a convolution, or gradient of tests/fuzz/corpus/fuzz_cost_table/one, that has tests/fuzz/corpus/fuzz_cost_table/one: compiler/rewrite/explain.h.
+/* Where the store has a pattern. `report` (may be NULL) gets a line a convolution, or gradient of one, that has one: compiler/rewrite/explain.h.
  * filter_grads: filters' gradients too, which are then 0 where nothing is kept. A program whose convolutions would gain less than
  * CR_SPARSE_GAIN_LEAST of their time together stays as it is. */
 #define CR_SPARSE_GAIN_LEAST 0.03
 CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_target *target, bool filter_grads, struct cr_choices *report);
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target);
-/* The same for tests/fuzz/corpus/fuzz_cost_table/one op. */
+/* The same for one op. */
 CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_target *target, int index);
-/* In a program that updates: cuts the grad plane into pieces of about `bucket_bytes` in the tests/fuzz/corpus/fuzz_lifetimes/order in which backward finishes them, and puts
+/* In a program that updates: cuts the grad plane into pieces of about `bucket_bytes` in the order in which backward finishes them, and puts
  * an all_reduce of each behind its last writer; the piece that is finished last is small, since nothing hides it. All all_reduce ops
- * of the program go to lane comm. The program must be selected; ops are not moved, so collectives have tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order on every rank that
+ * of the program go to lane comm. The program must be selected; ops are not moved, so collectives have one order on every rank that
  * compiles the same program. */
 CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_target *target, size_t bucket_bytes, enum cr_dtype wire);
 /* Computes tensors twice until no more than `limit` bytes are live at any op, or nothing is left to gain (after > limit then).
@@ -184,22 +184,22 @@ struct cr_swap_report {
 };
 /* Moves tensors to the HOST region until no more than `limit` bytes are live at any op, by simulated times, or nothing is left to gain
  * (after > limit then). The program must be selected. Does nothing where the target has no lanes for copies. With BEST, a tensor is read
- * where it waits (tests/fuzz/corpus/fuzz_cost_table/zero-copy) by all that want it again, if target->reads_host allows it and that is faster, or less is live. */
+ * where it waits (zero-copy) by all that want it again, if target->reads_host allows it and that is faster, or less is live. */
 CR_MUST cr_status cr_pass_swap(struct cr_program *program, const struct cr_target *target, size_t limit, enum cr_swap_score score,
                                struct cr_swap_report *report);
 
 /* Rewrites a selected program so that its planned pool does not pass options->pool_limit: by computing twice, by swapping, by both in
- * either tests/fuzz/corpus/fuzz_lifetimes/order, whatever is predicted to take least. Where nothing keeps the limit: as little memory as was reached. */
+ * either order, whatever is predicted to take least. Where nothing keeps the limit: as little memory as was reached. */
 CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options,
                               struct cr_fit_report *report);
 CR_MUST cr_status cr_pass_order(struct cr_program *program);
 /* reuse = false: every tensor gets memory of its own and nothing is taken over in place (the oracle of the planner). */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
 
-/* Replays the list with a vector clock per lane: every tests/fuzz/corpus/fuzz_cost_table/two conflicting accesses (same region, overlapping bytes, at least
- * tests/fuzz/corpus/fuzz_cost_table/one a write) must be ordered. The message names both ops and the tensor. */
+/* Replays the list with a vector clock per lane: every two conflicting accesses (same region, overlapping bytes, at least
+ * one a write) must be ordered. The message names both ops and the tensor. */
 CR_MUST cr_status cr_order_check(const struct cr_program *program);
-/* No tests/fuzz/corpus/fuzz_cost_table/two live tensors overlap, all inside the region, aligned; an alias takes over a tensor that dies there. */
+/* No two live tensors overlap, all inside the region, aligned; an alias takes over a tensor that dies there. */
 CR_MUST cr_status cr_plan_check(const struct cr_program *program, size_t alignment);
 
 /* The bytes of the pool that hold nothing when op `op` starts (op = program.ops: when the program has ended), sorted and
@@ -221,8 +221,8 @@ struct cr_life {
 CR_MUST cr_status cr_plan_lives(struct cr_life *life, int count, size_t alignment, size_t *peak, size_t *bound);
 CR_MUST cr_status cr_plan_bound(const struct cr_life *life, int count, size_t alignment, size_t *bound);
 
-/* As cr_plan_lives, and where that stays above the bound (or the capacity) a search for a better plan; never a worse tests/fuzz/corpus/fuzz_cost_table/one. With
- * tests/fuzz/corpus/fuzz_cost_table/one budget of visits and no time limit equal inputs give equal plans. */
+/* As cr_plan_lives, and where that stays above the bound (or the capacity) a search for a better plan; never a worse one. With
+ * one budget of visits and no time limit equal inputs give equal plans. */
 struct cr_plan_effort {
     size_t  alignment;
     size_t  capacity; /* bytes that are low enough; 0: as low as it goes */

@@ -1,5 +1,5 @@
 /* config/check.c: rules between keys, as far as the config alone decides them. A rule whose values were refused already
- * is left out, so that tests/fuzz/corpus/fuzz_cost_table/one mistake gives tests/fuzz/corpus/fuzz_cost_table/one line. */
+ * is left out, so that one mistake gives one line. */
 #include "config/keys.h"
 
 #include <string.h>

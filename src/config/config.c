@@ -1,4 +1,4 @@
-/* config/config.c: defaults, files and command line into tests/fuzz/corpus/fuzz_cost_table/one config; and the config back to text. See config/config.h.
+/* config/config.c: defaults, files and command line into one config; and the config back to text. See config/config.h.
  * The tables are in config/keys.c, single values in config/value.c, rules between keys in config/check.c. */
 #include "config/config.h"
 
@@ -14,7 +14,7 @@ static const char COMMAND_LINE[] = "command line";
 struct loader {
     struct cr_config    *config;
     struct cr_complaints complaints;
-    struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* each included by the tests/fuzz/corpus/fuzz_cost_table/one before it */
+    struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* each included by the one before it */
     int                  files;
 };
 
@@ -44,7 +44,7 @@ void cr_config_complain(const struct cr_config *config, struct cr_complaints *co
     char    what[700], value[200];
     int     line = config->src[key_index(key)].line;
     va_list args;
-    if (line == CR_KEY_REFUSED) return; /* tests/fuzz/corpus/fuzz_cost_table/one mistake, tests/fuzz/corpus/fuzz_cost_table/one line */
+    if (line == CR_KEY_REFUSED) return; /* one mistake, one line */
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
@@ -154,7 +154,7 @@ static cr_status override_apply(struct loader *l, const char *override) {
 
 /* ---- files ---- */
 
-/* The path of the included file, seen from the including tests/fuzz/corpus/fuzz_cost_table/one; NULL: out of memory. */
+/* The path of the included file, seen from the including one; NULL: out of memory. */
 static const char *include_path(struct loader *l, const char *from, const char *value) {
     const char *slash  = strrchr(from, '/');
     int         folder = *value == '/' || !slash ? 0 : (int)(slash - from) + 1;
@@ -174,7 +174,7 @@ static bool is_open_already(const struct loader *l, const struct cr_ini *file) {
     return false;
 }
 
-/* Reads the file that the last tests/fuzz/corpus/fuzz_cost_table/one includes. *more: there was tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Reads the file that the last one includes. *more: there was one. */
 static cr_status include_read(struct loader *l, bool *more) {
     const struct cr_ini       *from = &l->file[l->files - 1];
     const struct cr_ini_entry *e    = include_find(from);

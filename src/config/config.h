@@ -3,7 +3,7 @@
  * Laws
  *   - A config is complete: every key has a value, its default where nobody set it.
  *   - Precedence: default < included file < file < command line.
- *   - All errors of a file are reported at once, tests/fuzz/corpus/fuzz_cost_table/one a line, as `file:line: [section] key: what, and what is allowed`.
+ *   - All errors of a file are reported at once, one a line, as `file:line: [section] key: what, and what is allowed`.
  *   - Numbers are read in the C locale, to their last character.
  * Knows nothing of models or data beyond their option names. */
 #ifndef CR_CONFIG_H
@@ -45,7 +45,7 @@ struct cr_config {
     const char           *path; /* the file as named by the user; "(built in)" when none */
     const char           *name; /* base name without .ini: names the default output folder */
     struct cr_arena       arena;
-    struct cr_config_src *src; /* tests/fuzz/corpus/fuzz_cost_table/one a key, in config/config.def's tests/fuzz/corpus/fuzz_lifetimes/order: where its value came from */
+    struct cr_config_src *src; /* one a key, in config/config.def's order: where its value came from */
 };
 #undef SECTION
 #undef FIELD_INT
@@ -64,7 +64,7 @@ struct cr_config_src {
 };
 
 /* Reads `path` (NULL: defaults only; a pipe will do), its includes, then `overrides` ("section.key=value", n of them,
- * later wins). On failure the message holds every error, tests/fuzz/corpus/fuzz_cost_table/one a line, and *config is tests/fuzz/corpus/fuzz_lifetimes/empty: CR_ERR_CONFIG, or CR_ERR_IO
+ * later wins). On failure the message holds every error, one a line, and *config is empty: CR_ERR_CONFIG, or CR_ERR_IO
  * for a file that cannot be read (both end the program with 2 resp. 1; a missing config file is CR_ERR_CONFIG).
  * The caller closes it. */
 CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
@@ -73,10 +73,10 @@ void              cr_config_close(struct cr_config *config);
 /* One error about a key in the standard form, e.g. for values that only turn out wrong with the data set at hand:
  * "configs/x.ini:14: [train] batch = 900: ..." Returns CR_ERR_CONFIG. `dotted` = "train.batch". */
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) CR_PRINTF(3, 4);
-/* Is the network tests/fuzz/corpus/fuzz_cost_table/one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
+/* Is the network one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
 bool      cr_config_is_small(const struct cr_config *config);
 bool      cr_config_prunes(const struct cr_config *config); /* does training prune? */
-/* prune.block: output channels, or output x input channels, each 1 to 4096, more than tests/fuzz/corpus/fuzz_cost_table/one weight; false: it is neither. */
+/* prune.block: output channels, or output x input channels, each 1 to 4096, more than one weight; false: it is neither. */
 bool      cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
 bool      cr_config_mixes(const struct cr_config *config);  /* does training erase or mix pictures? */
 bool      cr_config_mixes_labels(const struct cr_config *config); /* ... and labels */
@@ -90,11 +90,11 @@ CR_ENUMS(E)
 /* Appends the resolved config as INI text that reads back to the same values. No include, no comments: equal configs
  * give equal texts. */
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
-/* Appends every key with type, default, range and tests/fuzz/corpus/fuzz_cost_table/one line of help (`cresnet help keys`). */
+/* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
-/* The same of tests/fuzz/corpus/fuzz_cost_table/one section ("optim"), of tests/fuzz/corpus/fuzz_cost_table/one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none. */
+/* The same of one section ("optim"), of one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none. */
 bool cr_config_help_of(const char *topic, struct cr_text *out);
-/* Appends "section.key" for every key whose value differs, tests/fuzz/corpus/fuzz_cost_table/one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
+/* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 
 /* "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... in powers of 1024; KB ... of 1000). False: none of these,

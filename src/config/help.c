@@ -1,4 +1,4 @@
-/* config/help.c: `cresnet help keys`, made from config/config.def: tests/fuzz/corpus/fuzz_cost_table/two lines a key, at most 100 columns. */
+/* config/help.c: `cresnet help keys`, made from config/config.def: two lines a key, at most 100 columns. */
 #include "config/keys.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ static void type_real(struct cr_text *out, const struct cr_key *key, const char 
     cr_text_add(out, "%s %s to %s", what, low, high);
 }
 
-/* The words of an enum, broken into lines (wrap). `column`: where the first tests/fuzz/corpus/fuzz_cost_table/one starts. */
+/* The words of an enum, broken into lines (wrap). `column`: where the first one starts. */
 static void type_words(struct cr_text *out, const struct cr_words *words, bool wrap) {
     int column = HELP_TYPE_COLUMN + (int)strlen("one of ");
     cr_text_add(out, "one of");

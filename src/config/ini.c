@@ -226,7 +226,7 @@ static void scan_key(struct scan *scan, struct span line) {
         return;
     }
     const char *key = span_copy(scan, name, true);
-    /* blanks before the text stay in reach of scan_unquoted, which looks back for tests/fuzz/corpus/fuzz_cost_table/one */
+    /* blanks before the text stay in reach of scan_unquoted, which looks back for one */
     struct span text = span_strip((struct span){equals + 1, (size_t)(line.at + line.length - equals) - 1});
     if (!text.length) text.at = equals + 1;
     struct span value;
@@ -341,7 +341,7 @@ static bool ini_has(const struct cr_ini *ini, const char *name) {
     return false;
 }
 
-/* Takes iniparser's value of each key; a key or value that only tests/fuzz/corpus/fuzz_cost_table/one of the tests/fuzz/corpus/fuzz_cost_table/two sees is a complaint. */
+/* Takes iniparser's value of each key; a key or value that only one of the two sees is a complaint. */
 static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr_arena *arena,
                               struct cr_complaints *complaints) {
     for (int i = 0; i < ini->count; i++) {

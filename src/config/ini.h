@@ -2,7 +2,7 @@
  * everything it would accept in silence. Internal to the configuration (config/ini.c, config*.c) and its tests.
  *
  * Laws
- *   - Our scan and iniparser read the same bytes; a value is iniparser's, a line number is ours. Where the tests/fuzz/corpus/fuzz_cost_table/two read a
+ *   - Our scan and iniparser read the same bytes; a value is iniparser's, a line number is ours. Where the two read a
  *     line differently, the file is refused, so a newer iniparser cannot change what a config means unnoticed.
  *   - A complaint never stops the reading: a file tells all that is wrong with it at once.
  *   - Section and key names are folded to lower case, values are kept to the byte.
@@ -14,22 +14,22 @@
 
 #include <sys/types.h>
 
-/* What a person has to correct, collected over several files. A zeroed struct is an tests/fuzz/corpus/fuzz_lifetimes/empty list. */
+/* What a person has to correct, collected over several files. A zeroed struct is an empty list. */
 struct cr_complaint {
     const char *file; /* as the user named it, or "command line" */
     const char *text;
     int         line; /* 0: no line */
-    int         rank; /* tests/fuzz/corpus/fuzz_lifetimes/order of the files, then of lines, then of discovery */
+    int         rank; /* order of the files, then of lines, then of discovery */
 };
 struct cr_complaints {
     struct cr_arena      arena;
-    struct cr_complaint *at;     /* CR_COMPLAINTS_MAX, once there is tests/fuzz/corpus/fuzz_cost_table/one */
+    struct cr_complaint *at;     /* CR_COMPLAINTS_MAX, once there is one */
     int                  count;  /* all, also those that are not kept */
     bool                 failed; /* out of memory; sticky */
 };
 /* `file` must outlive the list. */
 void cr_complain(struct cr_complaints *list, const char *file, int line, const char *fmt, ...) CR_PRINTF(4, 5);
-/* CR_OK when there are none; else CR_ERR_CONFIG with tests/fuzz/corpus/fuzz_cost_table/one line a complaint as the error message, or CR_ERR_MEMORY. */
+/* CR_OK when there are none; else CR_ERR_CONFIG with one line a complaint as the error message, or CR_ERR_MEMORY. */
 CR_MUST cr_status cr_complaints_status(struct cr_complaints *list);
 void              cr_complaints_free(struct cr_complaints *list);
 
@@ -57,13 +57,13 @@ struct cr_ini {
 
 /* Reads the file into *ini, all in `arena`. What is wrong inside goes to `complaints` and the status is CR_OK, the
  * entries of the good lines still being there; CR_ERR_CONFIG: no such file, a folder, too large; CR_ERR_IO: unreadable.
- * Threads may call it at the same time (iniparser's error callback is tests/fuzz/corpus/fuzz_cost_table/one for the process: a mutex guards it). */
+ * Threads may call it at the same time (iniparser's error callback is one for the process: a mutex guards it). */
 CR_MUST cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *arena,
                               struct cr_complaints *complaints);
 
 /* Whether an INI line can hold the value so that it reads back to the byte; if not, *why says why. */
 bool cr_ini_can_hold(const char *value, const char **why);
-/* Appends the value as it must stand after '=', in quotes where needed. The value must be tests/fuzz/corpus/fuzz_cost_table/one that a line can hold. */
+/* Appends the value as it must stand after '=', in quotes where needed. The value must be one that a line can hold. */
 void cr_ini_add_value(struct cr_text *text, const char *value);
 
 #endif

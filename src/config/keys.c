@@ -1,4 +1,4 @@
-/* config/keys.c: the tables made from config/config.def, finding a key by name, and guessing which tests/fuzz/corpus/fuzz_cost_table/one was meant. */
+/* config/keys.c: the tables made from config/config.def, finding a key by name, and guessing which one was meant. */
 #include "config/keys.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* config/keys.h: config/config.def as tables, for the files that parse, print, check and explain the configuration. Internal
- * to config*.c. Values are reached through these rows only, so a new key is tests/fuzz/corpus/fuzz_cost_table/one line in config/config.def and nothing else.
+ * to config*.c. Values are reached through these rows only, so a new key is one line in config/config.def and nothing else.
  *
  * Numbers are read and printed by the C library in the thread's locale: the public functions of config/config.h put the C
  * locale in place first (cr_c_locale_enter). */
@@ -45,7 +45,7 @@ bool                 cr_key_has_section(const char *section);
 /* What may have been meant instead of an unknown name: ends an error message, e.g. "; did you mean batch?". */
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name);
 void cr_key_section_hint(char *out, size_t bytes, const char *section);
-/* Letters to insert, delete, change or swap (neighbours) until tests/fuzz/corpus/fuzz_cost_table/one becomes the other; both are cut at 63. */
+/* Letters to insert, delete, change or swap (neighbours) until one becomes the other; both are cut at 63. */
 int cr_edit_distance(const char *a, const char *b);
 
 static inline const void *cr_key_value(const struct cr_key *key, const struct cr_config *config) {

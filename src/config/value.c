@@ -1,4 +1,4 @@
-/* config/value.c: tests/fuzz/corpus/fuzz_cost_table/one value: from text, to text, equal or not. Numbers are taken to their last character and checked
+/* config/value.c: one value: from text, to text, equal or not. Numbers are taken to their last character and checked
  * against the range of their key. */
 #include "config/keys.h"
 
@@ -11,7 +11,7 @@
 #include <strings.h>
 
 locale_t cr_c_locale_enter(void) {
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* no allocation: glibc has this tests/fuzz/corpus/fuzz_cost_table/one ready */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* no allocation: glibc has this one ready */
     return c ? uselocale(c) : uselocale((locale_t)0);
 }
 
@@ -257,7 +257,7 @@ bool cr_value_equal(const struct cr_key *key, const struct cr_config *a, const s
     case CR_KEY_BOOL: return *(const bool *)left == *(const bool *)right;
     case CR_KEY_TEXT: return strcmp(*(const char *const *)left, *(const char *const *)right) == 0;
     case CR_KEY_ENUM: return memcmp(left, right, sizeof(int)) == 0;
-    case CR_KEY_INTS: { /* unused places are tests/fuzz/corpus/fuzz_cost_table/zero */
+    case CR_KEY_INTS: { /* unused places are zero */
         const struct cr_ints *x = left, *y = right;
         return x->count == y->count && memcmp(x->at, y->at, sizeof x->at) == 0;
     }

@@ -51,7 +51,7 @@ static const char *short_path(const char *file) {
 }
 
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) {
-    char    text[sizeof error_message]; /* the message may quote the previous tests/fuzz/corpus/fuzz_cost_table/one */
+    char    text[sizeof error_message]; /* the message may quote the previous one */
     va_list args;
     CR_ASSERT(status != CR_OK);
     if (error_holds) return status;
@@ -266,7 +266,7 @@ void cr_log(enum cr_log_level level, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);
     va_end(args);
-    fprintf(stderr, "%s\n", line); /* tests/fuzz/corpus/fuzz_cost_table/one call: lines of tests/fuzz/corpus/fuzz_cost_table/two threads do not mix */
+    fprintf(stderr, "%s\n", line); /* one call: lines of two threads do not mix */
 }
 
 int64_t cr_time_ns(void) {

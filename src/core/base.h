@@ -30,7 +30,7 @@
     X(CR_ERR_DEVICE, 1, "device")            /* no such device, missing kernel row, device fault */                    \
     X(CR_ERR_NUMERIC, 1, "numeric")          /* non-finite loss, a check out of its bound */                           \
     X(CR_ERR_INTERRUPTED, 1, "interrupted")  /* a signal asked us to stop */                                            \
-    X(CR_ERR_PEER, 1, "another rank")        /* a process that this tests/fuzz/corpus/fuzz_cost_table/one works with failed, ended or does not answer */
+    X(CR_ERR_PEER, 1, "another rank")        /* a process that this one works with failed, ended or does not answer */
 
 typedef enum cr_status {
 #define X(code, exit_status, name) code,
@@ -59,7 +59,7 @@ cr_status   cr_error_forward(cr_status status, const char *file, int line);
 const char *cr_error_message(void); /* "" when none; valid until the next error of this thread */
 const char *cr_error_trail(void);   /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
 void        cr_error_clear(void);
-/* Between the tests/fuzz/corpus/fuzz_cost_table/two the trail stays as it is: cleaning up after an error may meet others, and the first is what the user must
+/* Between the two the trail stays as it is: cleaning up after an error may meet others, and the first is what the user must
  * read. They nest. */
 void cr_error_hold(void);
 void cr_error_let_go(void);
@@ -94,7 +94,7 @@ _Noreturn void cr_assert_failed(const char *what, const char *file, int line);
 /* count*size zeroed bytes, aligned to 64; NULL when the system has none, when count*size overflows, or when a
  * test asked for failure (then cr_error_message says how much was asked for). count = 0 gives a valid pointer. */
 void *cr_alloc(size_t count, size_t size);
-/* Grows or shrinks a block from cr_alloc; new bytes are tests/fuzz/corpus/fuzz_cost_table/zero; NULL leaves the old block alone. p may be NULL. */
+/* Grows or shrinks a block from cr_alloc; new bytes are zero; NULL leaves the old block alone. p may be NULL. */
 void *cr_realloc(void *p, size_t count, size_t size);
 void  cr_free(void *p);
 char *cr_strdup(const char *s); /* NULL when out of memory; cr_free it */
@@ -113,7 +113,7 @@ uint64_t cr_alloc_calls(void);          /* cr_alloc + cr_realloc calls since sta
 int64_t  cr_alloc_live(void);           /* blocks not yet freed */
 void     cr_alloc_fail_at(int64_t nth); /* tests: the nth call from now fails (1 = the next); <= 0 switches off */
 
-/* An arena: many small things dropped tests/fuzz/corpus/fuzz_cost_table/whole. A zeroed struct is an tests/fuzz/corpus/fuzz_lifetimes/empty arena. Not for use by tests/fuzz/corpus/fuzz_cost_table/two threads. */
+/* An arena: many small things dropped whole. A zeroed struct is an empty arena. Not for use by two threads. */
 struct cr_arena_block;
 struct cr_arena {
     struct cr_arena_block *head;
@@ -122,7 +122,7 @@ void *cr_arena_alloc(struct cr_arena *arena, size_t bytes); /* zeroed, 16-aligne
 char *cr_arena_printf(struct cr_arena *arena, const char *fmt, ...) CR_PRINTF(2, 3); /* NULL when out of memory */
 void  cr_arena_free(struct cr_arena *arena);
 
-/* A growing text. A zeroed struct is an tests/fuzz/corpus/fuzz_lifetimes/empty text. Out of memory is sticky: check `failed` once at the end. */
+/* A growing text. A zeroed struct is an empty text. Out of memory is sticky: check `failed` once at the end. */
 struct cr_text {
     char  *data; /* always 0-terminated once something was added; NULL before */
     size_t length, capacity;

@@ -31,7 +31,7 @@ uint16_t cr_f32_to_bf16(float x);
 float    cr_bf16_to_f32(uint16_t h);
 
 /* Element i of an array of any type as a double, and back (rounded as above; integers truncate). Inline, so that a loop
- * over tests/fuzz/corpus/fuzz_cost_table/one type becomes that type's loop. */
+ * over one type becomes that type's loop. */
 static inline __attribute__((always_inline)) double cr_number_load(enum cr_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case CR_F32: return (double)((const float *)data)[i];

@@ -55,7 +55,7 @@ int cr_fs_sync(int fd) {
     int result;
     if (told_to_fail()) return -1;
     AGAIN(result, fsync(fd));
-    /* some file systems have nothing to sync (folders over FUSE, for tests/fuzz/corpus/fuzz_cost_table/one) and say so */
+    /* some file systems have nothing to sync (folders over FUSE, for one) and say so */
     return result < 0 && (errno == EINVAL || errno == ENOTSUP) ? 0 : result;
 }
 

@@ -1,5 +1,5 @@
-/* core/files.h: files and folders: the calls that change something on disk, in tests/fuzz/corpus/fuzz_cost_table/one place, so that a test can make the n-th
- * of them fail; reading a file tests/fuzz/corpus/fuzz_cost_table/whole or by parts; replacing a file at once.
+/* core/files.h: files and folders: the calls that change something on disk, in one place, so that a test can make the n-th
+ * of them fail; reading a file whole or by parts; replacing a file at once.
  *
  * Laws
  *   - Every call that changes the disk goes through this file and is counted.
@@ -32,7 +32,7 @@ int cr_fs_remove_tree(const char *path); /* the folder and all in it; follows no
 
 /* ---- questions; false too when nobody may look ---- */
 bool cr_fs_is_dir(const char *path);
-bool cr_fs_is_file(const char *path); /* a regular tests/fuzz/corpus/fuzz_cost_table/one */
+bool cr_fs_is_file(const char *path); /* a regular one */
 
 /* ---- with messages ---- */
 
@@ -46,7 +46,7 @@ CR_MUST cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t coun
 CR_MUST cr_status cr_fs_mkdirs(const char *path);
 /* Writes a new file (it must not exist) and syncs it; removes it on failure. */
 CR_MUST cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count);
-/* Reads a small file (config.ini, classes.txt) tests/fuzz/corpus/fuzz_cost_table/whole, with a 0 after its end; cr_free it. More than `limit` bytes:
+/* Reads a small file (config.ini, classes.txt) whole, with a 0 after its end; cr_free it. More than `limit` bytes:
  * CR_ERR_FORMAT. `length` may be NULL. */
 CR_MUST cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length);
 /* Replaces (or creates) a file through temporary + fsync + rename: readers see the old bytes or the new ones. */

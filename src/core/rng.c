@@ -92,7 +92,7 @@ static float sine_of(float a, int quarters) {
     static const double odd[]  = {0x1.fffffffff67c2p-1, -0x1.5555554948073p-3, 0x1.1111074b2d8c8p-7, -0x1.a00ee7e21e29fp-13,
                                   0x1.6cb7488e7e88fp-19};
     const int    q = (int)((double)a * 0x1.45f306dc9c883p-1 + 0.5);
-    const double r = ((double)a - q * 0x1.921fb544p+0) - q * 0x1.0b4611a626331p-34, square = r * r; /* pi/2 in tests/fuzz/corpus/fuzz_cost_table/two parts */
+    const double r = ((double)a - q * 0x1.921fb544p+0) - q * 0x1.0b4611a626331p-34, square = r * r; /* pi/2 in two parts */
     const int    turn  = q + quarters;
     const float  value = turn & 1 ? (float)polynomial(even, 5, square) : (float)(r * polynomial(odd, 5, square));
     return turn & 2 ? -value : value;

@@ -3,7 +3,7 @@
  * Laws
  *   - A batch is uint8 NHWC, three channels, RGB; normalisation is an op of the program, which also shifts and mirrors
  *     training pictures as their boxes say.
- *   - Every random choice (tests/fuzz/corpus/fuzz_lifetimes/order, crop, flip) is a function of (seed, epoch, sample): worker count, prefetch depth and
+ *   - Every random choice (order, crop, flip) is a function of (seed, epoch, sample): worker count, prefetch depth and
  *     where a run was resumed do not change a byte.
  *   - A training batch is always full. An evaluation batch is padded with black pictures of label -1, which no metric
  *     counts; every sample is delivered exactly once.
@@ -42,7 +42,7 @@ CR_MUST cr_status cr_image_resize(const struct cr_image *src, double x, double y
  * bytes; links are followed, loops entered once. Names and list are in the arena. CR_ERR_IO. */
 CR_MUST cr_status cr_folder_pictures(const char *folder, struct cr_arena *arena, const char ***out, int64_t *count);
 
-/* ---- preparation of tests/fuzz/corpus/fuzz_cost_table/one sample --------------------------------------------------------------------------------- */
+/* ---- preparation of one sample --------------------------------------------------------------------------------- */
 
 struct cr_prepare {           /* resolved from [data]; see cr_prepare_from_config */
     int          size;        /* pixels a side of the result */
@@ -63,8 +63,8 @@ CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr
 CR_MUST cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
                                    int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]);
 /* What is to be done to the picture at place `at` of a batch on the device, drawn from (seed, epoch, sample): an entry of cr_batch.mixes.
- * Partners are neighbours, at ^ 1 (timm counts from the other end; the tests/fuzz/corpus/fuzz_lifetimes/order is random either way): a batch that ranks share is then mixed
- * as tests/fuzz/corpus/fuzz_cost_table/one rank mixes it, where each has an even number. The last of an odd batch takes the tests/fuzz/corpus/fuzz_cost_table/one before it. */
+ * Partners are neighbours, at ^ 1 (timm counts from the other end; the order is random either way): a batch that ranks share is then mixed
+ * as one rank mixes it, where each has an even number. The last of an odd batch takes the one before it. */
 void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at, int64_t batch, int32_t *mix);
 /* Evaluation picture: short side to eval_resize, centre crop (torchvision's rounding). */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
@@ -74,7 +74,7 @@ CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr
 struct cr_dataset; /* read-only once open: any number of threads may call cr_dataset_get */
 
 /* Opens the split that [data] describes; for shapes it draws the pictures into data.root first when they are not there
- * (root tests/fuzz/corpus/fuzz_lifetimes/empty: a folder in the user's cache). Messages name file, folder and key. */
+ * (root empty: a folder in the user's cache). Messages name file, folder and key. */
 CR_MUST cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out);
 void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is fine */
 int64_t           cr_dataset_count(const struct cr_dataset *dataset);
@@ -82,7 +82,7 @@ int               cr_dataset_classes(const struct cr_dataset *dataset);
 const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
 /* Name of a sample for messages: a path, or "data_batch_2.bin[117]". Written into buf. */
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
-/* Reads sample i: pixels (the caller frees) and label. CR_ERR_FORMAT/IO for a corrupt tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Reads sample i: pixels (the caller frees) and label. CR_ERR_FORMAT/IO for a corrupt one. */
 CR_MUST cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out,
                                  int32_t *label);
 /* One line for the start of a run: "5000 images, 10 classes, 480-520 a class". */
@@ -106,7 +106,7 @@ struct cr_loader_options {
     int               prefetch; /* batches ahead */
     bool              drop_last;
     bool              corrupt_fatal;
-    int               rank, ranks; /* of several processes that share each batch: see below; ranks 0: tests/fuzz/corpus/fuzz_cost_table/one */
+    int               rank, ranks; /* of several processes that share each batch: see below; ranks 0: one */
     int64_t           epoch; /* where to start: epoch and batch within it (train); eval starts at 0, 0 */
     int64_t           first_batch;
 };
@@ -121,9 +121,9 @@ struct cr_batch {
     int            slot; /* private */
 };
 
-/* Ranks: batches of all ranks are cut from tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order. Global batch g has ranks * batch places, [g*ranks*batch, (g+1)*ranks*batch) of the
- * epoch's tests/fuzz/corpus/fuzz_lifetimes/order, and rank r fills the r-th `batch` of them: as many pictures in a global batch give the same batches for any
- * number of ranks. In evaluation each picture is delivered by exactly tests/fuzz/corpus/fuzz_cost_table/one rank, and a rank whose places lie behind the last
+/* Ranks: batches of all ranks are cut from one order. Global batch g has ranks * batch places, [g*ranks*batch, (g+1)*ranks*batch) of the
+ * epoch's order, and rank r fills the r-th `batch` of them: as many pictures in a global batch give the same batches for any
+ * number of ranks. In evaluation each picture is delivered by exactly one rank, and a rank whose places lie behind the last
  * picture has fewer batches. */
 struct cr_loader;
 /* Batches an epoch, of each rank: floor(count/(batch*ranks)) when training with drop_last, else ceil. */
@@ -134,7 +134,7 @@ CR_MUST cr_status cr_loader_open(const struct cr_dataset *dataset, const struct 
 void cr_loader_close(struct cr_loader *loader);
 /* The next batch; training runs on into the next epoch without end, evaluation returns batch.count = 0 after the last.
  * A corrupt picture: with corrupt_fatal an error that names it; else in training the next readable sample of the
- * epoch's tests/fuzz/corpus/fuzz_lifetimes/order takes its place (as well as its own), in evaluation its label is -1. Batches before an error are
+ * epoch's order takes its place (as well as its own), in evaluation its label is -1. Batches before an error are
  * delivered; after it every call fails. Valid until cr_loader_release, and so are up to `prefetch` batches at a time (1
  * without workers). No allocation after the first, but for larger pictures than were met before. */
 CR_MUST cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch);

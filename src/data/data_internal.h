@@ -3,7 +3,7 @@
  * Laws
  *   - Whatever a sample needs in memory lives in the scratch of the thread that works on it, so that a loader stops
  *     allocating once its largest picture has been met.
- *   - A stored sample, a picture and a view of tests/fuzz/corpus/fuzz_cost_table/one are borrowed: from the data set or from the scratch. It holds until the next call with them.
+ *   - A stored sample, a picture and a view of one are borrowed: from the data set or from the scratch. It holds until the next call with them.
  * Knows what data/data.h knows. */
 #ifndef CR_DATA_IMPL_H
 #define CR_DATA_IMPL_H
@@ -14,7 +14,7 @@
 
 #include <limits.h>
 
-/* ---- scratch: tests/fuzz/corpus/fuzz_cost_table/one per thread; a zeroed struct is tests/fuzz/corpus/fuzz_lifetimes/empty ---------------------------------------------------------- */
+/* ---- scratch: one per thread; a zeroed struct is empty ---------------------------------------------------------- */
 
 struct cr_buffer {
     uint8_t *bytes;
@@ -25,7 +25,7 @@ struct cr_jpeg_tables; /* data/image/jpeg_baseline.c: of its entropy decoder */
 struct cr_scratch {
     struct cr_buffer       file, pixels, tables, entropy, planes, copy;
     struct cr_jpeg        *jpeg;        /* made when first needed */
-    struct cr_jpeg_tables *jpeg_tables; /* so, too; of the last picture, for the next tests/fuzz/corpus/fuzz_cost_table/one that has the same */
+    struct cr_jpeg_tables *jpeg_tables; /* so, too; of the last picture, for the next one that has the same */
     struct cr_load_counts  counts;
 };
 /* Makes room for `count` bytes; what was there is lost. CR_ERR_MEMORY. */
@@ -36,7 +36,7 @@ void              cr_scratch_free(struct cr_scratch *scratch);
 
 /* Checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
 CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
-/* Decodes a tests/fuzz/corpus/fuzz_cost_table/whole picture into scratch->pixels, where view->rgb then points. */
+/* Decodes a whole picture into scratch->pixels, where view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                        struct cr_image *view);
 CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
@@ -68,11 +68,11 @@ CR_MUST cr_status cr_picture_open(const struct cr_stored *stored, const char *na
                                   struct cr_picture *out);
 CR_MUST cr_status cr_picture_whole(const struct cr_picture *picture, struct cr_scratch *scratch, struct cr_image *view);
 /* Decodes the box x, y, width, height of the picture and little else. With least > 0 a JPEG is decoded at the smallest
- * scale that leaves the box at least `least` pixels a side; else the pixels are those of the tests/fuzz/corpus/fuzz_cost_table/whole picture to the bit. */
+ * scale that leaves the box at least `least` pixels a side; else the pixels are those of the whole picture to the bit. */
 CR_MUST cr_status cr_picture_window(const struct cr_picture *picture, const int box[4], int least,
                                     struct cr_scratch *scratch, struct cr_window *out);
 
-/* JPEG: the header, then the part that is wanted. Each open is followed by at most tests/fuzz/corpus/fuzz_cost_table/one read. */
+/* JPEG: the header, then the part that is wanted. Each open is followed by at most one read. */
 CR_MUST cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                int *width, int *height);
 struct cr_jpeg_part {
@@ -89,14 +89,14 @@ struct jpeg_decompress_struct;
 CR_MUST cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
                                struct cr_scratch *scratch, struct cr_window *out, bool *done);
 void              cr_jpeg_only_libjpeg(bool only);
-/* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8 samples; tests/fuzz/corpus/fuzz_cost_table/one of
+/* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8 samples; one of
  * which only the first counts (false: too large, libjpeg decides); a row of samples to full width; rows of samples to RGB, 16 pixels at a time. */
 bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
 bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride);
 void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second, uint8_t *out);
 void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst);
 
-/* A resize of which only a part may be wanted: out of the tests/fuzz/corpus/fuzz_cost_table/whole result of full_w x full_h pixels the rectangle at
+/* A resize of which only a part may be wanted: out of the whole result of full_w x full_h pixels the rectangle at
  * (part_x, part_y), part_w x part_h, is written to dst; flip mirrors that rectangle. */
 struct cr_resize {
     const uint8_t *src; /* [src_h] rows of src_stride bytes */
@@ -114,7 +114,7 @@ CR_MUST cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *t
 enum cr_resize_level { CR_RESIZE_PLAIN, CR_RESIZE_AVX2, CR_RESIZE_AVX512 };
 void cr_resize_limit(enum cr_resize_level most);
 
-/* The taps of a stretch of output pixels along tests/fuzz/corpus/fuzz_cost_table/one axis. */
+/* The taps of a stretch of output pixels along one axis. */
 enum { CR_RESIZE_WEIGHT_BITS = 22 };
 struct cr_axis {
     int      count, stride; /* output pixels; weights reserved for each */
@@ -142,7 +142,7 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
 
 /* ---- augmentation behind the crop: data/augment/pixel_ops.c, data/augment/colour.c ---- */
 
-/* The first fourteen are TrivialAugment's, in torchvision's tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* The first fourteen are TrivialAugment's, in torchvision's order. */
 enum cr_pixel_op {
     CR_PIXELS_IDENTITY, CR_PIXELS_SHEAR_X, CR_PIXELS_SHEAR_Y, CR_PIXELS_TRANSLATE_X, CR_PIXELS_TRANSLATE_Y, CR_PIXELS_ROTATE,
     CR_PIXELS_BRIGHTNESS, CR_PIXELS_COLOUR, CR_PIXELS_CONTRAST, CR_PIXELS_SHARPNESS, CR_PIXELS_POSTERIZE, CR_PIXELS_SOLARIZE,
@@ -151,14 +151,14 @@ enum cr_pixel_op {
 /* In place on [size][size][3]; `copy` has room for as much. `by`: shears a share of the side, translations pixels, rotation degrees,
  * blends a factor (1 leaves the picture), posterize the bits that stay, solarize a threshold, hue a share of the circle. */
 void cr_pixels_apply(enum cr_pixel_op op, double by, uint8_t *rgb, int size, uint8_t *copy);
-/* TrivialAugmentWide's choice for tests/fuzz/corpus/fuzz_cost_table/one picture. */
+/* TrivialAugmentWide's choice for one picture. */
 void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount);
 bool cr_prepare_colours(const struct cr_prepare *prep); /* is there anything to do? */
 /* What prep->trivial and prep->jitter ask for, done to the picture behind what its box asks for, which is then done too. */
 CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample,
                                     struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]);
 
-/* Adds a worker's counts, in which other_ns is still the tests/fuzz/corpus/fuzz_cost_table/whole time, and empties them. */
+/* Adds a worker's counts, in which other_ns is still the whole time, and empties them. */
 void    cr_load_counts_take(struct cr_load_counts *sum, struct cr_load_counts *part);
 int64_t cr_thread_cpu_ns(void);
 
@@ -202,7 +202,7 @@ CR_MUST cr_status cr_synthetic_open(const struct cr_config *config, enum cr_spli
 
 /* CIFAR records -> pixels [n][32][32][3] and labels [n]. A record is `label_bytes` (1: CIFAR-10; 2: CIFAR-100, of which
  * the second, fine label counts) and three planes of 1024 bytes. `first` numbers the records in messages.
- * CR_ERR_FORMAT: count is no tests/fuzz/corpus/fuzz_cost_table/whole number of records, or a label out of range. */
+ * CR_ERR_FORMAT: count is no whole number of records, or a label out of range. */
 enum { CR_CIFAR_PIXEL_BYTES = 3072 };
 CR_MUST cr_status cr_cifar_parse(const uint8_t *bytes, size_t count, int label_bytes, const char *name, int64_t first,
                                  uint8_t *pixels, int32_t *labels);
@@ -220,7 +220,7 @@ CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PR
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);
 uint64_t cr_hash_mix(uint64_t hash);
 
-/* data/loader/shuffle.c: tests/fuzz/corpus/fuzz_lifetimes/order[count] becomes the samples of an epoch in their tests/fuzz/corpus/fuzz_lifetimes/order, a function of seed and epoch. */
+/* data/loader/shuffle.c: order[count] becomes the samples of an epoch in their order, a function of seed and epoch. */
 void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epoch);
 
 #endif

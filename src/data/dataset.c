@@ -53,7 +53,7 @@ cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, s
         cr_dataset_close(dataset);
         return cr_error_forward(status, __FILE__, __LINE__);
     }
-    /* Count, classes and their names are the same for all formats; each adds what else tells tests/fuzz/corpus/fuzz_cost_table/two sets apart. */
+    /* Count, classes and their names are the same for all formats; each adds what else tells two sets apart. */
     uint64_t hash = cr_hash_bytes(dataset->fingerprint ^ CR_HASH_START, &dataset->count, sizeof dataset->count);
     for (int c = 0; c < dataset->classes; c++)
         hash = cr_hash_bytes(hash, dataset->class_names[c], strlen(dataset->class_names[c]) + 1);

@@ -1,8 +1,8 @@
-/* data/pack.h: the packed data set: tests/fuzz/corpus/fuzz_cost_table/one file a split that holds every picture with an index, made to be mapped into memory.
+/* data/pack.h: the packed data set: one file a split that holds every picture with an index, made to be mapped into memory.
  *
  *   header     128 bytes, see below; its last four are the CRC-32C of the ones before
- *   names      class names in label tests/fuzz/corpus/fuzz_lifetimes/order, each ended by a 0
- *   pictures   tests/fuzz/corpus/fuzz_cost_table/one behind the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
+ *   names      class names in label order, each ended by a 0
+ *   pictures   one behind the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
  *   index      32 bytes a picture: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height,
  *              u32 CRC-32C of the bytes, u32 0
  * All numbers are little-endian. The index stands last, since a writer knows it last.
@@ -84,7 +84,7 @@ CR_MUST cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, 
 CR_MUST cr_status cr_pack_finish(struct cr_pack_writer *writer);
 void              cr_pack_abandon(struct cr_pack_writer *writer); /* removes what was written; NULL is fine */
 
-/* Packs a tests/fuzz/corpus/fuzz_cost_table/whole data set. With raw_side > 0 every picture is stored as pixels, its short side reduced to raw_side
+/* Packs a whole data set. With raw_side > 0 every picture is stored as pixels, its short side reduced to raw_side
  * (smaller ones stay as they are); evaluation then has the same pixels as from the files when data.eval_resize is
  * raw_side. */
 struct cr_pack_options {

@@ -21,7 +21,7 @@ struct job {
     char                     message[1024];
 };
 
-/* Sums of bytes are tests/fuzz/corpus/fuzz_cost_table/whole numbers: exact, in any tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* Sums of bytes are whole numbers: exact, in any order. */
 static void measure(const struct cr_image *image, struct cr_sample_stat *out) {
     const int64_t pixels = (int64_t)image->width * image->height;
     uint64_t      sum[3] = {0}, square[3] = {0};

@@ -4,8 +4,8 @@
  *   - A row says "I can do this op kind, under these conditions (accepts), like this (launch)". Rows of a kind stand best
  *     first. `ref.*` rows accept everything, in f32 and f64, and are the truth that the others are judged by.
  *   - launch only enqueues, on its op's lane: it never allocates, waits or fails for reasons that accepts or prepare could
- *     have seen, so that a tests/fuzz/corpus/fuzz_cost_table/whole program can be captured and replayed.
- *   - Work on tests/fuzz/corpus/fuzz_cost_table/one lane is done in tests/fuzz/corpus/fuzz_lifetimes/order; between lanes only marks make tests/fuzz/corpus/fuzz_lifetimes/order.
+ *     have seen, so that a whole program can be captured and replayed.
+ *   - Work on one lane is done in order; between lanes only marks make order.
  *   - The device never falls back: an op no row accepts is an error when the program is compiled.
  *   - Nothing is global: all state hangs on the open device.
  * Sees graph/graph.h and core/base.h, nothing else of ours. */
@@ -49,19 +49,19 @@ struct cr_kernel {
     const char     *name; /* "dnnl.conv": shown by plan, profile, tests */
     enum cr_op_kind op;
     enum cr_math    math;
-    bool            deterministic; /* tests/fuzz/corpus/fuzz_cost_table/two runs with the same thread count are equal to the bit */
+    bool            deterministic; /* two runs with the same thread count are equal to the bit */
     unsigned        liberties;     /* bits of enum cr_liberty */
     bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
-    bool            among_ranks;   /* takes ops of several processes only: no case of tests/fuzz/corpus/fuzz_cost_table/one process reaches it, tests of ranks judge it */
+    bool            among_ranks;   /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it */
     bool            sparse;        /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
     bool            sparse_cores;  /* runs on sparse tensor cores: see cr_costs_lasting */
-    unsigned        host_slots;    /* bits of the inputs that may lie in the HOST region: tests/fuzz/corpus/fuzz_lifetimes/plain loads read each value once */
+    unsigned        host_slots;    /* bits of the inputs that may lie in the HOST region: plain loads read each value once */
     /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows; op->way
-     * names tests/fuzz/corpus/fuzz_cost_table/one of them to prepare. NULL: tests/fuzz/corpus/fuzz_cost_table/one. */
+     * names one of them to prepare. NULL: one. */
     int (*ways)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Of a row of several ways, or of several layouts of kept weights: the tests/fuzz/corpus/fuzz_cost_table/one that the op names, in a word or tests/fuzz/corpus/fuzz_cost_table/two: "union 2x3/2". NULL: they
+    /* Of a row of several ways, or of several layouts of kept weights: the one that the op names, in a word or two: "union 2x3/2". NULL: they
      * have numbers alone. */
     void (*name_way)(const struct cr_op *op, struct cr_text *out);
     /* Seconds that this accepted op will take, by arithmetic on the host; 0: it cannot tell. No more than CR_FORESEEN_MOST times what
@@ -83,7 +83,7 @@ struct cr_device_options {
     bool ref_only;      /* CPU: only ref.* rows, for verify and tests */
     bool tf32;          /* GPU: convolutions and matrix products of f32 tensors may round operands to tf32 */
     int  index;         /* GPU: which */
-    struct cr_comm *comm; /* the other ranks, for all_reduce; NULL: tests/fuzz/corpus/fuzz_cost_table/one rank. It outlives the device */
+    struct cr_comm *comm; /* the other ranks, for all_reduce; NULL: one rank. It outlives the device */
     int  comm_blocks;   /* GPU: most thread blocks of a collective; 0: the library's own choice */
     enum cr_transport transport; /* GPU: how gradients reach the other ranks */
 };
@@ -116,7 +116,7 @@ struct cr_async {
      * within the device. */
     cr_status (*put)(struct cr_device *device, enum cr_lane lane, void *dst, const void *host, size_t bytes);
     cr_status (*get)(struct cr_device *device, enum cr_lane lane, void *host, const void *src, size_t bytes);
-    /* Some small pieces in tests/fuzz/corpus/fuzz_cost_table/one go, tests/fuzz/corpus/fuzz_cost_table/whole words of 4 bytes. */
+    /* Some small pieces in one go, whole words of 4 bytes. */
     cr_status (*get_small)(struct cr_device *device, enum cr_lane lane, void *const *host, const void *const *src, const size_t *bytes,
                            int pieces);
     cr_status (*move)(struct cr_device *device, enum cr_lane lane, void *dst, const void *src, size_t bytes);
@@ -153,7 +153,7 @@ struct cr_pool_times {
 };
 struct cr_pool {
     const char *name, *what; /* ends a list: name NULL */
-    /* Plays the events of a step so many times, after tests/fuzz/corpus/fuzz_cost_table/one to warm up; only memory is handed out, nothing is launched. */
+    /* Plays the events of a step so many times, after one to warm up; only memory is handed out, nothing is launched. */
     cr_status (*play)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out);
 };
 
@@ -186,7 +186,7 @@ struct cr_backend {
     /* caps.beside_bytes as far as it can be measured before programs are compiled: opens libraries, counts the buffers of a transport
      * between ranks. NULL: caps.beside_bytes it is. */
     size_t (*memory_beside)(struct cr_device *device);
-    /* Brings the step block to where kernels read it, in tests/fuzz/corpus/fuzz_lifetimes/order with the compute lane. NULL: kernels read call->step. */
+    /* Brings the step block to where kernels read it, in order with the compute lane. NULL: kernels read call->step. */
     cr_status (*set_step)(struct cr_device *device, const struct cr_step_block *step);
     /* NULL: launches are done when they return, and there is nothing to overlap. */
     const struct cr_async *async;
@@ -196,7 +196,7 @@ struct cr_backend {
     /* Convolutions with a pattern: f32 elements that the weights it keeps take in the op's layout (attr.conv.pattern); 0: that is no layout
      * of this device's for such a convolution. NULL: it has no rows for patterns. */
     int64_t (*kept_elems)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Takes inputs through a sparse deep network; *out is tests/fuzz/corpus/fuzz_lifetimes/empty before, and after a failure. NULL: cannot. */
+    /* Takes inputs through a sparse deep network; *out is empty before, and after a failure. NULL: cannot. */
     cr_status (*spdnn)(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
     /* Opens a GPU that is not there: see cr_gpu_describe. CR_ERR_DEVICE says what is missing. NULL: none of this kind. */
@@ -212,8 +212,8 @@ struct cr_device {
     size_t                   free_at_start; /* of a device with memory of its own, before anything was taken there; 0: unknown */
 };
 
-/* What CUDA, cuDNN, cuBLAS, loaded kernels and a recording take on tests/fuzz/corpus/fuzz_cost_table/one GPU: 90 to 106 MiB for all networks tried on an H200 (CUDA 13.0). Page
- * tables of page-locked memory: 8 bytes for 4 KiB. NCCL for ranks that are only planned for: 850 MiB between tests/fuzz/corpus/fuzz_cost_table/two H200s. */
+/* What CUDA, cuDNN, cuBLAS, loaded kernels and a recording take on one GPU: 90 to 106 MiB for all networks tried on an H200 (CUDA 13.0). Page
+ * tables of page-locked memory: 8 bytes for 4 KiB. NCCL for ranks that are only planned for: 850 MiB between two H200s. */
 enum { CR_GPU_BESIDE_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
 
 extern const struct cr_backend cr_backend_cpu;

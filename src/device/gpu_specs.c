@@ -33,7 +33,7 @@ void cr_gpu_names(struct cr_text *out) {
     for (size_t i = 0; i < CR_COUNT(gpus); i++) cr_text_add(out, "%s%s", i ? ", " : "", gpus[i].name);
 }
 
-/* ---- a device of paper: tests/fuzz/corpus/fuzz_cost_table/one row a kind, which accepts by the list ---- */
+/* ---- a device of paper: one row a kind, which accepts by the list ---- */
 
 enum { ALIGNMENT = 256 };
 
@@ -66,8 +66,8 @@ static struct form form_of(const struct cr_device *device, const struct cr_progr
 static bool has(const struct cr_op *op, int in) { return op->in[in] != CR_NONE; }
 static bool makes(const struct cr_op *op, int out) { return op->out[out] != CR_NONE; }
 
-/* cuDNN 9 has sums and BN's arithmetic beside a convolution in f16 alone, for tests/fuzz/corpus/fuzz_cost_table/whole vectors of channels and filters up to 5x5. Its sums
- * are added in whatever tests/fuzz/corpus/fuzz_lifetimes/order blocks come: not for deterministic runs. */
+/* cuDNN 9 has sums and BN's arithmetic beside a convolution in f16 alone, for whole vectors of channels and filters up to 5x5. Its sums
+ * are added in whatever order blocks come: not for deterministic runs. */
 static bool library_fuses(const struct form *f) { return f->f16 && f->C % 8 == 0 && f->K % 8 == 0 && f->R <= 5; }
 static bool library_sums(const struct cr_device *device, const struct form *f) { return !device->options.deterministic && library_fuses(f); }
 
@@ -98,7 +98,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct form f = form_of(device, p, op, op->out[CR_OUT_conv_dgrad_dx], op->in[CR_IN_conv_dgrad_w]);
     if (!has(op, CR_IN_conv_dgrad_bn_x)) return !makes(op, CR_OUT_conv_dgrad_dstats);
-    if (makes(op, CR_OUT_conv_dgrad_dstats)) return f.C % 8 == 0; /* if by nothing else, in a pass of its own behind a tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one */
+    if (makes(op, CR_OUT_conv_dgrad_dstats)) return f.C % 8 == 0; /* if by nothing else, in a pass of its own behind a plain one */
     return (library_fuses(&f) && (f.stride == 1 || !has(op, CR_IN_conv_dgrad_add))) || (is_point(&f) && f.stride == 1);
 }
 
@@ -107,7 +107,7 @@ static bool wgrad_accepts(const struct cr_device *device, const struct cr_progra
     return !has(op, CR_IN_conv_wgrad_coef) || (p->tensor[op->in[CR_IN_conv_wgrad_coef]].dtype == f.x->dtype && library_fuses(&f));
 }
 
-/* The tests/fuzz/corpus/fuzz_cost_table/whole backward of a convolution in tests/fuzz/corpus/fuzz_cost_table/one kernel: which numbers of channels there are kernels for. */
+/* The whole backward of a convolution in one kernel: which numbers of channels there are kernels for. */
 enum mode { INNER, BLOCK, PLAIN, NO_MODE };
 static enum mode mode_of(const struct cr_op *op) {
     const bool coef = has(op, CR_IN_conv_grad_coef), saved = has(op, CR_IN_conv_grad_saved), bn_x = has(op, CR_IN_conv_grad_bn_x);

@@ -122,7 +122,7 @@ static bool skip_plain(struct cr_json *json) {
     return cr_json_number(json, &number);
 }
 
-/* After a value: closes what ends here, up to where the next tests/fuzz/corpus/fuzz_cost_table/one must come. */
+/* After a value: closes what ends here, up to where the next one must come. */
 static bool skip_closings(struct cr_json *json, const char *open, int *depth) {
     while (*depth && !cr_json_take(json, ',')) {
         if (!cr_json_expect(json, open[*depth - 1] == '{' ? '}' : ']')) return false;
@@ -153,7 +153,7 @@ bool cr_json_skip(struct cr_json *json) {
 
 /* ---- UTF-8 ---- */
 
-/* Bytes of the well-formed sequence at p, 0 when it is not tests/fuzz/corpus/fuzz_cost_table/one: no overlong forms, surrogates, or above U+10FFFF. */
+/* Bytes of the well-formed sequence at p, 0 when it is not one: no overlong forms, surrogates, or above U+10FFFF. */
 static size_t utf8_sequence(const unsigned char *p, size_t left) {
     if (p[0] < 0x80) return 1;
     if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
@@ -204,7 +204,7 @@ static bool hex4(struct cr_json *json, unsigned *out) {
     return true;
 }
 
-/* The code point of a \u escape whose "\u" was passed; a pair of surrogates is tests/fuzz/corpus/fuzz_cost_table/one code point. */
+/* The code point of a \u escape whose "\u" was passed; a pair of surrogates is one code point. */
 static bool unicode_escape(struct cr_json *json, unsigned *code) {
     size_t start = json->at - 2;
     if (!hex4(json, code)) return false;

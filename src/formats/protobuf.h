@@ -15,7 +15,7 @@ void cr_pb_add_float(struct cr_text *out, int field, float value);
 void cr_pb_add_double(struct cr_text *out, int field, double value);
 void cr_pb_add_bytes(struct cr_text *out, int field, const void *bytes, size_t count);
 void cr_pb_add_string(struct cr_text *out, int field, const char *s);
-/* A message as a field of another; it is freed, and a failure of it is tests/fuzz/corpus/fuzz_cost_table/one of `out`. */
+/* A message as a field of another; it is freed, and a failure of it is one of `out`. */
 void cr_pb_add_message(struct cr_text *out, int field, struct cr_text *message);
 
 #endif

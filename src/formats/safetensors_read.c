@@ -20,7 +20,7 @@ struct cr_st_file {
     char                      *path;
     char                      *header; /* the JSON, with a 0 after it */
     uint64_t                   header_bytes, data_bytes;
-    struct cr_st_entry        *entries; /* in file tests/fuzz/corpus/fuzz_lifetimes/order */
+    struct cr_st_entry        *entries; /* in file order */
     const struct cr_st_entry **by_name;
     int                        count, capacity;
     struct cr_st_meta         *meta; /* sorted by key */
@@ -55,7 +55,7 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim) 
     snprintf(out + used, (size_t)(CR_ST_SHAPE_TEXT - used), "]");
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one tensor's description ---- */
+/* ---- one tensor's description ---- */
 
 static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, const char *text, enum cr_dtype *out) {
     /* types of the format that no part of cresnet computes with */
@@ -163,7 +163,7 @@ static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json
 
 /* ---- the header ---- */
 
-/* Room for tests/fuzz/corpus/fuzz_cost_table/one more element in a table that doubles; false when out of memory. */
+/* Room for one more element in a table that doubles; false when out of memory. */
 static bool grow(void **table, int count, int *capacity, size_t size) {
     if (count < *capacity) return true;
     int   more  = CR_MAX(64, *capacity * 2);
@@ -227,7 +227,7 @@ static int compare_u64(uint64_t a, uint64_t b) {
 static int compare_place(const void *a, const void *b) {
     const struct cr_st_entry *x = a, *y = b;
     int                       c = compare_u64(x->offset, y->offset);
-    if (!c) c = compare_u64(x->bytes, y->bytes); /* tests/fuzz/corpus/fuzz_lifetimes/empty tensors before the tests/fuzz/corpus/fuzz_cost_table/one that begins where they lie */
+    if (!c) c = compare_u64(x->bytes, y->bytes); /* empty tensors before the one that begins where they lie */
     return c ? c : strcmp(x->name, y->name);
 }
 
@@ -373,7 +373,7 @@ const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *
     return found ? *found : NULL;
 }
 
-/* Names without a prefix that all have keep their tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* Names without a prefix that all have keep their order. */
 bool cr_st_strip(struct cr_st_file *file, const char *prefix) {
     const size_t length = strlen(prefix);
     for (int i = 0; i < file->count; i++)

@@ -17,12 +17,12 @@ struct placed {
 struct cr_st_writer {
     int            fd;
     char          *path;
-    struct placed *placed; /* in file tests/fuzz/corpus/fuzz_lifetimes/order */
+    struct placed *placed; /* in file order */
     int            count;
     uint64_t       total, written; /* bytes of data */
 };
 
-/* The reference writer's tests/fuzz/corpus/fuzz_lifetimes/order of element types: later ones are written first. */
+/* The reference writer's order of element types: later ones are written first. */
 static int dtype_rank(enum cr_dtype dtype) {
     static const int table[] = {
         [CR_U8] = 0, [CR_F16] = 1, [CR_BF16] = 2, [CR_I32] = 3, [CR_F32] = 4, [CR_F64] = 5, [CR_I64] = 6};

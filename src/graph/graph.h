@@ -1,10 +1,10 @@
-/* graph/graph.h: tensors, ops, programs and the store: the tests/fuzz/corpus/fuzz_cost_table/one data structure of cresnet.
+/* graph/graph.h: tensors, ops, programs and the store: the one data structure of cresnet.
  *
  * A program is a list of ops over named tensors. Layers append to it, passes rewrite it, the planner gives its tensors
- * offsets, exec runs it. It is tests/fuzz/corpus/fuzz_lifetimes/plain data: it can be printed, compared and tested without a device.
+ * offsets, exec runs it. It is plain data: it can be printed, compared and tested without a device.
  *
  * Laws
- *   - Tensors are written by tests/fuzz/corpus/fuzz_cost_table/one op (single assignment), except STORE tensors, which ops may update in place.
+ *   - Tensors are written by one op (single assignment), except STORE tensors, which ops may update in place.
  *   - `offset` is in bytes from the start of the tensor's region; STORE, INPUT and HOST offsets are fixed when the tensor is
  *     made, POOL offsets by plan. Two tensors conflict exactly when region and [offset, offset + bytes) overlap.
  *   - Building never returns an error code: out of memory is sticky in `failed`, a size beyond all reason in `too_large`
@@ -64,11 +64,11 @@ struct cr_bn_attr {
     bool    relu;       /* bn_apply */
     bool    accumulate; /* bn_grad_finalize adds to dgamma, dbeta */
     int     ranks;      /* bn_grad_finalize: dstats are sums over so many ranks, dgamma and dbeta get their share, so that the sum of the
-                           gradients over ranks is tests/fuzz/corpus/fuzz_cost_table/whole again; 0: as 1 */
+                           gradients over ranks is whole again; 0: as 1 */
 };
 /* Of a convolution whose filter is mostly pruned, for rows that skip what is (device/device.h): w is 0 wherever the store's pattern has no bit,
  * and a gradient of w is made 0 there (adding: stays as it was).
- * A layout is tests/fuzz/corpus/fuzz_cost_table/one of a device's forms of the kept weights, with the kernel that reads it; layouts are numbered from 0. */
+ * A layout is one of a device's forms of the kept weights, with the kernel that reads it; layouts are numbered from 0. */
 enum { CR_LAYOUTS_MAX = 80 };
 #define CR_FORESEEN_MOST 2.5 /* how often what a kernel really takes goes into what arithmetic foresees, at most: see device/device.h */
 struct cr_pattern_attr {
@@ -80,7 +80,7 @@ struct cr_pattern_attr {
 struct cr_conv_attr { /* conv*, maxpool*, pad_shortcut*: windows are R x S, square stride and padding */
     int  stride, pad;
     int  window;     /* maxpool: R = S; conv takes R, S from the filter */
-    int  pad_c;      /* pad_shortcut: tests/fuzz/corpus/fuzz_cost_table/zero channels in front */
+    int  pad_c;      /* pad_shortcut: zero channels in front */
     bool accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad add to dw */
     bool relu;       /* conv: ReLU at the end (inference) */
     struct cr_bn_attr bn; /* conv, conv_grad with gamma: of the BN whose sums they finish */
@@ -161,11 +161,11 @@ struct cr_tensor {
     const char    *name; /* unique in its program: "layer3.0.conv2.y"; its gradient: "d.layer3.0.conv2.y" */
     enum cr_dtype  dtype;
     enum cr_region region;
-    int64_t        dim[4]; /* see graph/ops.def for the tests/fuzz/corpus/fuzz_lifetimes/order; unused dims are 1 */
+    int64_t        dim[4]; /* see graph/ops.def for the order; unused dims are 1 */
     size_t         bytes;
     bool           keep;        /* lives to the end of the program: something outside reads it */
     int            first, last; /* op indices, inclusive; set by cr_program_lifetimes */
-    int            alias;       /* tensor whose storage this tests/fuzz/corpus/fuzz_cost_table/one takes over, or CR_NONE; set by plan */
+    int            alias;       /* tensor whose storage this one takes over, or CR_NONE; set by plan */
     size_t         offset;
 };
 /* 1 PiB: far beyond any machine, and sums of such sizes stay far from overflow. */
@@ -176,10 +176,10 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 
 /* Each plane holds the same parameters at the same element offsets (running: the BN buffers); the state plane holds
  * CR_STATE_COUNT f64; the half plane, which only 16-bit programs have, is the value plane rounded to 16 bits, made anew by
- * the op `cast` at the start of each program. The mask plane, which only the stores of pruned networks have, is tests/fuzz/corpus/fuzz_cost_table/one bit an element
+ * the op `cast` at the start of each program. The mask plane, which only the stores of pruned networks have, is one bit an element
  * of the value plane, u8, bit i%8 of byte i/8: 1 kept, 0 pruned; padding and what is not pruned has 1. One bit, because the update
  * reads it: 0.6 % of what that moves anyway, where a byte would be 5 %. second: AdamW's mean of squared gradients; ema and
- * ema_running: moving averages of the value and the running plane. All planes lie in tests/fuzz/corpus/fuzz_cost_table/one region, tests/fuzz/corpus/fuzz_cost_table/one after the other. */
+ * ema_running: moving averages of the value and the running plane. All planes lie in one region, one after the other. */
 enum cr_plane {
     CR_PLANE_VALUE, CR_PLANE_GRAD, CR_PLANE_MOMENTUM, CR_PLANE_RUNNING, CR_PLANE_STATE, CR_PLANE_HALF, CR_PLANE_MASK,
     CR_PLANE_SECOND, CR_PLANE_EMA, CR_PLANE_EMA_RUNNING, CR_PLANES
@@ -213,7 +213,7 @@ struct cr_param {
 };
 
 struct cr_store {
-    struct cr_param *param; /* trainable ones and running statistics, in torchvision's tests/fuzz/corpus/fuzz_lifetimes/order of definition */
+    struct cr_param *param; /* trainable ones and running statistics, in torchvision's order of definition */
     int              params, capacity;
     int64_t          value_elems, running_elems; /* of the planes, with padding */
     enum cr_dtype    real; /* of all planes but state, half and mask: f32; f64 in tests */
@@ -232,12 +232,12 @@ int     cr_store_find(const struct cr_store *store, const char *name); /* CR_NON
 enum cr_dtype cr_store_plane_dtype(const struct cr_store *store, enum cr_plane plane);
 size_t  cr_store_plane_offset(const struct cr_store *store, enum cr_plane plane); /* bytes; a multiple of 256 */
 size_t  cr_store_plane_bytes(const struct cr_store *store, enum cr_plane plane);
-size_t  cr_store_bytes(const struct cr_store *store); /* the tests/fuzz/corpus/fuzz_cost_table/whole region */
+size_t  cr_store_bytes(const struct cr_store *store); /* the whole region */
 bool    cr_store_is_running(enum cr_param_role role);
 /* The parameter whose slice of the value, grad or half plane begins at this offset of the region; CR_NONE: none. */
 int     cr_store_param_at(const struct cr_store *store, size_t offset);
 int64_t cr_store_trainable(const struct cr_store *store); /* parameters as people count them: no running statistics */
-/* Initial value of tests/fuzz/corpus/fuzz_cost_table/one element given by its index in the file's tests/fuzz/corpus/fuzz_lifetimes/order (OIHW): He-normal and so on. */
+/* Initial value of one element given by its index in the file's order (OIHW): He-normal and so on. */
 float cr_store_initial(const struct cr_store *store, int param, int64_t oihw, const struct cr_config *config);
 /* Fills the value and running planes on the host: `plane` pointers as laid out in the region. */
 void cr_store_init_host(const struct cr_store *store, const struct cr_config *config, float *value, float *running);
@@ -271,7 +271,7 @@ CR_MUST cr_status cr_program_copy(const struct cr_program *from, struct cr_progr
 int cr_program_layer(struct cr_program *program, const char *name);
 int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dtype, enum cr_region region,
                   int64_t d0, int64_t d1, int64_t d2, int64_t d3);
-/* The tensor of a parameter's slice of a plane ("layer1.0.conv1.weight", "grad.layer1..."), or of a tests/fuzz/corpus/fuzz_cost_table/whole plane
+/* The tensor of a parameter's slice of a plane ("layer1.0.conv1.weight", "grad.layer1..."), or of a whole plane
  * (param = CR_NONE: "plane.grad"; of the mask nothing else); made on first use, found afterwards. */
 int cr_tensor_store(struct cr_program *program, enum cr_plane plane, int param);
 int cr_tensor_find(const struct cr_program *program, const char *name);
@@ -292,7 +292,7 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
 /* Are all slots that the op uses among these (bit s: slot s)? A row that does not know a slot must refuse an op that uses it. */
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
-/* Is it a convolution, or a gradient of tests/fuzz/corpus/fuzz_cost_table/one, for rows that skip pruned weights? */
+/* Is it a convolution, or a gradient of one, for rows that skip pruned weights? */
 bool cr_op_has_pattern(const struct cr_op *op);
 
 void cr_program_lifetimes(struct cr_program *program); /* sets first and last of every tensor */

@@ -1,4 +1,4 @@
-/* graph/ops.c: shape and type rules, and the cost, of every op kind. graph/ops.def demands tests/fuzz/corpus/fuzz_cost_table/one infer_<op> each. */
+/* graph/ops.c: shape and type rules, and the cost, of every op kind. graph/ops.def demands one infer_<op> each. */
 #include "graph/graph.h"
 
 #include <string.h>
@@ -322,7 +322,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_swap_in:
     case CR_OP_all_reduce:
     case CR_OP_sync: *flops = 0; break;
-    default: /* pointwise: about tests/fuzz/corpus/fuzz_cost_table/two operations an element of the first operand */
+    default: /* pointwise: about two operations an element of the first operand */
         *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
     }
     if (cr_op_has_pattern(op)) *flops *= (double)op->attr.conv.pattern.kept / (double)p->store->param[op->attr.conv.pattern.param].elems;

@@ -138,7 +138,7 @@ static cr_status check_slots(const struct cr_program *p, int index) {
     return CR_OK;
 }
 
-/* POOL and HOST tensors: tests/fuzz/corpus/fuzz_cost_table/one writer, before every reader. `written` is a flag a tensor. */
+/* POOL and HOST tensors: one writer, before every reader. `written` is a flag a tensor. */
 static bool flows(const struct cr_program *p, int id) {
     return id >= 0 && (p->tensor[id].region == CR_REGION_POOL || p->tensor[id].region == CR_REGION_HOST);
 }
@@ -177,7 +177,7 @@ static bool writes_gradient(const struct cr_program *p, const struct cr_op *op, 
     return false;
 }
 
-/* Where gradients are added up over ranks: each trainable tests/fuzz/corpus/fuzz_cost_table/one's, once and tests/fuzz/corpus/fuzz_cost_table/whole, after its last writer and before the first op that
+/* Where gradients are added up over ranks: each trainable one's, once and whole, after its last writer and before the first op that
  * uses it. */
 static cr_status check_reduced(const struct cr_program *p, const struct cr_param *q, size_t begin, size_t end) {
     int sums = 0, last_writer = -1, first_user = p->ops, at = -1;
@@ -207,7 +207,7 @@ static bool reduces_gradients(const struct cr_program *p) {
     return false;
 }
 
-/* In a program with a loss gradient each trainable parameter's slice of the grad plane is written by exactly tests/fuzz/corpus/fuzz_cost_table/one op. */
+/* In a program with a loss gradient each trainable parameter's slice of the grad plane is written by exactly one op. */
 static cr_status check_gradients(const struct cr_program *p) {
     bool has_backward = false;
     for (int i = 0; i < p->ops; i++) has_backward |= p->op[i].kind == CR_OP_loss_grad;

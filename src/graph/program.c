@@ -20,7 +20,7 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
     return &table[kind];
 }
 
-/* Several inputs may be offered for tests/fuzz/corpus/fuzz_cost_table/one output, so this table is a list of pairs. */
+/* Several inputs may be offered for one output, so this table is a list of pairs. */
 unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
     static const struct {
         enum cr_op_kind kind;
@@ -67,7 +67,7 @@ void cr_program_free(struct cr_program *p) {
     cr_program_init(p, "", NULL);
 }
 
-/* Room for tests/fuzz/corpus/fuzz_cost_table/one more in a growing array; false (and sticky failure) when there is no memory. */
+/* Room for one more in a growing array; false (and sticky failure) when there is no memory. */
 static bool grow(struct cr_program *p, void *array, int used, int *capacity, size_t size) {
     if (p->failed) return false;
     if (used < *capacity) return true;

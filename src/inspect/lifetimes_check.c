@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct event { /* at tests/fuzz/corpus/fuzz_cost_table/one time ends come before beginnings: lives are half open */
+struct event { /* at one time ends come before beginnings: lives are half open */
     int64_t time;
     int     begins, index;
 };
@@ -55,7 +55,7 @@ static cr_status begin(struct sweep *w, int i) {
 }
 
 static void end(struct sweep *w, int i) {
-    int at = count_below(w, w->lives->life[i].offset) - 1; /* no tests/fuzz/corpus/fuzz_cost_table/two of the living begin at tests/fuzz/corpus/fuzz_cost_table/one place */
+    int at = count_below(w, w->lives->life[i].offset) - 1; /* no two of the living begin at one place */
     CR_ASSERT(at >= 0 && w->alive[at] == i);
     memmove(&w->alive[at], &w->alive[at + 1], (size_t)(w->count - at - 1) * sizeof *w->alive);
     w->count--;

@@ -27,7 +27,7 @@ struct reader {
 
 /* ---- lines and fields ---- */
 
-/* The next line that is not tests/fuzz/corpus/fuzz_lifetimes/empty, without its end; NULL at the end of the text. */
+/* The next line that is not empty, without its end; NULL at the end of the text. */
 static char *take_line(struct reader *r) {
     while (*r->next) {
         char  *line = r->next;

@@ -91,7 +91,7 @@ static int row_of(const struct picture *pic, double byte) {
     return TOP + PLOT_HEIGHT - (int)(byte / pic->bytes * PLOT_HEIGHT + 0.5);
 }
 
-/* An edge where there is room for it, so that neighbours of tests/fuzz/corpus/fuzz_cost_table/one kind can be told apart. */
+/* An edge where there is room for it, so that neighbours of one kind can be told apart. */
 static void draw_tensor(struct picture *pic, double from, double to, const struct cr_tensor *t, struct colour c) {
     int x0 = column_of(pic, from), x1 = CR_MAX(column_of(pic, to), x0 + 1);
     int y1 = row_of(pic, (double)t->offset), y0 = row_of(pic, (double)t->offset + (double)t->bytes);

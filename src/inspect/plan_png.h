@@ -5,8 +5,8 @@
 
 #include "graph/graph.h"
 
-/* Draws to PATH, at once: readers see the old file or the tests/fuzz/corpus/fuzz_cost_table/whole new tests/fuzz/corpus/fuzz_cost_table/one. Time is the op's index, or seconds when
- * `seconds` (tests/fuzz/corpus/fuzz_cost_table/one an op) is there. CR_ERR_IO, CR_ERR_MEMORY. */
+/* Draws to PATH, at once: readers see the old file or the whole new one. Time is the op's index, or seconds when
+ * `seconds` (one an op) is there. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_plan_png_write(const struct cr_program *program, const double *seconds, const char *path);
 
 #endif

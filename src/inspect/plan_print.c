@@ -15,7 +15,7 @@ enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
 /* ---- what the program says about its transients ---- */
 
-struct life { /* of a chain of tensors that hand tests/fuzz/corpus/fuzz_cost_table/one storage on; only at the chain's first tensor */
+struct life { /* of a chain of tensors that hand one storage on; only at the chain's first tensor */
     int  first, last;
     bool used;
 };
@@ -61,7 +61,7 @@ static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     }
 }
 
-/* A sum of gradients is written by the same op as a sum of activations: it is tests/fuzz/corpus/fuzz_cost_table/one when it stands behind the loss. */
+/* A sum of gradients is written by the same op as a sum of activations: it is one when it stands behind the loss. */
 void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     bool backward = false;
     for (int i = 0; i < p->ops; i++) {

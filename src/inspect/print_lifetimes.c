@@ -9,7 +9,7 @@ enum { POOL_SHARE = 1000 }; /* smaller tensors are not shown */
 
 enum home { DEVICE, RECOMPUTE, SWAP, ZERO_COPY, HOMES };
 
-struct place { /* of a tensor of the tests/fuzz/corpus/fuzz_lifetimes/plain program */
+struct place { /* of a tensor of the plain program */
     int       tensor, again; /* again: the same values later, under another name; CR_NONE */
     enum home home;
     double    idle; /* the longest time without a use */

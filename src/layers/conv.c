@@ -1,4 +1,4 @@
-/* conv.c: convolution without bias (a batch normalisation follows each tests/fuzz/corpus/fuzz_cost_table/one). */
+/* conv.c: convolution without bias (a batch normalisation follows each one). */
 #include "layers/layer.h"
 
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad) {

@@ -1,4 +1,4 @@
-/* excitation.c: squeeze and excitation (Hu et al. 2018), as timm's SEModule: the mean over the picture goes through tests/fuzz/corpus/fuzz_cost_table/two small dense
+/* excitation.c: squeeze and excitation (Hu et al. 2018), as timm's SEModule: the mean over the picture goes through two small dense
  * layers, ReLU between them, and its sigmoid is a factor a channel. */
 #include "layers/layer.h"
 

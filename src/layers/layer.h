@@ -2,8 +2,8 @@
  * tensor, adds its parameters to the store (or finds them there), appends its ops and returns its output tensor.
  *
  * Laws
- *   - Layers only emit the tests/fuzz/corpus/fuzz_lifetimes/plain forward ops. Gradients, fusion, memory and devices are the passes' business.
- *   - Parameter names are torchvision's; parameters appear in torchvision's tests/fuzz/corpus/fuzz_lifetimes/order of definition.
+ *   - Layers only emit the plain forward ops. Gradients, fusion, memory and devices are the passes' business.
+ *   - Parameter names are torchvision's; parameters appear in torchvision's order of definition.
  *   - Errors are sticky (program->failed, store->failed): layers return a tensor id in any case.
  * Knows graph/graph.h and config/config.h. */
 #ifndef CR_LAYER_H
@@ -27,7 +27,7 @@ void cr_layer_cast(struct cr_net *net);
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: window x window filter, square stride, no bias. "path.weight" */
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad);
-/* batchnorm.c: "path.weight", ".bias", ".running_mean", ".running_var"; tests/fuzz/corpus/fuzz_cost_table/zero: gamma starts at 0 */
+/* batchnorm.c: "path.weight", ".bias", ".running_mean", ".running_var"; zero: gamma starts at 0 */
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero);
 /* activation.c */
 int cr_layer_relu(struct cr_net *net, const char *path, int x);

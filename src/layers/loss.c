@@ -1,4 +1,4 @@
-/* loss.c: softmax cross entropy and the counts of right answers, summed into tests/fuzz/corpus/fuzz_cost_table/one small tensor that the host reads. */
+/* loss.c: softmax cross entropy and the counts of right answers, summed into one small tensor that the host reads. */
 #include "layers/layer.h"
 
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {

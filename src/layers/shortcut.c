@@ -1,4 +1,4 @@
-/* shortcut.c: the residual sum and the tests/fuzz/corpus/fuzz_cost_table/two shortcuts of He et al. 2016 for blocks that change shape.
+/* shortcut.c: the residual sum and the two shortcuts of He et al. 2016 for blocks that change shape.
  * Option A has no parameters: it takes every stride-th pixel and pads the new channels with zeros, half in front and half
  * behind (as the CIFAR nets do). Option B is a 1x1 convolution and BN, named as torchvision names it. */
 #include "layers/layer.h"

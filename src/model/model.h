@@ -3,7 +3,7 @@
  * Laws
  *   - A model is resolved once (no `auto` left) and its parameter table made once; every program of a run refers to it.
  *   - A program from cr_model_program is complete and canonical (forward, and for training gradients and update) but not
- *     compiled: passes fuse, select, tests/fuzz/corpus/fuzz_lifetimes/order and plan it. */
+ *     compiled: passes fuse, select, order and plan it. */
 #ifndef CR_MODEL_H
 #define CR_MODEL_H
 
@@ -36,15 +36,15 @@ void              cr_model_set_real(struct cr_model *model, enum cr_dtype real);
 void              cr_model_close(struct cr_model *model);
 
 enum cr_program_kind { CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL };
-/* Emits a program: eval is the forward pass with tests/fuzz/corpus/fuzz_lifetimes/plain cross entropy; step and micro_last end with the update.
+/* Emits a program: eval is the forward pass with plain cross entropy; step and micro_last end with the update.
  * accumulate and ranks divide each gradient's weight: sums over both are the average. The caller frees it. */
 CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_config *config, enum cr_program_kind kind,
                                    int64_t batch, struct cr_program *out);
 
-/* The table at the start of a run: layer, output shape, parameters, GFLOPs (multiply-add = 2) of tests/fuzz/corpus/fuzz_cost_table/one picture, from the
+/* The table at the start of a run: layer, output shape, parameters, GFLOPs (multiply-add = 2) of one picture, from the
  * eval program. */
 void cr_model_table(const struct cr_model *model, const struct cr_program *eval, struct cr_text *out);
-/* Multiply-adds x 2 of all convolutions and the classifier for tests/fuzz/corpus/fuzz_cost_table/one picture. */
+/* Multiply-adds x 2 of all convolutions and the classifier for one picture. */
 double cr_model_flops(const struct cr_program *eval);
 
 #endif

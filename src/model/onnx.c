@@ -66,7 +66,7 @@ static void node_end(struct onnx *x, struct cr_text *node) { cr_pb_add_message(&
 
 static const char *layer_of(const struct onnx *x, const struct cr_op *op) { return op->layer >= 0 ? x->p->layer[op->layer] : "node"; }
 
-/* Names of values: the program's, but for the tests/fuzz/corpus/fuzz_cost_table/two that a user meets. */
+/* Names of values: the program's, but for the two that a user meets. */
 static const char *name_of(const struct onnx *x, int tensor) {
     if (tensor == x->p->logits) return "logits";
     for (int i = 0; i < x->p->ops; i++)
@@ -266,7 +266,7 @@ static void put_int64s(struct onnx *x, const char *name, int64_t count, const in
     put_tensor(x, name, DATA_INT64, 1, &count, values, (size_t)count * sizeof *values);
 }
 
-/* Option A: every stride-th pixel, then tests/fuzz/corpus/fuzz_cost_table/zero channels on both sides. */
+/* Option A: every stride-th pixel, then zero channels on both sides. */
 static cr_status put_shortcut(struct onnx *x, const struct cr_op *op) {
     const struct cr_tensor *in = &x->p->tensor[op->in[CR_IN_pad_shortcut_x]], *out = &x->p->tensor[op->out[CR_OUT_pad_shortcut_y]];
     const int64_t           stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
@@ -287,7 +287,7 @@ static cr_status put_shortcut(struct onnx *x, const struct cr_op *op) {
     return CR_OK;
 }
 
-/* Means of 2x2 windows; of odd sides the last ones have tests/fuzz/corpus/fuzz_cost_table/one row or column. */
+/* Means of 2x2 windows; of odd sides the last ones have one row or column. */
 static cr_status put_meanpool(struct onnx *x, const struct cr_op *op) {
     const char *const inputs[] = {name_of(x, op->in[CR_IN_meanpool_x]), NULL};
     struct cr_text    node     = node_begin("AveragePool", name_of(x, op->out[CR_OUT_meanpool_y]), inputs);
@@ -418,7 +418,7 @@ static cr_status write_model(struct onnx *x, const char *path) {
     cr_pb_add_string(&model, MODEL_PRODUCER_NAME, "cresnet");
     cr_pb_add_string(&model, MODEL_PRODUCER_VERSION, CR_VERSION);
     if (!failed) put_graph(x, &model);
-    cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version; the domain is the default tests/fuzz/corpus/fuzz_cost_table/one */
+    cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version; the domain is the default one */
     cr_pb_add_message(&model, MODEL_OPSET_IMPORT, &opset);
     put_all_metadata(x, &model);
     if (failed || model.failed) status = CR_NO_MEMORY(model.length + x->initializers.length);

@@ -23,7 +23,7 @@ struct cr_onnx_network {
     int                      classes;
     bool                     fold; /* BN goes into the convolution before it */
 };
-/* Writes the file through a temporary tests/fuzz/corpus/fuzz_cost_table/one. CR_ERR_FORMAT: no counterpart, or beyond the 2 GB of a protocol buffer. */
+/* Writes the file through a temporary one. CR_ERR_FORMAT: no counterpart, or beyond the 2 GB of a protocol buffer. */
 CR_MUST cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path);
 
 #endif

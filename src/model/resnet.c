@@ -61,7 +61,7 @@ static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
 
 enum { BASE_WIDTH = 64 }; /* of torchvision's width_per_group */
 
-/* As torchvision counts it: the tests/fuzz/corpus/fuzz_cost_table/whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis 2016. */
+/* As torchvision counts it: the whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis 2016. */
 static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
     const bool    wide  = c->model.arch == CR_ARCH_WIDE_RESNET50_2 || c->model.arch == CR_ARCH_WIDE_RESNET101_2;
     const int64_t asked = c->model.width_per_group, group = asked ? asked : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
@@ -124,7 +124,7 @@ static cr_status check_size(const struct cr_config *c, const struct cr_model *m,
 
 static bool part_frozen(const struct cr_model *m, int part) { return m->frozen >> part & 1; }
 
-/* ResNet-D (He et al. 2019): three 3x3 convolutions, the first tests/fuzz/corpus/fuzz_cost_table/two half as wide; timm's names. */
+/* ResNet-D (He et al. 2019): three 3x3 convolutions, the first two half as wide; timm's names. */
 static int emit_deep(struct cr_net *net, const struct cr_model *m, int x) {
     const int64_t half = m->width[0] / 2;
     int y = cr_layer_batchnorm(net, "conv1.1", cr_layer_conv(net, "conv1.0", x, half, 3, 2, 1), false);

@@ -12,7 +12,7 @@ void cr_optim_emit(struct cr_program *program, const struct cr_config *config, i
 
 /* Learning rate of update `step` (from 0) when an epoch has `steps_per_epoch` updates. The length of the schedule is
  * train.epochs, whatever train.steps says. Warm-up is linear over warmup_epochs from warmup_start*lr; the rule of
- * [schedule] kind runs over the tests/fuzz/corpus/fuzz_cost_table/whole of train.epochs for step, multistep and one_cycle, and over what follows the warm-up for cosine
+ * [schedule] kind runs over the whole of train.epochs for step, multistep and one_cycle, and over what follows the warm-up for cosine
  * and polynomial. */
 double cr_schedule_lr(const struct cr_config *config, int64_t step, int64_t steps_per_epoch);
 /* Momentum of that update: [optim] momentum, unless one_cycle moves it. */

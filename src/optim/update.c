@@ -1,6 +1,6 @@
-/* update.c: the end of a training program, as ops over tests/fuzz/corpus/fuzz_cost_table/whole planes: tests/fuzz/corpus/fuzz_cost_table/one looks at all gradients (norm, non-finite values), tests/fuzz/corpus/fuzz_cost_table/one
- * updates all parameters by the rule of [optim] kind, and with [ema] tests/fuzz/corpus/fuzz_cost_table/one more averages them.
- *   sgd    with momentum, PyTorch's form: the rate multiplies the tests/fuzz/corpus/fuzz_cost_table/whole step
+/* update.c: the end of a training program, as ops over whole planes: one looks at all gradients (norm, non-finite values), one
+ * updates all parameters by the rule of [optim] kind, and with [ema] one more averages them.
+ *   sgd    with momentum, PyTorch's form: the rate multiplies the whole step
  *   adamw  Loshchilov and Hutter 2019, PyTorch's form: decay apart from the gradient, times the rate
  *   lars   You et al. 2017: each filter's and dense weight's step in proportion to its norm */
 #include "optim/optim.h"
@@ -31,7 +31,7 @@ static int plane(struct cr_program *p, enum cr_plane which) { return cr_tensor_s
 
 /* Returns the tensor of the norm and the flag. */
 static int emit_check(struct cr_program *p, int layer) {
-    plane(p, CR_PLANE_VALUE); /* tensors are numbered in this tests/fuzz/corpus/fuzz_lifetimes/order, whatever the rule */
+    plane(p, CR_PLANE_VALUE); /* tensors are numbered in this order, whatever the rule */
     struct cr_op check                 = cr_op_make(CR_OP_grad_check, layer);
     check.in[CR_IN_grad_check_grad]    = plane(p, CR_PLANE_GRAD);
     plane(p, CR_PLANE_MOMENTUM);

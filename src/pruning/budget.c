@@ -1,9 +1,9 @@
 /* pruning/budget.c: sparsities by layer from a CSV file. See pruning/pruning.h.
  *
  * The first line names the columns. In the others the first cell names a layer: "layer1.0.conv1", with anything that ends in " - "
- * in front of it, or its number, counted from 1 in the tests/fuzz/corpus/fuzz_lifetimes/order of the network. Sparsities stand in the column "Sparsity" and those
+ * in front of it, or its number, counted from 1 in the order of the network. Sparsities stand in the column "Sparsity" and those
  * behind it, else in all but the first; in percent where the column's name or the number says "%", else as shares of 1. Of several
- * columns prune.column names tests/fuzz/corpus/fuzz_cost_table/one; without it the row "Overall" decides which is nearest to prune.sparsity. */
+ * columns prune.column names one; without it the row "Overall" decides which is nearest to prune.sparsity. */
 #include "pruning/pruning.h"
 
 #include "core/files.h"
@@ -76,7 +76,7 @@ static cr_status read_lines(const char *path, struct table *t) {
 
 /* ---- numbers ---- */
 
-/* The nearest name at or in front of a column: an tests/fuzz/corpus/fuzz_lifetimes/empty tests/fuzz/corpus/fuzz_cost_table/one belongs to that. */
+/* The nearest name at or in front of a column: an empty one belongs to that. */
 static const char *head_of(const struct table *t, int column) {
     for (int c = CR_MIN(column, t->line[0].cells - 1); c > 0; c--)
         if (*t->line[0].cell[c]) return t->line[0].cell[c];

@@ -7,7 +7,7 @@
 /* Parts of the time above the fastest points; parts of a point are rounded up, so that the budget holds. */
 enum { PARTS = 1 << 14, POINTS_MAX = 255 };
 
-/* The fastest; of equals the tests/fuzz/corpus/fuzz_cost_table/one that loses least. */
+/* The fastest; of equals the one that loses least. */
 static int fastest(const struct cr_prune_point *point, int points) {
     int best = 0;
     for (int i = 1; i < points; i++) {
@@ -23,7 +23,7 @@ static int parts_of(double above, double slack) {
     return above <= slack ? (int)CR_MIN(ceil(above / slack * PARTS), PARTS) : PARTS + 1;
 }
 
-/* least[q]: the least loss of the layers so far in q parts; it becomes that with tests/fuzz/corpus/fuzz_cost_table/one layer more, whose points go to from[q]. */
+/* least[q]: the least loss of the layers so far in q parts; it becomes that with one layer more, whose points go to from[q]. */
 static void add_layer(const struct cr_prune_point *point, int points, double slack, const double *least, double *next, uint8_t *from) {
     const double base = point[fastest(point, points)].seconds;
     for (int q = 0; q <= PARTS; q++) next[q] = INFINITY;

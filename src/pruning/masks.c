@@ -8,10 +8,10 @@
 
 struct units {
     int64_t count, elems; /* elements in each */
-    /* Blocks: rows of `inputs` elements, each `filter` behind the tests/fuzz/corpus/fuzz_cost_table/one before; `across` of them side by side, and the next ones `group`
+    /* Blocks: rows of `inputs` elements, each `filter` behind the one before; `across` of them side by side, and the next ones `group`
      * further on. */
     int64_t filter, inputs, across, group;
-    bool    filters; /* elements lie tests/fuzz/corpus/fuzz_cost_table/one behind the other */
+    bool    filters; /* elements lie one behind the other */
 };
 
 static int64_t filter_elems(const struct cr_param *q) { return q->dim[1] * q->dim[2] * q->dim[3]; }
@@ -65,7 +65,7 @@ static void element_keys(const float *value, const uint8_t *mask, int64_t count,
         for (int64_t j = i; j < CR_MIN(i + 8, count); j++) key[j] = mask[i / 8] >> (j - i) & 1 ? key_of(value[j]) : KEY_PRUNED;
 }
 
-/* Of each four the tests/fuzz/corpus/fuzz_cost_table/two largest are never pruned. */
+/* Of each four the two largest are never pruned. */
 static void keep_two_of_four(uint32_t *key, int64_t count) {
     for (int64_t i = 0; i < count; i += 4) {
         bool keeps[4];
@@ -147,7 +147,7 @@ static void prune_below(const struct choice *c, uint64_t limit, int64_t left, ui
             const uint32_t key = c->key[l][u];
             if (key == KEY_NEVER || key > limit) continue;
             if (key == limit) {
-                left = left < units.elems ? 0 : left; /* what does not fit ends it: no later tests/fuzz/corpus/fuzz_cost_table/one takes its place */
+                left = left < units.elems ? 0 : left; /* what does not fit ends it: no later one takes its place */
                 if (!left) continue;
                 left -= units.elems;
             }

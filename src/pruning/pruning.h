@@ -1,15 +1,15 @@
 /* pruning/pruning.h: which weights become 0: masks from the magnitudes of weights, the same weights whenever the same planes are given.
  *
- * Words: an element of a layer that may be pruned belongs to tests/fuzz/corpus/fuzz_cost_table/one unit, which is pruned tests/fuzz/corpus/fuzz_cost_table/whole: itself (unstructured, 2:4), the
- * block of output (x input) channels at tests/fuzz/corpus/fuzz_cost_table/one place of the filter (block), a filter (channel). Its key is the mean of its
- * magnitudes; the smallest keys go first, and of equal keys the first unit, in the tests/fuzz/corpus/fuzz_lifetimes/order of layers and of elements in the store.
+ * Words: an element of a layer that may be pruned belongs to one unit, which is pruned whole: itself (unstructured, 2:4), the
+ * block of output (x input) channels at one place of the filter (block), a filter (channel). Its key is the mean of its
+ * magnitudes; the smallest keys go first, and of equal keys the first unit, in the order of layers and of elements in the store.
  *
  * Laws
  *   - Of n weights that share a target exactly round(n * sparsity) are pruned when units are single weights; of larger units as
  *     many as fit in that number.
  *   - What is pruned stays so: masks of a rising schedule nest, and weights that come pruned count.
  *   - Each layer keeps its largest unit.
- *   - 2:4: of four neighbours along the input channels the tests/fuzz/corpus/fuzz_cost_table/two smallest may be pruned, the others never.
+ *   - 2:4: of four neighbours along the input channels the two smallest may be pruned, the others never.
  * Host only: planes are copied here and back, which is rare. Knows graph/graph.h and config/config.h. */
 #ifndef CR_PRUNE_H
 #define CR_PRUNE_H
@@ -26,9 +26,9 @@ struct cr_prune_layer {
 struct cr_prune {
     const struct cr_store  *store;
     const struct cr_config *config;
-    struct cr_prune_layer  *layer; /* every convolution and dense layer, in the store's tests/fuzz/corpus/fuzz_lifetimes/order */
+    struct cr_prune_layer  *layer; /* every convolution and dense layer, in the store's order */
     int                     layers;
-    bool                    global; /* tests/fuzz/corpus/fuzz_cost_table/one target for all layers */
+    bool                    global; /* one target for all layers */
     int64_t                 elems, pruned; /* of the layers that may be pruned */
     struct cr_arena         arena;
 };
@@ -54,7 +54,7 @@ void cr_prune_erk(struct cr_prune *prune, double sparsity);
 /* pruning/budget.c: the same from a file; layers that it does not name stay dense. */
 CR_MUST cr_status cr_prune_budget(struct cr_prune *prune, const char *path);
 
-/* pruning/latency_target.c: what tests/fuzz/corpus/fuzz_cost_table/one layer takes and loses at tests/fuzz/corpus/fuzz_cost_table/one sparsity. */
+/* pruning/latency_target.c: what one layer takes and loses at one sparsity. */
 struct cr_prune_point {
     double seconds, lost; /* lost: the sum of squares of the weights that go, as a share of the layer's */
 };

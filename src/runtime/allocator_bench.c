@@ -28,7 +28,7 @@ static void join_chains(const struct cr_program *p, const struct cr_stay *own, s
     }
 }
 
-/* What is taken and given at tests/fuzz/corpus/fuzz_cost_table/one op: in the tests/fuzz/corpus/fuzz_lifetimes/order of ids. */
+/* What is taken and given at one op: in the order of ids. */
 static int put_events(const struct cr_program *p, const struct stay *stay, size_t alignment, struct cr_pool_event *event) {
     int count = 0;
     for (int i = 0; i < p->ops; i++) {

@@ -6,12 +6,12 @@
 #include "device/device.h"
 #include "compiler/compiler.h"
 
-/* The requests of tests/fuzz/corpus/fuzz_cost_table/one run of a planned program: at each op its new tensors and its workspace are taken, then what dies there is given
- * back; tensors that hand their storage on are tests/fuzz/corpus/fuzz_cost_table/one block, and all lives are the planner's. *events is 2 * *blocks; cr_free it. */
+/* The requests of one run of a planned program: at each op its new tensors and its workspace are taken, then what dies there is given
+ * back; tensors that hand their storage on are one block, and all lives are the planner's. *events is 2 * *blocks; cr_free it. */
 CR_MUST cr_status cr_pool_events(const struct cr_program *program, size_t alignment, struct cr_pool_event **event, int *events);
-/* Largest sum of what is taken at tests/fuzz/corpus/fuzz_cost_table/one time, each block rounded up to tests/fuzz/corpus/fuzz_cost_table/whole pieces: what no pool of such pieces can be below. */
+/* Largest sum of what is taken at one time, each block rounded up to whole pieces: what no pool of such pieces can be below. */
 size_t            cr_pool_load(const struct cr_pool_event *event, int events, size_t piece);
-/* The online best-fit pool (compiler/memory/best_fit.h), played on the host as a cr_pool would be. Grown as tests/fuzz/corpus/fuzz_cost_table/one piece: a pool that grows by
+/* The online best-fit pool (compiler/memory/best_fit.h), played on the host as a cr_pool would be. Grown as one piece: a pool that grows by
  * pieces of its own cannot join them and needs more. */
 CR_MUST cr_status cr_pool_best_fit(const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out);
 

@@ -12,7 +12,7 @@ struct bound_op {
     const struct cr_kernel *kernel;
     struct cr_call          call;
     char                   *title; /* "conv layer1.0.conv1", for the profiler's picture */
-    void                   *done;  /* mark after the op, when tests/fuzz/corpus/fuzz_cost_table/one on another lane waits for it; else NULL */
+    void                   *done;  /* mark after the op, when one on another lane waits for it; else NULL */
 };
 
 /* Host copies of what a run leaves, in the tensors' types; page-locked on a device with async. */
@@ -26,7 +26,7 @@ struct cr_exec {
     struct bound_op         *op;
     struct cr_arena          arena;
     bool                     sync_each; /* CRESNET_SYNC=1: a late device fault is charged to its op */
-    struct cr_fill          *fill;      /* ranges that are filled with NaN bytes, in the tests/fuzz/corpus/fuzz_lifetimes/order of ops; NULL: off */
+    struct cr_fill          *fill;      /* ranges that are filled with NaN bytes, in the order of ops; NULL: off */
     int                      fills;
     unsigned char           *poison;    /* on a device without async: NaN bytes, as many as the largest tensor has */
     bool                     disturbed; /* ops begin late, by chance */
@@ -87,7 +87,7 @@ static int last_reader(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* Lanes other than compute: marks where another lane waits, and where they begin and end, so that a run is tests/fuzz/corpus/fuzz_cost_table/one piece. */
+/* Lanes other than compute: marks where another lane waits, and where they begin and end, so that a run is one piece. */
 static cr_status open_lanes(struct cr_exec *exec) {
     const struct cr_program *p     = exec->program;
     const struct cr_async   *async = async_of(exec);
@@ -275,7 +275,7 @@ static cr_status delay_by_chance(struct cr_exec *exec, enum cr_lane lane) {
 
 /* ---- running op by op ---- */
 
-/* Waits that the tests/fuzz/corpus/fuzz_lifetimes/order pass asked for; the first op of another lane also waits for the run to begin. */
+/* Waits that the order pass asked for; the first op of another lane also waits for the run to begin. */
 static cr_status wait_before(struct cr_exec *exec, int i, bool *lane_begun) {
     const struct cr_op    *op     = &exec->program->op[i];
     struct cr_device      *device = device_of(exec);
@@ -345,7 +345,7 @@ cr_status cr_exec_run_marked(struct cr_exec *exec, const struct cr_step_block *s
     return status;
 }
 
-/* ---- running tests/fuzz/corpus/fuzz_cost_table/whole ---- */
+/* ---- running whole ---- */
 
 /* The launches are recorded while the device works on the first run, so no later step pays for it. */
 static cr_status record(struct cr_exec *exec, const struct cr_step_block *step) {

@@ -2,7 +2,7 @@
  *
  * Laws
  *   - Everything is allocated by open and by the first run; no later run allocates.
- *   - Programs of tests/fuzz/corpus/fuzz_cost_table/one run share the store region and tests/fuzz/corpus/fuzz_cost_table/one pool region (the maximum of their needs, not the sum).
+ *   - Programs of one run share the store region and one pool region (the maximum of their needs, not the sum).
  *   - On a device that works beside the host (backend->async), feed and run return when the work is enqueued: the host
  *     prepares the next batch meanwhile and asks for results afterwards. The first run launches op by op and records the
  *     program; all later ones replay the recording (a CUDA graph).
@@ -49,7 +49,7 @@ struct cr_exec;
 /* Binds a compiled program. The program and memory must outlive the exec. */
 CR_MUST cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memory, struct cr_exec **out);
 void              cr_exec_close(struct cr_exec *exec); /* waits for what is under way; NULL is fine */
-/* Brings a batch to the INPUT region, in tests/fuzz/corpus/fuzz_lifetimes/order with the runs: images u8 [N,H,W,3], labels i32 [N] (NULL: -1), boxes i32
+/* Brings a batch to the INPUT region, in order with the runs: images u8 [N,H,W,3], labels i32 [N] (NULL: -1), boxes i32
  * [N,4] (NULL: 0; ignored by a program without them). The arrays may be reused at once. */
 CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes);
 /* ... and `mixes`, i32 [N,CR_MIX_NUMBERS], of a program that mixes pictures (NULL: nothing is mixed or erased). */
@@ -79,15 +79,15 @@ int64_t           cr_exec_runs(const struct cr_exec *exec);
 CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out);
 
 /* From now on each pool range is filled with NaN bytes when its tensor dies: a result that changes read memory that was no
- * longer its own. On a device with async the device does so, in the compute lane's tests/fuzz/corpus/fuzz_lifetimes/order, where that lane knows every other
- * tests/fuzz/corpus/fuzz_cost_table/one to have left the range (cr_fills_make). For tests. */
+ * longer its own. On a device with async the device does so, in the compute lane's order, where that lane knows every other
+ * one to have left the range (cr_fills_make). For tests. */
 CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
-/* From now on, on a device with async, a quarter of the ops begin up to 50 us late, by chance: what tests/fuzz/corpus/fuzz_lifetimes/order is missing between lanes
- * comes to light. Most runs replay a recording, delays included, as without; every few runs tests/fuzz/corpus/fuzz_cost_table/one is launched op by op and recorded
+/* From now on, on a device with async, a quarter of the ops begin up to 50 us late, by chance: what order is missing between lanes
+ * comes to light. Most runs replay a recording, delays included, as without; every few runs one is launched op by op and recorded
  * anew with other delays. For tests. */
 CR_MUST cr_status cr_exec_disturb(struct cr_exec *exec, uint64_t seed);
 const char       *cr_exec_row_name(const struct cr_exec *exec, int op);
-/* Reads a tensor (of the store, or kept) to the host / writes tests/fuzz/corpus/fuzz_cost_table/one; waits for the runs before. */
+/* Reads a tensor (of the store, or kept) to the host / writes one; waits for the runs before. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
 
@@ -100,7 +100,7 @@ struct cr_fill {
     size_t begin, end; /* bytes of the pool */
 };
 enum { CR_POISON_BYTE = 0xff }; /* NaN in every type of numbers with a point */
-/* The ranges of all tensors that die in a planned program, in the tests/fuzz/corpus/fuzz_lifetimes/order of ops; cr_free them. Left out are those whose bytes go to
+/* The ranges of all tensors that die in a planned program, in the order of ops; cr_free them. Left out are those whose bytes go to
  * another lane at once: see runtime/executor_poison.c. */
 CR_MUST cr_status cr_fills_make(const struct cr_program *program, struct cr_fill **out, int *count);
 
@@ -111,9 +111,9 @@ size_t            cr_feed_small_bytes(const struct cr_program *program);
 CR_MUST cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct cr_feed_ring **out);
 void              cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring);
 size_t            cr_feed_need(const struct cr_device *device, size_t small_bytes); /* device bytes of the ring */
-/* memcpy, by some threads where it is much: tests/fuzz/corpus/fuzz_cost_table/one copies 256 pictures of 224 x 224 in 4 ms, and a GPU evaluates them in 5.5. */
+/* memcpy, by some threads where it is much: one copies 256 pictures of 224 x 224 in 4 ms, and a GPU evaluates them in 5.5. */
 void              cr_feed_copy(void *to, const void *from, size_t bytes);
-/* Host memory of the next slot; cr_feed_send brings it to `input`, the INPUT region of this program, in tests/fuzz/corpus/fuzz_lifetimes/order with the runs. */
+/* Host memory of the next slot; cr_feed_send brings it to `input`, the INPUT region of this program, in order with the runs. */
 CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program, void *input);
 /* To be called behind the last op of a program that reads its pictures: others may come. */

@@ -4,7 +4,7 @@
  * tensor to be complete: behind the op that touches it last, or, where another lane did so, in front of the first op of compute
  * whose waits cover that. What lies at the same bytes later must come behind the fill: an op of compute does by its place, an op
  * of another lane when its clock says that it waits for the op at which the fill stands (the fill comes before that op's mark).
- * Where the bytes go from tests/fuzz/corpus/fuzz_cost_table/one lane to the other without compute in between no such place exists, and the tensor is left out: a
+ * Where the bytes go from one lane to the other without compute in between no such place exists, and the tensor is left out: a
  * fill there would need a wait of its own, and would hide what is looked for. */
 #include "runtime/executor.h"
 #include "compiler/schedule/streams.h"

@@ -103,7 +103,7 @@ struct cr_target cr_device_target(struct cr_device *device) {
 
 /* ---- memory ---- */
 
-/* The HOST region is tests/fuzz/corpus/fuzz_lifetimes/empty in most runs; a kernel may be handed the address of any other. */
+/* The HOST region is empty in most runs; a kernel may be handed the address of any other. */
 static void sum_up(const struct cr_store *store, const struct cr_program *const *programs, int count, size_t bytes[CR_REGIONS]) {
     memset(bytes, 0, CR_REGIONS * sizeof *bytes);
     bytes[CR_REGION_STORE] = cr_store_bytes(store);
@@ -135,7 +135,7 @@ size_t cr_memory_host_need(const struct cr_program *const *programs, int count) 
     return most;
 }
 
-/* Page-locked on a device that works beside the host; tests/fuzz/corpus/fuzz_cost_table/one whose memory is the host's has no other. */
+/* Page-locked on a device that works beside the host; one whose memory is the host's has no other. */
 static cr_status reserve_host(struct cr_memory *m) {
     const struct cr_async *async = m->device->backend->async;
     const size_t           bytes = m->bytes[CR_REGION_HOST];

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Whole runs enqueued in front of a marked pass: at least tests/fuzz/corpus/fuzz_cost_table/two, so that the last of them begins without a wait. */
+/* Whole runs enqueued in front of a marked pass: at least two, so that the last of them begins without a wait. */
 enum { LEAD_LEAST = 2, LEAD_MOST = 64 };
 
 struct timing {
@@ -14,8 +14,8 @@ struct timing {
     const struct cr_async  *async; /* NULL: wall time */
     struct cr_step_block    step;
     int                     ops, passes;
-    double                 *seconds; /* [ops + 1][passes]; the last row is the tests/fuzz/corpus/fuzz_cost_table/whole program's */
-    void                  **before, **after; /* a mark each for every op and for the tests/fuzz/corpus/fuzz_cost_table/whole */
+    double                 *seconds; /* [ops + 1][passes]; the last row is the whole program's */
+    void                  **before, **after; /* a mark each for every op and for the whole */
     int                     lead;
     double                 *begin;  /* [ops], of the last pass */
     double                  mark_s; /* what a pair of marks with nothing between them takes */
@@ -34,7 +34,7 @@ static double median(double *v, int n) {
 
 static double *seconds_of(const struct timing *t, int op, int pass) { return &t->seconds[(int64_t)op * t->passes + pass]; }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one pass ---- */
+/* ---- one pass ---- */
 
 static cr_status sync(const struct timing *t) { return t->device->backend->sync(t->device); }
 

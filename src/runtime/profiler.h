@@ -2,9 +2,9 @@
  * the device's roof.
  *
  * Laws
- *   - Ops are timed within tests/fuzz/corpus/fuzz_cost_table/whole passes over the program, in its tests/fuzz/corpus/fuzz_lifetimes/order and on what the ops before them left, so caches are as
+ *   - Ops are timed within whole passes over the program, in its order and on what the ops before them left, so caches are as
  *     warm or cold as in a training step. The time of an op is the median over the passes.
- *   - On a device that works beside the host an op's time is the device's own, from a mark in front of the op to tests/fuzz/corpus/fuzz_cost_table/one behind it,
+ *   - On a device that works beside the host an op's time is the device's own, from a mark in front of the op to one behind it,
  *     while earlier work keeps the device busy until the host has enqueued the pass: no launch is waited for. A mark costs
  *     about a microsecond, which small ops show. Elsewhere it is wall time.
  *   - Bytes count each operand once (cr_op_cost): a share of the roof above 1 means that a cache held some of them.
@@ -27,8 +27,8 @@ struct cr_profile {
     const struct cr_device  *device;
     struct cr_op_profile    *op; /* program->ops of them */
     double                   sum_s;   /* of the ops */
-    double                   mark_s;  /* what the tests/fuzz/corpus/fuzz_cost_table/two marks around an op take themselves: taken off every op; 0: none were set */
-    double                   whole_s; /* the program run tests/fuzz/corpus/fuzz_cost_table/whole, replayed where the device can */
+    double                   mark_s;  /* what the two marks around an op take themselves: taken off every op; 0: none were set */
+    double                   whole_s; /* the program run whole, replayed where the device can */
     int                      passes;
 };
 
@@ -36,7 +36,7 @@ struct cr_profile {
 CR_MUST cr_status cr_profile_open(struct cr_exec *exec, const struct cr_program *program, struct cr_device *device,
                                   const struct cr_step_block *step, int passes, struct cr_profile *out);
 void              cr_profile_close(struct cr_profile *profile);
-void              cr_profile_sort_slowest_first(struct cr_profile *profile); /* else the ops stand in program tests/fuzz/corpus/fuzz_lifetimes/order */
+void              cr_profile_sort_slowest_first(struct cr_profile *profile); /* else the ops stand in program order */
 /* Every op, every kind of op, and the totals, as a table; or a JSON object a line: the ops, then the totals. */
 void cr_profile_print(const struct cr_profile *profile, struct cr_text *out);
 void cr_profile_print_json(const struct cr_profile *profile, struct cr_text *out);

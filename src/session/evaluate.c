@@ -11,7 +11,7 @@ static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores 
     return CR_OK;
 }
 
-/* The result of a batch is asked for when the next tests/fuzz/corpus/fuzz_cost_table/one is under way. */
+/* The result of a batch is asked for when the next one is under way. */
 static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop, struct cr_scores *out) {
     const struct cr_step_block step = {0};
     for (int64_t pending = 0;;) {
@@ -28,7 +28,7 @@ static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, vol
     }
 }
 
-/* Sums of all ranks, added in their tests/fuzz/corpus/fuzz_lifetimes/order; *interrupted: somebody was. */
+/* Sums of all ranks, added in their order; *interrupted: somebody was. */
 static cr_status add_up(struct cr_comm *comm, struct cr_scores *s, bool *interrupted) {
     int64_t counts[] = {s->images, s->right1, s->right5, s->corrupt, *interrupted};
     CR_TRY(cr_comm_all_reduce(comm, counts, CR_COUNT(counts), CR_COMM_I64));
@@ -49,7 +49,7 @@ static cr_status add_up_ranks(struct cr_session *s, cr_status status, struct cr_
     return interrupted ? CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted") : CR_OK;
 }
 
-/* Batch by batch: the judge sees the logits of each before the next tests/fuzz/corpus/fuzz_cost_table/one runs. */
+/* Batch by batch: the judge sees the logits of each before the next one runs. */
 static cr_status judge_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop, const struct cr_judge *judge,
                                struct cr_scores *out) {
     const struct cr_step_block step    = {0};

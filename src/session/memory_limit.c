@@ -187,7 +187,7 @@ static cr_status try_index(struct cr_session *s, struct cr_target *target, int64
     cr_status status = look_at(s, target, batch_at(index), p);
     *good            = status == CR_OK && is_good(s, p);
     if (status != CR_ERR_CONFIG && status != CR_ERR_DEVICE) return status;
-    cr_error_clear(); /* a tensor beyond all reason, or tests/fuzz/corpus/fuzz_cost_table/one that no kernel takes: too large */
+    cr_error_clear(); /* a tensor beyond all reason, or one that no kernel takes: too large */
     return CR_OK;
 }
 

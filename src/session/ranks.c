@@ -23,7 +23,7 @@ cr_status cr_session_share_limit(struct cr_session *s) {
 
 struct choices {
     int64_t  batch;
-    uint64_t limit;        /* a batch that was found, was found under tests/fuzz/corpus/fuzz_cost_table/one */
+    uint64_t limit;        /* a batch that was found, was found under one */
     uint64_t costs_length; /* 0: none */
 };
 

@@ -26,7 +26,7 @@ void cr_state_running_free(struct cr_session *s) {
 
 /* ---- the mean, and back ---- */
 
-/* Added in the tests/fuzz/corpus/fuzz_lifetimes/order of the ranks: the same on all of them. */
+/* Added in the order of the ranks: the same on all of them. */
 static cr_status put_mean(struct cr_session *s, int i) {
     const size_t elems = plane_bytes(s, i) / sizeof(float);
     const int    ranks = cr_comm_size(s->comm);

@@ -65,7 +65,7 @@ static bool eval_is_too_large(const struct cr_session *s) {
     return s->limit && need > CR_MAX(s->limit, least);
 }
 
-/* Results do not depend on the batch of an evaluation: where nobody asked for tests/fuzz/corpus/fuzz_cost_table/one, it is as small as the limit wants it. */
+/* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants it. */
 static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
     const int64_t              wanted = s->eval_batch;
     const struct cr_fit_report before = s->fit;

@@ -2,7 +2,7 @@
  *
  * Laws
  *   - Opening does all the work that can fail for lack of memory, files or kernels; what follows only runs.
- *   - A session never falls back to another device once it has said which tests/fuzz/corpus/fuzz_cost_table/one it took.
+ *   - A session never falls back to another device once it has said which one it took.
  * Top level of the house but for the commands: may see everything below. */
 #ifndef CR_SESSION_H
 #define CR_SESSION_H
@@ -29,7 +29,7 @@ struct cr_session_options {
     const char *costs_from; /* step folder of a run that goes on: its kernels are chosen again; NULL: none */
     bool    costs_ordered;  /* that run measured nothing: train.measure was no */
     bool    costs_anew;     /* choose kernels anew where costs_from does not fit this device */
-    struct cr_comm *comm;   /* the ranks of the run, all of which open their sessions now; NULL: tests/fuzz/corpus/fuzz_cost_table/one. It outlives the session */
+    struct cr_comm *comm;   /* the ranks of the run, all of which open their sessions now; NULL: one. It outlives the session */
 };
 
 enum { CR_SESSION_TRAIN_MAX = 3, CR_RUNNING_PLANES = 2 };
@@ -44,12 +44,12 @@ struct cr_session_times {
 
 struct cr_session {
     const struct cr_config *config;
-    struct cr_comm         *comm;  /* NULL: tests/fuzz/corpus/fuzz_cost_table/one rank */
+    struct cr_comm         *comm;  /* NULL: one rank */
     struct cr_model         model;
     struct cr_prepare       prepare_train, prepare_eval;
     struct cr_device       *device;
     uint8_t                *pattern; /* the masks of model.weights that programs rely on (store.pattern); NULL: none */
-    struct cr_costs        *costs; /* NULL: kernels are taken in their tests/fuzz/corpus/fuzz_lifetimes/order */
+    struct cr_costs        *costs; /* NULL: kernels are taken in their order */
     struct cr_program       train[CR_SESSION_TRAIN_MAX]; /* step; or micro_first, micro, micro_last */
     int                     trains;
     struct cr_program       eval;
@@ -69,12 +69,12 @@ struct cr_session {
 /* Opens the device that [train] names; *real gets the type of activations there: [train] precision, or by the device. */
 CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_only, struct cr_device **device,
                                     enum cr_dtype *real);
-/* The same for a rank: the GPU of its number on this host, from train.gpu on. comm NULL: tests/fuzz/corpus/fuzz_cost_table/one rank. */
+/* The same for a rank: the GPU of its number on this host, from train.gpu on. comm NULL: one rank. */
 CR_MUST cr_status cr_session_rank_device(const struct cr_config *config, bool ref_only, struct cr_comm *comm, struct cr_device **device,
                                          enum cr_dtype *real);
 /* session/costs.c: the table of costs that this session's programs are chosen by, or none. */
 CR_MUST cr_status cr_session_costs(struct cr_session *session, const struct cr_session_options *options);
-/* ---- session/ranks.c: what ranks must agree on. All of these are collectives, and nothing with tests/fuzz/corpus/fuzz_cost_table/one rank ---- */
+/* ---- session/ranks.c: what ranks must agree on. All of these are collectives, and nothing with one rank ---- */
 
 /* The least limit of all ranks is everybody's. */
 CR_MUST cr_status cr_session_share_limit(struct cr_session *session);
@@ -85,7 +85,7 @@ CR_MUST cr_status cr_session_same_programs(struct cr_session *session);
 /* Are values, momenta, running statistics and state the same everywhere, to the bit? */
 CR_MUST cr_status cr_session_same_values(struct cr_session *session);
 
-/* What that session's programs are compiled for: the device, with costs from the table when there is tests/fuzz/corpus/fuzz_cost_table/one. */
+/* What that session's programs are compiled for: the device, with costs from the table when there is one. */
 struct cr_target  cr_session_target(struct cr_session *session);
 /* session/static_masks.c: the masks of `weights` (a folder or file; NULL: none), if it is a pruned network's, into s->pattern; else, with `draw`,
  * those that [prune] makes of first weights: for measurements. Programs then rely on them: masks must stay as they are. */
@@ -100,7 +100,7 @@ void              cr_session_sparse_text(const struct cr_program *program, struc
 void              cr_session_limit(struct cr_session *session);
 /* Behind the first step: a warning where more of the device is taken than a limit that is a number allows. */
 void              cr_session_judge_limit(const struct cr_session *session);
-/* Pictures and labels of tests/fuzz/corpus/fuzz_cost_table/one more program take their memory from the limit. */
+/* Pictures and labels of one more program take their memory from the limit. */
 void              cr_session_count_input(struct cr_session *session, const struct cr_program *program);
 /* A program of this session, its pool below the limit if that can be; how, gets into session->fit. `until` as in cr_compile. */
 CR_MUST cr_status cr_session_compile(struct cr_session *session, enum cr_program_kind kind, int64_t batch, const char *until,
@@ -125,17 +125,17 @@ void cr_session_times_text(const struct cr_session *session, char *text, size_t 
 /* After loading the state of a run that may have had another precision or loss scale. */
 CR_MUST cr_status cr_session_fit_loss_scale(struct cr_session *session);
 /* Loads model.weights (torchvision's names, or the CIFAR nets' `linear.*`) from a file, step folder or run folder.
- * `exact`: the classifier must fit (evaluation); else model.head decides, and tests/fuzz/corpus/fuzz_cost_table/one line says when it starts fresh. */
+ * `exact`: the classifier must fit (evaluation); else model.head decides, and one line says when it starts fresh. */
 CR_MUST cr_status cr_session_load_weights(struct cr_session *session, const char *path, bool exact);
 
 /* ---- evaluation ---- */
 struct cr_scores {
     int64_t images, right1, right5;
-    double  loss_sum; /* tests/fuzz/corpus/fuzz_lifetimes/plain cross entropy */
+    double  loss_sum; /* plain cross entropy */
     int64_t corrupt;
     double  seconds;
 };
-/* Runs the tests/fuzz/corpus/fuzz_cost_table/whole data set through the eval program; each sample counts once. Stops early with CR_ERR_INTERRUPTED when
+/* Runs the whole data set through the eval program; each sample counts once. Stops early with CR_ERR_INTERRUPTED when
  * *stop becomes non-zero (may be NULL). With several ranks each does its share, and *out is the same on all: so is the interruption. */
 CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct cr_dataset *dataset, volatile const int *stop,
                                       struct cr_scores *out);
@@ -152,12 +152,12 @@ CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const str
 /* ---- training ---- */
 struct cr_train_options {
     const char *resume; /* NULL, "auto", or a run folder, step folder */
-    bool        force;  /* accept changes to model or data tests/fuzz/corpus/fuzz_lifetimes/order on resume */
+    bool        force;  /* accept changes to model or data order on resume */
     const char *const *overrides; /* the command line's section.key=value, applied again over the stored config */
     int         override_count;
-    struct cr_comm *comm; /* the ranks that train together; NULL: tests/fuzz/corpus/fuzz_cost_table/one */
+    struct cr_comm *comm; /* the ranks that train together; NULL: one */
 };
-/* The tests/fuzz/corpus/fuzz_cost_table/whole of `cresnet train`. *signal_taken gets the signal that ended the run (0: none). */
+/* The whole of `cresnet train`. *signal_taken gets the signal that ended the run (0: none). */
 CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken);
 
 /* ---- prediction ---- */

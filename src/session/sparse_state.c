@@ -175,7 +175,7 @@ cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list 
     CR_TRY(mask_get(session, s->mask));
     for (int i = 0; i < store->params; i++)
         s->sparse[i] = may_be_pruned(&store->param[i]) && kept_of(&store->param[i], s->mask) < store->param[i].elems;
-    CR_ALLOC(s->part, 8 * (size_t)store->params); /* three of the model and of its averages, tests/fuzz/corpus/fuzz_cost_table/one of each plane of the optimizer */
+    CR_ALLOC(s->part, 8 * (size_t)store->params); /* three of the model and of its averages, one of each plane of the optimizer */
     s->below = *io;
     CR_TRY(list_in_parts(s, true, model));
     CR_TRY(list_in_parts(s, false, optim));

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Addresses are byte offsets into the store region, but for tests/fuzz/corpus/fuzz_cost_table/two kinds of tensors that are not kept there as such. */
-static const uint64_t ADDRESS_BATCHES = UINT64_MAX;     /* num_batches_tracked: tests/fuzz/corpus/fuzz_cost_table/one counter serves every BN */
+/* Addresses are byte offsets into the store region, but for two kinds of tensors that are not kept there as such. */
+static const uint64_t ADDRESS_BATCHES = UINT64_MAX;     /* num_batches_tracked: one counter serves every BN */
 static const uint64_t ADDRESS_NOWHERE = UINT64_MAX - 1; /* read and dropped: a classifier that does not fit */
 
 /* ---- lists ---- */
@@ -193,7 +193,7 @@ static cr_status meta_number(struct cr_st_file *file, const char *path, const ch
     return CR_OK;
 }
 
-/* Checkpoints of old say nothing: tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Checkpoints of old say nothing: one. */
 static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t *out) {
     *out = 1;
     if (cr_st_meta_find(file, "ranks")) CR_TRY(meta_number(file, path, "ranks", 10, out));

@@ -22,7 +22,7 @@ struct cr_state_list {
 };
 CR_MUST cr_status cr_state_model_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out);
 CR_MUST cr_status cr_state_optim_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out);
-/* As the model's, of the moving averages; tests/fuzz/corpus/fuzz_lifetimes/empty in a store without them. */
+/* As the model's, of the moving averages; empty in a store without them. */
 CR_MUST cr_status cr_state_ema_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out);
 /* Moves the bytes of both lists between files and the session's store region. */
 struct cr_ckpt_io cr_state_io(struct cr_session *session);
@@ -41,12 +41,12 @@ CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct c
 
 /* The averages begin as what is averaged. */
 CR_MUST cr_status cr_state_ema_start(struct cr_session *session);
-/* Parameters and running statistics change places with their averages: evaluation works on the tests/fuzz/corpus/fuzz_cost_table/one, and again on the other. */
+/* Parameters and running statistics change places with their averages: evaluation works on the one, and again on the other. */
 CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 /* From ema.safetensors in the checkpoint folder; where that has none they start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
 
-/* ---- running statistics of several ranks (session/running_stats.c); with tests/fuzz/corpus/fuzz_cost_table/one rank, and with model.sync_bn, nothing happens ---- */
+/* ---- running statistics of several ranks (session/running_stats.c); with one rank, and with model.sync_bn, nothing happens ---- */
 
 /* Each rank trains with its own. For an evaluation and a checkpoint the store gets their mean, the same on all ranks, and the session keeps
  * what each has: a checkpoint saved in between has both. Collective; no run is under way. */
@@ -68,7 +68,7 @@ void cr_state_running_get(const struct cr_session *session, uint64_t address, ui
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
 /* The planes of a store with masks on the host and back. */
 struct cr_state_planes {
-    float   *value, *momentum, *second, *ema; /* the last tests/fuzz/corpus/fuzz_cost_table/two NULL in stores without them */
+    float   *value, *momentum, *second, *ema; /* the last two NULL in stores without them */
     uint8_t *mask;
 };
 CR_MUST cr_status cr_state_planes_get(struct cr_session *session, struct cr_state_planes *planes);
@@ -94,7 +94,7 @@ struct cr_state_sparse {
     struct cr_ckpt_io      below;
     struct cr_arena        arena;
 };
-/* Saving: replaces pruned tensors of the lists by their parts and *io by tests/fuzz/corpus/fuzz_cost_table/one that knows them. Without a mask plane nothing happens. */
+/* Saving: replaces pruned tensors of the lists by their parts and *io by one that knows them. Without a mask plane nothing happens. */
 CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model, struct cr_state_list *optim,
                                        struct cr_state_list *ema, struct cr_ckpt_io *io, struct cr_state_sparse *out);
 /* Loading: masks of the model file. `fresh_head`: the classifier's does not count. */

@@ -17,7 +17,7 @@ static void put_quads(const struct cr_sparse *s, struct cr_union_map *m) {
     const int64_t taps = s->R * s->S;
     for (int64_t k = 0; k < s->K; k++) {
         const int64_t band = k / CR_UNION_BAND, row = k % CR_UNION_BAND;
-        int64_t       tap = 0; /* entries stand in the tests/fuzz/corpus/fuzz_lifetimes/order of taps */
+        int64_t       tap = 0; /* entries stand in the order of taps */
         for (int64_t i = s->row[k]; i < s->row[k + 1]; i++) {
             while (s->index[i] >= (tap + 1) * s->C) tap++;
             const int64_t c = s->index[i] - tap * s->C, block = (band * taps + tap) * m->blocks + c / CR_UNION_BLOCK;
@@ -86,7 +86,7 @@ void cr_union_free(struct cr_union *to) {
     memset(to, 0, sizeof *to);
 }
 
-/* Missing places are filled up so that the first is the smaller tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Missing places are filled up so that the first is the smaller one. */
 static struct pair pair_of(unsigned mask, int pass) {
     struct pair p    = {.place = {0, QUAD - 1}};
     int         kept = 0, got = 0;
@@ -104,7 +104,7 @@ static struct pair pair_of(unsigned mask, int pass) {
 
 /* ---- lists of blocks ---- */
 
-/* Which lists the block goes to, bit by bit, second passes LISTS bits higher. Where most groups need a second pass all take it: tests/fuzz/corpus/fuzz_cost_table/one read of the
+/* Which lists the block goes to, bit by bit, second passes LISTS bits higher. Where most groups need a second pass all take it: one read of the
  * input then serves them all. */
 static unsigned lists_of(unsigned passes) {
     unsigned single = 0;

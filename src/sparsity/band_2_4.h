@@ -1,15 +1,15 @@
 /* sparsity/band_2_4.h: filters most of whose weights are gone, cut up for the sparse tensor cores, which take products of 16 output channels
  * by 32 columns (r,s,c) of which a channel keeps at most 2 of each 4 neighbours.
  *
- * No pattern is asked for. Output channels are cut into bands of 64, columns into blocks of 8 neighbouring input channels of tests/fuzz/corpus/fuzz_cost_table/one tap.
+ * No pattern is asked for. Output channels are cut into bands of 64, columns into blocks of 8 neighbouring input channels of one tap.
  * A band walks the blocks of which any of its channels keeps something: once where no channel keeps more than 2 of 4, else twice,
- * and the second time only for those 16 channels that need it. A filter of tests/fuzz/corpus/fuzz_cost_table/one tenth of its weights is walked about 1.1 times, at
- * half the cost of a dense tests/fuzz/corpus/fuzz_cost_table/one; a dense tests/fuzz/corpus/fuzz_cost_table/one is walked twice.
+ * and the second time only for those 16 channels that need it. A filter of one tenth of its weights is walked about 1.1 times, at
+ * half the cost of a dense one; a dense one is walked twice.
  *
  * Laws
  *   - Input channels come in chunks; run (band*chunks + chunk)*5 + list. List 0 has steps for all 64 channels, list 1 + m
  *     steps for channels 16m..16m+15 of the band only.
- *   - A step is 4 blocks; missing ones have offset 0 and weights 0. A fragment is the filter's operand of tests/fuzz/corpus/fuzz_cost_table/one step and 16 channels.
+ *   - A step is 4 blocks; missing ones have offset 0 and weights 0. A fragment is the filter's operand of one step and 16 channels.
  *   - Only places are made here, no values: weights may change while what is kept does not.
  * Knows nothing of graphs and devices. */
 #ifndef CR_SPARSE_UNION_H
@@ -31,7 +31,7 @@ struct cr_union_how {
 struct cr_union {
     int64_t   chunks, bands, steps, fragments;
     uint32_t *run;    /* [chunks*bands*5 + 1][2]: first step and first fragment of a run */
-    uint32_t *offset; /* [steps + 1][4]: tests/fuzz/corpus/fuzz_cost_table/one more that may be read but is not used */
+    uint32_t *offset; /* [steps + 1][4]: one more that may be read but is not used */
     uint32_t *from;   /* [fragments][32][8]: the element of the filter K,R,S,C that each weight is; CR_SPARSE_FILL: none, it is 0; or NULL */
     uint32_t *places; /* [fragments][32]; or NULL */
 };
@@ -45,7 +45,7 @@ struct cr_union_map {
 };
 /* Of `sparse` the places alone are read. */
 CR_MUST cr_status cr_union_map_make(const struct cr_sparse *sparse, struct cr_union_map *map);
-void              cr_union_map_free(struct cr_union_map *map); /* a zeroed tests/fuzz/corpus/fuzz_cost_table/one is fine */
+void              cr_union_map_free(struct cr_union_map *map); /* a zeroed one is fine */
 
 /* weights false: without `from` and `places`, which are most of it, and of no use to who has the fragments already. */
 CR_MUST cr_status cr_union_make(const struct cr_union_map *map, const struct cr_union_how *how, bool weights, struct cr_union *to);

@@ -17,7 +17,7 @@ static bool any_kept(const uint8_t *bits, int64_t first, const struct map *m, in
     const int64_t taps = m->R * m->S, channels = m->C * m->side;
     for (int64_t i = 0; i < m->side; i++) {
         const int64_t at = first + ((k * m->side + i) * taps + tap) * channels + c * m->side;
-        if ((at | m->side) % 8 == 0) { /* tests/fuzz/corpus/fuzz_cost_table/whole bytes */
+        if ((at | m->side) % 8 == 0) { /* whole bytes */
             for (int64_t j = at / 8; j < (at + m->side) / 8; j++)
                 if (bits[j]) return true;
         } else {
@@ -52,7 +52,7 @@ int64_t cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, in
     return fill_map(bits, first, &m, stored);
 }
 
-/* ---- output blocks, in the tests/fuzz/corpus/fuzz_lifetimes/order of groups ---- */
+/* ---- output blocks, in the order of groups ---- */
 
 struct output {
     int64_t k, kept;
@@ -138,7 +138,7 @@ static void put_group(struct writer *w, int64_t group) {
     w->to->table[w->to->items + group + 1] = w->items;
 }
 
-/* While products are written, entries[of + 1] is where the next tests/fuzz/corpus/fuzz_cost_table/one of `of` goes: it begins as the sum of the counts before. */
+/* While products are written, entries[of + 1] is where the next one of `of` goes: it begins as the sum of the counts before. */
 static void put_all(struct writer *w) {
     struct cr_blocks *to    = w->to;
     const int64_t     teams = to->groups * w->how->teams;

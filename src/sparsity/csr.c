@@ -26,7 +26,7 @@ static unsigned is_kept(const struct kept_by *by, int64_t i) {
 enum { BYTE = 8, SPARE = BYTE /* places behind the last entry that are written, never read */ };
 
 /* Elements [from, from + count): their numbers, less `from`, to `index`; how many. Each element is written whether it is kept or not and
- * the next tests/fuzz/corpus/fuzz_cost_table/one over it if not, so that nothing hangs on a guess; bytes without a bit are passed over. */
+ * the next one over it if not, so that nothing hangs on a guess; bytes without a bit are passed over. */
 static int64_t put_kept(const struct kept_by *by, int64_t from, int64_t count, uint32_t *index) {
     int64_t kept = 0;
     for (int64_t i = 0; i < count;) {
@@ -272,7 +272,7 @@ int64_t cr_sparse_slices_count(const struct cr_sparse *sparse, int64_t lanes) {
 
 enum { FOUR = 4, GROUPS = 4 /* of 4 columns in a word of places */ };
 
-/* Places of the tests/fuzz/corpus/fuzz_cost_table/two stored elements of four; false: more than tests/fuzz/corpus/fuzz_cost_table/two are kept. The unused ones are filled so that places rise. */
+/* Places of the two stored elements of four; false: more than two are kept. The unused ones are filled so that places rise. */
 static bool places_of(const uint16_t *four, unsigned *first, unsigned *second) {
     unsigned kept[FOUR], count = 0;
     for (unsigned i = 0; i < FOUR; i++)

@@ -2,7 +2,7 @@
  *
  * Laws
  *   - A filter is K rows of R,S,C, as everywhere. A weight is kept when its mask byte is not 0, also when its value is 0.
- *   - Entries of a row stand in the tests/fuzz/corpus/fuzz_lifetimes/order of R,S,C (within a chunk of channels, where there are chunks).
+ *   - Entries of a row stand in the order of R,S,C (within a chunk of channels, where there are chunks).
  *   - What an encode function gives is freed by the free function beside it; on failure nothing is left to free.
  * Knows nothing of graphs and devices. */
 #ifndef CR_SPARSE_H
@@ -36,7 +36,7 @@ static inline int64_t cr_sparse_kept(const struct cr_sparse *sparse) { return sp
  * so the pixels of dx fall into stride*stride phases, each with a filter of its own: C rows of R,S,K. */
 struct cr_turn {
     int64_t stride, tap_r, tap_s; /* taps tap_r + stride*i, tap_s + stride*j of the filter belong to the phase */
-    int64_t first_r, first_s;     /* rows and columns of zeros in front, so that both paddings are tests/fuzz/corpus/fuzz_cost_table/one */
+    int64_t first_r, first_s;     /* rows and columns of zeros in front, so that both paddings are one */
     int64_t R, S, pad;            /* of the turned filter; R or S 0: no tap, and dx is 0 there */
 };
 struct cr_turn    cr_sparse_turn_of(int64_t R, int64_t S, int64_t stride, int64_t pad, int64_t first_h, int64_t first_w);
@@ -76,9 +76,9 @@ void              cr_stretched_free(struct cr_stretched *stretched);
 CR_MUST cr_status cr_sparse_slices(const struct cr_sparse *sparse, int64_t lanes, struct cr_stretched *to);
 int64_t           cr_sparse_slices_count(const struct cr_sparse *sparse, int64_t lanes); /* entries */
 
-/* ---- blocks: what is kept lies in `side` output x `side` input channels at tests/fuzz/corpus/fuzz_cost_table/one tap; tensor cores multiply tests/fuzz/corpus/fuzz_cost_table/whole ones ---- */
+/* ---- blocks: what is kept lies in `side` output x `side` input channels at one tap; tensor cores multiply whole ones ---- */
 
-/* Teams of a group make `side` output channels each, from the same input. Input passes in steps of `side` channels: at tests/fuzz/corpus/fuzz_cost_table/one tap; or, with
+/* Teams of a group make `side` output channels each, from the same input. Input passes in steps of `side` channels: at one tap; or, with
  * patch, at all taps, whose inputs lie r*pitch + s positions apart. Output blocks go to groups by how much they keep, most first. */
 struct cr_block_how {
     int64_t side, teams;
@@ -87,7 +87,7 @@ struct cr_block_how {
 };
 /* One table of words; each part begins at its offset:
  *   steps[groups + 1]          where a group's steps begin in `step`: c-block | r << 16 | s << 24
- *   items[groups + 1]          where its filter blocks begin in `item`: each tests/fuzz/corpus/fuzz_cost_table/one's team, in the tests/fuzz/corpus/fuzz_lifetimes/order of steps
+ *   items[groups + 1]          where its filter blocks begin in `item`: each one's team, in the order of steps
  *   entries[groups*teams + 1]  where a team's products begin in `entry`: steps to go on before it << 16 | offset in positions
  *   block[groups*teams]        a team's output block; UINT32_MAX: none
  *   from[items]                a filter block's first element in the filter; CR_SPARSE_FILL: a block of zeros, of an output block of which
@@ -98,8 +98,8 @@ struct cr_blocks {
     uint32_t *table;
     uint32_t  steps, step, items, item, entries, entry, block, from;
 };
-/* Blocks with at least tests/fuzz/corpus/fuzz_cost_table/one bit; K and C are multiples of side. *stored: how many cr_blocks has of them, where an output block that keeps
- * nothing has tests/fuzz/corpus/fuzz_cost_table/one of zeros. */
+/* Blocks with at least one bit; K and C are multiples of side. *stored: how many cr_blocks has of them, where an output block that keeps
+ * nothing has one of zeros. */
 int64_t           cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side,
                                          int64_t *stored);
 CR_MUST cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
@@ -112,7 +112,7 @@ void              cr_blocks_free(struct cr_blocks *blocks);
  * than 4. */
 bool cr_sparse_is_24(const uint8_t *bits, int64_t first, int64_t rows, int64_t columns);
 /* dense[rows][columns] -> values[rows][columns/2], places[rows][columns/16]: of each kept element 2 bits, its place among the 4,
- * first element lowest, 8 elements a word; of a pair the first place is the smaller tests/fuzz/corpus/fuzz_cost_table/one. columns is a multiple of 16.
+ * first element lowest, 8 elements a word; of a pair the first place is the smaller one. columns is a multiple of 16.
  * An element is kept when its bits but for the sign are not 0. false: somewhere more than 2 of 4 are kept. */
 CR_MUST bool cr_sparse_24_encode(const uint16_t *dense, int64_t rows, int64_t columns, uint16_t *values, uint16_t *places);
 void         cr_sparse_24_decode(const uint16_t *values, const uint16_t *places, int64_t rows, int64_t columns, uint16_t *dense);

@@ -1,7 +1,7 @@
 /* sparsity/transpose.c: a sparse filter as the gradient of a convolution's input reads it: rows are input channels, taps run backwards. */
 #include "sparsity/sparsity.h"
 
-/* Along tests/fuzz/corpus/fuzz_cost_table/one axis: pixel stride*i + first of dx got tap + stride*j from output i + reach - j. */
+/* Along one axis: pixel stride*i + first of dx got tap + stride*j from output i + reach - j. */
 struct axis {
     int64_t tap, taps, pad;
 };
@@ -35,7 +35,7 @@ static void find_taps(const struct cr_sparse *s, int64_t taps, int64_t *begin) {
     }
 }
 
-/* Visits the phase's entries in the tests/fuzz/corpus/fuzz_lifetimes/order that the turned rows want: by tap, last first, then by output channel. `put`: also writes. */
+/* Visits the phase's entries in the order that the turned rows want: by tap, last first, then by output channel. `put`: also writes. */
 static void walk(const struct cr_sparse *s, const struct cr_turn *t, const int64_t *begin, bool put, struct cr_sparse *to) {
     const int64_t taps = s->R * s->S, last_r = t->R - 1, last_s = t->S - 1;
     for (int64_t r = t->first_r; r <= last_r; r++)

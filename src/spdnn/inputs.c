@@ -77,7 +77,7 @@ void cr_spdnn_pictures_free(struct cr_spdnn_pictures *pictures) {
 
 struct enlarging {
     int   side;
-    int   low[SIDE_MAX], high[SIDE_MAX]; /* the tests/fuzz/corpus/fuzz_cost_table/two pixels that tests/fuzz/corpus/fuzz_cost_table/one of the result lies between */
+    int   low[SIDE_MAX], high[SIDE_MAX]; /* the two pixels that one of the result lies between */
     float share[SIDE_MAX];               /* of the second */
 };
 
@@ -108,7 +108,7 @@ static void enlarge_line(const struct enlarging *e, const float *wide, int y, fl
 
 /* ---- the threshold ---- */
 
-/* A value is above threshold t exactly when its ceiling is: tests/fuzz/corpus/fuzz_cost_table/one histogram answers for all thresholds. */
+/* A value is above threshold t exactly when its ceiling is: one histogram answers for all thresholds. */
 static int choose_threshold(const struct cr_spdnn_pictures *pictures, const struct enlarging *e, double share) {
     const int64_t step           = CR_MAX(pictures->count / SAMPLE, (int64_t)1) | 1; /* in MNIST, every other picture is of the same source */
     double        count[LEVELS]  = {0}, all = 0, above = 0, best = INFINITY;

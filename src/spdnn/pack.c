@@ -1,6 +1,6 @@
 /* spdnn/pack.c: a sparse matrix as kernels read it: rows with the same columns become groups, so that an input is loaded once for
- * all rows of a group. The tests/fuzz/corpus/fuzz_lifetimes/order of groups is a walk from each to the tests/fuzz/corpus/fuzz_cost_table/one that shares most columns with it: what runs side by side
- * then finds its inputs in the nearest cache. Any matrix is fine; tests/fuzz/corpus/fuzz_cost_table/one without equal rows becomes groups of tests/fuzz/corpus/fuzz_cost_table/one. */
+ * all rows of a group. The order of groups is a walk from each to the one that shares most columns with it: what runs side by side
+ * then finds its inputs in the nearest cache. Any matrix is fine; one without equal rows becomes groups of one. */
 #include "spdnn/spdnn.h"
 
 #include "core/dtype.h"
@@ -37,7 +37,7 @@ static bool same_columns(const struct cr_spdnn_csr *csr, uint32_t a, uint32_t b)
            memcmp(csr->column + csr->start[a], csr->column + csr->start[b], count * sizeof *csr->column) == 0;
 }
 
-/* Equal rows end up side by side; tests/fuzz/corpus/fuzz_cost_table/two patterns of tests/fuzz/corpus/fuzz_cost_table/one hash at most cut each other's groups short. */
+/* Equal rows end up side by side; two patterns of one hash at most cut each other's groups short. */
 static void find_patterns(struct packing *p) {
     const struct cr_spdnn_csr *csr = p->csr;
     for (int64_t j = 0; j < csr->rows; j++) {
@@ -87,7 +87,7 @@ static void walk_fill(const struct packing *p, struct walk *w) {
         }
         if (pass == 0)
             for (int64_t c = 0; c < csr->columns; c++) w->start[c + 1] += w->start[c];
-        else /* filling has moved each start to the next tests/fuzz/corpus/fuzz_cost_table/one's place */
+        else /* filling has moved each start to the next one's place */
             for (int64_t c = csr->columns; c > 0; c--) w->start[c] = w->start[c - 1];
     }
     w->start[0] = 0;

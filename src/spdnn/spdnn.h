@@ -1,10 +1,10 @@
 /* spdnn/spdnn.h: the sparse deep networks of the Graph Challenge: made by their rule, packed for kernels, their inputs, and what a
- * device is asked when it runs tests/fuzz/corpus/fuzz_cost_table/one. A layer is Y <- clip(Y W + b, 0, 32) over all inputs; an input whose row has become tests/fuzz/corpus/fuzz_cost_table/zero
- * stays tests/fuzz/corpus/fuzz_cost_table/zero (b <= 0) and may be dropped.
+ * device is asked when it runs one. A layer is Y <- clip(Y W + b, 0, 32) over all inputs; an input whose row has become zero
+ * stays zero (b <= 0) and may be dropped.
  *
  * Laws
- *   - A sum is taken over its row's columns in ascending tests/fuzz/corpus/fuzz_lifetimes/order, in f32, each product added at once, bias last. Where each weight is
- *     a power of tests/fuzz/corpus/fuzz_cost_table/two, products are exact: then every device gives the same bits whatever it does with rows and inputs.
+ *   - A sum is taken over its row's columns in ascending order, in f32, each product added at once, bias last. Where each weight is
+ *     a power of two, products are exact: then every device gives the same bits whatever it does with rows and inputs.
  *   - Nothing here or in a kernel knows how the networks were made. Packing puts rows with the same columns together, which is
  *     found by comparing them; every edge keeps its own weight and its own multiplication.
  * Sees core/base.h, core/rng.h and core/dtype.h; devices see it as they see device/device.h. */
@@ -37,7 +37,7 @@ struct cr_spdnn_layer {
     int64_t  groups, columns; /* columns: of all groups */
     int      rows;            /* 1, 2, 4, 8 or 16 */
     bool     half;            /* weights are f16, all of them exact */
-    bool     exact;           /* each weight is tests/fuzz/corpus/fuzz_cost_table/zero or a power of tests/fuzz/corpus/fuzz_cost_table/two */
+    bool     exact;           /* each weight is zero or a power of two */
     size_t   row_at, column_at, weight_at, bytes;
     uint8_t *data;
 };
@@ -52,14 +52,14 @@ struct cr_spdnn_net {
     bool                   exact;
     struct cr_spdnn_layer *layer;
 };
-/* 1024, 4096, 16384 or 65536 neurons: what the challenge publishes of them. NULL: not tests/fuzz/corpus/fuzz_cost_table/one of these. */
+/* 1024, 4096, 16384 or 65536 neurons: what the challenge publishes of them. NULL: not one of these. */
 struct cr_spdnn_published {
     int64_t neurons;
     float   bias;
     int64_t nonzeros; /* of its 60,000 inputs */
 };
 const struct cr_spdnn_published *cr_spdnn_published(int64_t neurons);
-/* TeraEdges/s of tests/fuzz/corpus/fuzz_cost_table/one GPU. 0: not published. */
+/* TeraEdges/s of one GPU. 0: not published. */
 struct cr_spdnn_rates {
     int64_t neurons, layers;
     double  v100, a100, xy2021; /* HPEC'20, HPEC'20, Graphchallenge21 on an RTX A6000 */
@@ -67,7 +67,7 @@ struct cr_spdnn_rates {
 const struct cr_spdnn_rates *cr_spdnn_rates(int64_t neurons, int64_t layers);
 
 /* Layer `index` by the RadiX-Net rule: with M = neurons/16 and m = log2 M, input i feeds neuron j when (P[i] - j) mod M is 0 or
- * 2^(index mod m); P is a permutation drawn for each m layers, the identity for the first. neurons: a power of tests/fuzz/corpus/fuzz_cost_table/two from 32 on. */
+ * 2^(index mod m); P is a permutation drawn for each m layers, the identity for the first. neurons: a power of two from 32 on. */
 CR_MUST cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, struct cr_spdnn_csr *out);
 CR_MUST cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
                                     struct cr_spdnn_net *out);
@@ -92,7 +92,7 @@ CR_MUST cr_status cr_spdnn_pictures_read(const char *path, struct cr_spdnn_pictu
 CR_MUST cr_status cr_spdnn_pictures_draw(int64_t count, uint64_t seed, struct cr_spdnn_pictures *out);
 void              cr_spdnn_pictures_free(struct cr_spdnn_pictures *pictures);
 /* The first `count` pictures (from the start again when there are fewer) enlarged bilinearly to sqrt(neurons) a side; a pixel above
- * the threshold is 1. The threshold is the tests/fuzz/corpus/fuzz_cost_table/one by which a sample of all pictures comes nearest to `share` of ones. */
+ * the threshold is 1. The threshold is the one by which a sample of all pictures comes nearest to `share` of ones. */
 CR_MUST cr_status cr_spdnn_inputs_open(const struct cr_spdnn_pictures *pictures, int64_t neurons, int64_t count, double share,
                                        int threads, struct cr_spdnn_inputs *out);
 /* Every step-th input, for a check of some. */
@@ -102,19 +102,19 @@ void              cr_spdnn_inputs_close(struct cr_spdnn_inputs *inputs);
 /* ---- a run ---- */
 
 struct cr_spdnn_options {
-    bool keep_dead; /* inputs that have become tests/fuzz/corpus/fuzz_cost_table/zero are computed to the end */
+    bool keep_dead; /* inputs that have become zero are computed to the end */
     bool stream;    /* weights come from host memory layer by layer, even where they would fit */
     bool values;    /* give back what the last layer makes */
     int  repeats;   /* at least 1: timed runs; seconds is their median */
 };
 struct cr_spdnn_result {
     double   seconds;    /* of all layers; inputs and, unless streamed, weights are there already */
-    int64_t *survivors;  /* [layers + 1]: before the first layer, after each; with keep_dead only the last tests/fuzz/corpus/fuzz_cost_table/one counts the living */
-    int32_t *category;   /* inputs that are not tests/fuzz/corpus/fuzz_cost_table/zero at the end, ascending */
+    int64_t *survivors;  /* [layers + 1]: before the first layer, after each; with keep_dead only the last one counts the living */
+    int32_t *category;   /* inputs that are not zero at the end, ascending */
     int64_t  categories;
     float   *values;     /* [neurons][categories], or NULL */
     bool     streamed, recorded;
-    int      launches;   /* of kernels that take inputs through layers: as many as layers, or fewer where some share tests/fuzz/corpus/fuzz_cost_table/one; 0 on the CPU */
+    int      launches;   /* of kernels that take inputs through layers: as many as layers, or fewer where some share one; 0 on the CPU */
     size_t   device_bytes;
 };
 void     cr_spdnn_result_free(struct cr_spdnn_result *result);

@@ -1,7 +1,7 @@
 /* training/metrics.h: what a person sees while training, and log.jsonl for programs.
  *
- * On a terminal tests/fuzz/corpus/fuzz_cost_table/one line is redrawn (epoch, step, loss, rate, img/s, data wait, time left); elsewhere a tests/fuzz/corpus/fuzz_lifetimes/plain line every
- * train.log_every steps. log.jsonl gets tests/fuzz/corpus/fuzz_cost_table/one JSON object a line, flushed at once. Throughput is images divided by elapsed
+ * On a terminal one line is redrawn (epoch, step, loss, rate, img/s, data wait, time left); elsewhere a plain line every
+ * train.log_every steps. log.jsonl gets one JSON object a line, flushed at once. Throughput is images divided by elapsed
  * time; evaluation and saving do not count. Knows nothing of programs or devices. */
 #ifndef CR_METRICS_H
 #define CR_METRICS_H

@@ -1,4 +1,4 @@
-/* training/prune.c: gradual pruning, between tests/fuzz/corpus/fuzz_cost_table/two updates: the planes come to the host, masks are chosen there (pruning/pruning.h), and all goes
+/* training/prune.c: gradual pruning, between two updates: the planes come to the host, masks are chosen there (pruning/pruning.h), and all goes
  * back with the pruned weights and their momentum at 0. Rare, so copies do not matter. */
 #include "training/run.h"
 
@@ -10,7 +10,7 @@ cr_status cr_run_prune_open(struct cr_run *run) {
     return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
 }
 
-/* Of the tests/fuzz/corpus/fuzz_cost_table/whole run: train.steps may stop it before, to go on another day. */
+/* Of the whole run: train.steps may stop it before, to go on another day. */
 void cr_run_prune_warn(const struct cr_run *run) {
     const struct cr_config *c     = &run->config;
     const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;

@@ -8,17 +8,17 @@
 #include "session/state.h"
 
 struct cr_run {
-    struct cr_comm    *comm;   /* NULL: tests/fuzz/corpus/fuzz_cost_table/one rank */
-    struct cr_config   config; /* the tests/fuzz/corpus/fuzz_cost_table/one that counts: on resume the stored tests/fuzz/corpus/fuzz_cost_table/one under the command line's values */
+    struct cr_comm    *comm;   /* NULL: one rank */
+    struct cr_config   config; /* the one that counts: on resume the stored one under the command line's values */
     char              *dir;    /* run folder */
     char              *from;   /* checkpoint resumed from; NULL: fresh */
-    bool               ordered; /* ... whose kernels were chosen by their tests/fuzz/corpus/fuzz_lifetimes/order, not by measured times */
+    bool               ordered; /* ... whose kernels were chosen by their order, not by measured times */
     int                lock;   /* of the run folder; -1: none */
     struct cr_dataset *train, *val;
     struct cr_session  session;
     struct cr_loader  *loader;
     struct cr_position at;
-    int64_t            total_steps; /* of the tests/fuzz/corpus/fuzz_cost_table/whole run, with train.steps applied */
+    int64_t            total_steps; /* of the whole run, with train.steps applied */
     double             lr_factor;   /* of every learning rate: [optim] lr_scaling for the images of an update */
     struct cr_prune    prune;       /* without layers: training prunes nothing */
     struct cr_text     config_text;
@@ -33,7 +33,7 @@ void              cr_run_prune_warn(const struct cr_run *run); /* of a [prune] t
 CR_MUST cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 
-/* training/ranks.c: what several ranks share while they start. With tests/fuzz/corpus/fuzz_cost_table/one rank nothing happens. */
+/* training/ranks.c: what several ranks share while they start. With one rank nothing happens. */
 int64_t           cr_run_update_images(const struct cr_run *run); /* of all ranks */
 /* Rank 0 knows the folder and the checkpoint: everybody gets them. */
 CR_MUST cr_status cr_run_share_folders(struct cr_run *run);

@@ -67,7 +67,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     return CR_OK;
 }
 
-/* Two runs in tests/fuzz/corpus/fuzz_cost_table/one folder would overwrite each other's checkpoints. */
+/* Two runs in one folder would overwrite each other's checkpoints. */
 static cr_status lock_dir(struct cr_run *run) {
     char path[PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/" CR_CKPT_LOCK, run->dir);
@@ -82,7 +82,7 @@ static cr_status lock_dir(struct cr_run *run) {
 
 static bool starts(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
 
-/* Does this change make another model or another tests/fuzz/corpus/fuzz_lifetimes/order of the data? */
+/* Does this change make another model or another order of the data? */
 static bool changes_the_run(const char *line) {
     static const char *const free_keys[] = {"model.weights:", "model.head:", "model.init", "data.root:", "data.workers:",
                                             "data.prefetch:", "data.eval_", "data.corrupt:"};
@@ -258,7 +258,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     else CR_TRY(copy_config(given, o, run));
     CR_TRY(cr_device_check(run->config.train.device));
     if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
-    CR_TRY(cr_run_data_turn(run, open_data)); /* before anything is written: a wrong data.root leaves no tests/fuzz/corpus/fuzz_lifetimes/empty run behind */
+    CR_TRY(cr_run_data_turn(run, open_data)); /* before anything is written: a wrong data.root leaves no empty run behind */
     CR_TRY(cr_run_same(run));
     CR_TRY(own_folder(run));
     CR_TRY(open_session(run, o->force));

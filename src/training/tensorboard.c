@@ -114,7 +114,7 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
 
 /* ---- the file ---- */
 
-/* TensorBoard reads the files of a folder in the tests/fuzz/corpus/fuzz_lifetimes/order of their names, so the number in ours is above all that are there,
+/* TensorBoard reads the files of a folder in the order of their names, so the number in ours is above all that are there,
  * even when the clock went back. */
 static int64_t free_number(const char *folder) {
     int64_t        number = (int64_t)time(NULL);

@@ -6,8 +6,8 @@
  * A run that goes on appends a file of its own; its first event says from which step on older files count no more.
  *
  * Laws
- *   - Every number of a logged line becomes a scalar: the tests/fuzz/corpus/fuzz_cost_table/two logs cannot differ but in rounding to 32 bits.
- *   - Nothing is allocated after open. An event is written tests/fuzz/corpus/fuzz_cost_table/whole and at once: a reader sees tests/fuzz/corpus/fuzz_cost_table/whole records.
+ *   - Every number of a logged line becomes a scalar: the two logs cannot differ but in rounding to 32 bits.
+ *   - Nothing is allocated after open. An event is written whole and at once: a reader sees whole records.
  * Knows nothing of runs. */
 #ifndef CR_TENSORBOARD_H
 #define CR_TENSORBOARD_H

@@ -2,10 +2,10 @@
 #include "inspect/memory_trace/memory_trace.h"
 #include "training/run.h"
 
-/* A first iteration that warms up, and tests/fuzz/corpus/fuzz_cost_table/two that are the same. */
+/* A first iteration that warms up, and two that are the same. */
 enum { ITERATIONS = 3 };
 
-/* The programs of an update in the tests/fuzz/corpus/fuzz_lifetimes/order in which train_step runs them. */
+/* The programs of an update in the order in which train_step runs them. */
 static int programs_of(const struct cr_run *run, const struct cr_program **programs) {
     const struct cr_session *s     = &run->session;
     const int                parts = (int)run->config.train.accumulate;

@@ -46,9 +46,9 @@ static void handlers_restore(const struct old_handlers *old) {
     sigaction(SIGUSR1, &old->on_usr1, NULL);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one update ---- */
+/* ---- one update ---- */
 
-/* A run whose result was not asked for yet. On a device that works beside the host there is always tests/fuzz/corpus/fuzz_cost_table/one, so that it has the
+/* A run whose result was not asked for yet. On a device that works beside the host there is always one, so that it has the
  * next batch before it is done with the last; elsewhere there is none. */
 struct pending {
     struct cr_exec *exec; /* NULL: none */
@@ -90,7 +90,7 @@ static void say_started(struct cr_run *run, struct flight *f) {
     if (age > 0) cr_log(CR_LOG_INFO, "started; %.2f s from exec to the end of the first step (%s)", (double)age * 1e-9, parts);
 }
 
-/* Waits for the pending run; the last tests/fuzz/corpus/fuzz_cost_table/one of an update is reported. */
+/* Waits for the pending run; the last one of an update is reported. */
 static cr_status collect(struct cr_run *run, struct flight *f) {
     struct pending        p = f->pending;
     struct cr_exec_result r;
@@ -275,7 +275,7 @@ static cr_status after_step(struct cr_run *run, struct flight *f, struct best *b
     return status;
 }
 
-/* Signals: tests/fuzz/corpus/fuzz_cost_table/one that came to any rank counts on all of them behind the same step. A signal that comes later must not end a run that
+/* Signals: one that came to any rank counts on all of them behind the same step. A signal that comes later must not end a run that
  * did not save. */
 static cr_status hear(const struct cr_run *run, struct flight *f, bool *save_asked) {
     uint32_t ask = save_wanted ? CR_ASK_SAVE : 0, asked;

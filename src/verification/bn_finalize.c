@@ -38,7 +38,7 @@ void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIF
     error[CR_VERIFY_BN_RUNNING_VAR]  = k * ((1 - m) * fabs(f->running_var) + m * unbias * var) + m * unbias * d_var;
 }
 
-/* The few roundings of tests/fuzz/corpus/fuzz_lifetimes/plain arithmetic that make coefficients of sums. */
+/* The few roundings of plain arithmetic that make coefficients of sums. */
 static double roundings(const struct cr_verify_truth *t, enum cr_op_kind plain) {
     const enum cr_math math = t->math == CR_MATH_F64 ? CR_MATH_F64 : CR_MATH_F32;
     return CR_VERIFY_C * cr_verify_unit(math)->sum * sqrt(cr_verify_rule(plain)->extra);

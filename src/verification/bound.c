@@ -69,7 +69,7 @@ static double loss_grad_factor(const struct cr_verify_values *v) {
     return fabs(state[CR_STATE_LOSS_SCALE] * v->op->attr.loss.weight) / (double)CR_MAX(valid, 1);
 }
 
-/* exp turns the absolute error u|l - max| of its argument into a relative tests/fuzz/corpus/fuzz_cost_table/one; the sum below collects the same. */
+/* exp turns the absolute error u|l - max| of its argument into a relative one; the sum below collects the same. */
 static void closed_loss_grad(const struct cr_verify_values *v, double *const scale[]) {
     const double  *logits = v->in[CR_IN_loss_grad_logits];
     const int32_t *label  = v->in[CR_IN_loss_grad_labels];
@@ -132,7 +132,7 @@ static void correct_sgd(const struct cr_verify_values *v, double *const scale[])
     for (int i = 0; i < CR_STATE_COUNT; i++) scale[CR_OUT_sgd_state][i] = 0;
 }
 
-/* The update's own loop over the parameters that move: `tests/fuzz/corpus/fuzz_cost_table/one` gives the magnitude of w of element i of parameter k. What does not move,
+/* The update's own loop over the parameters that move: `one` gives the magnitude of w of element i of parameter k. What does not move,
  * or becomes 0, has A = 0. */
 struct moving {
     const struct cr_verify_values *v;
@@ -270,7 +270,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_zero]              = {.exact = true},
     [CR_OP_swap_out]          = {.exact = true},
     [CR_OP_swap_in]           = {.exact = true},
-    [CR_OP_all_reduce]        = {.exact = true}, /* tests/fuzz/corpus/fuzz_cost_table/one rank looks */
+    [CR_OP_all_reduce]        = {.exact = true}, /* one rank looks */
     [CR_OP_sync]              = {.exact = true, .hollow = true},
     [CR_OP_sparse_filter]     = {.exact = true, .hollow = true}, /* what stands where is the layout's: convolutions are judged */
 };
@@ -376,11 +376,11 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
  * F32, F64: each operation rounds to nearest, and roundings are independent: sqrt(n) of them count.
  *
  * Matrix units (TF32, F16, BF16) multiply exactly and add in f32, but not as IEEE says: a group of products is lined up with
- * the largest of them and of the sum so far, what falls off behind a bit or tests/fuzz/corpus/fuzz_cost_table/two more than f32 has is cut off, and the new sum
+ * the largest of them and of the sum so far, what falls off behind a bit or two more than f32 has is cut off, and the new sum
  * is cut off again instead of being rounded (measured by Fasi et al. 2021 on three generations). So
- *   sum    is four times f32's: cutting costs up to a tests/fuzz/corpus/fuzz_cost_table/whole last place, where rounding costs half, and of every term;
+ *   sum    is four times f32's: cutting costs up to a whole last place, where rounding costs half, and of every term;
  *   drift  because cutting always makes numbers smaller. Where all terms have the sign of the sum so do the losses: per term
- *          half of a place tests/fuzz/corpus/fuzz_cost_table/one bit behind the last, against a sum that is on the way half of what it becomes: 2^-26. Where
+ *          half of a place one bit behind the last, against a sum that is on the way half of what it becomes: 2^-26. Where
  *          signs alternate so do the losses, which is why it is the result that counts here and not A.
  * TF32 besides has 10 bits behind the first in its operands. They may be cut off there: less than 2^-10 of each factor.
  * F16 and BF16: the operands are 16-bit tensors, nothing is lost. A sum whose tensor is f32 (a weight gradient) may be rounded
@@ -434,7 +434,7 @@ double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     case CR_OP_loss_grad: return loss_grad_factor(v) * n * FLT_MIN; /* exp may flush */
     case CR_OP_bn_grad_stats:
     case CR_OP_pool_bn_grad_stats:
-    case CR_OP_relu_grad: return n * unit * largest_operand(v); /* rstd is tests/fuzz/corpus/fuzz_cost_table/one of them */
+    case CR_OP_relu_grad: return n * unit * largest_operand(v); /* rstd is one of them */
     case CR_OP_grad_check: {
         const double scale = ((const double *)v->in[CR_IN_grad_check_state])[CR_STATE_LOSS_SCALE];
         return n * unit * largest(1, 1 / (scale * scale));
@@ -443,7 +443,7 @@ double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     }
 }
 
-/* The power of tests/fuzz/corpus/fuzz_cost_table/two below x, times 2^-bits: by its bits, since every element of every output is asked for. */
+/* The power of two below x, times 2^-bits: by its bits, since every element of every output is asked for. */
 static double half_step(double x, int bits, double least) {
     uint64_t word;
     memcpy(&word, &x, sizeof word);

@@ -3,7 +3,7 @@
  * Three things make the bounds of fused ops different (verification/cases.c has the second, verification/sums.c the third; verification/bn_finalize.c
  * has what is made of such sums). Where x is
  * read as act(x) = max(x*scale + bias, 0), rounded to the data's type, a row computes x*scale + bias in f32: near the middle
- * between tests/fuzz/corpus/fuzz_cost_table/two numbers of the type it may end on the other tests/fuzz/corpus/fuzz_cost_table/one. Where a gradient passes only if x*scale + bias > 0, a row may
+ * between two numbers of the type it may end on the other one. Where a gradient passes only if x*scale + bias > 0, a row may
  * see another sign near 0. Where sums are taken of what was just computed, they may be of the number before or after it is
  * rounded. All three are followed element by element: what may come out differently adds what it changes to the bound
  * (slack), and nothing else does. Where f32 arithmetic is exact, as for 0*scale + 0, nothing may differ. */

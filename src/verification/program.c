@@ -1,7 +1,7 @@
-/* verification/program.c: a tests/fuzz/corpus/fuzz_cost_table/whole program on its device, op by op, each op judged on the inputs that the device itself holds. */
+/* verification/program.c: a whole program on its device, op by op, each op judged on the inputs that the device itself holds. */
 #include "verification/verify.h"
 
-/* Host copies of tests/fuzz/corpus/fuzz_cost_table/one op's operands. */
+/* Host copies of one op's operands. */
 struct copies {
     void *in[CR_OP_IN_MAX], *before[CR_OP_OUT_MAX], *out[CR_OP_OUT_MAX];
 };

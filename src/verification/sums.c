@@ -10,16 +10,16 @@ struct sums {
     const double *x, *saved; /* of values and values*xhat; NULL: of values and their squares */
 };
 
-/* One channel's sums. Errors of the values are independent: their squares add up (noise). What always goes tests/fuzz/corpus/fuzz_cost_table/one way adds up
+/* One channel's sums. Errors of the values are independent: their squares add up (noise). What always goes one way adds up
  * itself (pull). */
 struct sum {
     double want, scale, noise, pull, slack, rounded, roundings, factors;
-    double change, changes; /* by values that may be another number: what tests/fuzz/corpus/fuzz_cost_table/one of them changes the sum by, and the sizes of all */
+    double change, changes; /* by values that may be another number: what one of them changes the sum by, and the sizes of all */
     int    forks;           /* how many they are */
     bool   unused;
 };
 
-/* The value may be another tests/fuzz/corpus/fuzz_cost_table/one, `factor` of which the sum has. */
+/* The value may be another one, `factor` of which the sum has. */
 static void sum_fork(struct sum *s, double change, double factor) {
     s->change = factor * change;
     s->changes += fabs(s->change);

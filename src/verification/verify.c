@@ -1,4 +1,4 @@
-/* verification/verify.c: tests/fuzz/corpus/fuzz_cost_table/one op, or a tests/fuzz/corpus/fuzz_cost_table/whole program op by op, against the reference row in double. See verification/verify.h. */
+/* verification/verify.c: one op, or a whole program op by op, against the reference row in double. See verification/verify.h. */
 #include "verification/verify.h"
 
 #include <float.h>
@@ -319,7 +319,7 @@ bool cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math, un
 
 struct judged {
     double bound, ratio; /* ratio <= 1: right */
-    bool   nonfinite;    /* tests/fuzz/corpus/fuzz_cost_table/one side is finite and the other is not */
+    bool   nonfinite;    /* one side is finite and the other is not */
 };
 
 /* Does x become infinite when it is rounded? From half a step behind the largest number on. */
@@ -342,7 +342,7 @@ static struct judging judging_of(const struct cr_verify_truth *truth, int slot) 
     const enum cr_dtype          dtype  = truth->program->tensor[truth->op->out[slot]].dtype;
     const bool                   is_f64 = truth->math == CR_MATH_F64;
     const double                 n = truth->terms[slot], behind = truth->noise_terms[slot];
-    if (truth->noise[slot]) { /* sums of its own numbers are added in tests/fuzz/corpus/fuzz_lifetimes/plain arithmetic, and in wide types only */
+    if (truth->noise[slot]) { /* sums of its own numbers are added in plain arithmetic, and in wide types only */
         const double sum = is_f64 ? u->sum : cr_verify_unit(CR_MATH_F32)->sum;
         return (struct judging){.truth = truth, .slot = slot, .dtype = dtype, .result = CR_F64,
                                 .by_scale = CR_VERIFY_C * sum * sqrt(n), .by_noise = CR_VERIFY_C * u->sum * sqrt(behind) + u->operand,
@@ -389,7 +389,7 @@ double cr_verify_error(const struct cr_verify_truth *truth, int slot, int64_t i,
     return error + cr_verify_half_ulp(g.dtype, top);
 }
 
-/* The right number that `got` is meant to be: of tests/fuzz/corpus/fuzz_cost_table/two, the tests/fuzz/corpus/fuzz_cost_table/one that lies nearer. */
+/* The right number that `got` is meant to be: of two, the one that lies nearer. */
 static double meant(const struct judging *g, int64_t i, double got) {
     const double want = g->truth->want[g->slot][i], other = g->truth->other[g->slot] ? g->truth->other[g->slot][i] : NAN;
     if (isnan(other) || !isfinite(got)) return want;

@@ -1,4 +1,4 @@
-/* verification/verify.h: is a kernel row right? Runs tests/fuzz/corpus/fuzz_cost_table/one op by the `ref.` row in double on the same inputs as the row under test, and
+/* verification/verify.h: is a kernel row right? Runs one op by the `ref.` row in double on the same inputs as the row under test, and
  * compares with a bound that is computed, not found by hand.
  *
  * The bound of an output element y is
@@ -11,13 +11,13 @@
  *   slack  of fused ops: what a rounding or a sign that may come out either way changes (verification/inputs.c, verification/cases.c),
  *   round  half a unit in the last place of the output's type.
  * Sums of numbers that the same op has just computed (statistics behind a convolution) add the errors of those numbers: as a
- * root of squares where they are independent, tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one where they all go the same way (verification/sums.c).
- * One constant CR_VERIFY_C serves the tests/fuzz/corpus/fuzz_cost_table/whole project. Rows that only move values are judged to the bit (as values: -0 is 0),
+ * root of squares where they are independent, one by one where they all go the same way (verification/sums.c).
+ * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is 0),
  * and so are those that do nothing but round.
  *
  * Laws
  *   - NaN and infinity must stand where the reference has them. Exceptions: an element whose A is beyond the largest number
- *     that the row sums in may overflow, and so may tests/fuzz/corpus/fuzz_cost_table/one that cannot be told from a number beyond the largest of a type that
+ *     that the row sums in may overflow, and so may one that cannot be told from a number beyond the largest of a type that
  *     it is rounded to; grad_check's norm is not compared when its flag is up (it is not used then); where an operand of a
  *     convolution is not finite, NaN may stand anywhere (matrix units multiply the zeros of the padding with it), but what
  *     the reference has as not finite must not look finite.
@@ -37,7 +37,7 @@ struct cr_verify_result {
     int64_t index;     /* its element index */
     double  got, want, bound;
     double  worst;     /* largest |got-want|/bound over all elements; infinite when a NaN or infinity is out of place */
-    int64_t nonfinite; /* elements where tests/fuzz/corpus/fuzz_cost_table/one side is finite and the other is not */
+    int64_t nonfinite; /* elements where one side is finite and the other is not */
 };
 
 /* Host inputs of an op in the tensors' types, by slot, NULL where absent. For slots that the op updates in place: the
@@ -50,7 +50,7 @@ struct cr_verify_io {
 };
 bool cr_verify_accumulates(const struct cr_op *op, int out_slot);
 
-/* What the reference says about tests/fuzz/corpus/fuzz_cost_table/one op: values and bounds of every output element. A zeroed struct is tests/fuzz/corpus/fuzz_lifetimes/empty. */
+/* What the reference says about one op: values and bounds of every output element. A zeroed struct is empty. */
 struct cr_verify_truth {
     const struct cr_program *program;
     const struct cr_op      *op;
@@ -78,7 +78,7 @@ struct cr_verify_truth {
 CR_MUST cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
                                        enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
                                        struct cr_verify_truth *out);
-/* Makes a truth that was made for another row good for tests/fuzz/corpus/fuzz_cost_table/one of this math and with these liberties. false: it must be made anew. */
+/* Makes a truth that was made for another row good for one of this math and with these liberties. false: it must be made anew. */
 bool              cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math, unsigned liberties);
 void              cr_verify_truth_free(struct cr_verify_truth *truth);
 /* Judges outputs `got[slot]` (host, in the tensors' types). */
@@ -89,7 +89,7 @@ CR_MUST cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *p
                                const struct cr_step_block *step, const struct cr_verify_io *io, const void *const got[],
                                struct cr_verify_result *out);
 
-/* Runs a tests/fuzz/corpus/fuzz_cost_table/whole program, already fed, op by op on `device` (the tests/fuzz/corpus/fuzz_cost_table/one that exec is bound to); each op's inputs are taken from
+/* Runs a whole program, already fed, op by op on `device` (the one that exec is bound to); each op's inputs are taken from
  * the device itself, so errors do not add up. Stops at the first op out of bounds: the message names it (CR_ERR_NUMERIC).
  * *checked gets the number of ops compared, *worst the largest ratio to a bound. */
 CR_MUST cr_status cr_verify_program(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
@@ -106,7 +106,7 @@ struct cr_verify_unit {
     double        sum;     /* unit roundoff of the type that sums run in */
     double        drift;   /* what each term loses, of a sum whose roundings all go the same way */
     double        operand; /* operands are rounded before they are multiplied: both together, relative */
-    enum cr_dtype result;  /* the type that a sum may be rounded to on its way to a wider tests/fuzz/corpus/fuzz_cost_table/one; CR_F64: none */
+    enum cr_dtype result;  /* the type that a sum may be rounded to on its way to a wider one; CR_F64: none */
 };
 /* One op in double: buffers by slot, real ones as f64, integers as they are. */
 struct cr_verify_values {
@@ -118,7 +118,7 @@ struct cr_verify_values {
     double                      u;
     unsigned                    liberties;
 };
-/* Operands of tests/fuzz/corpus/fuzz_cost_table/one run of the reference, before it: a fused op's hook makes of them what its tests/fuzz/corpus/fuzz_lifetimes/plain op would have met, and
+/* Operands of one run of the reference, before it: a fused op's hook makes of them what its plain op would have met, and
  * takes the slots away that are done with. Each pass starts from the op and its inputs as they are. */
 enum cr_verify_pass {
     CR_VERIFY_WANT,
@@ -135,7 +135,7 @@ struct cr_verify_run {
 /* How A is found for an op kind. */
 struct cr_verify_rule {
     bool exact;    /* moves and integers: no bound */
-    unsigned unless; /* ... unless tests/fuzz/corpus/fuzz_cost_table/one of these input slots is used */
+    unsigned unless; /* ... unless one of these input slots is used */
     bool rounds;   /* exact, and what is right is the reference's value rounded to the output's type */
     bool products; /* sums of products, as matrix units and libraries compute them */
     bool pads;     /* ... over a padded image */
@@ -156,7 +156,7 @@ struct cr_verify_rule {
     cr_status (*behind)(const struct cr_verify_values *v, struct cr_verify_truth *truth);
 };
 bool cr_verify_is_exact(const struct cr_op *op);
-const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that there is tests/fuzz/corpus/fuzz_cost_table/one */
+const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that there is one */
 double                       cr_verify_terms(const struct cr_program *program, const struct cr_op *op, int out_slot); /* n */
 const struct cr_verify_unit *cr_verify_unit(enum cr_math math);
 double                       cr_verify_peak(const struct cr_program *program, const struct cr_op *op);
@@ -167,9 +167,9 @@ double cr_verify_largest(enum cr_dtype dtype);            /* largest finite numb
 
 /* ---- fused ops: verification/inputs.c, verification/cases.c, verification/sums.c, verification/bn_finalize.c ----------------------------------- */
 
-/* Relative to |x*scale| + |bias|: tests/fuzz/corpus/fuzz_cost_table/two roundings in f32, and room for more where scale and bias are made of factors. */
+/* Relative to |x*scale| + |bias|: two roundings in f32, and room for more where scale and bias are made of factors. */
 #define CR_VERIFY_AFFINE 0x1p-22
-/* How far a row's x*scale + bias may be from the right tests/fuzz/corpus/fuzz_cost_table/one; 0 where f32 arithmetic is exact. */
+/* How far a row's x*scale + bias may be from the right one; 0 where f32 arithmetic is exact. */
 double cr_verify_affine_error(double x, double scale, double bias);
 /* Allocates *array for an output's elements, zeroed, unless it is there. */
 CR_MUST cr_status cr_verify_array(const struct cr_verify_truth *truth, int slot, double **array);

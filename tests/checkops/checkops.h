@@ -1,6 +1,6 @@
 /* tests/checkops/checkops.h: does every kernel row of every device compute what the reference says? After dav1d's checkasm.
  *
- * A case is an op with shapes and attributes; a unit is a program with that tests/fuzz/corpus/fuzz_cost_table/one op; a draw fills its inputs from a family.
+ * A case is an op with shapes and attributes; a unit is a program with that one op; a draw fills its inputs from a family.
  * Each row that accepts a unit runs on it between guard zones, on outputs full of NaN, twice, and once more for every
  * input whose storage an output may take over; cr_verify_* judges. */
 #ifndef CHECKOPS_H
@@ -27,19 +27,19 @@ enum checkops_flag {
     CHECKOPS_STATS     = 1 << 14, /* sums of what was computed: stats, dstats */
     CHECKOPS_BIAS      = 1 << 15,
     CHECKOPS_BN        = 1 << 16, /* bn_x, saved and what belongs to them; conv_grad with COEF: saved alone */
-    CHECKOPS_BN2       = 1 << 17, /* relu_grad: a second tests/fuzz/corpus/fuzz_cost_table/one */
-    CHECKOPS_BITS      = 1 << 18, /* the mask is tests/fuzz/corpus/fuzz_cost_table/one of bits; bn_apply: makes it; sgd: has tests/fuzz/corpus/fuzz_cost_table/one */
+    CHECKOPS_BN2       = 1 << 17, /* relu_grad: a second one */
+    CHECKOPS_BITS      = 1 << 18, /* the mask is one of bits; bn_apply: makes it; sgd: has one */
     CHECKOPS_ACT       = 1 << 19, /* the mask is made again from act */
     CHECKOPS_THROUGH   = 1 << 20, /* conv_grad: dy_x and dy_coef */
     CHECKOPS_NO_DX     = 1 << 21,
     CHECKOPS_S2D       = 1 << 22,
     CHECKOPS_FINISH    = 1 << 23, /* with STATS or BN: what becomes of those sums */
     CHECKOPS_PATTERN   = 1 << 24, /* the filter is mostly pruned, and the op says so */
-    CHECKOPS_MIXES     = 1 << 25, /* loss, loss_grad: targets of tests/fuzz/corpus/fuzz_cost_table/two labels */
+    CHECKOPS_MIXES     = 1 << 25, /* loss, loss_grad: targets of two labels */
     CHECKOPS_TWO       = 1 << 26  /* with PATTERN: it is 2:4 */
 };
 
-/* Layouts from here on are of blocks of 64 x 64 channels: patterns keep them tests/fuzz/corpus/fuzz_cost_table/whole (cuda.h: CUDA_LAYOUT_BLOCKS). */
+/* Layouts from here on are of blocks of 64 x 64 channels: patterns keep them whole (cuda.h: CUDA_LAYOUT_BLOCKS). */
 enum { CHECKOPS_LAYOUT_BLOCKS = 64 };
 /* Layouts between these are for f32 alone (cuda.h: CUDA_LAYOUT_WALKS). */
 enum { CHECKOPS_LAYOUT_WALKS = 52, CHECKOPS_LAYOUT_WALKS_END = 60 };
@@ -80,7 +80,7 @@ void checkops_list_fused_full_size(struct checkops_list *list);
 void checkops_list_layers(struct checkops_list *list, enum cr_op_kind kind); /* convolutions of ResNet-50, batch 2 */
 void checkops_list_full_size(struct checkops_list *list);
 
-/* A case as a program of tests/fuzz/corpus/fuzz_cost_table/one op. */
+/* A case as a program of one op. */
 struct checkops_unit {
     struct checkops_case c;
     struct cr_store      store;
@@ -106,7 +106,7 @@ int64_t checkops_window_out(int64_t size, const struct checkops_case *c);
 /* ---- */
 void              checkops_unit_free(struct checkops_unit *unit);
 void              checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size);
-/* A store of a few parameters with odd sizes: decayed, not decayed and frozen ones, padding between them; and tests/fuzz/corpus/fuzz_cost_table/one of
+/* A store of a few parameters with odd sizes: decayed, not decayed and frozen ones, padding between them; and one of
  * `thousands` * 1000 elements. */
 void checkops_store_make(enum cr_dtype real, int64_t thousands, struct cr_store *store);
 
@@ -136,13 +136,13 @@ struct checkops_verdict {
     double worst;
     char   why[400]; /* what went wrong first */
 };
-/* Memory that all runs on a device share: a region of its own, and the host's pictures of it. A zeroed tests/fuzz/corpus/fuzz_cost_table/one with a device is
- * tests/fuzz/corpus/fuzz_lifetimes/empty; it grows when it must. */
+/* Memory that all runs on a device share: a region of its own, and the host's pictures of it. A zeroed one with a device is
+ * empty; it grows when it must. */
 struct checkops_arena {
     struct cr_device *device;
     char             *region; /* device memory */
     size_t            bytes;
-    unsigned char    *before, *after[2]; /* what goes there before a run; what came back from the first and from a later tests/fuzz/corpus/fuzz_cost_table/one */
+    unsigned char    *before, *after[2]; /* what goes there before a run; what came back from the first and from a later one */
     size_t            before_bytes, after_bytes;
 };
 void checkops_arena_close(struct checkops_arena *arena);
@@ -152,11 +152,11 @@ void checkops_arena_close(struct checkops_arena *arena);
 CR_MUST cr_status checkops_row(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
                                const struct checkops_inputs *inputs, const struct cr_verify_truth *truth,
                                struct checkops_verdict *verdict);
-/* Seconds of tests/fuzz/corpus/fuzz_cost_table/one launch: the best of several, or of several rows of launches on a device that works beside the host. */
+/* Seconds of one launch: the best of several, or of several rows of launches on a device that works beside the host. */
 CR_MUST cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
                                 const struct checkops_inputs *inputs, double *seconds);
 
-/* What a walk over a device found; tests/fuzz/corpus/fuzz_cost_table/one entry a row, in the tests/fuzz/corpus/fuzz_lifetimes/order of device->rows. */
+/* What a walk over a device found; one entry a row, in the order of device->rows. */
 struct checkops_tally {
     int    runs, failures;
     double worst;
@@ -166,7 +166,7 @@ enum { CHECKOPS_ROWS_MAX = 512 };
 struct checkops_walk {
     const char           *name; /* of the device, for reports */
     struct cr_device     *device;
-    struct cr_device     *cpu, *wide_cpu; /* for the reference: tests/fuzz/corpus/fuzz_cost_table/one thread, and all there are for big cases */
+    struct cr_device     *cpu, *wide_cpu; /* for the reference: one thread, and all there are for big cases */
     const char           *filter;         /* only rows whose name contains it; NULL: all */
     bool                  bench;
     bool                  ways;           /* all ways of rows that have several */

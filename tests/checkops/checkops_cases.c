@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_cases.c: the shapes, a table per group of ops. Small, odd, prime, tests/fuzz/corpus/fuzz_cost_table/one more and tests/fuzz/corpus/fuzz_cost_table/one less than a vector, and the
+/* tests/checkops/checkops_cases.c: the shapes, a table per group of ops. Small, odd, prime, one more and one less than a vector, and the
  * layers of the shipped configs (batch 1 or 2, ImageNet's at reduced size; at full size in tests/checkops/checkops_layers.c). */
 #include "tests/checkops/checkops.h"
 
@@ -29,7 +29,7 @@ static const struct conv convs[] = {
     {1, 8, 8, 5, 5, 5, 1, 2, false},     {2, 6, 5, 3, 4, 2, 2, 0, false},     {1, 5, 5, 4, 4, 3, 1, 0, false},
     {1, 11, 11, 3, 8, 3, 3, 1, false},   {1, 6, 6, 8, 8, 1, 3, 0, false},     {1, 2, 2, 16, 16, 3, 1, 1, false},
     {1, 4, 3, 15, 33, 3, 2, 1, false},   {1, 1, 1, 32, 48, 3, 2, 1, false},
-    /* widths that rows of 8 and 16 pixels take tests/fuzz/corpus/fuzz_cost_table/whole, channels that fill vectors */
+    /* widths that rows of 8 and 16 pixels take whole, channels that fill vectors */
     {1, 3, 16, 16, 16, 3, 1, 1, false},  {2, 5, 48, 16, 16, 3, 1, 1, false},  {1, 3, 8, 32, 32, 3, 1, 1, false},
     {2, 4, 16, 32, 64, 3, 1, 1, false},  {1, 3, 32, 64, 16, 3, 1, 1, false},
     /* cifar10-resnet20 */
@@ -107,7 +107,7 @@ bool checkops_has_half(enum cr_op_kind kind) {
 }
 
 /* An f32 case and, while the shape is small and comes early, its f64 twin: rows must take it right or refuse it. In 16 bits
- * all of them where a device has rows for that; else tests/fuzz/corpus/fuzz_cost_table/one of each kind, for the reference that judges such devices. */
+ * all of them where a device has rows for that; else one of each kind, for the reference that judges such devices. */
 void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *of, size_t place) {
     struct checkops_case c = *of;
     if (c.kind != CR_OP_cast) {
@@ -152,7 +152,7 @@ static void list_pointwise(struct checkops_list *list) {
                                             CR_OP_relu_grad, CR_OP_channel_scale, CR_OP_zero, CR_OP_cast,
                                             CR_OP_meanpool,  CR_OP_meanpool_grad, CR_OP_gate,        CR_OP_gate_grad,
                                             CR_OP_swap_out,  CR_OP_swap_in,      CR_OP_sync,
-                                            CR_OP_all_reduce}; /* of tests/fuzz/corpus/fuzz_cost_table/one rank: several are tests of their own */
+                                            CR_OP_all_reduce}; /* of one rank: several are tests of their own */
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));

@@ -105,7 +105,7 @@ static cr_status walk_row(struct checkops_walk *w, struct checkops_unit *unit, s
     return status;
 }
 
-/* All rows on tests/fuzz/corpus/fuzz_cost_table/one draw; they share a truth. */
+/* All rows on one draw; they share a truth. */
 static cr_status walk_draw(struct checkops_walk *w, struct checkops_unit *unit, const struct checkops_draw *draw) {
     struct sight s = {.unit = unit, .draw = draw};
     cr_status    status;

@@ -21,7 +21,7 @@ static const struct shape convs[] = {
     {2, 14, 14, 64, 128, 1, 2, 0, true},   {1, 14, 14, 256, 512, 1, 2, 0, true},  {2, 13, 7, 72, 136, 1, 1, 0, true},
     {1, 7, 7, 256, 1024, 1, 1, 0, true},   {1, 7, 7, 1024, 256, 1, 1, 0, true},   {1, 35, 35, 16, 64, 4, 1, 0, true},
 };
-/* What kernels of tests/fuzz/corpus/fuzz_cost_table/whole blocks take: 64 channels and multiples, pictures that fill no tile, more images than tests/fuzz/corpus/fuzz_cost_table/one. */
+/* What kernels of whole blocks take: 64 channels and multiples, pictures that fill no tile, more images than one. */
 static const struct shape blocked[] = {
     {1, 5, 7, 64, 64, 1, 1, 0, false},     {2, 6, 5, 64, 192, 3, 1, 1, false},    {1, 7, 7, 128, 64, 3, 2, 1, false},
     {3, 3, 3, 192, 128, 1, 2, 0, false},   {5, 7, 7, 128, 128, 3, 1, 1, true},    {2, 28, 28, 64, 128, 3, 1, 1, true},
@@ -79,7 +79,7 @@ static void list(struct checkops_list *out, enum cr_op_kind kind, struct table t
         }
 }
 
-/* What programs of the shipped nets ask of conv_grad: a convolution inside a block reads act(x), tests/fuzz/corpus/fuzz_cost_table/one at its beginning the
+/* What programs of the shipped nets ask of conv_grad: a convolution inside a block reads act(x), one at its beginning the
  * activation that the block before left; the first of a net has no dx. */
 #define INNER (CHECKOPS_THROUGH | CHECKOPS_COEF | CHECKOPS_BN)
 #define FIRST (CHECKOPS_THROUGH | CHECKOPS_BN)
@@ -134,12 +134,12 @@ static void list_coef_copies(struct checkops_list *out) {
         }
 }
 
-/* Filters with a pattern: each layout that a device may have, in tests/fuzz/corpus/fuzz_cost_table/one type after the other but for those of f32 alone. Rows refuse those that are none of theirs. */
+/* Filters with a pattern: each layout that a device may have, in one type after the other but for those of f32 alone. Rows refuse those that are none of theirs. */
 static void list_patterns(struct checkops_list *out) {
     enum { LAYOUTS = 39, WALKS = CHECKOPS_LAYOUT_WALKS_END - CHECKOPS_LAYOUT_WALKS };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
-    const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has tests/fuzz/corpus/fuzz_cost_table/one layout and tests/fuzz/corpus/fuzz_cost_table/one type */
+    const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
     for (size_t i = 0; i < CR_COUNT(convs); i++)
         for (size_t layout = 0; layout < (wide ? 1 : LAYOUTS + WALKS); layout++) {
             struct checkops_case c = case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
@@ -152,7 +152,7 @@ static void list_patterns(struct checkops_list *out) {
         }
 }
 
-/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and tests/fuzz/corpus/fuzz_cost_table/two of those that take any pattern.
+/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and two of those that take any pattern.
  * Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
 static void list_two_of_four(struct checkops_list *out) {
     enum { FOURS = 48 };
@@ -201,7 +201,7 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
         }
 }
 
-/* Filters that keep tests/fuzz/corpus/fuzz_cost_table/whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
+/* Filters that keep whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
 static void list_blocks(struct checkops_list *out) {
     enum { LAYOUTS = 13 };
     static const unsigned      ends[]  = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, CHECKOPS_ADD};
@@ -235,7 +235,7 @@ void checkops_list_fused(struct checkops_list *out) {
     list(out, CR_OP_fold_bn, TABLE(convs), FLAGS(0));
     list(out, CR_OP_s2d_filter, TABLE(stems), FLAGS(0));
     list(out, CR_OP_s2d_filter_grad, TABLE(stems), FLAGS(0, CHECKOPS_ACCUMULATE));
-    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0)); /* the stem's convolution, tests/fuzz/corpus/fuzz_lifetimes/plain */
+    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0)); /* the stem's convolution, plain */
     list(out, CR_OP_conv_wgrad, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0, CHECKOPS_ACCUMULATE));
 }
 

@@ -144,7 +144,7 @@ static double large_mean_spread(const struct checkops_unit *unit) {
     return is_dot_product(unit) ? 300 : 0.01;
 }
 
-/* Half way between tests/fuzz/corpus/fuzz_cost_table/two numbers of 16 bits: what is rounded there shows whether ties go to even. */
+/* Half way between two numbers of 16 bits: what is rounded there shows whether ties go to even. */
 static double tie(struct drawing *d) {
     const int steps = d->unit->c.real == CR_F16 ? 1024 : 128;
     return ((double)cr_rng_below(&d->rng, (uint64_t)steps) + 0.5) / steps + 1;
@@ -166,7 +166,7 @@ static double number(struct drawing *d, enum checkops_family family) {
     }
 }
 
-/* The family of slot `s`: HUGE, DENORMAL and NONFINITE are about tests/fuzz/corpus/fuzz_cost_table/one slot only. */
+/* The family of slot `s`: HUGE, DENORMAL and NONFINITE are about one slot only. */
 static enum checkops_family family_of(const struct drawing *d, int s) {
     return d->draw.target == CR_NONE || d->draw.target == s ? d->draw.family : FAMILY_NORMAL;
 }
@@ -180,7 +180,7 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
 
 /* ---- operands ---- */
 
-/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no tests/fuzz/corpus/fuzz_cost_table/two rows of pixels, filters
+/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no two rows of pixels, filters
  * or channels look alike. */
 static int64_t drawn(const struct drawing *d, int64_t n) { return d->unit->c.big ? CR_MIN(n, (int64_t)200003) : n; }
 static void    repeat(enum cr_dtype dtype, void *data, int64_t first, int64_t n) {
@@ -250,7 +250,7 @@ static void draw_norms(struct drawing *d, const struct cr_tensor *t, void *data)
 /* (mean, rstd) as the family's numbers would have given them. */
 static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data) {
     const int64_t C     = t->dim[3];
-    uint64_t      equal = 0; /* tests/fuzz/corpus/fuzz_cost_table/one element */
+    uint64_t      equal = 0; /* one element */
     cr_number_store(d->unit->c.real, &equal, 0, equal_number(d->unit));
     for (int64_t c = 0; c < C; c++) {
         double mean = 0.1 * normal(d), rstd = between(d, 0.5, 1.5);
@@ -304,7 +304,7 @@ static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data)
     }
 }
 
-/* Rectangles inside the picture, at its border, tests/fuzz/corpus/fuzz_lifetimes/empty ones; partners in the batch, the picture itself among them. */
+/* Rectangles inside the picture, at its border, empty ones; partners in the batch, the picture itself among them. */
 static void draw_mixes(struct drawing *d, const struct cr_tensor *t, void *data) {
     const struct checkops_case *c = &d->unit->c;
     int32_t                    *mix = data;

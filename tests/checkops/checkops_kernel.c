@@ -1,5 +1,5 @@
-/* tests/checkops/checkops_kernel.c: runs tests/fuzz/corpus/fuzz_cost_table/one row on tests/fuzz/corpus/fuzz_cost_table/one unit, between guard zones. Memory goes through the backend only, so a device without
- * host memory is tested by the same lines. All buffers of a run lie in tests/fuzz/corpus/fuzz_cost_table/one piece of memory, which goes to the device at once
+/* tests/checkops/checkops_kernel.c: runs one row on one unit, between guard zones. Memory goes through the backend only, so a device without
+ * host memory is tested by the same lines. All buffers of a run lie in one piece of memory, which goes to the device at once
  * and comes back at once: copies to a GPU cost more than small kernels. */
 #include "tests/checkops/checkops.h"
 
@@ -10,7 +10,7 @@
 
 enum { GUARD = 512, FILL_BYTE = 0xff /* NaN in every real type */, ARENA_BYTES = 16 << 20 };
 
-/* Guards are NaN too, in every real type, but another tests/fuzz/corpus/fuzz_cost_table/one: what is read there spoils the result, what is written shows. */
+/* Guards are NaN too, in every real type, but another one: what is read there spoils the result, what is written shows. */
 static unsigned char guard_byte(size_t i) { return i % 2 ? 0xff : 0xf5; }
 
 struct buffer {
@@ -260,7 +260,7 @@ static bool same(const struct site *site, const void *const a[], const void *con
     return true;
 }
 
-/* Every input whose storage output `slot` may take over, tests/fuzz/corpus/fuzz_cost_table/one after the other. */
+/* Every input whose storage output `slot` may take over, one after the other. */
 static cr_status run_in_place(struct site *site, int slot, const struct cr_verify_truth *truth, const void *const first[]) {
     const unsigned allowed = cr_op_inplace(site->unit->op->kind, slot);
     struct buffer *own     = site->result[slot];
@@ -334,7 +334,7 @@ static cr_status time_launches(struct site *site, const struct cr_call *call, vo
     return CR_OK;
 }
 
-/* Launches tests/fuzz/corpus/fuzz_cost_table/one behind the other, so that what the host needs for each is hidden where the device needs longer. */
+/* Launches one behind the other, so that what the host needs for each is hidden where the device needs longer. */
 static cr_status time_on_device(struct site *site, const struct cr_call *call, double *seconds) {
     const struct cr_async *async   = site->device->backend->async;
     void                  *mark[2] = {NULL, NULL};

@@ -1,5 +1,5 @@
-/* tests/checkops/checkops_selftest.c: rows that are wrong on purpose, each in tests/fuzz/corpus/fuzz_cost_table/one way that real kernels are wrong in. The walk must blame
- * every tests/fuzz/corpus/fuzz_cost_table/one of them; a harness that cannot fail proves nothing. */
+/* tests/checkops/checkops_selftest.c: rows that are wrong on purpose, each in one way that real kernels are wrong in. The walk must blame
+ * every one of them; a harness that cannot fail proves nothing. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -123,7 +123,7 @@ static cr_status swallows_nan(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* An index that depends on the tests/fuzz/corpus/fuzz_lifetimes/order of the search: of equal maxima the last. */
+/* An index that depends on the order of the search: of equal maxima the last. */
 static cr_status last_of_equals(struct cr_device *device, const struct cr_call *call) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
     const struct cr_tensor    *x = &call->program->tensor[call->op->in[0]], *y = out_tensor(call, 0);
@@ -205,7 +205,7 @@ static cr_status sums_in_16_bits(struct cr_device *device, const struct cr_call 
     const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_x]], *y = out_tensor(call, 0);
     (void)device;
     for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
-        uint64_t sum = 0; /* tests/fuzz/corpus/fuzz_cost_table/one number of y's type */
+        uint64_t sum = 0; /* one number of y's type */
         for (int64_t c = 0; c < x->dim[3]; c++) {
             const double product = cr_number_load(x->dtype, call->in[CR_IN_dense_x], i / y->dim[3] * x->dim[3] + c) *
                                    cr_number_load(x->dtype, call->in[CR_IN_dense_w], i % y->dim[3] * x->dim[3] + c);
@@ -223,7 +223,7 @@ static cr_status cuts_the_result(struct cr_device *device, const struct cr_call 
     (void)device;
     for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
         const double sum = cr_number_load(y->dtype, call->in[0], i) + cr_number_load(y->dtype, call->in[1], i);
-        uint64_t     near = 0; /* tests/fuzz/corpus/fuzz_cost_table/one number of y's type */
+        uint64_t     near = 0; /* one number of y's type */
         cr_number_store(y->dtype, &near, 0, sum);
         if (isfinite(sum) && fabs(cr_number_load(y->dtype, &near, 0)) > fabs(sum)) near--;
         memcpy((uint16_t *)call->out[0] + i, &near, sizeof(uint16_t));
@@ -240,7 +240,7 @@ static cr_status saturates(struct cr_device *device, const struct cr_call *call)
     return CR_OK;
 }
 
-/* Of tests/fuzz/corpus/fuzz_cost_table/two equally near numbers the larger, where the even tests/fuzz/corpus/fuzz_cost_table/one is right. */
+/* Of two equally near numbers the larger, where the even one is right. */
 static cr_status rounds_ties_up(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = out_tensor(call, 0);
     if (y->dtype != CR_BF16) return reference(device, call);
@@ -293,7 +293,7 @@ static cr_status blind_to_type(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-/* A tests/fuzz/corpus/fuzz_lifetimes/plain float sum, tests/fuzz/corpus/fuzz_cost_table/one after the other: fine for small M, and it must stay acceptable. */
+/* A plain float sum, one after the other: fine for small M, and it must stay acceptable. */
 static cr_status honest_floats(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[0]];
     const int64_t           C = x->dim[3], M = cr_tensor_elems(x) / C;
@@ -358,7 +358,7 @@ static const struct {
       .accepts = not_half, .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, false},
 };
 
-/* Of the row's kind the small cases: of tests/fuzz/corpus/fuzz_lifetimes/plain ops the first run of them, which is the tests/fuzz/corpus/fuzz_lifetimes/plain ones. */
+/* Of the row's kind the small cases: of plain ops the first run of them, which is the plain ones. */
 static struct checkops_list small_cases(const struct checkops_list *list, enum cr_op_kind kind) {
     struct checkops_list small = {.item = list->item};
     while (small.item < list->item + list->count && small.item->kind != kind) small.item++;

@@ -1,5 +1,5 @@
-/* tests/checkops/checkops_selftest_fused.c: fused rows in tests/fuzz/corpus/fuzz_lifetimes/plain float loops, as a device would compute them: right ones, which the judge must
- * not blame though they round and sum in another tests/fuzz/corpus/fuzz_lifetimes/order than the reference, and the same with tests/fuzz/corpus/fuzz_cost_table/one mistake, which it must. */
+/* tests/checkops/checkops_selftest_fused.c: fused rows in plain float loops, as a device would compute them: right ones, which the judge must
+ * not blame though they round and sum in another order than the reference, and the same with one mistake, which it must. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -16,9 +16,9 @@ enum mistake {
     READS_RAW_INPUT,     /* dw of x instead of act(x) */
     FORGETS_OFFSET,      /* of the BN behind the convolution */
     FINISHES_BIASED,     /* the running variance is that of the batch */
-    FINISHES_OTHER_COUNT, /* means over tests/fuzz/corpus/fuzz_cost_table/one pixel more */
+    FINISHES_OTHER_COUNT, /* means over one pixel more */
     FINISHES_BEFORE_LAST, /* dgamma and dbeta of sums without the last pixel */
-    HALF_BIAS,           /* the bias is rounded to the type of the images; right for a row with that liberty, as the next tests/fuzz/corpus/fuzz_cost_table/two */
+    HALF_BIAS,           /* the bias is rounded to the type of the images; right for a row with that liberty, as the next two */
     ROUNDS_SUM,          /* the sum of products is, before `add` */
     DROPS_NAN,           /* a ReLU of NaN gives 0 */
     COARSE_BIAS          /* the bias has three bits less than that type */

@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_unit.c: the program of tests/fuzz/corpus/fuzz_cost_table/one op for a case. */
+/* tests/checkops/checkops_unit.c: the program of one op for a case. */
 #include "tests/checkops/checkops.h"
 #include "core/rng.h"
 
@@ -361,14 +361,14 @@ static void build(struct checkops_build *b) {
     }
 }
 
-/* Are tests/fuzz/corpus/fuzz_cost_table/two of the element's 4 neighbours in front of it kept already? */
+/* Are two of the element's 4 neighbours in front of it kept already? */
 static bool is_full(const uint8_t *pattern, int64_t first, int64_t channel) {
     int kept = 0;
     for (int64_t i = first - channel % 4; i < first; i++) kept += pattern[i / 8] >> (i % 8) & 1;
     return kept == 2;
 }
 
-/* Of 64 output x 64 input channels at tests/fuzz/corpus/fuzz_cost_table/one place of the filter: is the block kept that weight i is in? One row of blocks keeps nothing. */
+/* Of 64 output x 64 input channels at one place of the filter: is the block kept that weight i is in? One row of blocks keeps nothing. */
 static bool is_block_kept(const struct checkops_case *c, int64_t i) {
     const int64_t row = c->window * c->window * c->C, k = i / row / 64;
     const int64_t block = (k * c->window * c->window + i % row / c->C) * (c->C / 64) + i % c->C / 64;

@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_unit_conv.c: the program of tests/fuzz/corpus/fuzz_cost_table/one op for a convolution and its gradients, tests/fuzz/corpus/fuzz_lifetimes/plain and fused. */
+/* tests/checkops/checkops_unit_conv.c: the program of one op for a convolution and its gradients, plain and fused. */
 #include "tests/checkops/checkops.h"
 
 #define in(...) checkops_build_in(__VA_ARGS__)

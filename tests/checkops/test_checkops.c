@@ -44,7 +44,7 @@ static void report_kinds(const struct checkops_walk *w, const struct checkops_li
     }
 }
 
-/* More than tests/fuzz/corpus/fuzz_cost_table/one, so that work is split; not many, so that small ops do not wait for a team. */
+/* More than one, so that work is split; not many, so that small ops do not wait for a team. */
 static int threads_under_test(void) {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return (int)CR_MIN(CR_MAX(cores, 2), 4);

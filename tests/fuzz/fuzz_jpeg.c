@@ -1,6 +1,6 @@
 /* Any bytes behind JPEG's magic: a picture or a clean refusal; what is decoded is prepared for evaluation too. The same
  * bytes are decoded once more where a box needs them, at a scale that fits: what a proven picture's box refuses, the
- * tests/fuzz/corpus/fuzz_cost_table/whole picture must refuse too. What our own decoder makes of a picture must be what libjpeg makes of it. */
+ * whole picture must refuse too. What our own decoder makes of a picture must be what libjpeg makes of it. */
 #include "data/data_internal.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target over every file of the folders named as arguments, in the tests/fuzz/corpus/fuzz_lifetimes/order of their names, where
- * libFuzzer is not there. A target finds a fault by aborting, so each file is named before it runs. An tests/fuzz/corpus/fuzz_lifetimes/empty or missing
+/* replay.c: runs a fuzz target over every file of the folders named as arguments, in the order of their names, where
+ * libFuzzer is not there. A target finds a fault by aborting, so each file is named before it runs. An empty or missing
  * folder is a failure: a corpus that got lost must not look like success. */
 #include <dirent.h>
 #include <stdint.h>

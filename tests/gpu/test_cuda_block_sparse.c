@@ -1,5 +1,5 @@
 /* tests/gpu/test_cuda_block_sparse.c: convolutions over kept blocks of the filter. Without a GPU: every plan's tiles cover y once, and each tap of each
- * pixel finds its input in the staged patch. With tests/fuzz/corpus/fuzz_cost_table/one: many tiles a multiprocessor, every way, against the tests/fuzz/corpus/fuzz_lifetimes/plain kernel of conv.cu. */
+ * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of conv.cu. */
 #include "cuda/block_conv.h"
 #include "tests/harness/conv_problem.h"
 #include "sparsity/sparsity.h"
@@ -24,7 +24,7 @@ static struct ck_conv conv_of(size_t i, enum ck_type type) {
 
 /* ---- plans, on the host ---- */
 
-/* The input in position `at` of a part's patch: pixel number, -1 for a tests/fuzz/corpus/fuzz_cost_table/zero, -2 for what nobody wrote. As the header of the plan says. */
+/* The input in position `at` of a part's patch: pixel number, -1 for a zero, -2 for what nobody wrote. As the header of the plan says. */
 static int64_t staged(const struct ck_conv *c, const struct ck_block_plan *p, int64_t run, int64_t at) {
     const int64_t image = at / (p->box * p->pitch), rest = at % (p->box * p->pitch), n = run / p->strips * p->images + image;
     const int64_t h = run % p->strips * p->rows + rest / p->pitch - 1, w = rest % p->pitch - 1;
@@ -85,7 +85,7 @@ static void others_are_refused(void) {
         CHECK(plan.teams * CK_BLOCK <= good.K);
         taken++;
     }
-    CHECK(taken > 0 && taken < ck_block_conv_ways()); /* K is tests/fuzz/corpus/fuzz_cost_table/one block: ways of tests/fuzz/corpus/fuzz_cost_table/two teams and of four */
+    CHECK(taken > 0 && taken < ck_block_conv_ways()); /* K is one block: ways of two teams and of four */
     CHECK(!ck_block_conv_plan(&good, -1, MULTIPROCESSORS, &plan) && !ck_block_conv_plan(&good, ck_block_conv_ways(), MULTIPROCESSORS, &plan));
     for (int way = 0; way < ck_block_conv_ways(); way++) {
         bad = conv_of(3, CK_F32);

@@ -1,5 +1,5 @@
 /* tests/gpu/test_cuda_delays.c: ResNet-20 with swapped tensors on the GPU, 1,000 steps with delay kernels by chance on every lane and the memory
- * of dead tensors full of NaN: equal to the bit to the tests/fuzz/corpus/fuzz_lifetimes/plain program undisturbed. And the same with a wait missing: not equal. */
+ * of dead tensors full of NaN: equal to the bit to the plain program undisturbed. And the same with a wait missing: not equal. */
 #include "model/model.h"
 #include "core/rng.h"
 #include "tests/harness/offload_support.h"
@@ -12,7 +12,7 @@ enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = 
 
 static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-4f};
 
-enum how_swapped { PLAIN, BY_HAND, BY_PASS, UNFUSED, READ_THERE }; /* the last tests/fuzz/corpus/fuzz_cost_table/two: an unfused program, and that with tests/fuzz/corpus/fuzz_cost_table/zero-copy */
+enum how_swapped { PLAIN, BY_HAND, BY_PASS, UNFUSED, READ_THERE }; /* the last two: an unfused program, and that with zero-copy */
 
 struct run {
     struct cr_config  config;
@@ -27,7 +27,7 @@ struct run {
 
 static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32", "train.device=cuda"};
 
-/* The limit of the pass: a part of what the tests/fuzz/corpus/fuzz_lifetimes/plain program's pool takes. */
+/* The limit of the pass: a part of what the plain program's pool takes. */
 static cr_status swap_by_pass(struct run *r, bool reads) {
     struct cr_program     plain;
     struct cr_swap_report report;
@@ -109,7 +109,7 @@ static cr_status train(struct run *r, const struct batches *b, int steps, unsign
     return r->device->backend->get(r->device, *store, r->memory.region[CR_REGION_STORE], bytes);
 }
 
-/* One run tests/fuzz/corpus/fuzz_cost_table/whole; `spoil` takes waits away before it is bound. */
+/* One run whole; `spoil` takes waits away before it is bound. */
 struct outcome {
     unsigned char *store;
     size_t         bytes;

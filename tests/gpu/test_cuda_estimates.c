@@ -1,4 +1,4 @@
-/* tests/gpu/test_cuda_estimates.c: the rule by which layouts of pruned convolutions are not even measured (CR_FORESEEN_MOST) never drops the tests/fuzz/corpus/fuzz_cost_table/one that
+/* tests/gpu/test_cuda_estimates.c: the rule by which layouts of pruned convolutions are not even measured (CR_FORESEEN_MOST) never drops the one that
  * is measured to be the fastest: all are measured, and the winner's forecast is compared with its time. Names of layouts are looked at
  * without a GPU. */
 #include "autotune/cost_table.h"
@@ -28,7 +28,7 @@ static void name_of(const struct cr_kernel *row, int layout, char name[NAME_ROOM
     cr_text_free(&out);
 }
 
-/* Every row of patterns has names, convolutions and filters the same; no tests/fuzz/corpus/fuzz_cost_table/two layouts share tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Every row of patterns has names, convolutions and filters the same; no two layouts share one. */
 static void layouts_have_names(void) {
     char seen[CR_LAYOUTS_MAX][NAME_ROOM], name[NAME_ROOM];
     int  count = 0;

@@ -1,4 +1,4 @@
-/* tests/gpu/test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against tests/fuzz/corpus/fuzz_lifetimes/plain loops in double over the same rounded
+/* tests/gpu/test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against plain loops in double over the same rounded
  * operands; sums in place; batches beyond 2^31 elements. */
 #include "tests/harness/conv_cases.h"
 #include "core/rng.h"
@@ -244,7 +244,7 @@ static void truth_free(struct truth *t) {
     cr_free(t->sums_size);
 }
 
-/* Two roundings of the result and tests/fuzz/corpus/fuzz_cost_table/two of each term's operands, generously; sums see a rounding of each element. */
+/* Two roundings of the result and two of each term's operands, generously; sums see a rounding of each element. */
 static void compare(const char *what, const double *got, const double *want, const double *size, int64_t elems, double unit) {
     double  worst = 0;
     int64_t at    = 0;
@@ -358,7 +358,7 @@ static cr_status repeat(struct bench *b, int tensor) {
     return backend->sync(b->device);
 }
 
-/* Operands of `big` from `small`, whose batch is tests/fuzz/corpus/fuzz_cost_table/one period. */
+/* Operands of `big` from `small`, whose batch is one period. */
 static cr_status spread(struct bench *big, const struct bench *small) {
     for (int t = 0; t < big->a.p.tensors; t++) {
         const struct cr_tensor *v    = &small->a.p.tensor[t];
@@ -373,7 +373,7 @@ static cr_status spread(struct bench *big, const struct bench *small) {
     return CR_OK;
 }
 
-/* Pictures of the big output are those of the small tests/fuzz/corpus/fuzz_cost_table/one: looked at where the slices begin and end. */
+/* Pictures of the big output are those of the small one: looked at where the slices begin and end. */
 static void check_pictures(struct bench *big, const struct bench *small) {
     static const int64_t    places[] = {0, 63, PICTURES / 2 - 1, PICTURES / 2, PICTURES / 2 + 1, PICTURES - 65, PICTURES - 1};
     const int               out      = big->a.op.out[0];
@@ -397,7 +397,7 @@ static void check_pictures(struct bench *big, const struct bench *small) {
     cr_free(copy);
 }
 
-/* dw, and sums: as many periods as the batch has. `size` is of the tests/fuzz/corpus/fuzz_lifetimes/order of the sum of the terms' sizes. */
+/* dw, and sums: as many periods as the batch has. `size` is of the order of the sum of the terms' sizes. */
 static void check_total(struct bench *big, const struct bench *small, int tensor, double size) {
     const struct cr_tensor *v      = &big->a.p.tensor[tensor];
     float                  *copy   = cr_alloc(v->bytes, 1);

@@ -68,7 +68,7 @@ static cr_status draw(struct net *n) {
 
 static const char *plane(const struct net *n, enum cr_plane which) { return n->host + cr_store_plane_offset(&n->store, which); }
 
-/* Floats in the tests/fuzz/corpus/fuzz_lifetimes/order of their size. */
+/* Floats in the order of their size. */
 static int64_t place(float x) {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -1,8 +1,8 @@
-/* tests/gpu/test_cuda_large.c: tensors of more than 2^31 elements on the GPU: tests/fuzz/corpus/fuzz_lifetimes/plain ops of training that meet them, by each row that takes
+/* tests/gpu/test_cuda_large.c: tensors of more than 2^31 elements on the GPU: plain ops of training that meet them, by each row that takes
  * them, against sums and dot products in double. Needs a GPU with 18 GiB free.
  *
  * Images repeat with a period of a prime number of pixels, so an index that wraps at 2^31 or 2^32 elements or bytes finds other
- * values, and the sum over all pixels is known from the sums over tests/fuzz/corpus/fuzz_cost_table/one period. */
+ * values, and the sum over all pixels is known from the sums over one period. */
 #include "runtime/executor.h"
 #include "core/rng.h"
 #include "tests/harness/test_gpu.h"
@@ -129,7 +129,7 @@ static cr_status spoil(int tensor) {
     return g.p.tensor[tensor].bytes <= sizeof ones ? b->put(g.device, address(tensor), ones, g.p.tensor[tensor].bytes) : CR_OK;
 }
 
-/* All rows that take the op, tests/fuzz/corpus/fuzz_cost_table/one after the other; `check` looks at what each has left. */
+/* All rows that take the op, one after the other; `check` looks at what each has left. */
 static void run_rows(struct cr_op op, void (*check)(const char *row)) {
     int                     index, rows = 0;
     const struct cr_kernel *row;

@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_ranks.c: tests/fuzz/corpus/fuzz_cost_table/two GPUs train as tests/fuzz/corpus/fuzz_cost_table/one with the tests/fuzz/corpus/fuzz_cost_table/whole batch does, by NCCL and by copies into each other's memory; fp16; the same bits
- * twice, and by both; four GPUs do as well; runs go on with tests/fuzz/corpus/fuzz_cost_table/one GPU; a GPU whose rank is killed, or stopped, takes the run down in time. Needs
- * tests/fuzz/corpus/fuzz_cost_table/two GPUs, some cases four. This process never opens tests/fuzz/corpus/fuzz_cost_table/one: its children do. */
+/* tests/gpu/test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's memory; fp16; the same bits
+ * twice, and by both; four GPUs do as well; runs go on with one GPU; a GPU whose rank is killed, or stopped, takes the run down in time. Needs
+ * two GPUs, some cases four. This process never opens one: its children do. */
 #include "tests/harness/ranks_support.h"
 #include "tests/harness/test_gpu.h"
 
@@ -55,7 +55,7 @@ static void check_many_like_one(int gpus, const char *transport) {
     finish(&r);
 }
 
-/* Whether tests/fuzz/corpus/fuzz_cost_table/two GPUs here reach each other's memory. */
+/* Whether two GPUs here reach each other's memory. */
 static bool has_peers(void) {
     struct run r;
     prepare(&r);
@@ -90,7 +90,7 @@ static void four_peers_train_like_one(void) {
     check_many_like_one(4, "ranks.transport=peer");
 }
 
-/* Sums of four, each in the tests/fuzz/corpus/fuzz_lifetimes/order of ranks: the same whenever they are made, however pieces are cut. */
+/* Sums of four, each in the order of ranks: the same whenever they are made, however pieces are cut. */
 static void four_peers_give_the_same_bits(void) {
     NEED_FOUR_GPUS();
     NEED_PEERS();
@@ -109,7 +109,7 @@ static void four_peers_give_the_same_bits(void) {
     }
 }
 
-/* A sum of tests/fuzz/corpus/fuzz_cost_table/two has tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
+/* A sum of two has one order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
 static void peers_give_the_bits_of_nccl(void) {
     NEED_PEERS();
     static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"}, {"train.precision=fp16", "ranks.bucket_mib=0.02"},
@@ -153,7 +153,7 @@ static void the_same_gpus_give_the_same_bits(void) {
         CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12") == 0);
         CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12") == 0);
         CHECK(same_weights(&r, "a", "b"));
-        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") == 0); /* other buckets: a sum of tests/fuzz/corpus/fuzz_cost_table/two has tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order */
+        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") == 0); /* other buckets: a sum of two has one order */
         CHECK(same_weights(&r, "a", "c"));
         finish(&r);
     }

@@ -18,7 +18,7 @@ static const struct {
     {1, 2, 300, 9, 5, 3, 3, 1, 1},  {33, 6, 5, 24, 70, 3, 3, 1, 1},
 };
 
-/* With its filter, of which about `kept` is not 0, and of tests/fuzz/corpus/fuzz_cost_table/one output channel nothing. */
+/* With its filter, of which about `kept` is not 0, and of one output channel nothing. */
 struct pruned {
     struct problem   p;
     struct cr_sparse sparse;
@@ -78,7 +78,7 @@ static double summed(const struct problem *p, const struct ck_sparse_plan *plan,
     return sum;
 }
 
-/* All channels of tests/fuzz/corpus/fuzz_cost_table/one item of a tile, for its four patches. */
+/* All channels of one item of a tile, for its four patches. */
 static void follow_item(const struct problem *p, const struct ck_sparse_plan *plan, const struct cr_stretched *f, int64_t tile,
                         int64_t item, uint8_t *seen) {
     const struct ck_conv *c    = &p->conv;
@@ -131,7 +131,7 @@ static void *offsets_of(const struct cr_stretched *f) {
     return device;
 }
 
-/* Runs tests/fuzz/corpus/fuzz_cost_table/one way, where there is a plan for it. */
+/* Runs one way, where there is a plan for it. */
 static void run_way(const struct pruned *s, int way) {
     const struct problem *p    = &s->p;
     const int64_t         each = (int64_t)cr_dtype_bytes(p->dtype);

@@ -1,5 +1,5 @@
 /* tests/gpu/test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and survivors equal to the CPU's to the bit, whether a layer has
- * a launch of its own or shares tests/fuzz/corpus/fuzz_cost_table/one. */
+ * a launch of its own or shares one. */
 #include "cuda/spdnn_kernel.h"
 #include "tests/harness/spdnn_support.h"
 #include "tests/harness/test_gpu.h"
@@ -120,7 +120,7 @@ static void layers_share_launches(void) {
     devices_close();
 }
 
-/* Layers of either type of weights: neighbours of tests/fuzz/corpus/fuzz_cost_table/one type share a launch. */
+/* Layers of either type of weights: neighbours of one type share a launch. */
 static void mix_types(struct support_net *n, struct support_net *other) {
     for (int l = 3; l < n->net.layers; l += l % 5 == 4 ? 4 : 1) {
         const struct cr_spdnn_layer mine = n->net.layer[l];
@@ -129,12 +129,12 @@ static void mix_types(struct support_net *n, struct support_net *other) {
     }
 }
 
-/* Rows of any length, some tests/fuzz/corpus/fuzz_lifetimes/empty, both types of weights in tests/fuzz/corpus/fuzz_cost_table/one network; tests/fuzz/corpus/fuzz_cost_table/one layer in groups of 8 rows, and each has its own launch. */
+/* Rows of any length, some empty, both types of weights in one network; one layer in groups of 8 rows, and each has its own launch. */
 static void any_layers_share_launches(void) {
     NEED_GPU();
     REQUIRE(devices());
     enum { ODD = 7 };
-    for (int way = 0; way < 4; way++) /* f16, both, any f32, both with an odd tests/fuzz/corpus/fuzz_cost_table/one */
+    for (int way = 0; way < 4; way++) /* f16, both, any f32, both with an odd one */
         for (int64_t inputs = 31; inputs < 5000; inputs += 2234) {
             const struct cr_spdnn_options options = {.keep_dead = inputs > 31 && inputs < 3000, .values = true, .repeats = 2};
             const int                     powers = way == 2 ? 0 : 13, layers = way == 2 ? 5 : 12; /* roundings grow from layer to layer */

@@ -1,5 +1,5 @@
-/* tests/gpu/test_cuda_train.c: training on the GPU as a tests/fuzz/corpus/fuzz_cost_table/whole: recorded and launched op by op, fp16 and its loss scale, nothing allocated
- * after the first step, resuming to the bit, and what is refused. Single ops are checkops' business, and tests/fuzz/corpus/fuzz_cost_table/whole runs against
+/* tests/gpu/test_cuda_train.c: training on the GPU as a whole: recorded and launched op by op, fp16 and its loss scale, nothing allocated
+ * after the first step, resuming to the bit, and what is refused. Single ops are checkops' business, and whole runs against
  * PyTorch test_golden_train's. */
 #include "core/rng.h"
 #include "session/session.h"
@@ -63,7 +63,7 @@ static cr_status steps(struct run *r, int64_t from, int64_t to, struct cr_exec_r
     return CR_OK;
 }
 
-/* The tests/fuzz/corpus/fuzz_cost_table/whole store region; free it. */
+/* The whole store region; free it. */
 static char *store_of(struct run *r) {
     const size_t bytes = r->session.memory.bytes[CR_REGION_STORE];
     char        *host  = malloc(bytes);

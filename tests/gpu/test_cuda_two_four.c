@@ -25,7 +25,7 @@ struct halved {
     uint16_t      *places;
 };
 
-/* Of each four channels tests/fuzz/corpus/fuzz_cost_table/two are kept, or tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Of each four channels two are kept, or one. */
 static bool draw_filter(struct halved *h) {
     const struct problem *p    = &h->p;
     const int64_t         taps = p->conv.K * p->conv.R * p->conv.S;
@@ -110,7 +110,7 @@ static void decode(const struct problem *p, const struct packed *f, uint16_t *ag
             }
 }
 
-/* Words as the PTX manual has them, where a tests/fuzz/corpus/fuzz_cost_table/whole 16 rows x 32 channels are of the filter. */
+/* Words as the PTX manual has them, where a whole 16 rows x 32 channels are of the filter. */
 static void compare_words(const struct halved *h, const struct packed *f) {
     const struct ck_conv *c = &h->p.conv;
     for (int64_t i = 0; i < ck_nm_units(&f->plan) * CK_NM_WORDS; i++) {
@@ -243,8 +243,8 @@ static struct ck_conv layer_of(size_t layer, int64_t batch) {
                                        .S = layers[layer].R, .stride = layers[layer].stride, .pad = layers[layer].R / 2});
 }
 
-/* Do tests/fuzz/corpus/fuzz_cost_table/two tiles of a block come to their end? The protocol of the kernel, step by step: who loads fills a stage that both workers have given
- * back; a worker takes a unit whose stage is filled, and gives a unit back when tests/fuzz/corpus/fuzz_cost_table/two later ones are under way, or at the end of its tile; the
+/* Do two tiles of a block come to their end? The protocol of the kernel, step by step: who loads fills a stage that both workers have given
+ * back; a worker takes a unit whose stage is filled, and gives a unit back when two later ones are under way, or at the end of its tile; the
  * second begins when the first has given `lead` units back. */
 static bool comes_to_an_end(const struct ck_nm_plan *p) {
     const int all = p->taps * p->chunks;
@@ -276,7 +276,7 @@ static void no_plan_waits_for_itself(void) {
                 CHECK(comes_to_an_end(&plan));
                 plans++;
                 if (plan.workers < 2) continue;
-                if (plan.taps == 1 && plan.chunks > plan.stages) { /* the first holds tests/fuzz/corpus/fuzz_cost_table/two of its stages back */
+                if (plan.taps == 1 && plan.chunks > plan.stages) { /* the first holds two of its stages back */
                     plan.lead = plan.stages - 1;
                     CHECK(!comes_to_an_end(&plan));
                 }
@@ -288,7 +288,7 @@ static void no_plan_waits_for_itself(void) {
 
 /* ---- on the device ---- */
 
-/* Runs tests/fuzz/corpus/fuzz_cost_table/one way, where there is a plan for it. */
+/* Runs one way, where there is a plan for it. */
 static void run_way(const struct halved *h, int way) {
     const struct problem *p = &h->p;
     struct cudaDeviceProp device;

@@ -1,14 +1,14 @@
-/* tests/gpu/test_cuda_wgmma_sp.c: f32 convolutions with a mostly tests/fuzz/corpus/fuzz_cost_table/zero filter on Hopper's sparse tensor cores. On the host, without a GPU: packed units
+/* tests/gpu/test_cuda_wgmma_sp.c: f32 convolutions with a mostly zero filter on Hopper's sparse tensor cores. On the host, without a GPU: packed units
  * are decoded plainly and must give back what is kept, each weight once, in the stage and at the offset of its tap. With a GPU: every way
  * of cutting against a loop in double, with zones around the output that must stay as they were, and twice the same bits. What the tensor
- * cores lose of sums of tests/fuzz/corpus/fuzz_cost_table/one sign is followed by a model of how they add. */
+ * cores lose of sums of one sign is followed by a model of how they add. */
 #include "tests/harness/conv_problem.h"
 #include "cuda/sparse_walks.h"
 #include "tests/harness/test_gpu.h"
 
 enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WALKS_WORDS - 4, HEAD_PLAIN = 1 << 29, POSITIVE = 99 };
 
-/* steps: inputs differ by so many powers of tests/fuzz/corpus/fuzz_cost_table/two from 32 channels to the next; kept: weights of 256. POSITIVE: numbers from 400 to
+/* steps: inputs differ by so many powers of two from 32 channels to the next; kept: weights of 256. POSITIVE: numbers from 400 to
  * 1600. */
 static const struct {
     int64_t N, H, W, C, K;
@@ -85,7 +85,7 @@ static int place_of(const uint32_t *words, int row, int i) {
     return (int)(words[row / 16 * 16 + row % 8 * 2 + i / 8] >> (row % 16 / 8 * 16 + i % 8 * 2) & 3u);
 }
 
-/* Input channel of a chunk that value i of a row is: of a sparse unit, of a tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one, whose 16 are tests/fuzz/corpus/fuzz_cost_table/one half of the chunk's. */
+/* Input channel of a chunk that value i of a row is: of a sparse unit, of a plain one, whose 16 are one half of the chunk's. */
 static int channel_of(const uint32_t *words, int row, int i) {
     return words[HEAD] & HEAD_PLAIN ? (int)(words[HEAD] % 8 / 2) * 16 + i : i / 2 * 4 + place_of(words, row, i);
 }
@@ -118,7 +118,7 @@ static void decode_unit(const struct pruned *h, const struct packed *f, int64_t 
 }
 
 struct counts {
-    int64_t units[2]; /* sparse, tests/fuzz/corpus/fuzz_lifetimes/plain */
+    int64_t units[2]; /* sparse, plain */
 };
 
 static void decode_block(const struct pruned *h, const struct packed *f, int64_t block, uint8_t *seen, struct counts *counts) {
@@ -137,7 +137,7 @@ static void decode_block(const struct pruned *h, const struct packed *f, int64_t
             CHECK(run >= 1 && run <= CK_WALKS_CHAIN);
         }
         run--;
-        CHECK_INT(head & HEAD_PLAIN, kind); /* units that are summed together are of tests/fuzz/corpus/fuzz_cost_table/one kind */
+        CHECK_INT(head & HEAD_PLAIN, kind); /* units that are summed together are of one kind */
         counts->units[kind != 0]++;
         decode_unit(h, f, unit, &at, seen);
         if (open || ++at.phase < f->plan.tile.phases) continue;
@@ -171,10 +171,10 @@ static void units_give_the_filter_back(void) {
     CHECK(counts.units[0] > 0 && counts.units[1] > 0);
 }
 
-/* ---- sums of tests/fuzz/corpus/fuzz_cost_table/one sign ---- */
+/* ---- sums of one sign ---- */
 
 /* Numbers on the tensor cores: terms are lined up with the largest and cut a bit behind f32's last, the sum is cut at f32's last (Fasi et al.
- * 2021 measured this and more bits; tests/fuzz/corpus/fuzz_cost_table/one is the worst). */
+ * 2021 measured this and more bits; one is the worst). */
 enum { TERMS = CK_WALKS_CHUNK / 2 };
 static double cut_off(double v, int place) { return ldexp(trunc(ldexp(v, -place)), place); }
 static double add_products(double sum, const double *a, const double *b) {
@@ -188,7 +188,7 @@ static double add_products(double sum, const double *a, const double *b) {
     return cut_off(cut, e - 24);
 }
 
-/* A number as tests/fuzz/corpus/fuzz_cost_table/two of f16. */
+/* A number as two of f16. */
 static void take_apart(double v, double *high, double *low) {
     uint16_t half;
     cr_number_store(CR_F16, &half, 0, v);
@@ -197,7 +197,7 @@ static void take_apart(double v, double *high, double *low) {
     *low = cr_number_load(CR_F16, &half, 0);
 }
 
-/* Sums of a row of a part of block 0 as the kernel takes them, or all by the tensor cores; x: of each tap and channel, in the filter's tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* Sums of a row of a part of block 0 as the kernel takes them, or all by the tensor cores; x: of each tap and channel, in the filter's order. */
 static float sum_of_part(const struct pruned *h, const struct packed *f, int part, int row, bool chains, const float *x) {
     const struct ck_conv *c    = &h->p.conv;
     const float          *w    = h->p.w;
@@ -259,8 +259,8 @@ static void sums_of_one_sign_lose_little(void) {
     CHECK(plans > 0);
 }
 
-/* The second worker begins when the first has given `lead` units back: it can, if a tile has so many, which is sure of tests/fuzz/corpus/fuzz_cost_table/one a stage, and there
- * is room for tests/fuzz/corpus/fuzz_cost_table/one more. */
+/* The second worker begins when the first has given `lead` units back: it can, if a tile has so many, which is sure of one a stage, and there
+ * is room for one more. */
 static void no_plan_waits_for_itself(void) {
     int leads = 0;
     for (int64_t C = 32; C <= 2048; C *= 2)
@@ -328,7 +328,7 @@ static void end_with_noise(const struct pruned *h, const struct packed *f, void 
     cr_free(noise);
 }
 
-/* Runs tests/fuzz/corpus/fuzz_cost_table/one way twice and counts it, where there is a plan for it. */
+/* Runs one way twice and counts it, where there is a plan for it. */
 static void run_way(const struct pruned *h, int way, int *runs) {
     const struct problem *p = &h->p;
     struct cudaDeviceProp device;

@@ -1,5 +1,5 @@
 /* tests/gpu/test_cudnn_support.c: has every op of the shipped configs a kernel on compute capability 8.0 and 9.0, in every precision,
- * tests/fuzz/corpus/fuzz_lifetimes/plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How are large batches cut?
+ * plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How are large batches cut?
  * cuDNN is asked about a GPU that is only described, so no GPU is needed, only the libraries. */
 #include "tests/harness/conv_cases.h"
 #include "cuda/cuda.h"
@@ -48,7 +48,7 @@ static bool is_new(const struct cr_program *p, const struct cr_op *op) {
     return true;
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one op, tests/fuzz/corpus/fuzz_cost_table/one program, tests/fuzz/corpus/fuzz_cost_table/one config ---- */
+/* ---- one op, one program, one config ---- */
 
 struct tally {
     int    cudnn, own, none; /* shapes of convolutions */
@@ -181,7 +181,7 @@ static struct cudnn_support asked(const struct alone *a, int cc, enum cr_math ma
 
 /* ---- fused forms ---- */
 
-/* ResNet-50 at batch 256; the strided ones last but tests/fuzz/corpus/fuzz_cost_table/one, then the stem as it is and as space to depth. */
+/* ResNet-50 at batch 256; the strided ones last but one, then the stem as it is and as space to depth. */
 static const struct shape_of_conv resnet50[] = {
     {256, 56, 64, 64, 1, 1, 0},    {256, 56, 64, 64, 3, 1, 1},    {256, 56, 64, 256, 1, 1, 0},   {256, 56, 256, 64, 1, 1, 0},
     {256, 56, 256, 128, 1, 1, 0},  {256, 28, 128, 512, 1, 1, 0},  {256, 28, 512, 128, 1, 1, 0},  {256, 28, 128, 128, 3, 1, 1},
@@ -199,7 +199,7 @@ static const struct expected {
     enum cr_dtype real;
     enum cr_math  math;
     const char   *others, *stem; /* a letter a form */
-    size_t        since; /* of cuDNN, where an older tests/fuzz/corpus/fuzz_cost_table/one has less */
+    size_t        since; /* of cuDNN, where an older one has less */
 } expectations[] = {
     {90, CR_F16, CR_MATH_F16, "yyyyyyyyyyyyy1", "ynnnyyyyynyynn", 0},
     {90, CR_BF16, CR_MATH_BF16, "ynnnyyyyynyynn", "ynnnyyyyynyynn", 0},
@@ -273,7 +273,7 @@ static void what_cannot_be_is_refused(void) {
     CHECK(!is_supported(CR_F16, CR_MATH_F16, 9)); /* cuDNN's answer, not ours */
 }
 
-/* Is a form still taken when tests/fuzz/corpus/fuzz_cost_table/one slot of it has another type, or something more is asked? */
+/* Is a form still taken when one slot of it has another type, or something more is asked? */
 static bool takes(enum form form, void (*change)(struct alone *a)) {
     const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
     struct alone               a;
@@ -336,7 +336,7 @@ static void slots_are_taken_as_they_can_be(void) {
     CHECK(!takes(DGRAD_ADD, wide_dgrad_add));
 }
 
-/* Own rows behind cuDNN's take a tests/fuzz/corpus/fuzz_lifetimes/plain convolution in every type, and nothing that is asked for besides. */
+/* Own rows behind cuDNN's take a plain convolution in every type, and nothing that is asked for besides. */
 static void own_convolutions_are_plain(void) {
     const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
     for (size_t i = 0; i < CR_COUNT(precisions) * FORMS; i++) {
@@ -416,7 +416,7 @@ static void what_is_refused_unasked_is_not_there(void) {
     }
 }
 
-/* Slices cover the batch in tests/fuzz/corpus/fuzz_lifetimes/order, none is too large, and each begins at a 16-byte address. */
+/* Slices cover the batch in order, none is too large, and each begins at a 16-byte address. */
 static void check_slices(const struct shape_of_conv *s, int64_t count, int64_t images) {
     const struct cudnn_conv_key k = key_for(PLAIN, CR_F16, CR_MATH_F16, s);
     struct cudnn_slices         slices;
@@ -449,7 +449,7 @@ static void large_batches_are_cut(void) {
     check_slices(&(struct shape_of_conv){100000007, 5, 3, 3, 3, 1, 1}, 4, 25000008);
     struct cudnn_slices         slices;
     const struct cudnn_conv_key huge = key_for(PLAIN, CR_F16, CR_MATH_F16, &(struct shape_of_conv){2, 32768, 3, 8, 1, 1, 0});
-    CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* tests/fuzz/corpus/fuzz_cost_table/one picture's y has 2^33 elements */
+    CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* one picture's y has 2^33 elements */
 }
 
 static void slices_of_a_sum_add_to_it(void) {

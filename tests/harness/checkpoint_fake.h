@@ -1,4 +1,4 @@
-/* tests/harness/checkpoint_fake.h: for the tests/fuzz/corpus/fuzz_cost_table/two checkpoint test programs: a store in memory whose content is a function of the step, a
+/* tests/harness/checkpoint_fake.h: for the two checkpoint test programs: a store in memory whose content is a function of the step, a
  * folder for a case, and the question "does this checkpoint hold what its step must hold". */
 #ifndef CHECKPOINT_FAKE_H
 #define CHECKPOINT_FAKE_H
@@ -54,7 +54,7 @@ static inline void stderr_back(void) {
     close(saved_stderr);
 }
 
-/* ---- the store: tests/fuzz/corpus/fuzz_cost_table/one blob an address; the file's element i has the value base(step) + i ---- */
+/* ---- the store: one blob an address; the file's element i has the value base(step) + i ---- */
 
 enum { CONV, FC, BIAS, COUNT, MOMENTUM, SCALE, MASK, BLOBS, MODEL = 4 };
 

@@ -1,4 +1,4 @@
-/* tests/harness/comm_support.h: ranks as threads of a test: each opens a comm over tests/fuzz/corpus/fuzz_cost_table/one of the ways and runs a body. */
+/* tests/harness/comm_support.h: ranks as threads of a test: each opens a comm over one of the ways and runs a body. */
 #ifndef CR_COMM_SUPPORT_H
 #define CR_COMM_SUPPORT_H
 

@@ -52,7 +52,7 @@ static inline size_t aligned(size_t bytes, size_t alignment) {
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/* The test's own truth, quadratic and tests/fuzz/corpus/fuzz_lifetimes/plain. */
+/* The test's own truth, quadratic and plain. */
 static inline bool lives_valid(const struct cr_life *life, int n, size_t alignment, size_t peak) {
     for (int i = 0; i < n; i++) {
         if (life[i].size == 0 || life[i].lower >= life[i].upper) continue;
@@ -88,7 +88,7 @@ static inline int emitted(struct cr_program *p, const struct cr_op *op, const ch
     return p->op[index].out[0];
 }
 
-/* tests/fuzz/corpus/fuzz_cost_table/zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (c and d die) */
+/* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (c and d die) */
 static inline void chain_program(struct cr_program *p, int id[5]) {
     cr_program_init(p, "chain", NULL);
     id[0]          = cr_tensor_add(p, "a", CR_F32, CR_REGION_POOL, 1, 1, 1, 100);

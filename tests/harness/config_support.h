@@ -40,7 +40,7 @@ static inline const char *file_text(const char *name, const char *text) {
     return file_bytes(name, text, strlen(text));
 }
 
-/* The message of opening `text` as c.ini with tests/fuzz/corpus/fuzz_cost_table/one override (or NULL): "" when it opens. The folder is cut off. */
+/* The message of opening `text` as c.ini with one override (or NULL): "" when it opens. The folder is cut off. */
 static inline const char *refusal(const char *text, const char *override) {
     static char      message[5000];
     struct cr_config config;

@@ -18,7 +18,7 @@ struct shape_of_conv {
     int     window, stride, pad;
 };
 
-/* A program with tests/fuzz/corpus/fuzz_cost_table/one op in it. */
+/* A program with one op in it. */
 struct alone {
     struct cr_store   store;
     struct cr_program p;

@@ -100,7 +100,7 @@ static inline void   *up_guarded(int64_t outputs, enum cr_dtype dtype) {
 }
 static inline void *behind_guard(void *y, enum cr_dtype dtype) { return (char *)y + GUARD * cr_dtype_bytes(dtype); }
 
-/* Bytes of the zones that are not as they were; y is the tests/fuzz/corpus/fuzz_cost_table/whole room, copied to the host. */
+/* Bytes of the zones that are not as they were; y is the whole room, copied to the host. */
 static inline int64_t guards_broken(const void *y, int64_t outputs, enum cr_dtype dtype) {
     const unsigned char *byte = y;
     const int64_t        zone = GUARD * (int64_t)cr_dtype_bytes(dtype), second = guarded_bytes(outputs, dtype) - zone;

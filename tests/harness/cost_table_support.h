@@ -11,13 +11,13 @@
 #include <math.h>
 #include <unistd.h>
 
-/* ---- the device: rows of tests/fuzz/corpus/fuzz_cost_table/one op that take as long as they say ---- */
+/* ---- the device: rows of one op that take as long as they say ---- */
 
 static double    clock_s;       /* the device's time */
 static int       launches, prepares, releases;
 static double    takes[3][2];   /* seconds by row and way */
 static size_t    workspace[3];  /* bytes, by row */
-static size_t    memory_max;    /* of tests/fuzz/corpus/fuzz_cost_table/one reservation */
+static size_t    memory_max;    /* of one reservation */
 static double    enqueue_s[3];  /* of a row's launch that is not recorded */
 static double    mark_s;        /* that the device takes for a mark */
 static bool      is_recording;
@@ -159,7 +159,7 @@ static inline int64_t measured(const struct stand *s) {
     return n;
 }
 
-/* The file with tests/fuzz/corpus/fuzz_cost_table/one line more, and a sum that fits. */
+/* The file with one line more, and a sum that fits. */
 static inline void summed_anew(const char *text, const char *line, struct cr_text *out) {
     const char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);

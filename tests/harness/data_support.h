@@ -14,7 +14,7 @@
 
 enum { SUPPORT_PATH = 4096 };
 
-/* A path or an override; too long a tests/fuzz/corpus/fuzz_cost_table/one fails what uses it. */
+/* A path or an override; too long a one fails what uses it. */
 static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) CR_PRINTF(2, 3);
 static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) {
     va_list args;
@@ -56,7 +56,7 @@ static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4],
             }
 }
 
-/* Reads a tests/fuzz/corpus/fuzz_cost_table/whole small file; cr_free. */
+/* Reads a whole small file; cr_free. */
 static inline uint8_t *read_bytes(const char *path, size_t *count) {
     FILE *file = fopen(path, "rb");
     *count     = 0;
@@ -103,7 +103,7 @@ static inline void make_parents(const char *path) {
         }
 }
 
-/* A PNG of tests/fuzz/corpus/fuzz_cost_table/one colour at root/name, with its folders. */
+/* A PNG of one colour at root/name, with its folders. */
 static inline void put_picture(const char *root, const char *name, int width, int height, int colour) {
     char     path[SUPPORT_PATH];
     uint8_t *rgb = cr_alloc((size_t)width * height, 3);

@@ -3,7 +3,7 @@
  *
  * The derivative is the five-point formula  (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h.  Its rounding error is that of
  * L, eps * A, over h, where A is the sum of |terms| of L; the factor 1024 stands for the roundings on the way to the
- * terms. The second-order formula is off by T = (D(2h) - D(h)) / 3, so the fourth-order tests/fuzz/corpus/fuzz_cost_table/one by about T times
+ * terms. The second-order formula is off by T = (D(2h) - D(h)) / 3, so the fourth-order one by about T times
  * (h/length)^2: a thousandth of T is plenty. With h = 1e-3 the bound is some 1e-9, and a wrong term is off by more than
  * 1e-3. Where a ReLU or a maximum changes sides between the runs, L has a kink and the element is not judged. */
 #ifndef CR_TEST_REF_FD_H
@@ -19,7 +19,7 @@ struct fd {
     int             y;           /* L = sum of weight * y, or the mean loss when y is f64[4] metrics */
     int             dy;     /* tensor of the weights: the gradient that enters the backward ops; CR_NONE for metrics */
     double          factor; /* of the gradients, e.g. the loss scale; 0 means 1 */
-    double          h;      /* step; 0 means 1e-3. Many ReLUs need a smaller tests/fuzz/corpus/fuzz_cost_table/one, or most elements meet a kink */
+    double          h;      /* step; 0 means 1e-3. Many ReLUs need a smaller one, or most elements meet a kink */
     int64_t         judged, kinks;
 };
 

@@ -1,4 +1,4 @@
-/* tests/harness/fusion_network.h: small networks for the tests of fusion, run on the reference rows: tests/fuzz/corpus/fuzz_lifetimes/plain and fused programs over equal
+/* tests/harness/fusion_network.h: small networks for the tests of fusion, run on the reference rows: plain and fused programs over equal
  * stores.
  */
 #ifndef CR_TEST_FUSE_NET_H
@@ -18,7 +18,7 @@ struct net_case {
     int64_t          width;      /* of the first stage */
 };
 
-/* A stem, a tests/fuzz/corpus/fuzz_lifetimes/plain block (or tests/fuzz/corpus/fuzz_cost_table/two), tests/fuzz/corpus/fuzz_cost_table/two blocks of which tests/fuzz/corpus/fuzz_cost_table/one has a shortcut of the given kind, a classifier. Returns the
+/* A stem, a plain block (or two), two blocks of which one has a shortcut of the given kind, a classifier. Returns the
  * loss op.
  */
 static inline int emit_network(struct cr_net *net, const struct net_case *c) {
@@ -64,7 +64,7 @@ static inline void fill_run(struct ref_run *run) {
     for (int64_t i = 0; i < 3; i++) {
         ref_set(run, run->p.labels, i, (double)i);
         if (run->p.boxes == CR_NONE) continue;
-        ref_set(run, run->p.boxes, 4 * i, (double)i - 1); /* shifted by tests/fuzz/corpus/fuzz_cost_table/one, mirrored */
+        ref_set(run, run->p.boxes, 4 * i, (double)i - 1); /* shifted by one, mirrored */
         ref_set(run, run->p.boxes, 4 * i + 2, (double)(i & 1));
     }
 }
@@ -109,7 +109,7 @@ static inline cr_status finish_run(struct ref_run *run) {
     return CR_OK;
 }
 
-/* Largest difference of the tests/fuzz/corpus/fuzz_cost_table/whole store, gradients and running statistics included. */
+/* Largest difference of the whole store, gradients and running statistics included. */
 static inline double store_gap(const struct ref_run *a, const struct ref_run *b) {
     double        gap = 0;
     const double *x = (const double *)(void *)a->region, *y = (const double *)(void *)b->region;

@@ -6,7 +6,7 @@
 
 #include "data/data_internal.h"
 
-enum { PICTURES = 60 }; /* tests/fuzz/corpus/fuzz_cost_table/two classes of 30 */
+enum { PICTURES = 60 }; /* two classes of 30 */
 
 static inline cr_status open_set(struct cr_dataset **set, const char *const *overrides) {
     struct cr_config config;

@@ -1,4 +1,4 @@
-/* tests/harness/network_support.h: tests/fuzz/corpus/fuzz_cost_table/one program of tests/fuzz/corpus/fuzz_cost_table/one network, compiled and bound on the CPU, for tests that compare ways of compiling it. */
+/* tests/harness/network_support.h: one program of one network, compiled and bound on the CPU, for tests that compare ways of compiling it. */
 #ifndef CR_NET_SUPPORT_H
 #define CR_NET_SUPPORT_H
 
@@ -24,7 +24,7 @@ struct net_plan { /* which program, and how it is made */
     int64_t                  batch;
     struct cr_device_options device;
     bool                     fuse;
-    size_t                   pool_limit; /* kept by these tests/fuzz/corpus/fuzz_cost_table/two */
+    size_t                   pool_limit; /* kept by these two */
     bool                     recompute;
     enum cr_swap_use         swap;
 };

@@ -13,7 +13,7 @@
 
 enum { HAND_SWAPS_MAX = 128, HAND_GAP_LEAST = 7 };
 
-struct hand_swap { /* ops by their index in the tests/fuzz/corpus/fuzz_lifetimes/plain program */
+struct hand_swap { /* ops by their index in the plain program */
     int tensor, writer, early, late;
     int sync, go;          /* in front of these ops: the copy out is waited for, the copy back begins */
     int host, token, back; /* tensors */
@@ -25,7 +25,7 @@ struct hand_swaps {
     int              count;
 };
 
-/* The largest gap between tests/fuzz/corpus/fuzz_cost_table/two accesses of a transient that tests/fuzz/corpus/fuzz_cost_table/one op writes; false: there is none worth while. */
+/* The largest gap between two accesses of a transient that one op writes; false: there is none worth while. */
 static inline bool hand_find(const struct cr_program *p, int tensor, struct hand_swap *out) {
     const struct cr_tensor *t      = &p->tensor[tensor];
     int                     writes = 0, before = CR_NONE, widest = 0;
@@ -74,7 +74,7 @@ static inline void hand_tensors(struct cr_program *p, struct hand_swap *s) {
     s->token = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
 }
 
-/* What stands in front of op i of the tests/fuzz/corpus/fuzz_lifetimes/plain program. */
+/* What stands in front of op i of the plain program. */
 static inline void hand_in_front(struct cr_program *p, const struct cr_target *target, struct hand_swaps *all, int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_swap *s = &all->swap[k];

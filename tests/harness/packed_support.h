@@ -12,7 +12,7 @@
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
                                     "cmyk.jpg", "rgb-progressive.jpg", "rgb-444.jpg"};
 
-/* train/ and val/ of tests/fuzz/corpus/fuzz_cost_table/two classes, JPEG and PNG files. */
+/* train/ and val/ of two classes, JPEG and PNG files. */
 static inline void put_set(const char *folder) {
     char path[SUPPORT_PATH], name[128];
     for (int i = 0; i < 12; i++) {

@@ -1,4 +1,4 @@
-/* tests/harness/reference_fused.h: what the tests of the reference's fused ops share: the tests/fuzz/corpus/fuzz_lifetimes/plain ops of a chain, and its results compared. */
+/* tests/harness/reference_fused.h: what the tests of the reference's fused ops share: the plain ops of a chain, and its results compared. */
 #ifndef CR_TEST_REF_FUSED_H
 #define CR_TEST_REF_FUSED_H
 

@@ -1,4 +1,4 @@
-/* tests/harness/safetensors_demo.h: for the tests/fuzz/corpus/fuzz_cost_table/two safetensors test programs: a folder for a case, and the tensors that
+/* tests/harness/safetensors_demo.h: for the two safetensors test programs: a folder for a case, and the tensors that
  * tests/tools/st.py knows as its demo. */
 #ifndef SAFETENSORS_DEMO_H
 #define SAFETENSORS_DEMO_H

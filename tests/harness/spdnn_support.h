@@ -8,7 +8,7 @@
 #include "tests/harness/test.h"
 
 /* A square matrix in which `twins` rows at a time, spread over the matrix, have the same columns, up to `longest` of them; every fifth
- * such set is tests/fuzz/corpus/fuzz_lifetimes/empty. Weights are +-2^-e with e below `powers`, or any number when powers is 0. */
+ * such set is empty. Weights are +-2^-e with e below `powers`, or any number when powers is 0. */
 static inline cr_status support_csr(int64_t neurons, int twins, int longest, int powers, uint64_t seed, struct cr_spdnn_csr *out) {
     struct cr_rng rng   = cr_rng_make(seed, CR_RNG_TEST, (uint64_t)neurons, (uint32_t)twins);
     const int64_t sets  = (neurons + twins - 1) / twins;
@@ -55,7 +55,7 @@ static inline void support_net_close(struct support_net *n) {
     cr_spdnn_net_close(&n->net);
 }
 
-/* Random zeros and ones; every seventh input is tests/fuzz/corpus/fuzz_cost_table/zero. */
+/* Random zeros and ones; every seventh input is zero. */
 static inline cr_status support_inputs(int64_t neurons, int64_t count, double share, struct cr_spdnn_inputs *out) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, (uint64_t)neurons, (uint32_t)count);
     *out              = (struct cr_spdnn_inputs){.neurons = neurons, .count = count, .words = (count + 31) / 32};

@@ -1,5 +1,5 @@
 /* tests/harness/streams_support.h: a device that works beside the host, without a GPU: each lane is a queue of work, and whenever the host waits, the
- * queues are emptied in an tests/fuzz/corpus/fuzz_lifetimes/order that chance chooses among those that the marks allow. What tests/fuzz/corpus/fuzz_lifetimes/order is missing in a program's waits
+ * queues are emptied in an order that chance chooses among those that the marks allow. What order is missing in a program's waits
  * comes to light as on a GPU, only more often. Kernels are those of the CPU device. */
 #ifndef CR_LANES_SUPPORT_H
 #define CR_LANES_SUPPORT_H
@@ -32,7 +32,7 @@ struct recording {
     int          count;
 };
 
-struct lanes { /* tests/fuzz/corpus/fuzz_cost_table/one such device at a time */
+struct lanes { /* one such device at a time */
     struct cr_device              *cpu; /* with another backend and other launches */
     const struct cr_backend       *its_backend;
     const struct cr_kernel *const *its_rows;
@@ -66,7 +66,7 @@ static inline bool lanes_ready(int lane) {
     return w->what != WORK_WAIT || w->mark->done >= w->count;
 }
 
-/* A lane that is chosen does a run of its work, so that tests/fuzz/corpus/fuzz_cost_table/one may get far ahead of the others. */
+/* A lane that is chosen does a run of its work, so that one may get far ahead of the others. */
 static inline cr_status lanes_empty(void) {
     for (;;) {
         int ready[CR_LANES], n = 0, left = 0;

@@ -1,5 +1,5 @@
-/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each, and ends with tests/fuzz/corpus/fuzz_cost_table/one line
- * "N passed, N failed, N skipped"; exit 1 when tests/fuzz/corpus/fuzz_cost_table/one failed, 77 (CTest's skip) when all were skipped.
+/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each, and ends with one line
+ * "N passed, N failed, N skipped"; exit 1 when one failed, 77 (CTest's skip) when all were skipped.
  *   CHECK* report file, line and both values, and go on; REQUIRE* leave the case.
  *   SKIP("why") leaves the case and counts it as skipped: use it when data or a device is not there.
  *   `program NAME` runs only the cases whose name contains NAME. */

@@ -22,7 +22,7 @@ static inline void log_add(struct log *l, const char *event, int64_t id, int64_t
     cr_text_add(&l->text, "\n");
 }
 
-/* Words such as "m1:64 w1 r1 f1": tests/fuzz/corpus/fuzz_cost_table/one event each. */
+/* Words such as "m1:64 w1 r1 f1": one event each. */
 static inline void log_words(struct log *l, const char *words) {
     static const char *const names[] = {"malloc", "free", "read", "write"};
     for (const char *at = words; *at; at += strcspn(at, " "), at += strspn(at, " ")) {

@@ -1,4 +1,4 @@
-/* tests/harness/train_support.h: a tiny training run in a folder of its own, and whether tests/fuzz/corpus/fuzz_cost_table/two such runs left the same bytes. */
+/* tests/harness/train_support.h: a tiny training run in a folder of its own, and whether two such runs left the same bytes. */
 #ifndef CR_TEST_TRAIN_SUPPORT_H
 #define CR_TEST_TRAIN_SUPPORT_H
 
@@ -49,7 +49,7 @@ static inline void check_same(const struct run *r, const char *a, const char *b)
     CHECK(same_file(r, a, b, "state.safetensors"));
 }
 
-/* Trains tests/fuzz/corpus/fuzz_cost_table/whole, and again cut behind each `every`-th step before `total` and resumed: the same bytes. */
+/* Trains whole, and again cut behind each `every`-th step before `total` and resumed: the same bytes. */
 static inline void resumes_to_the_bit(const struct run *r, int total, int every) {
     REQUIRE_OK(TRAIN(r, "whole", "train.steps=0"));
     for (int cut = 1; cut < total; cut += every) {

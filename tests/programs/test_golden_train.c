@@ -1,6 +1,6 @@
-/* tests/programs/test_golden_train.c: tests/fuzz/corpus/fuzz_cost_table/whole training runs against PyTorch in float64 (tests/golden/train/make*.py): ten losses, the
+/* tests/programs/test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make*.py): ten losses, the
  * weights after them and, where there are any, their moving averages, by the ref rows and by the rows the device would choose,
- * fused and tests/fuzz/corpus/fuzz_lifetimes/plain, with and without memory reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
+ * fused and plain, with and without memory reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/session.h"
 #include "tests/harness/test_gpu.h"

@@ -1,4 +1,4 @@
-/* tests/programs/test_ranks_train.c: several ranks train as tests/fuzz/corpus/fuzz_cost_table/one rank with their tests/fuzz/corpus/fuzz_cost_table/whole batch does: losses, weights, evaluation, tests/fuzz/corpus/fuzz_lifetimes/order of the pictures;
+/* tests/programs/test_ranks_train.c: several ranks train as one rank with their whole batch does: losses, weights, evaluation, order of the pictures;
  * runs go on with another number of ranks. Ranks are forked processes over shared memory. */
 #include "tests/harness/ranks_support.h"
 
@@ -8,10 +8,10 @@ static void prepare(struct run *r) {
     give(r, "train.precision=fp32");
 }
 
-/* ---- as tests/fuzz/corpus/fuzz_cost_table/one rank with the tests/fuzz/corpus/fuzz_cost_table/whole batch ---- */
+/* ---- as one rank with the whole batch ---- */
 
-/* With BN over all ranks the k ranks compute what tests/fuzz/corpus/fuzz_cost_table/one does; rounding apart. `spread`: how far runs of tests/fuzz/corpus/fuzz_cost_table/one rank come apart whose kernels
- * add up in another tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* With BN over all ranks the k ranks compute what one does; rounding apart. `spread`: how far runs of one rank come apart whose kernels
+ * add up in another order. */
 static void check_like_one(int size, const char *batch, const char *accumulate) {
     struct run r;
     double     one[STEPS_MOST], plain[STEPS_MOST], three[STEPS_MOST], many[STEPS_MOST], spread = 0, far = 0;
@@ -36,7 +36,7 @@ static void two_ranks_train_like_one(void) { check_like_one(2, "train.batch=12",
 static void three_ranks_train_like_one(void) { check_like_one(3, "train.batch=8", "train.accumulate=1"); }
 static void four_ranks_train_like_one(void) { check_like_one(4, "train.batch=6", "train.accumulate=1"); }
 
-/* Micro-batches of tests/fuzz/corpus/fuzz_cost_table/two ranks against those of tests/fuzz/corpus/fuzz_cost_table/one: each update has the same pictures in the same micro-batches. */
+/* Micro-batches of two ranks against those of one: each update has the same pictures in the same micro-batches. */
 static void ranks_accumulate_like_one(void) {
     struct run r;
     double     one[STEPS_MOST], two[STEPS_MOST];
@@ -60,7 +60,7 @@ static void without_sync_bn_numbers_are_others(void) {
     finish(&r);
 }
 
-/* Clipping and the norm in the log are those of the tests/fuzz/corpus/fuzz_cost_table/whole gradient. */
+/* Clipping and the norm in the log are those of the whole gradient. */
 static void clipping_is_of_the_whole_gradient(void) {
     struct run r;
     double     one[STEPS_MOST], two[STEPS_MOST];
@@ -136,7 +136,7 @@ static void the_rate_grows_with_the_update(void) {
     }
 }
 
-/* Other rules, whose norms and moments are of the tests/fuzz/corpus/fuzz_cost_table/whole gradient; averages of weights, and of each rank's own statistics. */
+/* Other rules, whose norms and moments are of the whole gradient; averages of weights, and of each rank's own statistics. */
 static void other_rules_and_averages(void) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
@@ -185,7 +185,7 @@ static void gradients_may_travel_in_16_bits(void) {
 
 /* ---- going on ---- */
 
-/* Saved by tests/fuzz/corpus/fuzz_cost_table/two ranks in the middle of an epoch: tests/fuzz/corpus/fuzz_cost_table/one, and four, go on with the same pictures in the same updates. */
+/* Saved by two ranks in the middle of an epoch: one, and four, go on with the same pictures in the same updates. */
 static void check_resume(int size) {
     struct run r;
     double     whole[STEPS_MOST], parts[STEPS_MOST];
@@ -295,7 +295,7 @@ static long number_of(const char *line, const char *key) {
     return at ? strtol(at + strlen(key), NULL, 10) : -1;
 }
 
-/* 37 pictures in batches of 4: the last rank's share is smaller, and at times tests/fuzz/corpus/fuzz_lifetimes/empty. */
+/* 37 pictures in batches of 4: the last rank's share is smaller, and at times empty. */
 static void check_evaluation(int size, const char *eval_batch) {
     struct run r;
     char       path[SUPPORT_PATH], line[1024];
@@ -307,7 +307,7 @@ static void check_evaluation(int size, const char *eval_batch) {
         if (strstr(line, "\"event\":\"eval\"")) images = number_of(line, "\"images\":");
     if (f) fclose(f);
     CHECK(images == 37);
-    CHECK(RESUME(1, &r, "run", "train.steps=3") == 0); /* nothing to do: readable by tests/fuzz/corpus/fuzz_cost_table/one */
+    CHECK(RESUME(1, &r, "run", "train.steps=3") == 0); /* nothing to do: readable by one */
     finish(&r);
 }
 static void evaluation_counts_each_picture_once(void) {

@@ -1,4 +1,4 @@
-/* Gradients of tiny tests/fuzz/corpus/fuzz_cost_table/whole networks against finite differences, in double: layers, cr_pass_grad and cr_pass_fuse
+/* Gradients of tiny whole networks against finite differences, in double: layers, cr_pass_grad and cr_pass_fuse
  * together with the reference rows. Every kind of block, shortcut and stem; frozen parts; label smoothing; a padded
  * label. */
 #include "layers/layer.h"

@@ -1,13 +1,13 @@
 /* fault_shim.c: a library for LD_PRELOAD that makes the n-th call of a kind fail, as a machine without memory, with a bad disk or a
- * full tests/fuzz/corpus/fuzz_cost_table/one would, and that can turn the clock back. scripts/fault-test.sh drives it. Environment:
+ * full one would, and that can turn the clock back. scripts/fault-test.sh drives it. Environment:
  *   FAULT_CALL    malloc | read | write | open | close | fsync | rename | mmap | thread: which calls are counted
  *   FAULT_AT      the call that fails, 1 is the first; 0 or unset: none
- *   FAULT_TIMES   how many in a row (1); 0: that tests/fuzz/corpus/fuzz_cost_table/one and all behind it
+ *   FAULT_TIMES   how many in a row (1); 0: that one and all behind it
  *   FAULT_ERRNO   the error's number (ENOMEM for malloc and mmap, EAGAIN for thread, else EIO)
  *   FAULT_SHORT   1: a write or read that is to fail does half of it first, once
  *   FAULT_SCOPE   own (default): calls of the program itself; all: those of libraries too
  *   FAULT_COUNT   a file to which "CALLS FAILED" is written at the end
- *   FAULT_CLOCK   back: the clocks, the monotonic tests/fuzz/corpus/fuzz_cost_table/one too, jump tests/fuzz/corpus/fuzz_cost_table/one hour back every 50 questions
+ *   FAULT_CLOCK   back: the clocks, the monotonic one too, jump one hour back every 50 questions
  * A descriptor of 0 to 2 is never counted: what the program says is not its work. */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -8,9 +8,9 @@
  *     --weights FILE   start from these; default: initial values from train.seed
  *     --save FILE      writes the weights before the first step (model.safetensors of a checkpoint)
  *     --save-end FILE  the same after the last step
- *     --grads PREFIX   no training: tests/fuzz/corpus/fuzz_cost_table/one step with learning rate 0 a batch, K in all, and the gradients of batch k, divided by the
+ *     --grads PREFIX   no training: one step with learning rate 0 a batch, K in all, and the gradients of batch k, divided by the
  *                      loss scale, to PREFIX-k.safetensors, named and ordered as the parameters are in files
- * Prints tests/fuzz/corpus/fuzz_cost_table/one JSON line: the loss of each step and what the step was computed from. */
+ * Prints one JSON line: the loss of each step and what the step was computed from. */
 #include "checkpoint/internal.h"
 #include "core/rng.h"
 #include "session/state.h"

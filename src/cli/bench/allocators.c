@@ -9,7 +9,7 @@ enum { STEPS = 20, STEPS_MAX = 100000 };
 struct bench {
     struct cr_config         config;
     struct cr_session        session;
-    const struct cr_program *program; /* of the session's training programs the tests/fuzz/corpus/fuzz_cost_table/one with the largest pool */
+    const struct cr_program *program; /* of the session's training programs the one with the largest pool */
     struct cr_pool_event    *event;
     int                      events;
     int64_t                  steps;

@@ -41,7 +41,7 @@ static const struct {
 } whats[WHATS] = {[STEP] = {"step", bench_step}, [INFER] = {"infer", bench_infer}, [OPS] = {"ops", cr_cmd_profile}, [DATA] = {"data", bench_data},
                   [INIT] = {"init", bench_init}, [POOLS] = {"pools", bench_pools}, [SPARSE] = {"sparse", bench_sparse}, [SPDNN] = {"spdnn", bench_spdnn}};
 
-/* Options that not all of them read: tests/fuzz/corpus/fuzz_cost_table/one that is ignored would pass for tests/fuzz/corpus/fuzz_cost_table/one that was heard. */
+/* Options that not all of them read: one that is ignored would pass for one that was heard. */
 #define OF(what) (1u << (what))
 static const struct {
     enum cr_option_id id;

@@ -1,5 +1,5 @@
 /* cli/bench/init.c: cresnet bench init: initial values drawn on the device beside those that are drawn by the host and copied,
- * in tests/fuzz/corpus/fuzz_cost_table/one run: time, memory, and whether they are the same. */
+ * in one run: time, memory, and whether they are the same. */
 #include "cli/bench/init.h"
 
 #include "cli/command.h"
@@ -10,7 +10,7 @@
 enum { REPEATS = 3, DIRECT_TIMES = 3 /* times as many repeats of the quick way */ };
 static const int64_t many_values = 500000000; /* beyond this many the slow ways run once */
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one network ---- */
+/* ---- one network ---- */
 
 static void settle(struct cr_init_way *way) {
     for (int p = 0; p < CR_INIT_PARTS; p++) way->ms[p] = way->runs ? cr_cmd_median_ms(way->ns[p], way->runs) : 0;

@@ -2,7 +2,7 @@
  * cli/bench/init_variants.c (the ways themselves).
  *
  * Laws
- *   - Every way reserves the tests/fuzz/corpus/fuzz_cost_table/whole store, all planes in tests/fuzz/corpus/fuzz_cost_table/one region, for a trainer needs it, and leaves nothing behind.
+ *   - Every way reserves the whole store, all planes in one region, for a trainer needs it, and leaves nothing behind.
  *   - A way's time runs from its first allocation to the moment when the device has the values.
  * Knows devices by device/device.h alone. */
 #ifndef CR_CMD_BENCH_INIT_H
@@ -40,21 +40,21 @@ struct cr_init_way {
 
 struct cr_init_result {
     struct cr_init_way direct, thread, cores;
-    double             first_ms, device_ms; /* the first direct run; the device's own time for tests/fuzz/corpus/fuzz_cost_table/one */
+    double             first_ms, device_ms; /* the first direct run; the device's own time for one */
     int64_t            worst_ulp, differing;
 };
 
 /* Drawn on the device. */
 CR_MUST cr_status cr_init_direct(struct cr_init_bench *bench, const struct cr_init_net *net, struct cr_init_way *way);
-/* Drawn by tests/fuzz/corpus/fuzz_cost_table/one thread into an array a tensor, then copied tensor by tensor, as most trainers written in C do. That the device's
- * memory is tests/fuzz/corpus/fuzz_cost_table/one region favours this way: such trainers allocate tensor by tensor, too. */
+/* Drawn by one thread into an array a tensor, then copied tensor by tensor, as most trainers written in C do. That the device's
+ * memory is one region favours this way: such trainers allocate tensor by tensor, too. */
 CR_MUST cr_status cr_init_thread(struct cr_init_bench *bench, const struct cr_init_net *net, struct cr_init_way *way);
 /* Drawn by all cores into page-locked memory, then copied plane by plane. *values gets the host's value and running plane, in a
  * row: from host_reserve, the caller's to release, on failure too unless NULL. */
 CR_MUST cr_status cr_init_cores(struct cr_init_bench *bench, const struct cr_init_net *net, struct cr_init_way *way, float **values);
 /* Where the device's memory is the host's: drawn by all cores at the place where they belong. *region is the caller's to release. */
 CR_MUST cr_status cr_init_cores_in_place(struct cr_init_bench *bench, const struct cr_init_net *net, struct cr_init_way *way, void **region);
-/* What the direct way takes on the device itself, between tests/fuzz/corpus/fuzz_cost_table/two marks. */
+/* What the direct way takes on the device itself, between two marks. */
 CR_MUST cr_status cr_init_device_time(struct cr_init_bench *bench, const struct cr_init_net *net, double *ms);
 /* Draws on the device and compares every value with the host's planes: worst_ulp and differing of the result. */
 CR_MUST cr_status cr_init_compare(struct cr_init_bench *bench, const struct cr_init_net *net, const float *value, const float *running,

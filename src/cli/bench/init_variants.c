@@ -9,7 +9,7 @@
 
 enum { CHUNK_ELEMS = 1 << 16, COMPARE_BYTES = 16 << 20 };
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one draw after the other, and shared out ---- */
+/* ---- one draw after the other, and shared out ---- */
 
 /* Filters `first` to `last` of a parameter, at `to` as they stand in its plane. */
 static void fill_rows(const struct cr_store *store, const struct cr_config *config, int param, int64_t first, int64_t last, float *to) {
@@ -198,7 +198,7 @@ out:
 
 /* ---- are they the same values? ---- */
 
-/* Floats in the tests/fuzz/corpus/fuzz_lifetimes/order of their size, the tests/fuzz/corpus/fuzz_cost_table/two zeros at tests/fuzz/corpus/fuzz_cost_table/one place. */
+/* Floats in the order of their size, the two zeros at one place. */
 static int64_t place(float x) {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);

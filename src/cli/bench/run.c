@@ -11,12 +11,12 @@ enum { STEPS = 20, WARMUP = 3, WINDOW = 10, STEPS_MAX = 1000000, SETTLED = 10 /*
 
 struct bench {
     bool                 infer;
-    struct cr_comm      *comm; /* NULL: tests/fuzz/corpus/fuzz_cost_table/one rank */
+    struct cr_comm      *comm; /* NULL: one rank */
     struct cr_config     config;
     struct cr_session    session;
     struct cr_cmd_batch  batch;
     struct cr_step_block step;
-    int64_t              steps, window; /* steps between tests/fuzz/corpus/fuzz_cost_table/two marks: what a time is the mean of */
+    int64_t              steps, window; /* steps between two marks: what a time is the mean of */
     /* what came of it */
     int64_t age_ns, first_ns;          /* exec to the end of the first step; the first step */
     double  ms, ms_min, ms_max;        /* a step when nobody waits in between */
@@ -75,14 +75,14 @@ static void bench_close(struct bench *b) {
     cr_config_close(&b->config);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one step ---- */
+/* ---- one step ---- */
 
 static cr_status run_program(struct bench *b, struct cr_exec *exec) {
     CR_TRY(cr_exec_feed(exec, b->batch.images, b->batch.labels, b->batch.boxes));
     return cr_exec_run(exec, &b->step);
 }
 
-/* One update, with as many micro-steps as [train] accumulate says; or tests/fuzz/corpus/fuzz_cost_table/one batch through the network. */
+/* One update, with as many micro-steps as [train] accumulate says; or one batch through the network. */
 static cr_status run_step(struct bench *b) {
     struct cr_session *s = &b->session;
     if (b->infer) return run_program(b, s->eval_exec);
@@ -140,7 +140,7 @@ static cr_status time_steps(struct bench *b) {
     cr_status     status = CR_OK;
     CR_ALLOC(times, (size_t)b->steps);
     b->window = window;
-    b->steps  = windows * window; /* tests/fuzz/corpus/fuzz_cost_table/whole windows are timed */
+    b->steps  = windows * window; /* whole windows are timed */
     for (int64_t i = 0; i < WARMUP; i++) {
         CR_TRY_OUT(run_and_wait(b, i ? &other : &b->first_ns));
         if (i == 0) b->age_ns = cr_process_age_ns();

@@ -14,7 +14,7 @@ enum { LIST_MAX = 16, LAYERS_MAX = 512, BASELINES_MAX = 4, BATCH_MAX = 4096 };
 enum how { HOW_F32, HOW_TF32, HOW_F16, HOWS };
 static const char *const how_names[HOWS] = {"fp32", "tf32", "fp16"};
 
-/* A device opened for tests/fuzz/corpus/fuzz_cost_table/one arithmetic, and the forward pass of the network at hand there, as emitted. */
+/* A device opened for one arithmetic, and the forward pass of the network at hand there, as emitted. */
 struct setup {
     struct cr_config  config;
     struct cr_session session; /* device, costs and model only */
@@ -29,7 +29,7 @@ struct layer {
     double      share, cap_s;            /* pruned; what the bytes alone take */
     double      sparse_s, dense_s[HOWS], baseline_s[BASELINES_MAX]; /* 0: not known */
     int         layout;
-    char        way[32]; /* its name, where it has tests/fuzz/corpus/fuzz_cost_table/one */
+    char        way[32]; /* its name, where it has one */
     char        shape[96];
 };
 
@@ -109,7 +109,7 @@ static void setup_close(struct setup *s) {
     cr_config_close(&s->config);
 }
 
-/* Where the configuration of tests/fuzz/corpus/fuzz_cost_table/one network says all but the network and how much of it is pruned. */
+/* Where the configuration of one network says all but the network and how much of it is pruned. */
 static cr_status config_open(const struct bench *b, enum how how, const char *net, double sparsity, struct cr_config *config) {
     char        arch[64], precision[64], share[64];
     const char *list[64] = {"data.kind=synthetic", "data.image_size=224", "model.classes=1000", "prune.scope=uniform", "prune.exempt="};
@@ -174,7 +174,7 @@ static cr_status time_row(struct setup *s, int row, struct cr_op op, double *sec
     const int ways = kernel->ways ? kernel->ways(device, &s->program, &op) : 1;
     for (op.way = 0; op.way < ways; op.way++) {
         const cr_status status = cr_cost_measure(device, &s->scratch, &s->program, &op, *seconds, &one);
-        if (status != CR_OK) { /* a library that refuses tests/fuzz/corpus/fuzz_cost_table/one of its own algorithms; memory that is not there */
+        if (status != CR_OK) { /* a library that refuses one of its own algorithms; memory that is not there */
             cr_log(CR_LOG_INFO, "%s, way %d: %s", kernel->name, op.way, cr_error_message());
             cr_error_clear();
             continue;
@@ -307,7 +307,7 @@ static void add_csv(struct bench *b, enum how type, const char *net, int64_t bat
     cr_text_add(&b->out, "\n");
 }
 
-/* Against tests/fuzz/corpus/fuzz_cost_table/one other: `times` of each layer. */
+/* Against one other: `times` of each layer. */
 static void add_summary(struct bench *b, const char *name, const double *(*of)(const struct layer *, int), int index) {
     double logs = 0, least = INFINITY, theirs = 0, ours = 0, mixed = 0;
     int    count = 0, won = 0;

@@ -106,7 +106,7 @@ static void bench_close(struct bench *b) {
     cr_config_close(&b->config);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one network ---- */
+/* ---- one network ---- */
 
 /* One GPU's share of the inputs: a view of some words of each neuron. */
 struct sharing {
@@ -125,7 +125,7 @@ static cr_status run_share(void *context, int64_t i) {
     return s->b->gpu[i]->backend->spdnn(s->b->gpu[i], &s->n->net, &part, &s->b->options, &s->result[i]);
 }
 
-/* Their results as tests/fuzz/corpus/fuzz_cost_table/one; the slowest is the time. */
+/* Their results as one; the slowest is the time. */
 static void join_shares(const struct sharing *s, int64_t gpus, struct cr_spdnn_result *out) {
     for (int64_t i = 0; i < gpus; i++) {
         const struct cr_spdnn_result *r = &s->result[i];

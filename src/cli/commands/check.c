@@ -46,7 +46,7 @@ static cr_status set_loss_scale(struct cr_session *s) {
     return cr_exec_put(s->train_exec[0], state, value);
 }
 
-/* Training programs first: they move the running statistics away from their tests/fuzz/corpus/fuzz_lifetimes/plain start, so eval says more. */
+/* Training programs first: they move the running statistics away from their plain start, so eval says more. */
 static cr_status check_session(struct cr_session *s, struct checked *sum) {
     struct cr_device_options options = {.deterministic = true, .ref_only = true};
     struct cr_device        *cpu     = NULL;

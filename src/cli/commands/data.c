@@ -104,7 +104,7 @@ static cr_status pack_stoppable(const struct cr_dataset *dataset, const char *pa
     return status;
 }
 
-/* The configuration that the operand names; a folder without a run in it is tests/fuzz/corpus/fuzz_cost_table/one of pictures. */
+/* The configuration that the operand names; a folder without a run in it is one of pictures. */
 cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config) {
     struct cr_cmd_source source;
     const char         **list;
@@ -220,7 +220,7 @@ static cr_status read_file(const char *path, struct verification *v) {
     return CR_OK;
 }
 
-/* A bad file is told of, and the next tests/fuzz/corpus/fuzz_cost_table/one looked at. */
+/* A bad file is told of, and the next one looked at. */
 static void verify_file(const char *path, struct verification *v) {
     cr_status status = read_file(path, v);
     v->files++;

@@ -23,7 +23,7 @@ struct reading {
     struct cr_data_stat stat[SPLITS];
     struct copy        *copies; /* sorted: equal ones beside each other */
     int64_t             count;
-    int64_t             duplicates, across, labelled; /* copies of an earlier picture; of a training tests/fuzz/corpus/fuzz_cost_table/one in validation; with another label */
+    int64_t             duplicates, across, labelled; /* copies of an earlier picture; of a training one in validation; with another label */
 };
 
 /* ---- reading ---- */

@@ -1,4 +1,4 @@
-/* cli/commands/eval.c: cresnet eval: scores of given weights on a tests/fuzz/corpus/fuzz_cost_table/whole split, of each class too, and the confusion matrix. */
+/* cli/commands/eval.c: cresnet eval: scores of given weights on a whole split, of each class too, and the confusion matrix. */
 #include "cli/command.h"
 #include "session/confusion.h"
 

@@ -1,4 +1,4 @@
-/* cli/commands/export.c: cresnet export: a trained network as tests/fuzz/corpus/fuzz_cost_table/one file for other programs: its weights, or weights and graph as ONNX. */
+/* cli/commands/export.c: cresnet export: a trained network as one file for other programs: its weights, or weights and graph as ONNX. */
 #include "cli/command.h"
 #include "checkpoint/checkpoint.h"
 #include "model/onnx.h"

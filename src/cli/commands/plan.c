@@ -22,7 +22,7 @@ static const char *const which_words[] = {"(step)", "step", "micro_first", "micr
 static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
                                                    CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
-/* Of a pruned network; tests/fuzz/corpus/fuzz_cost_table/one that is pruned while it trains has no pattern that training may rely on. */
+/* Of a pruned network; one that is pruned while it trains has no pattern that training may rely on. */
 static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
     const bool eval = kind == CR_PROGRAM_EVAL;
     return cr_session_pattern(&p->session, eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL, eval);
@@ -55,7 +55,7 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
     return s->batch ? CR_OK : cr_session_find_batch(s, 0);
 }
 
-/* The tests/fuzz/corpus/fuzz_cost_table/whole program, not compiled. */
+/* The whole program, not compiled. */
 static cr_status emit(struct plan *p, enum cr_program_kind kind) {
     const struct cr_config *c = &p->config;
     p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
@@ -143,7 +143,7 @@ static cr_status print_lives(struct plan *p, struct cr_text *out) {
     return cr_plan_print_lives(&p->program, &target, out);
 }
 
-/* The table is made from a tests/fuzz/corpus/fuzz_lifetimes/plain forward program of tests/fuzz/corpus/fuzz_cost_table/one picture: cheap, and the same whatever the options. */
+/* The table is made from a plain forward program of one picture: cheap, and the same whatever the options. */
 static cr_status print_table(struct plan *p, struct cr_text *out) {
     struct cr_program eval;
     CR_TRY(cr_model_program(&p->session.model, &p->config, CR_PROGRAM_EVAL, 1, &eval));
@@ -232,7 +232,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];
-    /* With micro-batches there is no `step`: the last micro-step, which updates, is the fullest tests/fuzz/corpus/fuzz_cost_table/one. */
+    /* With micro-batches there is no `step`: the last micro-step, which updates, is the fullest one. */
     if (!which && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
     CR_TRY_OUT(print_plan(&p, args, kind, &text));
     CR_TRY_OUT(cr_cmd_print(&text));

@@ -65,7 +65,7 @@ static void print_csv(const struct work *w, struct cr_text *out) {
     cr_text_add(out, "id,lower,upper,size,offset\n");
     for (int i = 0; i < p->lives; i++) {
         const struct cr_trace_life *x = &p->life[i];
-        const size_t                place = (x->size + p->alignment - 1) / p->alignment * p->alignment; /* of tests/fuzz/corpus/fuzz_cost_table/one copy */
+        const size_t                place = (x->size + p->alignment - 1) / p->alignment * p->alignment; /* of one copy */
         cr_text_add(out, "%d,%lld,%lld,%zu,%zu\n", i, (long long)x->lower, (long long)x->upper,
                     place * (size_t)(x->copies - 1) + x->size, x->offset);
     }

@@ -124,7 +124,7 @@ static double lost_share(const struct cr_param *q, const float *value, const uin
 
 static cr_status price_all(struct pricing *g, const struct cr_state_planes *planes, struct cr_prune_guide *guide) {
     struct cr_prune *prune = g->prune;
-    for (int at = 0; at < POINTS; at++) { /* masks nest: each goes on from the tests/fuzz/corpus/fuzz_cost_table/one before */
+    for (int at = 0; at < POINTS; at++) { /* masks nest: each goes on from the one before */
         for (int l = 0; l < prune->layers; l++) prune->layer[l].sparsity = grid[at];
         CR_TRY(cr_prune_masks(prune, 1, planes->value, g->mask));
         for (int i = 0; i < g->program.ops; i++)
@@ -189,7 +189,7 @@ static cr_status choose(struct pricing *g, struct cr_prune_guide *guide) {
     return had_anyway || guide->predicted_s > guide->target_s ? refuse(guide, had_anyway) : CR_OK;
 }
 
-/* The program as it will be: a sparse kernel takes sums and ReLUs over that the dense tests/fuzz/corpus/fuzz_cost_table/one leaves. */
+/* The program as it will be: a sparse kernel takes sums and ReLUs over that the dense one leaves. */
 static cr_status predict(struct pricing *g, const struct cr_state_planes *planes, struct cr_prune_guide *guide) {
     struct cr_program whole;
     memcpy(g->mask, planes->mask, (size_t)g->prune->store->value_elems / 8);

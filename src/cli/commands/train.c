@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The run reads its configuration again, with the command line's overrides; --gpus is tests/fuzz/corpus/fuzz_cost_table/one more. */
+/* The run reads its configuration again, with the command line's overrides; --gpus is one more. */
 static cr_status train(const struct cr_args *args, const struct cr_config *config, struct cr_ranks *ranks, int *signal_taken) {
     const char **override = cr_alloc((size_t)args->overrides + 1, sizeof *override);
     if (!override) return CR_NO_MEMORY(((size_t)args->overrides + 1) * sizeof *override);

@@ -27,7 +27,7 @@ static void add_literal(struct cr_text *out, const char *s) {
     add_escaped(out, s, strlen(s), true);
 }
 
-/* A line of a paragraph: runs of blanks, which align columns in --help, become tests/fuzz/corpus/fuzz_cost_table/one. */
+/* A line of a paragraph: runs of blanks, which align columns in --help, become one. */
 static void add_filled(struct cr_text *out, const char *line, size_t length) {
     while (length && *line == ' ') line++, length--;
     for (size_t i = 0, n; i < length; i += n) {
@@ -45,8 +45,8 @@ static void add_title(struct cr_text *out, const char *name, int section) {
     cr_text_add(out, " %d \"\" \"cresnet " CR_VERSION "\" \"cresnet\"\n", section);
 }
 
-/* The text between usage and options of --help. Lines behind an tests/fuzz/corpus/fuzz_lifetimes/empty tests/fuzz/corpus/fuzz_cost_table/one that are indented are examples; other indented lines go on
- * with the paragraph; a line that begins with the command's name or an option begins a new tests/fuzz/corpus/fuzz_cost_table/one. */
+/* The text between usage and options of --help. Lines behind an empty one that are indented are examples; other indented lines go on
+ * with the paragraph; a line that begins with the command's name or an option begins a new one. */
 static void add_about(struct cr_text *out, const char *name, const char *about) {
     bool   example = false, after_empty = true;
     size_t name_length = strlen(name);
@@ -91,7 +91,7 @@ static void add_option(struct cr_text *out, const struct cr_cli_option *o) {
     cr_text_add(out, "\n");
 }
 
-/* "A | B" of the usage line are tests/fuzz/corpus/fuzz_cost_table/two forms. */
+/* "A | B" of the usage line are two forms. */
 static void add_synopsis(struct cr_text *out, const struct cr_command *c) {
     for (const char *rest = c->operands; *rest;) {
         const char *bar    = strstr(rest, " | ");

@@ -17,7 +17,7 @@ struct points {
 
 struct drawing {
     const struct cr_chart *chart;
-    struct points         *points; /* tests/fuzz/corpus/fuzz_cost_table/one a line */
+    struct points         *points; /* one a line */
     double                 x0, x1, y0, y1;
 };
 
@@ -138,7 +138,7 @@ static const double *value_at(const struct points *p, double step) {
     return found;
 }
 
-/* Slices of the plot that show their values when pointed at: tests/fuzz/corpus/fuzz_cost_table/one a value of the line that has most. */
+/* Slices of the plot that show their values when pointed at: one a value of the line that has most. */
 static void draw_slices(const struct drawing *d, struct cr_text *out) {
     const struct points *most = &d->points[0];
     for (int l = 1; l < CR_CHART_LINES; l++)

@@ -12,7 +12,7 @@ enum { MATRIX_CLASSES = 60, MATRIX_NUMBERS = 16, PAIRS_SHOWN = 30, CLASSES_SHOWN
 struct view {
     const struct cr_confusion *c;
     const struct cr_dataset   *dataset;
-    struct cr_class_score     *score; /* tests/fuzz/corpus/fuzz_cost_table/one a class */
+    struct cr_class_score     *score; /* one a class */
     int                       *order; /* classes, the lowest top-1 first */
 };
 

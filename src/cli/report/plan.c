@@ -220,7 +220,7 @@ cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
         if (!bars[count].text || !bars[count].title) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
         count++;
     }
-    /* A weight or tests/fuzz/corpus/fuzz_cost_table/two may be 0 by chance. */
+    /* A weight or two may be 0 by chance. */
     if ((double)zeros < 1e-3 * (double)elems)
         cr_page_note(out, "The network is dense: %lld of its %lld weights are 0.", (long long)zeros, (long long)elems);
     else {

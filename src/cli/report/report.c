@@ -1,4 +1,4 @@
-/* cli/report/report.c: cresnet report: a run as tests/fuzz/corpus/fuzz_cost_table/one HTML page. */
+/* cli/report/report.c: cresnet report: a run as one HTML page. */
 #include "cli/report/report.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static bool is_there(const char *dir, const char *name) {
     return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* The run folder, and of its checkpoints the best tests/fuzz/corpus/fuzz_cost_table/one, else the newest; or the step folder that was given, in its run. */
+/* The run folder, and of its checkpoints the best one, else the newest; or the step folder that was given, in its run. */
 static cr_status find_run(const struct cr_args *args, struct run *run) {
     const char *given = args->operand[0];
     char        real[PATH_MAX], best[CR_PATH_MAX];
@@ -324,7 +324,7 @@ static cr_status add_config(const struct run *run, struct cr_text *out) {
     return CR_OK;
 }
 
-/* Sections in the tests/fuzz/corpus/fuzz_lifetimes/order of the page; of the network's tests/fuzz/corpus/fuzz_cost_table/one session at a time is open. */
+/* Sections in the order of the page; of the network's one session at a time is open. */
 static cr_status write_page(const struct cr_args *args, const struct run *run, struct cr_text *out) {
     struct cr_session         session = {0};
     struct cr_text            body    = {0};

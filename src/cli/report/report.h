@@ -1,7 +1,7 @@
 /* cli/report/report.h: what the parts of `cresnet report` share: the numbers of log.jsonl, and HTML and SVG text.
  *
  * Laws
- *   - The page is tests/fuzz/corpus/fuzz_cost_table/one file that asks for nothing else: no script, no network (its Content-Security-Policy says so).
+ *   - The page is one file that asks for nothing else: no script, no network (its Content-Security-Policy says so).
  *   - Every name and message goes through cr_page_escape.
  *   - Colours come from the classes of the style sheet, which has a light and a dark set; nothing is told by colour alone.
  *   - Out of memory is sticky in the text. */
@@ -14,7 +14,7 @@
 
 /* ---- log.jsonl (cli/report/log.c) ---- */
 
-struct cr_series { /* the values of tests/fuzz/corpus/fuzz_cost_table/one member of tests/fuzz/corpus/fuzz_cost_table/one kind of event: "train/loss", "eval/top1" */
+struct cr_series { /* the values of one member of one kind of event: "train/loss", "eval/top1" */
     char    name[64];
     int     count, capacity;
     double *step, *value;
@@ -53,14 +53,14 @@ void cr_page_bars(struct cr_text *out, const char *label, const struct cr_bar *b
 enum { CR_CHART_LINES = 4 };
 struct cr_chart {
     const char *title, *unit;
-    const char *format; /* of a value, for tests/fuzz/corpus/fuzz_cost_table/one double */
+    const char *format; /* of a value, for one double */
     bool        from_zero;
     double      least_top; /* the scale reaches at least this; 0: whatever there is */
     double      steps;     /* the scale reaches at least this step */
     bool        cut;       /* a few values far above all others do not flatten the rest: they are drawn at the edge */
     struct {
         const char             *name;
-        const struct cr_series *series; /* NULL or tests/fuzz/corpus/fuzz_lifetimes/empty: not drawn */
+        const struct cr_series *series; /* NULL or empty: not drawn */
         double                  scale;  /* what is drawn is value * scale */
         bool                    dots;   /* few values: each is marked */
     } line[CR_CHART_LINES];

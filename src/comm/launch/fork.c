@@ -1,4 +1,4 @@
-/* comm/launch/fork.c: tests/fuzz/corpus/fuzz_cost_table/one process a rank, and the process that watches them. See comm/launch/launcher.h.
+/* comm/launch/fork.c: one process a rank, and the process that watches them. See comm/launch/launcher.h.
  *
  * The ranks are a process group of their own, so that a signal reaches each of them once: what a terminal, a shell or a
  * batch system sends to this process is passed on to all. The memory that they share has no name and was there before the
@@ -33,7 +33,7 @@ struct family {
     int64_t                     failed_ns; /* when the failure was noticed; 0: none */
     int                         stops;     /* SIGINT and SIGTERM passed on; the second ends a rank at once */
     sigset_t                    passed;
-    int                         ended_by;  /* tests/fuzz/corpus/fuzz_cost_table/one of these ended a rank, as it was meant to; 0: none */
+    int                         ended_by;  /* one of these ended a rank, as it was meant to; 0: none */
 };
 
 /* ---- starting ---- */

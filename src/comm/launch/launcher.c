@@ -14,7 +14,7 @@
 
 /* ---- variables ---- */
 
-/* A tests/fuzz/corpus/fuzz_cost_table/whole number in [min, max] from a variable; *there: was it set? */
+/* A whole number in [min, max] from a variable; *there: was it set? */
 static cr_status read_int(cr_ranks_getenv *get, const char *name, long min, long max, int *out, bool *there) {
     const char *text = get(name);
     char       *end;
@@ -87,7 +87,7 @@ static void name_job(cr_ranks_getenv *get, const struct launcher *l, struct cr_c
         snprintf(w->job, sizeof w->job, "%.80s.%.20s", text_or(get, "TORCHELASTIC_RUN_ID", "none"), text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
         break;
     case OPEN_MPI: snprintf(w->job, sizeof w->job, "openmpi.%.100s", text_or(get, "PMIX_NAMESPACE", text_or(get, "OMPI_MCA_ess_base_jobid", "none"))); break;
-    case HYDRA: /* it names nothing; on tests/fuzz/corpus/fuzz_cost_table/one host its process that started all ranks does */
+    case HYDRA: /* it names nothing; on one host its process that started all ranks does */
         snprintf(w->job, sizeof w->job, "hydra.%ld", w->local_size == w->size ? (long)getppid() : 0L);
         break;
     case SLURM: snprintf(w->job, sizeof w->job, "slurm.%.50s.%.50s", text_or(get, "SLURM_JOB_ID", "none"), text_or(get, "SLURM_STEP_ID", "0")); break;

@@ -1,11 +1,11 @@
 /* comm/launch/launcher.h: which rank this process is: read from a launcher's variables (torchrun, Open MPI, MPICH and others with Hydra,
- * srun), or made by forking tests/fuzz/corpus/fuzz_cost_table/one process a rank, which the first process then watches.
+ * srun), or made by forking one process a rank, which the first process then watches.
  *
  * Laws
  *   - Ranks are forked before anything else has happened in the process: no thread, no device, no open file that matters.
- *   - The process that forked computes nothing: it passes signals on, waits, prints the tests/fuzz/corpus/fuzz_cost_table/one message of a run that failed and
+ *   - The process that forked computes nothing: it passes signals on, waits, prints the one message of a run that failed and
  *     ends the ranks that did not end by themselves. If it is killed, the ranks get SIGTERM: they save and end.
- *   - An error that another process prints has no message here (cr_error_message is tests/fuzz/corpus/fuzz_lifetimes/empty): main then prints nothing.
+ *   - An error that another process prints has no message here (cr_error_message is empty): main then prints nothing.
  * Knows nothing of training. */
 #ifndef CR_RANKS_H
 #define CR_RANKS_H
@@ -14,21 +14,21 @@
 #include "config/config.h"
 
 struct cr_ranks_wish {
-    int  fork; /* ranks to fork here; 0: as the launcher's variables say, or tests/fuzz/corpus/fuzz_cost_table/one */
+    int  fork; /* ranks to fork here; 0: as the launcher's variables say, or one */
     bool gpus; /* they were asked for as GPUs (for messages) */
 };
 
 struct cr_ranks {
-    struct cr_comm *comm;   /* NULL: a run of tests/fuzz/corpus/fuzz_cost_table/one rank */
+    struct cr_comm *comm;   /* NULL: a run of one rank */
     bool            parent; /* this process forked ranks, which have all ended */
-    int             signal; /* parent: the signal that ended their run in tests/fuzz/corpus/fuzz_lifetimes/order; 0: none */
+    int             signal; /* parent: the signal that ended their run in order; 0: none */
 };
 
 /* Forks or joins. Returns in a rank with an open comm, and in the process that forked when all ranks have ended: with
  * `parent`, and what became of them as its status. */
 CR_MUST cr_status cr_ranks_open(const struct cr_ranks_wish *wish, const struct cr_config *config, struct cr_ranks *out);
 /* The end of a rank whose run returned `status`: tells the others if that is an error, closes the comm. Returns the status, its
- * message with the rank in front, or without a message where another process prints it. Nothing with tests/fuzz/corpus/fuzz_cost_table/one rank. */
+ * message with the rank in front, or without a message where another process prints it. Nothing with one rank. */
 cr_status cr_ranks_close(struct cr_ranks *ranks, cr_status status);
 
 /* Fills `where` from the environment: rank 0 of 1 when no launcher is recognised. *launcher: its name, "" for none. get is

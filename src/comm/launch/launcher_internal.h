@@ -8,7 +8,7 @@
 CR_MUST cr_status cr_ranks_fork(const struct cr_ranks_wish *wish, const struct cr_comm_where *where, struct cr_ranks *out);
 /* Log lines of this process name the rank. */
 void cr_ranks_name_log(int rank);
-/* "rank 2 of 4 on gpu7 (process 4711)": this tests/fuzz/corpus/fuzz_cost_table/one. */
+/* "rank 2 of 4 on gpu7 (process 4711)": this one. */
 const char *cr_ranks_name(const struct cr_comm *comm, char *buf, size_t size);
 
 #endif

@@ -75,7 +75,7 @@ static int gradient_slice(struct backward *b, int value_tensor) {
     return cr_tensor_store(b->p, CR_PLANE_GRAD, trainable_param(b->p, value_tensor));
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one function an op kind: `op` is a copy of the forward op, dy the gradient of its first output ---- */
+/* ---- one function an op kind: `op` is a copy of the forward op, dy the gradient of its first output ---- */
 
 static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
@@ -173,7 +173,7 @@ static void grad_add(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, op->in[CR_IN_add_b], dy);
 }
 
-/* Ops whose gradient is tests/fuzz/corpus/fuzz_cost_table/one op with tests/fuzz/corpus/fuzz_cost_table/one input besides dy at most, and an output of the input's shape. */
+/* Ops whose gradient is one op with one input besides dy at most, and an output of the input's shape. */
 static void grad_simple(struct backward *b, const struct cr_op *op, struct cr_op *g, int x) {
     if (!needs(b, x)) return;
     g->out[0] = gradient_new(b, x);

@@ -13,7 +13,7 @@ struct offers {
     bool wgrad[ACTS];               /* [W] */
     bool dgrad[TAKES];              /* [D] */
     bool joint[2][TAKES][2];        /* [W][D][B] */
-    bool forward, backward, before; /* is there anything but the tests/fuzz/corpus/fuzz_lifetimes/plain way: of conv, of its gradients; with P or W */
+    bool forward, backward, before; /* is there anything but the plain way: of conv, of its gradients; with P or W */
 };
 
 static bool accepted(const struct cr_junctions *j, struct cr_op op) {
@@ -170,7 +170,7 @@ static void list_options(struct cr_junctions *j, struct cr_site *s) {
         if (o.conv[i / 2][i % 2]) list_backward(s, &o, &c, (struct cr_option){.p = (enum cr_act)(i / 2), .s = i % 2});
 }
 
-/* The BN's gradient between tests/fuzz/corpus/fuzz_cost_table/two convolutions. */
+/* The BN's gradient between two convolutions. */
 static void price_meeting(struct cr_junctions *j, struct cr_site *first) {
     bool choice = false;
     if (first->next == CR_NONE) return;
@@ -205,7 +205,7 @@ int64_t cr_junction_meeting_ps(const struct cr_site *first, const struct cr_opti
     return !first->masked || a->b ? 0 : first->dy_ps[b->d == CR_TAKE_ALL];
 }
 
-/* The best way to do the path up to a site with tests/fuzz/corpus/fuzz_cost_table/one of its options. */
+/* The best way to do the path up to a site with one of its options. */
 struct step {
     int64_t ps;
     int     features, from; /* from: option of the site before; CR_NONE: no way leads here, or the first */
@@ -237,7 +237,7 @@ static void take_step(const struct cr_site *before, const struct step *from, con
     }
 }
 
-/* From the end of the path back to its first site; `tests/fuzz/corpus/fuzz_lifetimes/order` are its sites. */
+/* From the end of the path back to its first site; `order` are its sites. */
 static void take_best(struct cr_junctions *j, const struct step *steps, const int *order, int length) {
     const struct step *last = &steps[(size_t)order[length - 1] * CR_JUNCTION_OPTIONS_MAX];
     int                best = 0;

@@ -1,20 +1,20 @@
 /* compiler/fusion/conv_fusion.h: what a convolution takes over from its neighbours, chosen by cost.
  *
- * Between tests/fuzz/corpus/fuzz_cost_table/two convolutions stand statistics, coefficients, BN and ReLU; backwards a mask, sums and the BN's gradient.
+ * Between two convolutions stand statistics, coefficients, BN and ReLU; backwards a mask, sums and the BN's gradient.
  * Each of these is a pass over a large tensor that a convolution could do while it reads or writes that tensor anyway:
  *   S  the statistics of what it makes                        (conv.stats;            saves bn_stats)
  *   P  BN and ReLU of what it reads                           (conv.coef)
  *   W  the same in its filter's gradient                      (conv_wgrad.coef, conv_grad.coef)  P and W save bn_apply
  *   D  in its gradient: the sum with the other branch, the mask and the sums of the BN before it (conv_dgrad,
  * conv_grad; saves add, relu_grad, bn_grad_stats, and the mask that bn_grad_apply reads) B  the gradient of the BN
- * behind it                       (conv_grad.dy_x, dy_coef; saves bn_grad_apply) J  filter's and data gradient in tests/fuzz/corpus/fuzz_cost_table/one
- * op                   (conv_grad) A fused convolution may be slower than a tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one, so nothing is taken for granted:
- * the target tells what it accepts and what each op costs, and of all combinations the tests/fuzz/corpus/fuzz_cost_table/one of least total cost is taken
+ * behind it                       (conv_grad.dy_x, dy_coef; saves bn_grad_apply) J  filter's and data gradient in one
+ * op                   (conv_grad) A fused convolution may be slower than a plain one, so nothing is taken for granted:
+ * the target tells what it accepts and what each op costs, and of all combinations the one of least total cost is taken
  * (equal: of fewest features).
  *
- * What couples tests/fuzz/corpus/fuzz_cost_table/two convolutions is the BN between them: B behind the first wants the mask to be done, by D of the
+ * What couples two convolutions is the BN between them: B behind the first wants the mask to be done, by D of the
  * second, and the BN's gradient is cheaper without it. So convolutions form paths, and a path is solved by dynamic
- * programming over the options of its convolutions. Costs are tests/fuzz/corpus/fuzz_cost_table/whole picoseconds: their sums do not depend on the tests/fuzz/corpus/fuzz_lifetimes/order.
+ * programming over the options of its convolutions. Costs are whole picoseconds: their sums do not depend on the order.
  * What does not look like this (frozen BNs, a tensor that somebody else reads) is left alone. */
 #ifndef CR_JUNCTION_H
 #define CR_JUNCTION_H
@@ -61,7 +61,7 @@ struct cr_site {
     bool             owned;              /* x has no other reader, and bn is BN and ReLU alone: P and W may save it */
     int              half;               /* 16-bit copy of the coefficients, CR_NONE: not to be had */
     struct cr_gate   gate;
-    int              next; /* site whose gate is this tests/fuzz/corpus/fuzz_cost_table/one's `apply`; CR_NONE: none */
+    int              next; /* site whose gate is this one's `apply`; CR_NONE: none */
     bool             led;  /* is another's next */
     struct cr_option option[CR_JUNCTION_OPTIONS_MAX];
     int              options, chosen;
@@ -71,7 +71,7 @@ struct cr_site {
 struct cr_junctions {
     struct cr_edit         *edit;
     const struct cr_target *target;
-    struct cr_site         *site; /* in the tests/fuzz/corpus/fuzz_lifetimes/order of the program */
+    struct cr_site         *site; /* in the order of the program */
     int                     sites;
     cr_status               status;              /* of asking for costs */
     int64_t                 plain_ps, chosen_ps; /* of everything that was chosen about */
@@ -80,16 +80,16 @@ struct cr_junctions {
 /* Everything: find, price, choose, rewrite. */
 CR_MUST cr_status cr_pass_junctions(struct cr_edit *edit, const struct cr_target *target);
 
-/* Its parts. find lists the convolutions, each with the options that the target accepts (the first: all tests/fuzz/corpus/fuzz_lifetimes/plain), with
+/* Its parts. find lists the convolutions, each with the options that the target accepts (the first: all plain), with
  * their costs; choose sets `chosen`; apply rewrites the program. Any valid choice gives the same numbers. */
 CR_MUST cr_status cr_junctions_find(struct cr_junctions *j, struct cr_edit *edit, const struct cr_target *target);
 CR_MUST cr_status cr_junctions_choose(struct cr_junctions *j);
 void              cr_junctions_apply(struct cr_junctions *j);
 void              cr_junctions_close(struct cr_junctions *j);
-/* May these options stand together (B of the tests/fuzz/corpus/fuzz_cost_table/one, D of the next)? And what their meeting costs. */
+/* May these options stand together (B of the one, D of the next)? And what their meeting costs. */
 bool    cr_junction_fits(const struct cr_site *first, const struct cr_option *a, const struct cr_option *b);
 int64_t cr_junction_meeting_ps(const struct cr_site *first, const struct cr_option *a, const struct cr_option *b);
-/* One line a convolution that had a choice: what it took, and microseconds of the tests/fuzz/corpus/fuzz_lifetimes/plain way and of the chosen tests/fuzz/corpus/fuzz_cost_table/one. As JSON tests/fuzz/corpus/fuzz_cost_table/one a convolution,
+/* One line a convolution that had a choice: what it took, and microseconds of the plain way and of the chosen one. As JSON one a convolution,
  * with a choice or without. */
 CR_MUST cr_status cr_junctions_tell(const struct cr_junctions *j, struct cr_choices *out);
 /* The same of a program that has not been fused, which stays as it is. */
@@ -99,7 +99,7 @@ CR_MUST cr_status cr_fuse_report(const struct cr_program *program, const struct 
 
 /* Fills everything of the sites but their options. */
 CR_MUST cr_status cr_junctions_match(struct cr_junctions *j);
-/* The ops that an option puts in the place of the tests/fuzz/corpus/fuzz_lifetimes/plain ones. */
+/* The ops that an option puts in the place of the plain ones. */
 struct cr_op cr_site_conv(const struct cr_junctions *j, const struct cr_site *s, enum cr_act p, bool stats);
 struct cr_op cr_site_wgrad(const struct cr_junctions *j, const struct cr_site *s, enum cr_act w);
 struct cr_op cr_site_dgrad(const struct cr_junctions *j, const struct cr_site *s, enum cr_take d);

@@ -10,12 +10,12 @@ static bool exists_before(const struct cr_junctions *j, int tensor, int index) {
     return tensor >= 0 && j->edit->writer[tensor] < index;
 }
 
-/* A transient of tests/fuzz/corpus/fuzz_cost_table/one writer that `reads` slots read. */
+/* A transient of one writer that `reads` slots read. */
 static bool is_private(const struct cr_junctions *j, int tensor, int reads) {
     return cr_edit_is_private(j->edit, tensor) && j->edit->writes[tensor] == 1 && j->edit->reads[tensor] == reads;
 }
 
-/* The reader of `tensor` of this kind; CR_NONE: none, or more than tests/fuzz/corpus/fuzz_cost_table/one. */
+/* The reader of `tensor` of this kind; CR_NONE: none, or more than one. */
 static int reader_of(const struct cr_junctions *j, int tensor, enum cr_op_kind kind) {
     int found = CR_NONE;
     for (int k = cr_edit_next_reader(j->edit, tensor, -1); k != CR_NONE; k = cr_edit_next_reader(j->edit, tensor, k)) {
@@ -165,7 +165,7 @@ static void match_site(struct cr_junctions *j, struct cr_site *s) {
     match_gate(j, s);
 }
 
-/* The sites whose BN's gradient stands between tests/fuzz/corpus/fuzz_cost_table/two of them. */
+/* The sites whose BN's gradient stands between two of them. */
 static void link_sites(struct cr_junctions *j) {
     for (int k = 0; k < j->sites; k++) {
         if (j->site[k].gate.apply == CR_NONE) continue;

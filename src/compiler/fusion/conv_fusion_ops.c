@@ -1,4 +1,4 @@
-/* compiler/fusion/conv_fusion_ops.c: the ops that an option puts in the place of the tests/fuzz/corpus/fuzz_lifetimes/plain ones, and the rewrite. See compiler/fusion/conv_fusion.h. */
+/* compiler/fusion/conv_fusion_ops.c: the ops that an option puts in the place of the plain ones, and the rewrite. See compiler/fusion/conv_fusion.h. */
 #include "compiler/fusion/conv_fusion.h"
 
 static const struct cr_op *op_at(const struct cr_junctions *j, int index) {

@@ -1,8 +1,8 @@
 /* compiler/fusion/fusion.h: what the patterns of the fuse pass share. A pattern is a function that, at the op `root`, joins ops when
  *   - what lies between them is a transient that nobody else reads (backward ops included) and nobody keeps,
- *   - all stand on tests/fuzz/corpus/fuzz_cost_table/one lane and nothing in between changes what they read,
+ *   - all stand on one lane and nothing in between changes what they read,
  *   - the target has a row for the joined op;
- * true: joined. Patterns know the program as the tests/fuzz/corpus/fuzz_lifetimes/plain layers and cr_pass_grad emit it. Choices by cost: compiler/fusion/conv_fusion.h. */
+ * true: joined. Patterns know the program as the plain layers and cr_pass_grad emit it. Choices by cost: compiler/fusion/conv_fusion.h. */
 #ifndef CR_FUSE_H
 #define CR_FUSE_H
 
@@ -24,13 +24,13 @@ int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int l
 /* compiler/fusion/patterns_backward.c */
 cr_join cr_join_stats_mask,
     cr_join_apply_mask;         /* a BN's gradient: the ReLU's mask computed again from the BN's input */
-cr_join cr_join_block_mask;     /* the end of a block stores tests/fuzz/corpus/fuzz_cost_table/one bit an element for its gradient */
+cr_join cr_join_block_mask;     /* the end of a block stores one bit an element for its gradient */
 cr_join cr_join_block_end_grad; /* add -> relu_grad -> bn_grad_stats */
 /* compiler/fusion/patterns_bn_finalize.c, after the choices by cost: a convolution that makes the sums of a BN also does what becomes of them */
 cr_join cr_join_conv_finish, cr_join_conv_grad_finish;
 /* compiler/fusion/patterns_stem.c */
 cr_join cr_join_bn_pool, cr_join_pool_grad; /* BN + ReLU -> maxpool, and the way back */
-/* Turns the 7x7 convolution of stride 2 on the picture into tests/fuzz/corpus/fuzz_cost_table/one on the picture in space-to-depth form. Runs before the
+/* Turns the 7x7 convolution of stride 2 on the picture into one on the picture in space-to-depth form. Runs before the
  * patterns, on the program itself: it adds ops. */
 CR_MUST cr_status cr_fuse_s2d(struct cr_program *program, const struct cr_target *target);
 

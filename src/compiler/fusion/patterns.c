@@ -1,8 +1,8 @@
 /* compiler/fusion/patterns.c: the table of patterns. The first rows join BN-apply with the sum and the ReLU behind it, and the ReLU's
- * gradient with the BN gradient behind it, so that an activation is read and written once instead of tests/fuzz/corpus/fuzz_cost_table/two or three
+ * gradient with the BN gradient behind it, so that an activation is read and written once instead of two or three
  * times; compiler/fusion/fusion.h says what a pattern is, compiler/fusion/patterns_backward.c and compiler/fusion/patterns_stem.c hold the others.
  *
- * The joined op stands where the last tests/fuzz/corpus/fuzz_cost_table/one stood and writes the last tests/fuzz/corpus/fuzz_cost_table/one's output under its old name. Rows stand from
+ * The joined op stands where the last one stood and writes the last one's output under its old name. Rows stand from
  * the widest to the narrowest, so a target that knows only the widest or only the narrowest gets the best it can do.
  * What a convolution takes over of its neighbours has its price and is chosen afterwards, by cost: compiler/fusion/conv_fusion.h. The
  * unfused program is the oracle: both give the same numbers. */
@@ -69,7 +69,7 @@ static void put(struct cr_edit *edit, int root, const struct cr_op *joined, int 
     cr_edit_replace(edit, root, joined);
 }
 
-/* Joins the BN-apply behind tests/fuzz/corpus/fuzz_cost_table/one operand of the sum at `add` into the op at `root`: the sum itself, or the ReLU behind
+/* Joins the BN-apply behind one operand of the sum at `add` into the op at `root`: the sum itself, or the ReLU behind
  * it. */
 static bool join_sum(struct cr_edit *edit, const struct cr_target *target, int add, int root) {
     const struct cr_op *sum  = cr_fuse_op(edit, add);
@@ -114,7 +114,7 @@ static bool join_bn_relu(struct cr_edit *edit, const struct cr_target *target, i
     return true;
 }
 
-/* The summand is itself a BN of the shortcut: both are applied in tests/fuzz/corpus/fuzz_cost_table/one go. */
+/* The summand is itself a BN of the shortcut: both are applied in one go. */
 static bool join_bn_of_summand(struct cr_edit *edit, const struct cr_target *target, int root) {
     struct cr_op joined = *cr_fuse_op(edit, root);
     if (joined.in[CR_IN_bn_apply_add] == CR_NONE || joined.in[CR_IN_bn_apply_add_coef] != CR_NONE) return false;
@@ -127,7 +127,7 @@ static bool join_bn_of_summand(struct cr_edit *edit, const struct cr_target *tar
     return true;
 }
 
-/* relu_grad -> bn_grad_stats and bn_grad_apply of tests/fuzz/corpus/fuzz_cost_table/one BN: both take dy and y themselves. */
+/* relu_grad -> bn_grad_stats and bn_grad_apply of one BN: both take dy and y themselves. */
 static bool join_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_target *target, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];

@@ -42,7 +42,7 @@ static int mask_slot(const struct cr_op *op) {
 }
 
 /* Gives the bits to every op that reads `y` as a mask, or only asks whether all would take them. Returns how many; -1:
- * tests/fuzz/corpus/fuzz_cost_table/one would not. */
+ * one would not. */
 static int give_bits(struct cr_edit *edit, const struct cr_target *target, int root, int y, int bits, bool ask) {
     int readers = 0;
     for (int k = cr_edit_next_reader(edit, y, root); k != CR_NONE; k = cr_edit_next_reader(edit, y, k)) {
@@ -75,7 +75,7 @@ bool cr_join_block_mask(struct cr_edit *edit, const struct cr_target *target, in
 
 /* ---- the end of a block ---- */
 
-/* What may go into tests/fuzz/corpus/fuzz_cost_table/one relu_grad: the sum that makes its dy, and the statistics of the BNs that its dx feeds. */
+/* What may go into one relu_grad: the sum that makes its dy, and the statistics of the BNs that its dx feeds. */
 struct block_end {
     int add, stats[2], count; /* ops; CR_NONE: not there */
 };
@@ -124,7 +124,7 @@ static bool join_part(struct cr_edit *edit, const struct cr_target *target, int 
 }
 
 bool cr_join_block_end_grad(struct cr_edit *edit, const struct cr_target *target, int root) {
-    /* By what they save: a sum tests/fuzz/corpus/fuzz_cost_table/two passes over a tensor, each statistics tests/fuzz/corpus/fuzz_cost_table/one. */
+    /* By what they save: a sum two passes over a tensor, each statistics one. */
     static const struct {
         bool sum;
         int  stats;

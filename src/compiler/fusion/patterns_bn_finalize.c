@@ -1,4 +1,4 @@
-/* compiler/fusion/patterns_bn_finalize.c: a convolution that makes the sums of a BN makes its coefficients of them too: tests/fuzz/corpus/fuzz_cost_table/two launches over a handful of
+/* compiler/fusion/patterns_bn_finalize.c: a convolution that makes the sums of a BN makes its coefficients of them too: two launches over a handful of
  * channels less a BN. It is done where the joined op takes no longer than both: a library's convolution may be faster than any
  * that knows how. See compiler/fusion/fusion.h.
  *

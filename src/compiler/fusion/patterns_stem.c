@@ -74,13 +74,13 @@ bool cr_join_pool_grad(struct cr_edit *edit, const struct cr_target *target, int
 
 enum { WINDOW = 7, S2D_WINDOW = 4, S2D_CHANNELS = 16 };
 
-/* The ops of the tests/fuzz/corpus/fuzz_lifetimes/plain stem (indices) and what stands in their place. */
+/* The ops of the plain stem (indices) and what stands in their place. */
 struct stem {
     int          normalize, conv, wgrad; /* wgrad: CR_NONE in frozen stems and without gradients */
     struct cr_op picture, filter, product, gradient, spread;
 };
 
-/* The readers of the normalised picture are tests/fuzz/corpus/fuzz_cost_table/one convolution of the right shape and its filter's gradient. */
+/* The readers of the normalised picture are one convolution of the right shape and its filter's gradient. */
 static bool find_stem(const struct cr_edit *edit, struct stem *s) {
     const struct cr_program *p = edit->program;
     *s                         = (struct stem){CR_NONE, CR_NONE, CR_NONE, {0}, {0}, {0}, {0}, {0}};
@@ -169,7 +169,7 @@ static bool all_accepted(const struct cr_edit *edit, const struct cr_target *tar
     return cr_fuse_accepted(edit, target, &s->gradient) && cr_fuse_accepted(edit, target, &s->spread);
 }
 
-/* Appends an op and moves it to `place`: what stood there and behind goes tests/fuzz/corpus/fuzz_cost_table/one up. */
+/* Appends an op and moves it to `place`: what stood there and behind goes one up. */
 static void insert(struct cr_program *p, int place, const struct cr_op *op) {
     cr_emit(p, op, "");
     if (p->failed) return;

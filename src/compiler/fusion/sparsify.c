@@ -3,11 +3,11 @@
  *     conv (w)     becomes     sparse_filter (w -> kept); conv (w, kept), with a pattern and a layout
  *
  * Each layout that the device has for such a convolution (kernel and form of the kept weights) is priced like any other op, and so
- * is the dense convolution: a sparse network is never slower than the same tests/fuzz/corpus/fuzz_cost_table/one with zeros. A layout that arithmetic foresees to take more than
+ * is the dense convolution: a sparse network is never slower than the same one with zeros. A layout that arithmetic foresees to take more than
  * CR_FORESEEN_MOST times the best that is known, dense or sparse, is neither cut nor measured. Where no times are measured a device
  * names the share of kept weights that pays. sparse_filter depends on parameters only: cr_pass_hoist brings it to the front.
  *
- * What a tests/fuzz/corpus/fuzz_cost_table/whole program gains can be less than the sum over its layers, in caches and in power: where that sum promises less than
+ * What a whole program gains can be less than the sum over its layers, in caches and in power: where that sum promises less than
  * CR_SPARSE_GAIN_LEAST of the convolutions' time, all stay dense. In 16 bits, where dense kernels seldom lose, layouts with a forecast are not even
  * measured where forecasts promise no more: sparse tensor cores that ran once cost power ever after (cr_costs_lasting).
  *
@@ -105,7 +105,7 @@ static void order_trials(const struct cr_program *p, const struct cr_target *tar
     }
 }
 
-/* Is it the better tests/fuzz/corpus/fuzz_cost_table/one of tests/fuzz/corpus/fuzz_cost_table/two of the same time as well? The choice must not hang on the tests/fuzz/corpus/fuzz_lifetimes/order in which they were asked for. */
+/* Is it the better one of two of the same time as well? The choice must not hang on the order in which they were asked for. */
 static bool is_better(double seconds, int layout, const struct cr_sparse_price *c) {
     const int held = c->op.attr.conv.pattern.layout;
     return !c->layouts || seconds < c->sparse_s || (seconds <= c->sparse_s && layout < held);
@@ -147,7 +147,7 @@ static cr_status ask(struct cr_program *p, const struct cr_target *target, const
     return ask_all(p, target, c);
 }
 
-/* The convolution with its pattern and a tensor for what is kept, if it `is` tests/fuzz/corpus/fuzz_cost_table/one that is pruned. */
+/* The convolution with its pattern and a tensor for what is kept, if it `is` one that is pruned. */
 static cr_status begin(struct cr_program *p, int conv, struct cr_sparse_price *c, bool *is) {
     char name[256];
     *c  = (struct cr_sparse_price){.op = p->op[conv]};
@@ -248,7 +248,7 @@ static cr_status report_on(struct cr_program *p, const struct cr_target *target,
                            struct cr_choices *report) {
     if (!report) return CR_OK;
     report->patterns++;
-    if (has_kept(&c->op) && c->layouts) set_kept(p, &c->op, c->elems); /* of the layout that was found best, not of the last tests/fuzz/corpus/fuzz_cost_table/one asked for */
+    if (has_kept(&c->op) && c->layouts) set_kept(p, &c->op, c->elems); /* of the layout that was found best, not of the last one asked for */
     if (report->json) return tell(p, target, dense, c, taken, report);
     print(p, target, c, taken, report->text);
     return CR_OK;

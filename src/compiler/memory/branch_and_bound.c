@@ -1,13 +1,13 @@
 /* compiler/memory/branch_and_bound.c: see compiler/memory/branch_and_bound.h.
  *
- * Every plan can be pressed down until each life rests on the bottom or on another tests/fuzz/corpus/fuzz_cost_table/one, and its lives can then be
- * placed tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one with offsets that never fall. So a node of the tree places tests/fuzz/corpus/fuzz_cost_table/one of the remaining lives where it
+ * Every plan can be pressed down until each life rests on the bottom or on another one, and its lives can then be
+ * placed one by one with offsets that never fall. So a node of the tree places one of the remaining lives where it
  * comes to rest, never below the life placed before (at equal offsets the ranks decide): each plan is met once. What
  * was passed over that way can be placed only after something else has come to lie under it. A subtree is left when
  *   - a remaining life would still fit below the offset at hand: the same plan with it placed there is met elsewhere;
  *   - a life that was passed over has nothing left that could lift it in time;
  *   - in some section what remains, on top of the lowest place that is left there, passes the capacity.
- * When no remaining life spans a border between tests/fuzz/corpus/fuzz_cost_table/two sections, the tests/fuzz/corpus/fuzz_cost_table/two sides are solved tests/fuzz/corpus/fuzz_cost_table/one after the other, and if tests/fuzz/corpus/fuzz_cost_table/one
+ * When no remaining life spans a border between two sections, the two sides are solved one after the other, and if one
  * has no solution the other is not tried again. */
 #include "compiler/memory/branch_and_bound.h"
 

@@ -3,7 +3,7 @@
  * Laws
  *   - Complete: "none" is a proof that no plan fits. "Stopped" says only that the budget was used up.
  *   - Everything is counted in visits, so equal inputs give equal plans; a deadline may only stop the walk.
- *   - The lives of tests/fuzz/corpus/fuzz_cost_table/one tree hang together: between its first and its last section something is always alive.
+ *   - The lives of one tree hang together: between its first and its last section something is always alive.
  * Knows nothing of programs, alignment or bytes: ranks of time, units of space. */
 #ifndef CR_PLAN_TREE_H
 #define CR_PLAN_TREE_H
@@ -33,7 +33,7 @@ struct cr_tree {
     struct cr_tree_item *item; /* the caller's */
     int                  items, sections;
     int                 *near, *near_at;  /* lives that overlap life i: near[near_at[i] .. near_at[i + 1]) */
-    const int           *rank;            /* by item: which of several at tests/fuzz/corpus/fuzz_cost_table/one offset comes first */
+    const int           *rank;            /* by item: which of several at one offset comes first */
     int                 *next, *previous; /* the lives that are not placed, as a ring by `lower`; `items` is the head */
     bool                *placed;
     int64_t             *rest;  /* by item: where it would come to rest now */
@@ -42,7 +42,7 @@ struct cr_tree {
     int64_t             *total; /* by section: sizes of what is not */
     int64_t             *lowest;
     int                 *across; /* by section: lives not placed that span the border to the section before */
-    int                 *stack;  /* placed lives, the last tests/fuzz/corpus/fuzz_cost_table/one on top */
+    int                 *stack;  /* placed lives, the last one on top */
     int                  depth;
     struct cr_tree_change *change;
     size_t                 changes;

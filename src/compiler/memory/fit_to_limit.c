@@ -2,7 +2,7 @@
  *
  * Tensors can be computed twice (compiler/memory/recompute.c) or wait in the host's memory (compiler/memory/offload.c). Which is cheaper depends on the device and on how
  * much is asked for: what hides behind compute is free, and what does not costs more than most repetitions. So both are tried alone,
- * and tests/fuzz/corpus/fuzz_cost_table/one after the other with the first going part of the way: on copies of the program, judged by a simulation of its lanes.
+ * and one after the other with the first going part of the way: on copies of the program, judged by a simulation of its lanes.
  *
  * The passes count live bytes; the planner may need a little more, and only its pool counts. The best way is therefore walked
  * again with a lower goal until the planned pool is below the limit. */
@@ -14,7 +14,7 @@ enum way_kind { RECOMPUTE, SWAP, SWAP_FIRST, RECOMPUTE_FIRST };
 
 struct way { /* to the limit */
     enum way_kind kind;
-    int           part; /* of PARTS, that the first pass goes, where there are tests/fuzz/corpus/fuzz_cost_table/two */
+    int           part; /* of PARTS, that the first pass goes, where there are two */
     enum cr_swap_score score; /* in full; BEST unless a choice is named */
     bool          fits;
     size_t        live; /* bytes, where it does not */
@@ -25,16 +25,16 @@ struct search {
     const struct cr_program         *plain;
     const struct cr_target          *target; /* reads_host NULL until go_reading */
     const struct cr_compile_options *options;
-    size_t                           live; /* of the tests/fuzz/corpus/fuzz_lifetimes/plain program */
+    size_t                           live; /* of the plain program */
     struct way                       way[2 + 2 * PARTS];
     int                              ways;
-    struct cr_fit_report             found; /* of `best`; of the tests/fuzz/corpus/fuzz_lifetimes/plain program while there is none */
+    struct cr_fit_report             found; /* of `best`; of the plain program while there is none */
     struct cr_program                best;
     bool                             any;
     struct way                       won; /* by which it came; while there is any */
 };
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one way ---- */
+/* ---- one way ---- */
 
 static cr_status recompute(const struct search *f, struct cr_program *p, size_t goal, struct cr_fit_report *r, size_t *live) {
     struct cr_recompute_report done;
@@ -206,7 +206,7 @@ static cr_status go_reading(struct search *f, const struct cr_target *target) {
     return CR_OK;
 }
 
-/* The best set of tensors need not be the tests/fuzz/corpus/fuzz_cost_table/one that is planned best. */
+/* The best set of tensors need not be the one that is planned best. */
 static cr_status go_by_scores(struct search *f) {
     for (enum cr_swap_score score = CR_SWAP_DOA; score < CR_SWAP_SCORES; score++) {
         const struct way w = {.kind = SWAP, .score = score};
@@ -227,7 +227,7 @@ static cr_status search(struct search *f, const struct cr_target *target) {
     CR_TRY(status);
     if (r.after <= f->options->pool_limit) return CR_OK;
     CR_TRY(add_ways(f));
-    for (int i = 0, tried = 0; i < f->ways && tried < FINALISTS; i++) { /* in full tests/fuzz/corpus/fuzz_cost_table/one may fit that roughly does not */
+    for (int i = 0, tried = 0; i < f->ways && tried < FINALISTS; i++) { /* in full one may fit that roughly does not */
         if (i && f->found.after <= f->options->pool_limit && f->way[i].seconds >= rough_share * f->found.seconds) continue;
         CR_TRY(go(f, &f->way[i], f->options->pool_limit));
         tried++;
@@ -248,7 +248,7 @@ cr_status cr_pass_fit(struct cr_program *p, const struct cr_target *target, cons
     if (status == CR_OK && f.any) {
         cr_program_free(p);
         *p = f.best;
-        p->region_bytes[CR_REGION_POOL] = p->bound_bytes = 0; /* not planned: tests/fuzz/corpus/fuzz_lifetimes/order and plan come */
+        p->region_bytes[CR_REGION_POOL] = p->bound_bytes = 0; /* not planned: order and plan come */
         return CR_OK;
     }
     cr_program_free(&f.best);

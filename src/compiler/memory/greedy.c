@@ -1,7 +1,7 @@
 /* compiler/memory/greedy.c: offsets for lives, the planner's core.
  *
- * Places tests/fuzz/corpus/fuzz_cost_table/one life after the other: among those placed whose time overlaps, take the smallest gap that fits, else the
- * top. The tests/fuzz/corpus/fuzz_lifetimes/order decides the quality, so several are tried (by size first: large things are hard to place late). While
+ * Places one life after the other: among those placed whose time overlaps, take the smallest gap that fits, else the
+ * top. The order decides the quality, so several are tried (by size first: large things are hard to place late). While
  * the best peak is above the bound, what sticks out above the bound is moved to the front and all is placed again.
  * Everything is counted in units of the alignment and in ranks of time, and no clock is asked, so equal inputs give
  * equal plans. */
@@ -166,7 +166,7 @@ static void insert_placed(struct planner *w, int placed, const struct item *x) {
     w->placed[low] = *x;
 }
 
-/* Places all in the present tests/fuzz/corpus/fuzz_lifetimes/order; keeps the result when it is the best so far. */
+/* Places all in the present order; keeps the result when it is the best so far. */
 static bool place_all(struct planner *w, bool lowest) {
     int64_t peak = 0;
     for (int i = 0; i < w->items; i++) {
@@ -184,7 +184,7 @@ static bool place_all(struct planner *w, bool lowest) {
     return true;
 }
 
-/* What sticks out above the bound goes to the front, in its present tests/fuzz/corpus/fuzz_lifetimes/order. False when nothing does. */
+/* What sticks out above the bound goes to the front, in its present order. False when nothing does. */
 static bool lift(struct planner *w) {
     int front = 0, back = 0;
     for (int i = 0; i < w->items; i++) {
@@ -204,7 +204,7 @@ static bool lift(struct planner *w) {
     return true;
 }
 
-/* Lifts from the best tests/fuzz/corpus/fuzz_lifetimes/order; when that has run dry, goes on from where it stands, for it may still lead down. */
+/* Lifts from the best order; when that has run dry, goes on from where it stands, for it may still lead down. */
 static void improve(struct planner *w) {
     for (int start = 0; start < 2 && w->peak > w->bound; start++) {
         memcpy(w->order, w->best_order, (size_t)w->items * sizeof *w->order);

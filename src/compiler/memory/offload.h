@@ -1,8 +1,8 @@
 /* compiler/memory/offload.h: the parts of cr_pass_swap: the simulation, what could be swapped, when its copies run, which of it is taken.
  *
- * A candidate is a pool tensor and a gap between tests/fuzz/corpus/fuzz_cost_table/two consecutive uses, `early` and `late`, of the tests/fuzz/corpus/fuzz_lifetimes/plain program. Taken, it is
+ * A candidate is a pool tensor and a gap between two consecutive uses, `early` and `late`, of the plain program. Taken, it is
  * copied out from its writer on, its place is free from some op behind `early` (`sync`) to some op up to `late` (`go`), where
- * the copy back begins. Or the uses from `late` on, where their rows can, read the copy where it is: it is never back. Ops are those of the tests/fuzz/corpus/fuzz_lifetimes/plain
+ * the copy back begins. Or the uses from `late` on, where their rows can, read the copy where it is: it is never back. Ops are those of the plain
  * program throughout: cr_pass_swap puts the copies into the list at the end.
  * Internal to src/passes and its tests. */
 #ifndef CR_SWAP_H
@@ -34,8 +34,8 @@ struct cr_swap_work {
     size_t                   *load;    /* by op: bytes live when nothing is swapped */
     struct cr_swap_candidate *c;       /* by writer */
     int                       count;
-    int                      *reader;  /* of the candidates, in tests/fuzz/corpus/fuzz_lifetimes/order: ops */
-    int                      *by_late; /* candidates in the tests/fuzz/corpus/fuzz_lifetimes/order of their late use */
+    int                      *reader;  /* of the candidates, in order: ops */
+    int                      *by_late; /* candidates in the order of their late use */
     int64_t                   visits;  /* schedules made so far */
 };
 

@@ -1,4 +1,4 @@
-/* compiler/memory/offload_candidates.c: what could be swapped: see compiler/memory/offload.h. Ops run tests/fuzz/corpus/fuzz_cost_table/one after the other on the compute lane here, so time between tests/fuzz/corpus/fuzz_cost_table/two ops is a
+/* compiler/memory/offload_candidates.c: what could be swapped: see compiler/memory/offload.h. Ops run one after the other on the compute lane here, so time between two ops is a
  * difference of sums. */
 #include "compiler/memory/offload.h"
 
@@ -59,7 +59,7 @@ static int  last_use(const struct find *f, int t) {
 
 /* ---- load ---- */
 
-/* As compiler/memory/plan_memory.c will: the output takes the storage of an input that dies there; of several, of the tests/fuzz/corpus/fuzz_cost_table/one that came last. */
+/* As compiler/memory/plan_memory.c will: the output takes the storage of an input that dies there; of several, of the one that came last. */
 static void hand_over(struct find *f, int op, int slot) {
     const struct cr_program *p   = f->w->p;
     const struct cr_op      *o   = &p->op[op];
@@ -137,7 +137,7 @@ static bool find_way(struct find *f, const struct cr_target *target, int t, stru
     return c->readable || !c->only_so;
 }
 
-/* Of tests/fuzz/corpus/fuzz_cost_table/one that is gathered or updated a copy behind its first writer would be stale. */
+/* Of one that is gathered or updated a copy behind its first writer would be stale. */
 static bool is_written_again(const struct find *f, int t) {
     for (int k = f->begin[t] + 1; k < f->begin[t + 1]; k++) {
         int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->w->p->op[f->at[k]], ids);
@@ -198,7 +198,7 @@ static void find_candidates(struct find *f, const struct cr_target *target) {
     qsort(w->c, (size_t)w->count, sizeof *w->c, compare_writer);
 }
 
-/* ---- the tests/fuzz/corpus/fuzz_cost_table/whole ---- */
+/* ---- the whole ---- */
 
 static cr_status look(struct find *f, const struct cr_target *target) {
     struct cr_swap_work *w = f->w;

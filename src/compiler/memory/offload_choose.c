@@ -1,11 +1,11 @@
 /* compiler/memory/offload_choose.c: which candidates are taken: see compiler/memory/offload.h.
  *
- * Scores of a candidate (Zhang et al. 2019), a gap being the time from the end of its early use to the begin of its late tests/fuzz/corpus/fuzz_cost_table/one:
- *   DOA    the gap less what its tests/fuzz/corpus/fuzz_cost_table/two copies take: how long it can be away
+ * Scores of a candidate (Zhang et al. 2019), a gap being the time from the end of its early use to the begin of its late one:
+ *   DOA    the gap less what its two copies take: how long it can be away
  *   AOA    DOA times bytes (DOA by bytes where DOA is negative: then less waiting a byte is better)
  *   WDOA   what lies above the limit during the gap, bytes times seconds
  *   SWDOA  WDOA anew after each choice, with the load that is then left
- * Candidates are taken in the tests/fuzz/corpus/fuzz_lifetimes/order of a score until the load is below the limit; tests/fuzz/corpus/fuzz_cost_table/one in whose gap nothing is above it any more is left
+ * Candidates are taken in the order of a score until the load is below the limit; one in whose gap nothing is above it any more is left
  * out. Our own: FIRST takes what is written first (the lane out never rests, and what goes first comes back last), and
  * CHEAP at each choice the candidate that brings most bytes below the limit for the waiting that it adds, by a schedule. BEST is the
  * plan with the least time of all these, improved by leaving out, putting in and exchanging candidates, and by reading some where they
@@ -89,7 +89,7 @@ static void start_over(struct choice *x) {
     memcpy(x->load, x->w->load, (size_t)x->w->p->ops * sizeof *x->load);
 }
 
-/* Of those that help and are not taken the tests/fuzz/corpus/fuzz_cost_table/one with the largest key, the first of equals; CR_NONE: none. */
+/* Of those that help and are not taken the one with the largest key, the first of equals; CR_NONE: none. */
 static int largest_key(const struct choice *x) {
     int best = CR_NONE;
     for (int k = 0; k < x->w->count; k++)
@@ -105,7 +105,7 @@ static double left_above(const struct choice *x) {
     return sum;
 }
 
-/* Of the few with the largest gain the tests/fuzz/corpus/fuzz_cost_table/one that gains most for the waiting it adds. */
+/* Of the few with the largest gain the one that gains most for the waiting it adds. */
 static int cheapest(struct choice *x) {
     const double before = left_above(x);
     int          shown[TRIED_AT_ONCE], count = 0, best = CR_NONE;
@@ -114,7 +114,7 @@ static int cheapest(struct choice *x) {
     for (; count < TRIED_AT_ONCE; count++) {
         shown[count] = largest_key(x);
         if (shown[count] == CR_NONE) break;
-        x->taken[shown[count]] = CR_TAKE_BACK; /* so that the next tests/fuzz/corpus/fuzz_cost_table/one is found */
+        x->taken[shown[count]] = CR_TAKE_BACK; /* so that the next one is found */
     }
     for (int j = 0; j < count; j++) x->taken[shown[j]] = CR_TAKE_NOT;
     cr_swap_schedule_make(x->w, x->taken, x->s);

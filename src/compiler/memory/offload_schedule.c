@@ -1,11 +1,11 @@
 /* compiler/memory/offload_schedule.c: when the copies of a set of candidates run: see compiler/memory/offload.h.
  *
- * Out: each as soon as it is written, tests/fuzz/corpus/fuzz_cost_table/one behind the other. Its place is free (`sync`) where its copy has ended, with a margin; earlier,
+ * Out: each as soon as it is written, one behind the other. Its place is free (`sync`) where its copy has ended, with a margin; earlier,
  * with a wait, where memory is wanted before. In: planned backwards, each as late as its use and the copies behind it allow, with a
  * margin; begun then (`go`), or later where there is no room for it yet. The walk goes through the ops once and keeps the clock of the
  * compute lane and of both copy lanes, as compiler/memory/simulate.c does for the finished list.
  *
- * A walk knows the stalls that it makes only afterwards: a second tests/fuzz/corpus/fuzz_cost_table/one plans the copies back by the times of the first. */
+ * A walk knows the stalls that it makes only afterwards: a second one plans the copies back by the times of the first. */
 #include "compiler/memory/offload.h"
 
 #include <string.h>
@@ -76,7 +76,7 @@ static void plan_ins(struct walk *a, const double *begin) {
 
 /* ---- memory ---- */
 
-/* room[i]: bytes live at op i when every taken tensor is away for the tests/fuzz/corpus/fuzz_cost_table/whole of its gap. */
+/* room[i]: bytes live at op i when every taken tensor is away for the whole of its gap. */
 static void find_room(struct walk *a) {
     const struct cr_swap_work *w    = a->w;
     size_t                    *room = a->s->room;
@@ -96,7 +96,7 @@ static void find_room(struct walk *a) {
     for (int i = 0; i < ops; i++) room[i] += w->load[i];
 }
 
-/* Bytes at op j, not before the present tests/fuzz/corpus/fuzz_cost_table/one, of copies out that have not ended then. */
+/* Bytes at op j, not before the present one, of copies out that have not ended then. */
 static size_t still_there(const struct walk *a, int op, int j) {
     const double time = a->now + a->w->begin[j] - a->w->begin[op];
     size_t       sum  = 0;

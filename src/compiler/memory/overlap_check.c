@@ -1,6 +1,6 @@
 /* compiler/memory/overlap_check.c: the proof of a plan. Shares no code with compiler/memory/plan_memory.c, nor its idea of lifetimes: it replays the ops itself.
  *
- * Demands: every transient lies aligned and inside the pool; tests/fuzz/corpus/fuzz_cost_table/two that are alive at tests/fuzz/corpus/fuzz_cost_table/one op share no byte, except an
+ * Demands: every transient lies aligned and inside the pool; two that are alive at one op share no byte, except an
  * output that takes over an input which dies in that op, in a slot pair that graph/ops.def names, with as many bytes at the
  * same place, once. Order between lanes is order_check's business. */
 #include "compiler/compiler.h"
@@ -106,7 +106,7 @@ static int compare_births(const void *a, const void *b) {
     return s->first != t->first ? s->first - t->first : s->id - t->id;
 }
 
-/* In tests/fuzz/corpus/fuzz_lifetimes/order of birth, each against all that are still alive. */
+/* In order of birth, each against all that are still alive. */
 static cr_status check_overlaps(struct check *c) {
     int n = 0, alive = 0;
     for (int t = 0; t < c->p->tensors; t++)

@@ -1,7 +1,7 @@
 /* compiler/memory/plan_memory.c: an offset for every transient.
  *
  * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other (compiler/schedule/streams.c). An output
- * takes over the storage of an input that dies in its op where graph/ops.def allows it; such a chain is tests/fuzz/corpus/fuzz_cost_table/one life of tests/fuzz/corpus/fuzz_cost_table/one size.
+ * takes over the storage of an input that dies in its op where graph/ops.def allows it; such a chain is one life of one size.
  * The lives go to compiler/memory/greedy.c. Kept tensors stay to the end; store and input tensors have their places already. */
 #include "compiler/compiler.h"
 #include "compiler/schedule/streams.h"
@@ -16,7 +16,7 @@ enum { SEARCH_VISITS = 1 << 24 };
 struct plan {
     struct cr_program *p;
     struct cr_stay    *stay;
-    bool              *taken; /* by tensor: another tests/fuzz/corpus/fuzz_cost_table/one has taken over its storage */
+    bool              *taken; /* by tensor: another one has taken over its storage */
     int               *chain; /* by tensor: index of its life, or CR_NONE */
     struct cr_life    *life;
     int                lives;
@@ -39,7 +39,7 @@ static bool may_take(const struct plan *w, int index, int out, int in, unsigned 
     return only_in_slots(&p->op[index], in, slots);
 }
 
-/* Of the inputs on offer the tests/fuzz/corpus/fuzz_cost_table/one that came last is taken: the older tests/fuzz/corpus/fuzz_cost_table/one's place is then free for something else as
+/* Of the inputs on offer the one that came last is taken: the older one's place is then free for something else as
  * long. */
 static void take_over(struct plan *w, int index, int slot) {
     const struct cr_op *op    = &w->p->op[index];
@@ -75,7 +75,7 @@ static void add_to_life(struct plan *w, int t) {
     w->chain[t]                    = CR_NONE;
     if (tensor->region != CR_REGION_POOL || tensor->first < 0) return;
     int root = chain_root(w->p, t);
-    if (root != t && w->chain[root] == CR_NONE) add_to_life(w, root); /* ids need not be in tests/fuzz/corpus/fuzz_lifetimes/order of birth */
+    if (root != t && w->chain[root] == CR_NONE) add_to_life(w, root); /* ids need not be in order of birth */
     if (root == t) {
         w->chain[t] = w->lives++;
         w->life[w->chain[t]] =

@@ -3,17 +3,17 @@
  * front of its first late use, under a new name: `y` ... `y'`. Every life stays an interval, so planner and checks know nothing
  * of it.
  *
- * Stands after select: the second op is the first tests/fuzz/corpus/fuzz_cost_table/one's copy, row and way included, so that it gives the same bits. What else it
+ * Stands after select: the second op is the first one's copy, row and way included, so that it gives the same bits. What else it
  * writes (statistics, masks) goes nowhere.
  *
- * Choice: at the op where most is live, of all tensors that could be away then, the tests/fuzz/corpus/fuzz_cost_table/one that frees most bytes for each
+ * Choice: at the op where most is live, of all tensors that could be away then, the one that frees most bytes for each
  * microsecond; again until the load fits. An op is repeated only when what it reads is there anyway, or is small. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
 #include <string.h>
 
-struct use_list { /* of tests/fuzz/corpus/fuzz_cost_table/one tensor: the ops that touch it, ascending */
+struct use_list { /* of one tensor: the ops that touch it, ascending */
     int begin, end;
 };
 
@@ -25,11 +25,11 @@ struct fit {
     struct cr_program       *p;
     const struct cr_target  *target;
     struct use_list         *uses;  /* by tensor */
-    int                     *at;    /* the lists behind tests/fuzz/corpus/fuzz_cost_table/one another */
+    int                     *at;    /* the lists behind one another */
     int                     *sent;  /* by tensor: of a copy in the host's memory, what it is a copy of; CR_NONE */
     bool                    *leaves; /* by tensor: it is copied out */
     int                     *writers; /* by tensor: how many ops write it */
-    struct write            *write;   /* what is written outside the pool, in the tests/fuzz/corpus/fuzz_lifetimes/order of ops */
+    struct write            *write;   /* what is written outside the pool, in the order of ops */
     int                      writes;
     size_t                  *load;  /* by op: bytes live there */
     int                      tensors, ops; /* what the arrays have room for */
@@ -177,7 +177,7 @@ static bool touches(const struct cr_program *p, int a, int b) {
     return s->region == t->region && s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
-/* Does an op after `from` and before `to` write what `tensor` holds? Transients have tests/fuzz/corpus/fuzz_cost_table/one writer, but for some that are gathered. */
+/* Does an op after `from` and before `to` write what `tensor` holds? Transients have one writer, but for some that are gathered. */
 static bool written_between(const struct fit *f, int tensor, int from, int to) {
     if (in_pool(f, tensor)) return f->writers[tensor] > 1;
     for (int k = 0; k < f->writes; k++)

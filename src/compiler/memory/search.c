@@ -1,10 +1,10 @@
 /* compiler/memory/search.c: offsets for lives where greedy placing stays above the bound.
  *
  * compiler/memory/branch_and_bound.c answers whether everything fits below a capacity; this file asks it. Greedy comes first, and its plan
- * stands until a better tests/fuzz/corpus/fuzz_cost_table/one is found. Then the lower bound is asked for, or the capacity that the caller wants; where
- * that is too low, or too hard, the middle between it and the best plan, and so on. A tree's size hangs on the tests/fuzz/corpus/fuzz_lifetimes/order in
- * which it tries lives that could come next, and no tests/fuzz/corpus/fuzz_lifetimes/order is good for all: several take turns. Some keep to a rule,
- * some draw lots within tests/fuzz/corpus/fuzz_cost_table/one, and tests/fuzz/corpus/fuzz_cost_table/one learns: lives go first that cross the sections where earlier walks failed. Walks
+ * stands until a better one is found. Then the lower bound is asked for, or the capacity that the caller wants; where
+ * that is too low, or too hard, the middle between it and the best plan, and so on. A tree's size hangs on the order in
+ * which it tries lives that could come next, and no order is good for all: several take turns. Some keep to a rule,
+ * some draw lots within one, and one learns: lives go first that cross the sections where earlier walks failed. Walks
  * are short and start anew, since what was placed wrongly at the start is not put right below. Times without anything
  * alive cut the lives into groups, which are searched alone. */
 #include "compiler/compiler.h"
@@ -138,7 +138,7 @@ static cr_status find_groups(struct search *w) {
     return CR_OK;
 }
 
-/* Groups that meet the bound already need no tree; groups too large for tests/fuzz/corpus/fuzz_cost_table/one stay as greedy left them. */
+/* Groups that meet the bound already need no tree; groups too large for one stay as greedy left them. */
 static cr_status open_trees(struct search *w) {
     for (int k = 0; k < w->groups; k++) {
         struct group        *g        = &w->group[k];
@@ -233,7 +233,7 @@ static int64_t visits_of(int attempt, enum by by) {
     return turn & (turn - 1) ? 0 : FIRST_VISITS * CR_MAX(turn, 1);
 }
 
-/* Walks the group's tree in tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order after the other until `budget` is spent. */
+/* Walks the group's tree in one order after the other until `budget` is spent. */
 static enum cr_tree_end ask_group(struct search *w, struct group *g, int64_t capacity, struct cr_tree_budget *budget) {
     if (!g->has_tree) return CR_TREE_STOPPED;
     for (int attempt = 0; budget->visits > 0 && cr_time_ns() <= budget->deadline_ns; attempt++) {

@@ -1,14 +1,14 @@
-/* compiler/memory/simulate.c: how long a program takes whose lanes run beside each other: each lane does its ops in list tests/fuzz/corpus/fuzz_lifetimes/order, an op starts when
+/* compiler/memory/simulate.c: how long a program takes whose lanes run beside each other: each lane does its ops in list order, an op starts when
  * its lane is free and what it waits for has ended. Copies both ways at once are slower than alone; copies and kernels that keep the
  * device's memory busy slow each other. */
 #include "compiler/compiler.h"
 
 double cr_copy_beside(const struct cr_target *t) {
     const double alone = CR_MIN(CR_MAX(t->copy_alone, 1.0), 2.0);
-    return CR_MAX((2 - alone) / alone, 0.1); /* together they move 2, tests/fuzz/corpus/fuzz_cost_table/one alone `alone` */
+    return CR_MAX((2 - alone) / alone, 0.1); /* together they move 2, one alone `alone` */
 }
 
-/* A copy to the host reads the device's memory in competition with kernels; tests/fuzz/corpus/fuzz_cost_table/one to the device writes when it comes to it. */
+/* A copy to the host reads the device's memory in competition with kernels; one to the device writes when it comes to it. */
 double cr_copy_seconds(const struct cr_target *t, enum cr_lane lane, size_t bytes) {
     const bool   out    = lane == CR_LANE_TO_HOST;
     const double rate   = out ? t->to_host_bytes_per_s : t->to_device_bytes_per_s;
@@ -34,7 +34,7 @@ double cr_work_end(const struct cr_beside *b, int op, double begin, double secon
     return begin + seconds + b->moving[op] * (out * b->out + in * b->in);
 }
 
-/* Loads are many and small: the way is theirs when the copy before has passed, and tests/fuzz/corpus/fuzz_cost_table/one behind them comes later. */
+/* Loads are many and small: the way is theirs when the copy before has passed, and one behind them comes later. */
 double cr_read_end(const struct cr_beside *b, int op, double begin, double seconds, double reading, double out_end, double *in_end) {
     const double end = cr_work_end(b, op, begin, seconds, out_end, *in_end);
     if (reading <= 0) return end;

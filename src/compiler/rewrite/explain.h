@@ -12,10 +12,10 @@
 
 struct cr_choices {
     struct cr_text *text;
-    bool            json; /* an object a line, tests/fuzz/corpus/fuzz_cost_table/one a convolution or gradient, without the totals, which follow; else a table with them */
+    bool            json; /* an object a line, one a convolution or gradient, without the totals, which follow; else a table with them */
     int             takes, patterns;      /* how many were told of */
-    double          plain_s, chosen_s;    /* of what neighbours are taken over for: all the tests/fuzz/corpus/fuzz_lifetimes/plain way, and as chosen */
-    double          dense_s, taken_s;     /* of pruned ones: all dense, and as they are taken tests/fuzz/corpus/fuzz_cost_table/one by tests/fuzz/corpus/fuzz_cost_table/one; 0: no times are measured */
+    double          plain_s, chosen_s;    /* of what neighbours are taken over for: all the plain way, and as chosen */
+    double          dense_s, taken_s;     /* of pruned ones: all dense, and as they are taken one by one; 0: no times are measured */
     bool            too_little;           /* what the pruned ones would save together is not enough: all stay dense */
 };
 

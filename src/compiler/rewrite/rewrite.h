@@ -23,14 +23,14 @@ CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program)
 void              cr_edit_close(struct cr_edit *edit); /* frees the edit, not the program; fine after a failed open */
 void              cr_edit_remove(struct cr_edit *edit, int op);
 void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);
-/* A new transient, for an output that the tests/fuzz/corpus/fuzz_lifetimes/plain ops did not have. One that nothing writes or reads in the end is dropped
+/* A new transient, for an output that the plain ops did not have. One that nothing writes or reads in the end is dropped
  * again, so it may be made to ask about an op. CR_NONE: out of memory, which finish reports. */
 int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, const int64_t dim[4]);
 /* Closes the gaps: drops removed ops and the POOL tensors that nothing touches any more. */
 CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
 
 /* The op that writes `tensor` when it is of this kind, writes nothing else twice and `tensor` is a transient that
- * exactly tests/fuzz/corpus/fuzz_cost_table/one slot reads and nobody outside: then the tests/fuzz/corpus/fuzz_cost_table/two ops may be joined. CR_NONE otherwise. */
+ * exactly one slot reads and nobody outside: then the two ops may be joined. CR_NONE otherwise. */
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
 /* The next op after `from` that reads `tensor`; CR_NONE: none. */
 int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from);

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* The first output names the op; the index keeps tests/fuzz/corpus/fuzz_cost_table/two ops on tests/fuzz/corpus/fuzz_cost_table/one tensor (tests/fuzz/corpus/fuzz_cost_table/zero and loss on the metrics) apart. */
+/* The first output names the op; the index keeps two ops on one tensor (zero and loss on the metrics) apart. */
 static cr_status add_workspace(struct cr_program *program, int index, size_t bytes) {
     char name[256];
     int  first = CR_NONE;

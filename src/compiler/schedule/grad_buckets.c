@@ -1,6 +1,6 @@
 /* compiler/schedule/grad_buckets.c: where the gradients of several ranks are added up: see cr_pass_buckets in compiler/compiler.h.
  *
- * Parameters lie in the grad plane in the tests/fuzz/corpus/fuzz_lifetimes/order of the forward pass, and backward goes the other way: the plane is cut from its end.
+ * Parameters lie in the grad plane in the order of the forward pass, and backward goes the other way: the plane is cut from its end.
  * A bucket is finished with the last of its writers. The bucket that is finished last has nothing left to hide behind but the
  * start of the update: it gets a small share of a bucket (`LAST_SHARE`). */
 #include "compiler/compiler.h"

@@ -1,15 +1,15 @@
-/* compiler/schedule/race_check.c: the proof that every tests/fuzz/corpus/fuzz_cost_table/two conflicting accesses are ordered. Shares no code with compiler/schedule/synchronize.c.
+/* compiler/schedule/race_check.c: the proof that every two conflicting accesses are ordered. Shares no code with compiler/schedule/synchronize.c.
  *
  * Replays the list with a vector clock per lane: clock[l][m] counts the ops of lane m that lane l knows to be complete.
  * Memory is a sorted list of byte ranges; each remembers its last writer and, per lane, its last reader since. An
  * access splits the ranges at its ends and must know the writer (and, to write, the readers) of every range it covers;
- * a write makes its ranges tests/fuzz/corpus/fuzz_cost_table/one again. Transients are compared by their planned bytes, before plan by bytes of their
+ * a write makes its ranges one again. Transients are compared by their planned bytes, before plan by bytes of their
  * own. */
 #include "compiler/compiler.h"
 
 #include <string.h>
 
-struct access { /* tests/fuzz/corpus/fuzz_cost_table/one op's access to a range */
+struct access { /* one op's access to a range */
     int op;     /* -1: none */
     int tensor;
 };
@@ -21,7 +21,7 @@ struct range {
 
 struct replay {
     const struct cr_program *p;
-    uint64_t                 base[CR_REGIONS]; /* the regions laid tests/fuzz/corpus/fuzz_cost_table/one after the other in tests/fuzz/corpus/fuzz_cost_table/one address space */
+    uint64_t                 base[CR_REGIONS]; /* the regions laid one after the other in one address space */
     uint64_t                *own;              /* before plan: begin of each transient; NULL after plan */
     struct range            *range;            /* sorted, disjoint */
     int                      ranges, capacity;
@@ -87,7 +87,7 @@ static int find(const struct replay *r, uint64_t address) {
     return low;
 }
 
-/* Makes `address` an edge: a range that holds it inside becomes tests/fuzz/corpus/fuzz_cost_table/two. */
+/* Makes `address` an edge: a range that holds it inside becomes two. */
 static cr_status split(struct replay *r, uint64_t address) {
     int k = find(r, address);
     if (k == r->ranges || r->range[k].begin >= address) return CR_OK;
@@ -116,7 +116,7 @@ static bool knows(const struct replay *r, int op, struct access before) {
     return r->clock[r->p->op[op].lane][r->p->op[before.op].lane] > r->turn[before.op];
 }
 
-/* Judges an access against tests/fuzz/corpus/fuzz_cost_table/one range that it covers tests/fuzz/corpus/fuzz_cost_table/whole. */
+/* Judges an access against one range that it covers whole. */
 static cr_status judge(const struct replay *r, const struct range *range, int op, int tensor, bool writes) {
     if (!knows(r, op, range->writer)) return conflict(r, range->writer, op, tensor);
     for (int l = 0; l < CR_LANES && writes; l++)

@@ -58,7 +58,7 @@ static void stretch_down(const struct cr_program *p, struct cr_stay *stay, int j
     }
 }
 
-/* Of tests/fuzz/corpus/fuzz_cost_table/two ops that run beside each other the tests/fuzz/corpus/fuzz_cost_table/one off the compute lane pays: it has few tensors and they live long. */
+/* Of two ops that run beside each other the one off the compute lane pays: it has few tensors and they live long. */
 static void stretch_pairs(const struct cr_program *p, const struct cr_clock *clock, int i, struct cr_stay *stay) {
     enum cr_lane lane = p->op[i].lane;
     bool         beside[CR_LANES];

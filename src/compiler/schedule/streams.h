@@ -1,6 +1,6 @@
 /* compiler/schedule/streams.h: what each op knows to be complete when it starts, and what that means for memory.
  *
- * Ops of tests/fuzz/corpus/fuzz_cost_table/one lane run in list tests/fuzz/corpus/fuzz_lifetimes/order, tests/fuzz/corpus/fuzz_cost_table/one after the other; between lanes only waits give an tests/fuzz/corpus/fuzz_lifetimes/order. The clock of op i
+ * Ops of one lane run in list order, one after the other; between lanes only waits give an order. The clock of op i
  * says for each lane the last op that is complete when i starts (and with it all earlier ops of that lane). Shared by
  * compiler/schedule/synchronize.c and compiler/memory/plan_memory.c; compiler/schedule/race_check.c keeps a clock of its own. */
 #ifndef CR_LANES_H
@@ -23,8 +23,8 @@ bool cr_lanes_several(const struct cr_program *program);
 /* clock[ops], from the waits that the ops carry. */
 void cr_lanes_clocks(const struct cr_program *program, struct cr_clock *clock);
 
-/* A tensor's stay in memory in list tests/fuzz/corpus/fuzz_lifetimes/order, [lower, upper), such that tests/fuzz/corpus/fuzz_cost_table/two tensors whose stays are disjoint are accessed
- * in that tests/fuzz/corpus/fuzz_lifetimes/order whatever the lanes do. `crossing`: the stay was stretched over ops that run beside it, so its storage
+/* A tensor's stay in memory in list order, [lower, upper), such that two tensors whose stays are disjoint are accessed
+ * in that order whatever the lanes do. `crossing`: the stay was stretched over ops that run beside it, so its storage
  * cannot be handed over in place. Tensors that no op touches get lower = upper = 0. */
 struct cr_stay {
     int  lower, upper;

@@ -84,7 +84,7 @@ static void need(int *latest, const int *by_lane, enum cr_lane own) {
         if (l != (int)own) latest[l] = CR_MAX(latest[l], by_lane[l]);
 }
 
-/* Adds the hazards of tests/fuzz/corpus/fuzz_cost_table/one operand, with every tensor that shares its bytes. */
+/* Adds the hazards of one operand, with every tensor that shares its bytes. */
 static void need_operand(const struct order *o, int tensor, bool writes, enum cr_lane own, int latest[CR_LANES]) {
     int begin = o->overlaps.begin[tensor], end = o->overlaps.begin[tensor + 1];
     for (int k = begin - 1; k < end; k++) {

@@ -42,7 +42,7 @@ void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount) {
     *amount          = trivial_amount(*op, has_sign && minus ? -m : m);
 }
 
-/* Brightness, contrast, saturation and hue, each drawn from its range, in an tests/fuzz/corpus/fuzz_lifetimes/order that is drawn too. */
+/* Brightness, contrast, saturation and hue, each drawn from its range, in an order that is drawn too. */
 static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, uint8_t *rgb, uint8_t *copy) {
     static const enum cr_pixel_op op[4] = {CR_PIXELS_BRIGHTNESS, CR_PIXELS_CONTRAST, CR_PIXELS_COLOUR, CR_PIXELS_HUE};
     int    order[4] = {0, 1, 2, 3};

@@ -1,6 +1,6 @@
 /* data/augment/crop.c: from a decoded picture to the square that the network sees. The geometry and its rounding are
  * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip); the draws are
- * ours: a function of (seed, epoch, sample). What moves tests/fuzz/corpus/fuzz_cost_table/whole pixels (a shift over a black border, a flip) is only
+ * ours: a function of (seed, epoch, sample). What moves whole pixels (a shift over a black border, a flip) is only
  * drawn here: the device does it while it normalises. See data/data.h. */
 #include "data/data_internal.h"
 
@@ -62,7 +62,7 @@ static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch)
 
 /* ---- the centre of a picture ---- */
 
-/* Along tests/fuzz/corpus/fuzz_cost_table/one axis: `size` wanted out of `have`. Too few: black on both sides; else a cut, rounded half to even. */
+/* Along one axis: `size` wanted out of `have`. Too few: black on both sides; else a cut, rounded half to even. */
 static void center(int have, int size, int *cut, int *margin) {
     *margin = have < size ? (size - have) / 2 : 0;
     *cut    = have > size ? (int)rint((have - size) / 2.0) : 0;
@@ -118,7 +118,7 @@ static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_pict
     return prepare_plain(&whole, picture, scratch, out);
 }
 
-/* A box of random area and aspect within the picture; after ten that do not fit, the largest centred tests/fuzz/corpus/fuzz_cost_table/one of an allowed
+/* A box of random area and aspect within the picture; after ten that do not fit, the largest centred one of an allowed
  * aspect. */
 void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]) {
     double area = (double)width * height, low = log(prep->ratio[0]), high = log(prep->ratio[1]);
@@ -172,7 +172,7 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
     return resize(&job, scratch);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one sample ---- */
+/* ---- one sample ---- */
 
 cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_picture *picture, uint64_t seed,
                                 int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,

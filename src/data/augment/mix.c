@@ -55,8 +55,8 @@ static void draw_erase(const struct cr_prepare *prep, struct cr_rng *rng, int32_
     }
 }
 
-/* Neighbours in the batch are partners. The tests/fuzz/corpus/fuzz_lifetimes/order of pictures is a random tests/fuzz/corpus/fuzz_cost_table/one, so any pairs do; these stay together however many ranks the
- * batch is cut among, as long as each has an even number. The last of an odd batch takes the tests/fuzz/corpus/fuzz_cost_table/one before it. */
+/* Neighbours in the batch are partners. The order of pictures is a random one, so any pairs do; these stay together however many ranks the
+ * batch is cut among, as long as each has an even number. The last of an odd batch takes the one before it. */
 static int64_t partner_of(int64_t at, int64_t batch) { return (at ^ 1) < batch ? at ^ 1 : CR_MAX(at - 1, 0); }
 
 void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at, int64_t batch, int32_t *mix) {

@@ -1,12 +1,12 @@
 /* data/augment/pixel_ops.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL computes (Image.blend,
  * ImageEnhance, ImageOps, transform with NEAREST), to the bit, so that recipes made for torchvision mean the same here. Loops are over
- * tests/fuzz/corpus/fuzz_lifetimes/plain arrays of bytes, most of them by a table of 256 entries. See data/data_internal.h. */
+ * plain arrays of bytes, most of them by a table of 256 entries. See data/data_internal.h. */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One form for CPUs with AVX2 and tests/fuzz/corpus/fuzz_cost_table/one for all; the numbers are the same. Sanitizers do not know them. */
+/* One form for CPUs with AVX2 and one for all; the numbers are the same. Sanitizers do not know them. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #define VECTORS __attribute__((target_clones("avx2", "default")))
 #else
@@ -103,7 +103,7 @@ static void by_histogram(uint8_t *rgb, size_t pixels, bool (*table_of)(const int
 
 /* ---- by the pixel ---- */
 
-/* Blends each byte with the tests/fuzz/corpus/fuzz_cost_table/one beside it in `from`. */
+/* Blends each byte with the one beside it in `from`. */
 VECTORS static void blend_bytes(uint8_t *restrict rgb, const uint8_t *restrict from, size_t bytes, float share) {
     for (size_t i = 0; i < bytes; i++) rgb[i] = blend(from[i], rgb[i], share);
 }
@@ -215,7 +215,7 @@ static void rotate(uint8_t *rgb, int size, double degrees, uint8_t *copy) {
     transform(rgb, size, m, copy);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one operation ---- */
+/* ---- one operation ---- */
 
 void cr_pixels_apply(enum cr_pixel_op op, double by, uint8_t *rgb, int size, uint8_t *copy) {
     const size_t pixels = pixels_of(size), bytes = 3 * pixels;

@@ -1,5 +1,5 @@
 /* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its size, and
- * then decoded tests/fuzz/corpus/fuzz_cost_table/whole or where a crop needs it. See data/data.h. */
+ * then decoded whole or where a crop needs it. See data/data.h. */
 #include "data/data_internal.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* data/image/jpeg.c: JPEG through libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to RGB8, tests/fuzz/corpus/fuzz_cost_table/whole or
- * a box of it. Of a box the blocks outside are entropy-decoded (each begins where the tests/fuzz/corpus/fuzz_cost_table/one before ends) and no more;
+/* data/image/jpeg.c: JPEG through libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to RGB8, whole or
+ * a box of it. Of a box the blocks outside are entropy-decoded (each begins where the one before ends) and no more;
  * with libjpeg-turbo that saves the transform, the upsampling and the colours of all that a crop throws away. The slow
  * integer transform and smooth upsampling make the pixels those of PIL. Four-component files are taken as inverted, as
  * Adobe writes them and PIL assumes. libjpeg reports errors by longjmp, so all that lives across it stands in a struct.
@@ -15,16 +15,16 @@
 #include <jerror.h>
 
 /* A Huffman-coded block takes at least a bit, and covers 64 to 1024 pixels: more pixels a byte than this means that the
- * file is cut off. Arithmetic coding has no such bound; it gets a generous tests/fuzz/corpus/fuzz_cost_table/one. */
+ * file is cut off. Arithmetic coding has no such bound; it gets a generous one. */
 enum { PIXELS_PER_BYTE_MAX = 8192, PIXELS_PER_BYTE_ARITH_MAX = 1 << 17, SCANS_MAX = 500 };
 
 /* Upsampling looks at the neighbours of a pixel and takes the edge of a cut for the edge of the picture, so a cut is
- * made a little wider than its box: the pixels of the box are then those of the tests/fuzz/corpus/fuzz_cost_table/whole picture. */
+ * made a little wider than its box: the pixels of the box are then those of the whole picture. */
 enum { CUT_MARGIN = 2, ROWS = 8 };
 
 #if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
 enum { CAN_CUT = 1 };
-#else /* tests/fuzz/corpus/fuzz_lifetimes/plain libjpeg, and versions whose cuts had faults: tests/fuzz/corpus/fuzz_cost_table/whole rows from the top */
+#else /* plain libjpeg, and versions whose cuts had faults: whole rows from the top */
 enum { CAN_CUT = 0 };
 #define jpeg_crop_scanline(jpeg, x, width) ((void)0)
 #define jpeg_skip_scanlines(jpeg, count) ((void)0)
@@ -127,7 +127,7 @@ static cr_status jpeg_read_head(struct cr_jpeg *job) {
 
 /* ---- a part of the picture ---- */
 
-struct span { /* along tests/fuzz/corpus/fuzz_cost_table/one axis, in pixels of the scaled picture */
+struct span { /* along one axis, in pixels of the scaled picture */
     int at, length;
 };
 
@@ -193,10 +193,10 @@ static cr_status jpeg_read_part(struct cr_jpeg *job, const struct cr_jpeg_part *
     if (CAN_CUT && across.length < (int)jpeg->output_width) {
         from             = (JDIMENSION)CR_MAX(across.at - CUT_MARGIN, 0);
         JDIMENSION width = (JDIMENSION)CR_MIN(across.at + across.length + CUT_MARGIN, (int)jpeg->output_width) - from;
-        jpeg_crop_scanline(jpeg, &from, &width); /* moves both outwards, to tests/fuzz/corpus/fuzz_cost_table/whole blocks */
+        jpeg_crop_scanline(jpeg, &from, &width); /* moves both outwards, to whole blocks */
     }
     size_t stride = (size_t)jpeg->output_width * 3, rows = (size_t)(down.at - first + down.length);
-    size_t tail = stride / 3 * 4; /* a row of four components, or tests/fuzz/corpus/fuzz_cost_table/one that is read for its faults */
+    size_t tail = stride / 3 * 4; /* a row of four components, or one that is read for its faults */
     CR_TRY(cr_buffer_reserve(pixels, stride * rows + tail));
     uint8_t *spare = pixels->bytes + stride * rows, *four = channels == 4 ? spare : NULL;
     if (first > 0) jpeg_skip_scanlines(jpeg, (JDIMENSION)first);
@@ -237,7 +237,7 @@ static cr_status jpeg_part_guarded(struct cr_jpeg *job, const struct cr_jpeg_par
 
 static void jpeg_drop_picture(struct cr_jpeg *job) {
     if (job->open)
-        jpeg_destroy_decompress(&job->jpeg); /* fine also when it was never created: the struct is tests/fuzz/corpus/fuzz_cost_table/zero then */
+        jpeg_destroy_decompress(&job->jpeg); /* fine also when it was never created: the struct is zero then */
     job->open = false;
 }
 
@@ -247,7 +247,7 @@ void cr_jpeg_close(struct cr_jpeg *jpeg) {
     cr_free(jpeg);
 }
 
-/* libjpeg's own state is made anew for each picture: it would keep the tables of the tests/fuzz/corpus/fuzz_cost_table/one before, and a picture that
+/* libjpeg's own state is made anew for each picture: it would keep the tables of the one before, and a picture that
  * lacks its own would decode with them. */
 cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch, int *width,
                        int *height) {

@@ -1,6 +1,6 @@
-/* data/image/jpeg_baseline.c: the usual JPEG, decoded by ourselves: tests/fuzz/corpus/fuzz_cost_table/one baseline Huffman scan of grey or YCbCr, 8 bits, chroma
- * 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers and spends tests/fuzz/corpus/fuzz_cost_table/two thirds of its time
- * in the entropy decoder; here most coefficients, with their extra bits, are tests/fuzz/corpus/fuzz_cost_table/one look into a table.
+/* data/image/jpeg_baseline.c: the usual JPEG, decoded by ourselves: one baseline Huffman scan of grey or YCbCr, 8 bits, chroma
+ * 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers and spends two thirds of its time
+ * in the entropy decoder; here most coefficients, with their extra bits, are one look into a table.
  *
  * Laws
  *   - Whatever is unusual, or looks like damage, is left to libjpeg, which then decides from the start and has the
@@ -25,7 +25,7 @@
 #define TARGET __attribute__((target("avx2,bmi,bmi2")))
 
 enum {
-    LOOK          = 11,        /* bits that tests/fuzz/corpus/fuzz_cost_table/one look decides on */
+    LOOK          = 11,        /* bits that one look decides on */
     LOOKS         = 56 / LOOK, /* looks that a full reader is good for */
     MCU_BYTES_MAX = 2048,      /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
     MARGIN        = 2,         /* pixels around the box, as far as upsampling looks */
@@ -43,14 +43,14 @@ struct code_table {
     uint8_t  bits[17], symbol[256]; /* as the file has them */
     uint32_t look[1 << LOOK];
     uint16_t
-        leap[1 << LOOK]; /* several looks in tests/fuzz/corpus/fuzz_cost_table/one, where coefficients are not kept: places << 5 | END_OF_BLOCK | bits */
+        leap[1 << LOOK]; /* several looks in one, where coefficients are not kept: places << 5 | END_OF_BLOCK | bits */
     int32_t last[18], offset[18]; /* of each length: the largest code (-1: none), symbol index less its first code */
 };
 struct cr_jpeg_tables {
     struct code_table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
 };
 
-/* Where a coefficient in the file's zigzag tests/fuzz/corpus/fuzz_lifetimes/order belongs; what a broken run points behind the end goes to the last. */
+/* Where a coefficient in the file's zigzag order belongs; what a broken run points behind the end goes to the last. */
 static const uint8_t natural[64 + 16] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
     6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
@@ -73,7 +73,7 @@ static uint32_t make_entry(int symbol, int length, int rest) {
     return (uint32_t)value << 16 | (uint32_t)(KIND_VALUE << KIND_SHIFT | run << 8 | (length + size));
 }
 
-/* As many tests/fuzz/corpus/fuzz_cost_table/whole coefficients as a look sees. */
+/* As many whole coefficients as a look sees. */
 static void make_leaps(struct code_table *table) {
     for (int i = 0; i < 1 << LOOK; i++) {
         int bits = 0, places = 0, end = 0;
@@ -174,7 +174,7 @@ TARGET static inline bool read_dc(struct reader *r, const struct code_table *tab
     return true;
 }
 
-/* The 63 other coefficients of a block, into `block` or to nowhere; *last gets the place of the last tests/fuzz/corpus/fuzz_cost_table/one. What tests/fuzz/corpus/fuzz_cost_table/one look
+/* The 63 other coefficients of a block, into `block` or to nowhere; *last gets the place of the last one. What one look
  * decides on is at most LOOK bits, so the bits are filled up once for some looks. */
 TARGET static inline __attribute__((always_inline)) bool read_ac(struct reader *reader, const struct code_table *table,
                                                                  int16_t *block, const bool keep, int *last) {
@@ -312,7 +312,7 @@ static void sample_row(const struct component *c, int y, int from, int count, ui
     for (int i = last + 1; i <= from + count; i++) to[i - from] = to[last - from];
 }
 
-/* Row y of the picture from pixel x on, `count` pixels of the component, to `out`; returns where the first tests/fuzz/corpus/fuzz_cost_table/one is. */
+/* Row y of the picture from pixel x on, `count` pixels of the component, to `out`; returns where the first one is. */
 static const uint8_t *component_row(const struct fast *f, int which, int x, int y, int count, uint8_t *work) {
     const struct component *c      = &f->component[which];
     size_t                  room   = (size_t)count + 2 * SIDE;
@@ -370,7 +370,7 @@ static bool take_component(const struct jpeg_decompress_struct *jpeg, struct cr_
     if (!make_table(jpeg->ac_huff_tbl_ptrs[info->ac_tbl_no], false, &tables->ac[info->ac_tbl_no])) return false;
     c->dc     = &tables->dc[info->dc_tbl_no];
     c->ac     = &tables->ac[info->ac_tbl_no];
-    c->h      = jpeg->num_components == 1 ? 1 : info->h_samp_factor; /* a lone component has MCUs of tests/fuzz/corpus/fuzz_cost_table/one block */
+    c->h      = jpeg->num_components == 1 ? 1 : info->h_samp_factor; /* a lone component has MCUs of one block */
     c->v      = jpeg->num_components == 1 ? 1 : info->v_samp_factor;
     c->width  = ((int)jpeg->image_width * c->h + f->h - 1) / f->h;
     c->height = ((int)jpeg->image_height * c->v + f->v - 1) / f->v;
@@ -433,7 +433,7 @@ cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct c
     CR_TRY(cr_buffer_reserve(&scratch->planes, planes + work));
     lay_out(&f, scratch->planes.bytes);
     if (!read_scan(&f, part->whole)) return CR_OK;
-    /* Colours are written 16 pixels at a time: what runs over the end of a row, the next tests/fuzz/corpus/fuzz_cost_table/one covers. */
+    /* Colours are written 16 pixels at a time: what runs over the end of a row, the next one covers. */
     CR_TRY(cr_buffer_reserve(&scratch->pixels, stride * (size_t)part->box[3] + 3 * SIDE));
     memset(scratch->planes.bytes + planes, 128, work);
     make_pixels(&f, part->box, scratch->planes.bytes + planes, scratch->pixels.bytes, stride);

@@ -12,7 +12,7 @@
 
 enum { FRACTION = 13, PASS_BITS = 2 };
 
-/* Where libjpeg's ways of the transform (vectors of 16 bits, or none) stop being equal: sums of tests/fuzz/corpus/fuzz_cost_table/two values no longer
+/* Where libjpeg's ways of the transform (vectors of 16 bits, or none) stop being equal: sums of two values no longer
  * fit 16 bits, or a result lies outside of the table that clamps it. No encoder makes such blocks. */
 enum { SUM_LIMIT = 1 << 14, RESULT_LIMIT = 512 };
 
@@ -81,7 +81,7 @@ TARGET static inline __attribute__((always_inline)) void transpose(__m256i v[8])
     }
 }
 
-/* 16-bit lanes that hold, or'ed, x of each value x >= 0 and -x - 1 of each other tests/fuzz/corpus/fuzz_cost_table/one. */
+/* 16-bit lanes that hold, or'ed, x of each value x >= 0 and -x - 1 of each other one. */
 TARGET static inline __attribute__((always_inline)) __m256i magnitude(const __m256i v[8]) {
     __m256i all = _mm256_setzero_si256();
     for (int i = 0; i < 8; i += 2) {
@@ -183,7 +183,7 @@ TARGET static inline __m256i scaled(__m256i x, int k) {
     return _mm256_srai_epi16(_mm256_add_epi16(twice, _mm256_set1_epi16(1)), 1);
 }
 
-/* Of 1.402, 0.34414, 0.71414 and 1.772, times 2^16, only what does not fit 16 bits is split off as tests/fuzz/corpus/fuzz_cost_table/whole numbers. */
+/* Of 1.402, 0.34414, 0.71414 and 1.772, times 2^16, only what does not fit 16 bits is split off as whole numbers. */
 TARGET void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst) {
     const __m256i middle = _mm256_set1_epi16(128), half = _mm256_set1_epi32(1 << 15);
     const __m256i green = _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)-22554 | (uint32_t)(65536 - 46802) << 16));

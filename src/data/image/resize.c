@@ -1,9 +1,9 @@
 /* data/image/resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose support grows
- * with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical tests/fuzz/corpus/fuzz_cost_table/one. Equal to PIL's
+ * with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical one. Equal to PIL's
  * Image.resize(..., BILINEAR, box=...) to the bit. Only the wanted part of the result is computed: every output pixel
  * depends on its own taps alone.
  *
- * Both passes run over blocks whose inner loops are tests/fuzz/corpus/fuzz_lifetimes/plain enough to be vectorised; on x86-64 a second copy is compiled
+ * Both passes run over blocks whose inner loops are plain enough to be vectorised; on x86-64 a second copy is compiled
  * for AVX2, whose 32-bit multiply the baseline lacks; data/image/resize_avx512.c has a third way. All give the same bits. */
 #include "data/data_internal.h"
 
@@ -13,7 +13,7 @@
 enum {
     WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS,
     ROW_BLOCK   = 8,             /* rows the horizontal pass takes together */
-    LANES       = ROW_BLOCK * 3, /* their bytes in tests/fuzz/corpus/fuzz_cost_table/one column */
+    LANES       = ROW_BLOCK * 3, /* their bytes in one column */
     COLUMNS     = 192,           /* bytes of a row the vertical pass takes together */
     ALIGN       = 64,
 };

@@ -1,6 +1,6 @@
-/* data/image/resize_avx512.c: the tests/fuzz/corpus/fuzz_cost_table/two passes of data/image/resize.c for CPUs with 512-bit vectors, byte permutation and 16-bit dot products
- * (Ice Lake, Zen 4 and later). A weight of 22 bits is taken as hi * 2^11 + lo, tests/fuzz/corpus/fuzz_cost_table/two halves that fit 16 bits, so that tests/fuzz/corpus/fuzz_cost_table/one
- * instruction multiplies and adds tests/fuzz/corpus/fuzz_cost_table/two taps of 16 lanes; the sums are those of data/image/resize.c to the bit.
+/* data/image/resize_avx512.c: the two passes of data/image/resize.c for CPUs with 512-bit vectors, byte permutation and 16-bit dot products
+ * (Ice Lake, Zen 4 and later). A weight of 22 bits is taken as hi * 2^11 + lo, two halves that fit 16 bits, so that one
+ * instruction multiplies and adds two taps of 16 lanes; the sums are those of data/image/resize.c to the bit.
  *
  * Horizontally 16 bytes of the result are made at once. Their taps lie within 64 bytes of the source for every
  * reduction below about 3, and a permutation by a table (made once a picture, shared by all its rows) brings tap after
@@ -16,7 +16,7 @@
 
 enum { LANES = 16, REACH = 64, HALF_BITS = 11, WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS, ROUND = 1 << (WEIGHT_BITS - 1) };
 
-/* For 16 bytes of the result: where their taps begin, and for each tests/fuzz/corpus/fuzz_cost_table/two taps the permutation and the weights' halves. */
+/* For 16 bytes of the result: where their taps begin, and for each two taps the permutation and the weights' halves. */
 struct pair_table {
     uint8_t from[REACH];
     int16_t high[2 * LANES], low[2 * LANES];
@@ -157,7 +157,7 @@ TARGET void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *sr
                 low[q]  = _mm512_dpwssd_epi32(low[q], quarter[q], lower);
             }
         }
-        /* Packing undoes what unpacking did to the tests/fuzz/corpus/fuzz_lifetimes/order. */
+        /* Packing undoes what unpacking did to the order. */
         __m512i near = _mm512_packus_epi32(shown(high[0], low[0]), shown(high[1], low[1]));
         __m512i far  = _mm512_packus_epi32(shown(high[2], low[2]), shown(high[3], low[3]));
         _mm512_mask_storeu_epi8(dst + at, here, _mm512_packus_epi16(near, far));

@@ -1,8 +1,8 @@
 /* data/loader/loader.c: turns samples into batches with worker threads. See data/data.h.
  *
- * A ring of slots, tests/fuzz/corpus/fuzz_cost_table/one a batch; batch number `seq` (counted from the loader's start) lives in slot seq % slots. Workers
- * open the next slot when it is free, claim its samples a few at a time, and the last tests/fuzz/corpus/fuzz_cost_table/one to finish makes it ready. The
- * consumer takes ready batches in tests/fuzz/corpus/fuzz_lifetimes/order and gives slots back.
+ * A ring of slots, one a batch; batch number `seq` (counted from the loader's start) lives in slot seq % slots. Workers
+ * open the next slot when it is free, claim its samples a few at a time, and the last one to finish makes it ready. The
+ * consumer takes ready batches in order and gives slots back.
  *
  * All shared fields are guarded by `mutex`, except a claimed sample's pixels, label and box, which belong to the worker
  * until it reports them done. `stop` is also read without it, to leave in mid-claim. */
@@ -26,7 +26,7 @@ struct slot {
     int64_t   epoch, index;
     int64_t   claimed, done;
     bool      held;   /* by the consumer */
-    cr_status status; /* of the first sample, in batch tests/fuzz/corpus/fuzz_lifetimes/order, that failed for good */
+    cr_status status; /* of the first sample, in batch order, that failed for good */
     int64_t   error_at;
     char      error[ERROR_BYTES];
 };
@@ -47,7 +47,7 @@ struct cr_loader {
     bool            failed;
     int64_t         next_open, next_out; /* seq */
 
-    /* Corrupt pictures, with a lock of their own: meeting tests/fuzz/corpus/fuzz_cost_table/one must not stop the others. */
+    /* Corrupt pictures, with a lock of their own: meeting one must not stop the others. */
     pthread_mutex_t corrupt_mutex;
     uint8_t        *corrupt_seen; /* a bit a sample */
     int64_t         corrupt_count;
@@ -70,9 +70,9 @@ struct worker {
     pthread_t         thread;
 };
 
-/* ---- tests/fuzz/corpus/fuzz_lifetimes/order ---- */
+/* ---- order ---- */
 
-/* The first place of batch `index` in the tests/fuzz/corpus/fuzz_lifetimes/order of its epoch. */
+/* The first place of batch `index` in the order of its epoch. */
 static int64_t first_place(const struct cr_loader *loader, int64_t index) {
     const struct cr_loader_options *o = &loader->options;
     return (index * CR_MAX(o->ranks, 1) + o->rank) * o->batch;
@@ -104,7 +104,7 @@ static void open_slot(struct cr_loader *loader, struct slot *slot, int64_t seq) 
     }
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one sample ---- */
+/* ---- one sample ---- */
 
 /* Names a corrupt picture the first time that it is met. Its message is the thread's current error. */
 static void note_corrupt(struct cr_loader *loader, int64_t sample, const char *message) {
@@ -117,8 +117,8 @@ static void note_corrupt(struct cr_loader *loader, int64_t sample, const char *m
     if (fresh) cr_log(CR_LOG_WARN, "skipped a picture: %s", message);
 }
 
-/* The sample `step` places after position in the tests/fuzz/corpus/fuzz_lifetimes/order of `epoch`: a batch that is being filled may belong to another
- * epoch than the newest tests/fuzz/corpus/fuzz_lifetimes/order, so replacements come from an tests/fuzz/corpus/fuzz_lifetimes/order of their own. */
+/* The sample `step` places after position in the order of `epoch`: a batch that is being filled may belong to another
+ * epoch than the newest order, so replacements come from an order of their own. */
 static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t position, int64_t step, int64_t *out) {
     cr_status status = CR_OK;
     pthread_mutex_lock(&loader->corrupt_mutex);
@@ -210,7 +210,7 @@ struct claim {
     int64_t      first, count;
 };
 
-/* Claims the next few samples in tests/fuzz/corpus/fuzz_lifetimes/order; false when there is nothing to do now. Holds the mutex. */
+/* Claims the next few samples in order; false when there is nothing to do now. Holds the mutex. */
 static bool try_claim(struct cr_loader *loader, struct claim *claim) {
     if (loader->failed || loader->stop) return false;
     int64_t      batch = loader->options.batch;
@@ -229,7 +229,7 @@ static bool try_claim(struct cr_loader *loader, struct claim *claim) {
     return true;
 }
 
-/* Reports a claim as done, with its error if there was tests/fuzz/corpus/fuzz_cost_table/one. Holds the mutex. */
+/* Reports a claim as done, with its error if there was one. Holds the mutex. */
 static void finish_claim(struct cr_loader *loader, const struct claim *claim, struct cr_scratch *scratch,
                          cr_status status, int64_t error_at) {
     struct slot *slot = claim->slot;
@@ -255,7 +255,7 @@ static cr_status run_claim(struct cr_loader *loader, const struct claim *claim, 
         status    = fill_place(loader, claim->slot, i, scratch);
         *error_at = i;
     }
-    scratch->counts.other_ns = cr_time_ns() - start; /* the tests/fuzz/corpus/fuzz_cost_table/whole; cr_load_counts_take leaves the rest */
+    scratch->counts.other_ns = cr_time_ns() - start; /* the whole; cr_load_counts_take leaves the rest */
     scratch->counts.cpu_ns   = cr_thread_cpu_ns() - cpu;
     return status;
 }
@@ -359,7 +359,7 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     loader->count     = dataset->count;
     loader->batches   = cr_loader_batches(dataset, options);
     loader->first_seq = options->first_batch;
-    loader->n_slots   = (options->workers ? options->prefetch : 1) + 1; /* tests/fuzz/corpus/fuzz_cost_table/one more: the consumer holds tests/fuzz/corpus/fuzz_cost_table/one */
+    loader->n_slots   = (options->workers ? options->prefetch : 1) + 1; /* one more: the consumer holds one */
     cr_status status  = build(loader);
     if (status != CR_OK) {
         cr_loader_close(loader);
@@ -428,7 +428,7 @@ static cr_status take_batch(struct cr_loader *loader, struct cr_batch *batch) {
     if (!loader->started) fill_inline(loader, slot);
     while (!settled(loader, slot)) pthread_cond_wait(&loader->ready, &loader->mutex);
     if (slot->status != CR_OK) return CR_FAIL(slot->status, "%s", slot->error);
-    CR_ASSERT(slot->claimed == loader->options.batch); /* batches before the failed tests/fuzz/corpus/fuzz_cost_table/one were claimed tests/fuzz/corpus/fuzz_cost_table/whole */
+    CR_ASSERT(slot->claimed == loader->options.batch); /* batches before the failed one were claimed whole */
     slot->held    = true;
     int64_t start = first_place(loader, slot->index);
     batch->images = slot->images;

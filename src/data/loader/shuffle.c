@@ -1,4 +1,4 @@
-/* data/loader/shuffle.c: which samples an epoch has, in which tests/fuzz/corpus/fuzz_lifetimes/order. See data/data.h. */
+/* data/loader/shuffle.c: which samples an epoch has, in which order. See data/data.h. */
 #include "data/data_internal.h"
 
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {

@@ -33,7 +33,7 @@ static const char *const cifar100_names[] = {
 };
 _Static_assert(CR_COUNT(cifar10_names) == 10 && CR_COUNT(cifar100_names) == 100, "one name for each class");
 
-/* The tests/fuzz/corpus/fuzz_cost_table/two forms and where their parts lie. */
+/* The two forms and where their parts lie. */
 struct cifar_form {
     int                label_bytes, classes, train_files;
     int64_t            records_a_file[2]; /* train, val */
@@ -136,7 +136,7 @@ out:
     return status;
 }
 
-/* The folder is data.root itself or the tests/fuzz/corpus/fuzz_cost_table/one that the archive unpacks to. */
+/* The folder is data.root itself or the one that the archive unpacks to. */
 static cr_status cifar_find_folder(const struct cr_config *config, const struct cifar_form *form, enum cr_split split,
                                    char folder[PATH_MAX]) {
     const char *root = config->data.root;
@@ -161,7 +161,7 @@ static cr_status cifar_find_folder(const struct cr_config *config, const struct 
                           form->subfolder + 1, file, root, form->fetch);
 }
 
-/* Class names stand tests/fuzz/corpus/fuzz_cost_table/one a line, in label tests/fuzz/corpus/fuzz_lifetimes/order; blank lines at the end. */
+/* Class names stand one a line, in label order; blank lines at the end. */
 static cr_status cifar_read_names(struct cr_dataset *dataset, const struct cifar_form *form, const char *folder) {
     char path[PATH_MAX], line[256];
     int  found = 0;
@@ -248,7 +248,7 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     }
     for (int64_t i = 0; i < dataset->count; i++) dataset->class_counts[cifar->labels[i]]++;
     dataset->fingerprint = cr_hash_bytes(CR_HASH_START, cifar->labels, (size_t)dataset->count * sizeof *cifar->labels);
-    /* The first and last picture stand for the pixels: labels alone would not tell tests/fuzz/corpus/fuzz_cost_table/two orders of tests/fuzz/corpus/fuzz_cost_table/one class apart. */
+    /* The first and last picture stand for the pixels: labels alone would not tell two orders of one class apart. */
     dataset->fingerprint = cr_hash_bytes(dataset->fingerprint, cifar->pixels, CR_CIFAR_PIXEL_BYTES);
     dataset->fingerprint =
         cr_hash_bytes(dataset->fingerprint, cifar->pixels + (size_t)(dataset->count - 1) * CR_CIFAR_PIXEL_BYTES,

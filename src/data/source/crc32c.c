@@ -1,4 +1,4 @@
-/* data/source/crc32c.c: CRC-32C, with the CPU's instruction where it has tests/fuzz/corpus/fuzz_cost_table/one. See data/pack.h. */
+/* data/source/crc32c.c: CRC-32C, with the CPU's instruction where it has one. See data/pack.h. */
 #include "data/pack.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* data/source/folder.c: folders of pictures, tests/fuzz/corpus/fuzz_cost_table/one folder a class: root/train/<class>/... with root/val/..., or root/<class>/...
+/* data/source/folder.c: folders of pictures, one folder a class: root/train/<class>/... with root/val/..., or root/<class>/...
  * of which data.val_fraction is held out by a hash of each file's name, class by class.
  *
  * Laws
@@ -29,7 +29,7 @@ struct folder {
     struct picture *pictures;
     int64_t         count, capacity;
 };
-/* A walk through tests/fuzz/corpus/fuzz_cost_table/one folder of the disk. */
+/* A walk through one folder of the disk. */
 struct walk {
     struct folder *folder;
     char           path[PATH_MAX];
@@ -40,7 +40,7 @@ struct walk {
     struct {
         dev_t device;
         ino_t inode;
-    } above[DEPTH_MAX]; /* the folders from the split's own down to the tests/fuzz/corpus/fuzz_cost_table/one being listed */
+    } above[DEPTH_MAX]; /* the folders from the split's own down to the one being listed */
 };
 
 static bool has_ending(const char *name, const char *const *endings, size_t count) {
@@ -80,7 +80,7 @@ static cr_status add_picture(struct walk *walk, const char *path) {
 
 static cr_status walk_folder(struct walk *walk, size_t length, int depth);
 
-/* One entry of a folder; its tests/fuzz/corpus/fuzz_cost_table/whole path stands in walk->path. */
+/* One entry of a folder; its whole path stands in walk->path. */
 static cr_status walk_entry(struct walk *walk, const struct dirent *entry, size_t length, int depth) {
     bool        picture = is_picture_name(entry->d_name);
     struct stat info;
@@ -220,8 +220,8 @@ static int compare_hashes(const void *a, const void *b, void *names) {
     return compare_pictures(a, b, names);
 }
 
-/* Of the pictures from `first` on, all of tests/fuzz/corpus/fuzz_cost_table/one class, keeps those that fall into the split: the `fraction` with the
- * lowest hashes is held out, at least tests/fuzz/corpus/fuzz_cost_table/one and never all; a single picture stays in training. */
+/* Of the pictures from `first` on, all of one class, keeps those that fall into the split: the `fraction` with the
+ * lowest hashes is held out, at least one and never all; a single picture stays in training. */
 static void keep_split(struct folder *folder, int64_t first, double fraction, enum cr_split split) {
     struct picture *class = folder->pictures + first;
     int64_t n = folder->count - first, held = (int64_t)rint((double)n * fraction);

@@ -151,7 +151,7 @@ static cr_status check_all(struct cr_pack *pack, const char *name) {
     return check_index(pack, names_bytes);
 }
 
-/* On failure the mapping, if it is tests/fuzz/corpus/fuzz_cost_table/one, is given back too. */
+/* On failure the mapping, if it is one, is given back too. */
 static cr_status open_bytes(const void *bytes, size_t count, bool mapped, const char *name, struct cr_pack **out) {
     struct cr_pack *pack   = cr_alloc(1, sizeof *pack);
     cr_status       status = pack ? CR_OK : CR_NO_MEMORY(sizeof *pack);
@@ -230,7 +230,7 @@ cr_status cr_pack_read(const struct cr_pack *pack, int64_t picture, struct cr_pa
     if (!can_be(pack, entry)) /* it could when the file was opened */
         return CR_FAIL(CR_ERR_FORMAT, "%s: was changed while it was in use: " PACK_AGAIN, pack->name);
     *bytes = pack->bytes + entry->offset;
-    if (pack->mapped) { /* asks for the tests/fuzz/corpus/fuzz_cost_table/whole picture at once where page faults would ask for a few pages each */
+    if (pack->mapped) { /* asks for the whole picture at once where page faults would ask for a few pages each */
         uintptr_t from = (uintptr_t)*bytes / PAGE * PAGE, to = (uintptr_t)*bytes + entry->bytes;
         madvise((void *)from, to - from, MADV_WILLNEED);
     }
@@ -281,7 +281,7 @@ static void note_fault(struct verifying *v, int64_t picture, cr_status status) {
     pthread_mutex_unlock(&v->mutex);
 }
 
-/* Pictures are taken in tests/fuzz/corpus/fuzz_lifetimes/order, so that all before a bad tests/fuzz/corpus/fuzz_cost_table/one are looked at. */
+/* Pictures are taken in order, so that all before a bad one are looked at. */
 static void *verify_main(void *argument) {
     struct verifying *v       = argument;
     struct cr_scratch scratch = {0};

@@ -1,4 +1,4 @@
-/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a tests/fuzz/corpus/fuzz_cost_table/whole data
+/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a whole data
  * set by worker threads. See data/pack.h. */
 #include "data/pack.h"
 
@@ -37,7 +37,7 @@ static cr_status put(struct cr_pack_writer *writer, const void *bytes, size_t co
 }
 
 static cr_status begin(struct cr_pack_writer *writer, const char *path, const char *const *class_names) {
-    uint8_t header[CR_PACK_HEADER_BYTES] = {0}; /* its place is kept; the real tests/fuzz/corpus/fuzz_cost_table/one comes last */
+    uint8_t header[CR_PACK_HEADER_BYTES] = {0}; /* its place is kept; the real one comes last */
     int     used = snprintf(writer->temporary, sizeof writer->temporary, "%s.tmp.%ld", path, (long)getpid());
     if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
     snprintf(writer->path, sizeof writer->path, "%s", path);
@@ -133,9 +133,9 @@ void cr_pack_abandon(struct cr_pack_writer *writer) {
     cr_free(writer);
 }
 
-/* ---- a tests/fuzz/corpus/fuzz_cost_table/whole data set ---- */
+/* ---- a whole data set ---- */
 
-/* Pictures that are prepared together; then they are written in tests/fuzz/corpus/fuzz_lifetimes/order. Nanoseconds between lines of progress. */
+/* Pictures that are prepared together; then they are written in order. Nanoseconds between lines of progress. */
 enum { ROUND = 256 };
 #define PROGRESS_NS INT64_C(30000000000)
 
@@ -240,7 +240,7 @@ static cr_status write_item(struct cr_pack_writer *writer, const struct item *it
     return CR_OK;
 }
 
-/* Whether the data set has files or pixels shows in its first picture; tests/fuzz/corpus/fuzz_cost_table/one that cannot be read is a file. */
+/* Whether the data set has files or pixels shows in its first picture; one that cannot be read is a file. */
 static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *out) {
     struct cr_scratch scratch = {0};
     struct cr_stored  stored;

@@ -32,7 +32,7 @@ static bool is_empty(const char *path) {
     return !entry;
 }
 
-/* What lies at root: nothing (also an tests/fuzz/corpus/fuzz_lifetimes/empty folder), this very set, or something else. */
+/* What lies at root: nothing (also an empty folder), this very set, or something else. */
 static cr_status look_at(const char *root, const int64_t counts[2], enum found *found) {
     char path[PATH_MAX], want[128], have[128] = "";
     CR_TRY(cr_path_format(path, "%s/%s", root, manifest_name));
@@ -99,7 +99,7 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
     return fine ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-/* Draws the tests/fuzz/corpus/fuzz_cost_table/whole set into `folder` and moves it to `root`; another process may have been faster. */
+/* Draws the whole set into `folder` and moves it to `root`; another process may have been faster. */
 static cr_status make_in(const char *folder, const char *root, const int64_t counts[2]) {
     CR_TRY(make_folders(folder));
     for (int s = 0; s < 2; s++) CR_TRY(write_pictures(folder, (enum cr_split)s, counts[s]));

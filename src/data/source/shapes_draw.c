@@ -11,7 +11,7 @@ struct point {
     double x, y;
 };
 
-/* Everything about tests/fuzz/corpus/fuzz_cost_table/one picture but its class. */
+/* Everything about one picture but its class. */
 struct scene {
     struct point center, turn; /* turn = (cos, sin) */
     double       radius;
@@ -75,7 +75,7 @@ static double figure_cross(double x, double y) {
     return fmin(box(x, y, 0.95, 0.27), box(x, y, 0.27, 0.95));
 }
 
-static double figure_heart(double x, double y) { /* tests/fuzz/corpus/fuzz_cost_table/two discs over a square that stands on its corner */
+static double figure_heart(double x, double y) { /* two discs over a square that stands on its corner */
     double d = 0.7071067811865476, u = (x + (y - 0.05)) * d, v = ((y - 0.05) - x) * d;
     double discs = fmin(length_of(x - 0.39, y + 0.34), length_of(x + 0.39, y + 0.34)) - 0.55;
     return fmin(discs, box(u, v, 0.55, 0.55));
@@ -145,7 +145,7 @@ static void draw_scene(struct cr_rng *rng, struct scene *scene) {
     scene->turn     = draw_turn(rng);
     scene->slope    = draw_turn(rng);
     scene->noise    = between(rng, 2, 12);
-    /* Any hues, but the figure is always the lighter tests/fuzz/corpus/fuzz_cost_table/one: telling figure from ground by itself would take a small
+    /* Any hues, but the figure is always the lighter one: telling figure from ground by itself would take a small
      * network most of the few epochs it gets. */
     draw_colour(rng, 0, 120, scene->ground);
     for (int c = 0; c < 3; c++) scene->shade[c] = between(rng, -25, 25);
@@ -163,7 +163,7 @@ static double coverage(double distance) {
     return clamp(0.5 - distance, 0, 1);
 }
 
-/* Four bytes of tests/fuzz/corpus/fuzz_cost_table/one word, centred and added: near enough to a bell, standard deviation about 1. */
+/* Four bytes of one word, centred and added: near enough to a bell, standard deviation about 1. */
 static double bell(uint32_t word) {
     int sum = (int)(word & 255) + (int)(word >> 8 & 255) + (int)(word >> 16 & 255) + (int)(word >> 24);
     return (sum - 510) / 147.8;

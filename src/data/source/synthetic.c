@@ -1,5 +1,5 @@
 /* data/source/synthetic.c: random pictures and labels, a function of (seed, sample): for measuring everything but the reading.
- * A small pool of pictures is drawn once; each sample shows tests/fuzz/corpus/fuzz_cost_table/one of them and has a label of its own. */
+ * A small pool of pictures is drawn once; each sample shows one of them and has a label of its own. */
 #include "data/data_internal.h"
 
 #include <stdio.h>

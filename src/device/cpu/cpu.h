@@ -1,7 +1,7 @@
 /* device/cpu/cpu.h: what the files of the CPU device share; private to src/cpu.
  *
  * Three tables of rows make the device, best first: dnnl.* (oneDNN, when built in), cpu.* (ours, tuned), ref.* (ours,
- * tests/fuzz/corpus/fuzz_lifetimes/plain loops, the truth). graph/ops.def demands a ref row for every op: leave tests/fuzz/corpus/fuzz_cost_table/one out and the link fails.
+ * plain loops, the truth). graph/ops.def demands a ref row for every op: leave one out and the link fails.
  *
  * Laws
  *   - A row works with cr_cpu_threads(device) threads and gives the same bits for the same number of threads; a ref row
@@ -59,7 +59,7 @@ void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *att
 /* Does the op use only what the tuned rows and oneDNN's know? Fused slots are for other devices and for the ref rows. */
 bool cr_cpu_knows(const struct cr_op *op);
 
-/* Is cpu.conv3 the fastest row for this convolution (or gradient of tests/fuzz/corpus/fuzz_cost_table/one) on this machine? oneDNN's rows then stand back. */
+/* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand back. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
 /* ---- threads and vectors ---- */
@@ -75,7 +75,7 @@ bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *
 #define CR_SIMD
 #endif
 
-/* CR_CLONES: the function is compiled for several vector widths and the best is taken at load time, so that a tests/fuzz/corpus/fuzz_lifetimes/plain
+/* CR_CLONES: the function is compiled for several vector widths and the best is taken at load time, so that a plain
  * x86-64 build runs well everywhere. Not under sanitizers and not with clang: the resolvers run before an instrumented
  * program is ready for them. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&                           \

@@ -24,7 +24,7 @@ static bool cpu_available(const char **why) {
     return true;
 }
 
-/* Without a wish the ranks of tests/fuzz/corpus/fuzz_cost_table/one host share its cores. */
+/* Without a wish the ranks of one host share its cores. */
 static int count_threads(const struct cr_device_options *options) {
 #ifdef _OPENMP
     const int ranks = options->comm ? cr_comm_place(options->comm, cr_comm_rank(options->comm))->local_size : 1;

@@ -1,10 +1,10 @@
 /* device/cpu/simd.h: how the tuned rows walk an image tensor seen as M rows of C channels.
  *
- * Work is done on strips of CR_STRIP floats, so that inner loops have a fixed length that compilers turn into tests/fuzz/corpus/fuzz_cost_table/whole vectors:
+ * Work is done on strips of CR_STRIP floats, so that inner loops have a fixed length that compilers turn into whole vectors:
  *   - C divides the strip (16, 32, 64): a strip is several pixels; per-channel numbers are repeated across it;
  *   - the strip divides C (128, 256, ...): a pixel is several strips;
- *   - any other C: tests/fuzz/corpus/fuzz_cost_table/one pixel at a time, in a tests/fuzz/corpus/fuzz_lifetimes/plain loop over C.
- * Rows are cut into tests/fuzz/corpus/fuzz_cost_table/one run a thread: results depend on the number of threads, never on timing. */
+ *   - any other C: one pixel at a time, in a plain loop over C.
+ * Rows are cut into one run a thread: results depend on the number of threads, never on timing. */
 #ifndef CR_CPU_LANES_H
 #define CR_CPU_LANES_H
 
@@ -57,7 +57,7 @@ static inline bool cr_streams(const struct cr_tensor *result, int threads) {
 
 /* An [M, C] tensor cut into `rows` rows of `width` floats: width is C, or CR_STRIP where several pixels make a row. */
 struct cr_lanes {
-    int64_t channels, rows, width, tail; /* tail: floats after the last tests/fuzz/corpus/fuzz_cost_table/whole row (only when pixels were joined) */
+    int64_t channels, rows, width, tail; /* tail: floats after the last whole row (only when pixels were joined) */
 };
 
 static inline struct cr_lanes cr_lanes_of(const struct cr_tensor *t) {
@@ -77,7 +77,7 @@ static inline void cr_run_of(int64_t rows, int part, int parts, int64_t *begin, 
     *end   = rows * (part + 1) / parts;
 }
 
-/* Repeats C per-channel floats across tests/fuzz/corpus/fuzz_cost_table/one row of the lanes. */
+/* Repeats C per-channel floats across one row of the lanes. */
 static inline void cr_lanes_spread(const struct cr_lanes *l, const float *per_channel, float *row) {
     for (int64_t i = 0; i < l->width; i++) row[i] = per_channel[i % l->channels];
 }

@@ -58,7 +58,7 @@ static void find_uses(struct check *c) {
     }
 }
 
-/* From first to last use the operations at both ends count tests/fuzz/corpus/fuzz_cost_table/whole. One that the repetition's end cuts off before its first use is
+/* From first to last use the operations at both ends count whole. One that the repetition's end cuts off before its first use is
  * not there yet; `used`: others of its kind are. */
 static void bounds_of(const struct check *c, int block, bool used, int *begin, int *end) {
     const struct cr_trace_block *x    = &c->trace->block[block];

@@ -3,7 +3,7 @@
  * Each event becomes a number that does not depend on ids: kind, size, distance to the block's event before. An iteration
  * is then a run of the sequence: a stretch with a shortest period p that is at least 2p long and cannot grow to either
  * side. A sequence of n numbers has fewer than n runs, and all are found through its longest Lyndon words (Bannai, I,
- * Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in tests/fuzz/corpus/fuzz_cost_table/one of the tests/fuzz/corpus/fuzz_cost_table/two orders of the numbers, a Lyndon word as
+ * Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in one of the two orders of the numbers, a Lyndon word as
  * long as the period that begins in it. Common prefixes and suffixes are compared through polynomial hashes; what is chosen in
  * the end is compared event by event. n log n at worst, and n for logs as they are. */
 #include "inspect/memory_trace/memory_trace.h"
@@ -108,7 +108,7 @@ static void tear_down(struct finder *f) {
     cr_free(f->frees);
 }
 
-/* ---- what tests/fuzz/corpus/fuzz_cost_table/two places have in common ---- */
+/* ---- what two places have in common ---- */
 
 enum { BY_HAND = 8 }; /* most places differ early */
 
@@ -156,7 +156,7 @@ static int common_before(const struct finder *f, int i, int j) {
 
 /* ---- runs ---- */
 
-/* Long runs are the iteration; but many blocks of tests/fuzz/corpus/fuzz_cost_table/one size allocated in a row, or tests/fuzz/corpus/fuzz_cost_table/one read again and again, are long runs too. An
+/* Long runs are the iteration; but many blocks of one size allocated in a row, or one read again and again, are long runs too. An
  * iteration gives back what it takes, and most take something. */
 static int64_t score_of(const struct finder *f, int start, int end, int period) {
     const int mallocs = f->mallocs[start + period] - f->mallocs[start], frees = f->frees[start + period] - f->frees[start];

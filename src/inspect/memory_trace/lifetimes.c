@@ -1,8 +1,8 @@
 /* inspect/memory_trace/lifetimes.c: the lives of an iteration's blocks, on a circle: an iteration follows another, and what is allocated late in
- * tests/fuzz/corpus/fuzz_cost_table/one may be freed early in the next.
+ * one may be freed early in the next.
  *
  * Phases are events of the repetition modulo the period. Each malloc that is freed inside the repetition is a life; the
- * first instance of each is looked at, which has at least a tests/fuzz/corpus/fuzz_cost_table/whole period before it. Steps are what planners count in: as few
+ * first instance of each is looked at, which has at least a whole period before it. Steps are what planners count in: as few
  * as keep apart what the log keeps apart. A step ends where the time goes on in every iteration, and before a malloc that
  * follows a free, which may take the freed place. */
 #include "inspect/memory_trace/memory_trace.h"
@@ -11,7 +11,7 @@ struct builder {
     const struct cr_trace *trace;
     struct cr_trace_loop   loop;
     struct cr_trace_plan  *plan;
-    bool                  *joined;       /* by phase: has the event the time of the tests/fuzz/corpus/fuzz_cost_table/one before, in some iteration? */
+    bool                  *joined;       /* by phase: has the event the time of the one before, in some iteration? */
     int32_t               *back, *ahead; /* by phase: events of its time before and behind it */
     int32_t               *step;         /* by phase - cut */
 };
@@ -36,7 +36,7 @@ static void find_joined(struct builder *b) {
     for (int p = 0; p < period && apart == CR_NONE; p++)
         if (!b->joined[p]) apart = p;
     for (int k = 0; k < period; k++) {
-        if (apart == CR_NONE) { /* all has tests/fuzz/corpus/fuzz_cost_table/one time */
+        if (apart == CR_NONE) { /* all has one time */
             b->back[k] = b->ahead[k] = period - 1;
             continue;
         }
@@ -67,7 +67,7 @@ static bool is_better_cut(const struct builder *b, int p, int q) {
     return p == last || (b->joined[q] && !b->joined[p]);
 }
 
-/* Fewest bytes alive between tests/fuzz/corpus/fuzz_cost_table/two events. */
+/* Fewest bytes alive between two events. */
 static cr_status find_cut(struct builder *b) {
     const int period = b->loop.period;
     size_t   *change; /* by phase, of what lives before its event; modulo 2^64, as it may fall */
@@ -77,7 +77,7 @@ static cr_status find_cut(struct builder *b) {
         const int block = block_at(b, p);
         if (block == CR_NONE) continue;
         const struct cr_trace_block *x = &b->trace->block[block];
-        const int                    length = (x->died - x->born) % period; /* tests/fuzz/corpus/fuzz_cost_table/whole turns are the same everywhere */
+        const int                    length = (x->died - x->born) % period; /* whole turns are the same everywhere */
         if (!length) continue;
         change[(p + 1) % period] += x->size;
         change[(p + 1 + length) % period] -= x->size;
@@ -157,7 +157,7 @@ static cr_status find_across(struct builder *b) {
         CR_TRY(add_bytes(&b->plan->across, x->size));
         b->plan->across_blocks++;
         if (x->born >= l.start || x->died == CR_NONE || x->died >= l.end) continue;
-        given += x->size; /* freed in the last period, from before the repetition: it may stand for tests/fuzz/corpus/fuzz_cost_table/one that is taken */
+        given += x->size; /* freed in the last period, from before the repetition: it may stand for one that is taken */
         gives++;
     }
     for (int p = 0; p < l.period; p++) {

@@ -75,7 +75,7 @@ static cr_status plan_straight(struct cr_trace_plan *plan) {
 
 static bool wraps(const struct cr_trace_plan *plan, const struct cr_trace_life *x) { return x->upper > plan->steps; }
 
-/* Are they there at the same time, in tests/fuzz/corpus/fuzz_cost_table/one iteration or the next? */
+/* Are they there at the same time, in one iteration or the next? */
 static bool meet(const struct cr_trace_plan *plan, const struct cr_trace_life *x, const struct cr_trace_life *y) {
     if (x->copies > 1 || y->copies > 1) return true;
     const int64_t turn = plan->steps;

@@ -13,7 +13,7 @@ enum { LINE_MAX_BYTES = 4096, CHUNK_BYTES = 1 << 20, SLOTS_MIN = 1 << 10, EVENTS
 struct slot { /* an id that was seen */
     uint64_t hash;
     size_t   id;
-    int32_t  block; /* the tests/fuzz/corpus/fuzz_cost_table/one that has it now or had it last */
+    int32_t  block; /* the one that has it now or had it last */
     bool     used;
 };
 
@@ -28,9 +28,9 @@ struct reader {
     const char      *name;
     int64_t          line;
     struct slot     *slot;
-    size_t           slots, taken; /* slots: a power of tests/fuzz/corpus/fuzz_cost_table/two */
+    size_t           slots, taken; /* slots: a power of two */
     struct moment    time;  /* of the last event */
-    size_t           begin; /* tests/fuzz/corpus/fuzz_cost_table/whole time of the first tests/fuzz/corpus/fuzz_cost_table/one: events count from there */
+    size_t           begin; /* whole time of the first one: events count from there */
     bool             header;
 };
 
@@ -45,7 +45,7 @@ static bool is_word(struct field f, const char *word) {
     return f.length == strlen(word) && memcmp(f.text, word, f.length) == 0;
 }
 
-/* For messages: not more of a field than tests/fuzz/corpus/fuzz_cost_table/one wants to read. */
+/* For messages: not more of a field than one wants to read. */
 static int shown(struct field f) { return (int)CR_MIN(f.length, (size_t)60); }
 
 /* ---- growing ---- */
@@ -100,7 +100,7 @@ static cr_status widen_table(struct reader *r) {
     return CR_OK;
 }
 
-/* The slot of the id, or the free tests/fuzz/corpus/fuzz_cost_table/one that it would take. */
+/* The slot of the id, or the free one that it would take. */
 static cr_status find_slot(struct reader *r, struct field id, struct slot **out) {
     if (2 * (r->taken + 1) > r->slots) CR_TRY(widen_table(r));
     const uint64_t hash = hash_of(id);

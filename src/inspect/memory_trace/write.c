@@ -11,7 +11,7 @@
 
 struct span { /* of the chain that begins with this tensor; ops, half open */
     int lower, upper, used_from, used_to;
-    int born_next, died_next; /* the next tests/fuzz/corpus/fuzz_cost_table/one that is born or dies at the same op */
+    int born_next, died_next; /* the next one that is born or dies at the same op */
 };
 
 struct writer {
@@ -62,7 +62,7 @@ static void put_all_across(const struct writer *w, const struct cr_program *cons
     }
 }
 
-/* The plane that a tensor of the store lies in: the last tests/fuzz/corpus/fuzz_cost_table/one that does not begin behind it. */
+/* The plane that a tensor of the store lies in: the last one that does not begin behind it. */
 static enum cr_plane plane_of(const struct cr_program *p, int t) {
     enum cr_plane found = CR_PLANE_VALUE;
     for (int k = 0; k < CR_PLANES; k++)
@@ -72,7 +72,7 @@ static enum cr_plane plane_of(const struct cr_program *p, int t) {
     return found;
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one program ---- */
+/* ---- one program ---- */
 
 static void find_spans(struct writer *w) {
     const struct cr_program *p = w->p;
@@ -94,7 +94,7 @@ static void find_spans(struct writer *w) {
             s->used_to     = CR_MAX(s->used_to, i);
         }
     }
-    for (int t = p->tensors - 1; t >= 0; t--) { /* lists in the tests/fuzz/corpus/fuzz_lifetimes/order of ids */
+    for (int t = p->tensors - 1; t >= 0; t--) { /* lists in the order of ids */
         struct span *s = &w->span[t];
         if (s->lower < 0) continue;
         s->born_next           = w->born[s->lower];

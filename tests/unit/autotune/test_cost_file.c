@@ -59,7 +59,7 @@ static void a_spoilt_line_drops_the_file(void) {
         check_dropped(&s, dir, path, spoilt.data, spoilt.length);
         cr_text_free(&spoilt);
     }
-    /* what stands behind a tests/fuzz/corpus/fuzz_cost_table/zero must not go unread, though the sum of what stands before it fits */
+    /* what stands behind a zero must not go unread, though the sum of what stands before it fits */
     static const char hidden[] = "1\tfake.a\t0\trelu x\n";
     char             *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);

@@ -38,7 +38,7 @@ static void enqueueing_is_not_counted(void) {
     drop_folder(dir);
 }
 
-/* Nor is what marks take, beside which tests/fuzz/corpus/fuzz_cost_table/two short launches look alike. */
+/* Nor is what marks take, beside which two short launches look alike. */
 static void marks_are_not_counted(void) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
     struct stand s;

@@ -221,7 +221,7 @@ static void find_newest(void) {
     REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &said, NULL));
     CHECK_HAS(said, "step-10/state.safetensors");
     CHECK_HAS(said, "passed over");
-    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* tests/fuzz/corpus/fuzz_cost_table/one line */
+    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* one line */
     cr_free(said);
     stderr_to("/dev/null");
     unlink(in_folder("last"));

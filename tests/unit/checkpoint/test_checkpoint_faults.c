@@ -1,6 +1,6 @@
 /* Checkpoints under failure: every change of the disk that a save makes fails once, or from there on; memory runs out;
  * the disk fills up; the process is killed at any moment. What must hold each time: older checkpoints load with
- * exactly their content, the links name complete folders, find gives tests/fuzz/corpus/fuzz_cost_table/one, nothing is left over after a sweep, no block
+ * exactly their content, the links name complete folders, find gives one, nothing is left over after a sweep, no block
  * leaks. */
 #include "tests/harness/checkpoint_fake.h"
 
@@ -92,7 +92,7 @@ static void every_call_fails_saving_again(void) {
 static void calls_fail_on_saving_again_for_good(void) {
     scan(true, 1000000, EIO);
 }
-/* among the failures is tests/fuzz/corpus/fuzz_cost_table/one of the exchange itself: the way in tests/fuzz/corpus/fuzz_cost_table/two moves is taken */
+/* among the failures is one of the exchange itself: the way in two moves is taken */
 static void no_exchange(void) {
     scan(true, 1, EINVAL);
 }
@@ -150,7 +150,7 @@ static void memory_runs_out(void) {
         cr_free(path);
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
-        CHECK_INT(status, CR_ERR_MEMORY); /* and not "no checkpoint" or an older tests/fuzz/corpus/fuzz_cost_table/one */
+        CHECK_INT(status, CR_ERR_MEMORY); /* and not "no checkpoint" or an older one */
     }
     CHECK(n > 15 && n < 500);
     for (n = 1; n < 500; n++) { /* the message of what does not fit needs memory too */
@@ -246,7 +246,7 @@ static void save_for_ever(volatile int64_t *done) {
     if (step < 0) step = 0;
     for (int64_t i = step;; i++) {
         if (i == 0) continue;
-        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first tests/fuzz/corpus/fuzz_cost_table/one replaces the step that is there */
+        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first one replaces the step that is there */
         *done = i;
         if (fake_save(folder, i, false, 1) != CR_OK) _exit(3);
     }

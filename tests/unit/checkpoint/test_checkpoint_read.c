@@ -64,7 +64,7 @@ static void large_case(struct cr_ckpt_tensor tensor) {
 static void larger_than_the_buffers(void) {
     large_case((struct cr_ckpt_tensor){.dims = 4, .dim = {1500, 100, 3, 3}, .permute_krsc = true});
     large_case(
-        (struct cr_ckpt_tensor){.dims = 4, .dim = {2, 120000, 3, 3}, .permute_krsc = true}); /* tests/fuzz/corpus/fuzz_cost_table/one row is 4.1 MiB */
+        (struct cr_ckpt_tensor){.dims = 4, .dim = {2, 120000, 3, 3}, .permute_krsc = true}); /* one row is 4.1 MiB */
     large_case((struct cr_ckpt_tensor){.dims = 4, .dim = {1100, 1000, 1, 1}, .permute_krsc = true});
     large_case((struct cr_ckpt_tensor){.dims = 4, .dim = {700, 1, 41, 41}, .permute_krsc = true});
     large_case((struct cr_ckpt_tensor){.dims = 1, .dim = {(2 << 20) + 1}});
@@ -221,7 +221,7 @@ static void what_does_not_fit(void) {
                  CR_ERR_FORMAT);
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_F32}), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "\"fc.bias\" has shape [] in the file, [10] here");
-    /* both names of tests/fuzz/corpus/fuzz_cost_table/one tensor; a name that only ends like an ignored tests/fuzz/corpus/fuzz_cost_table/one's middle */
+    /* both names of one tensor; a name that only ends like an ignored one's middle */
     CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
                  CR_ERR_FORMAT);

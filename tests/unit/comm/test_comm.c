@@ -1,11 +1,11 @@
 /* tests/unit/comm/test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees all of the protocol, over
- * both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all ranks on tests/fuzz/corpus/fuzz_cost_table/one host and shares memory.
+ * both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all ranks on one host and shares memory.
  * The truth is computed from what each rank is known to send. */
 #include "tests/harness/comm_support.h"
 
 /* ---- what a run does ---- */
 
-/* In f32 the tests/fuzz/corpus/fuzz_lifetimes/order of these sums shows: large and small numbers of both signs. */
+/* In f32 the order of these sums shows: large and small numbers of both signs. */
 static float term(int rank, size_t i) {
     const uint32_t h = ((uint32_t)rank * 7919u + (uint32_t)i * 104729u) * 2654435761u;
     return ((float)(h >> 8) / 8388608.0f - 1.0f) * (h & 1 ? 1e6f : 1.0f);
@@ -66,7 +66,7 @@ static void collectives(void) {
             group_run(&g);
             group_good(&g, way_name[way]);
         }
-    /* no comm is a run of tests/fuzz/corpus/fuzz_cost_table/one rank */
+    /* no comm is a run of one rank */
     float x = 3;
     REQUIRE_OK(cr_comm_barrier(NULL));
     REQUIRE_OK(cr_comm_all_reduce(NULL, &x, 1, CR_COMM_F32));
@@ -128,7 +128,7 @@ static void votes(void) {
 
 /* ---- failures ---- */
 
-/* All but `who` must fail with CR_ERR_PEER and a message with `part`; exactly tests/fuzz/corpus/fuzz_cost_table/one speaks. */
+/* All but `who` must fail with CR_ERR_PEER and a message with `part`; exactly one speaks. */
 static void all_learn(struct group *g, int who, const char *part, double within, const char *what) {
     int speakers = 0;
     for (int r = 0; r < g->size; r++) {
@@ -283,7 +283,7 @@ static void wrong_starts(void) {
     CHECK_HAS(g.member[1].message, "does not answer at port");
     CHECK(g.member[0].seconds < 4 && g.member[1].seconds < 4);
 
-    group_init(&g, 3, SHARED, nothing); /* tests/fuzz/corpus/fuzz_cost_table/two come */
+    group_init(&g, 3, SHARED, nothing); /* two come */
     for (int r = 0; r < 2; r++) g.member[r].where.meet_s = 0.5;
     g.size = 2;
     g.member[0].where.size = g.member[1].where.size = 3;

@@ -1,5 +1,5 @@
 /* tests/unit/comm/test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm/comm.h, cr_comm_on_failure), as a device with NCCL
- * does. Ranks are threads, so that TSan and ASan see it; and processes, of which tests/fuzz/corpus/fuzz_cost_table/one is killed. */
+ * does. Ranks are threads, so that TSan and ASan see it; and processes, of which one is killed. */
 #include "tests/harness/comm_support.h"
 
 #include <signal.h>

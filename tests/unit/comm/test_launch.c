@@ -60,7 +60,7 @@ static void launchers(void) {
     CHECK_STR(w.group, "2");
     CHECK_STR(w.job, "slurm.77.0");
     REQUIRE_OK(where((const char *const[]){STEP, "SLURM_STEP_ID", "1", NULL}, NULL, &v, &by));
-    CHECK(v.port != w.port); /* tests/fuzz/corpus/fuzz_cost_table/two steps of tests/fuzz/corpus/fuzz_cost_table/one job */
+    CHECK(v.port != w.port); /* two steps of one job */
     REQUIRE_OK(where((const char *const[]){STEP, NULL}, NULL, &w, &by)); /* a batch script is no rank */
     CHECK(w.size == 1 && !*by);
     REQUIRE_OK(where((const char *const[]){"WORLD_SIZE", "4", NULL}, NULL, &w, &by));
@@ -85,7 +85,7 @@ static void mistakes(void) {
     CHECK_STATUS(where((const char *const[]){"OMPI_COMM_WORLD_RANK", "0", NULL}, NULL, &w, &by), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "OMPI_COMM_WORLD_SIZE");
     CHECK_STATUS(where((const char *const[]){OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE", "1", NULL}, NULL, &w, &by), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "MASTER_ADDR"); /* tests/fuzz/corpus/fuzz_cost_table/two hosts, and nobody says which is the first */
+    CHECK_HAS(cr_error_message(), "MASTER_ADDR"); /* two hosts, and nobody says which is the first */
     CHECK_INT(w.rank, 17);
 }
 

@@ -74,7 +74,7 @@ static int64_t total_ps(const struct cr_program *p, const struct cr_target *targ
 
 /* ---- the least of all ---- */
 
-/* The program that the choices in `chosen` make of `tests/fuzz/corpus/fuzz_lifetimes/plain`, and its total. */
+/* The program that the choices in `chosen` make of `plain`, and its total. */
 static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_target *target, const int *chosen) {
     struct cr_program   p;
     struct cr_edit      edit;
@@ -96,7 +96,7 @@ static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_ta
 
 enum { SITES_MAX = 32 };
 
-struct walk { /* over all choices of tests/fuzz/corpus/fuzz_cost_table/one path, the other sites as they are */
+struct walk { /* over all choices of one path, the other sites as they are */
     const struct cr_program   *plain;
     const struct cr_target    *target;
     const struct cr_junctions *j;
@@ -127,7 +127,7 @@ static double combinations(const struct cr_junctions *j, int site) {
     return n;
 }
 
-/* What was chosen against every other way of each path, by the cost of tests/fuzz/corpus/fuzz_cost_table/whole programs. Returns how many were made. */
+/* What was chosen against every other way of each path, by the cost of whole programs. Returns how many were made. */
 static int try_all(const struct cr_program *plain, const struct cr_target *target, int *longest) {
     struct cr_program   p = {0};
     struct cr_edit      edit;
@@ -157,7 +157,7 @@ static int try_all(const struct cr_program *plain, const struct cr_target *targe
     return w.tried;
 }
 
-/* The step of a network with its patterns joined and its convolutions tests/fuzz/corpus/fuzz_lifetimes/plain. */
+/* The step of a network with its patterns joined and its convolutions plain. */
 static cr_status plain_program(struct bench_model *b, enum cr_dtype real, enum cr_program_kind kind,
                                struct cr_program *p) {
     const struct cr_target patterns = {.alignment = 64, .accepts = no_fused_conv};
@@ -166,7 +166,7 @@ static cr_status plain_program(struct bench_model *b, enum cr_dtype real, enum c
     return cr_pass_fuse(p, &patterns);
 }
 
-/* Two stages: tests/fuzz/corpus/fuzz_cost_table/two blocks, tests/fuzz/corpus/fuzz_cost_table/one with a projection (or option A). */
+/* Two stages: two blocks, one with a projection (or option A). */
 #define TINY "model.arch=custom", "model.classes=10", "model.depths=2,1"
 static const char *const nets[][7] = {
     {TINY, "model.widths=8,16", "model.stem=cifar", "model.shortcut=B", "model.block=basic"},
@@ -191,7 +191,7 @@ static void least_of_all_programs(void) {
     CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block behind it */
 }
 
-/* ---- forms that pay, tests/fuzz/corpus/fuzz_cost_table/one at a time ---- */
+/* ---- forms that pay, one at a time ---- */
 
 /* HALF, WIDE: the coefficients that conv and conv_wgrad take. */
 enum feature { S = 1, P = 2, W = 4, D = 8, B = 16, J = 32, HALF = 64, WIDE = 128 };
@@ -215,7 +215,7 @@ static bool accepts_features(void *self, const struct cr_program *p, const struc
     return (used & ~known) == 0;
 }
 
-/* A convolution costs the same whatever it does besides, both gradients in tests/fuzz/corpus/fuzz_cost_table/one no more than tests/fuzz/corpus/fuzz_cost_table/one; everything else
+/* A convolution costs the same whatever it does besides, both gradients in one no more than one; everything else
  * costs 1. */
 static cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)self, (void)p;
@@ -249,7 +249,7 @@ static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype rea
     return status == CR_OK;
 }
 
-/* 53 convolutions, 16 blocks of three, four with a projection; the last block's end and those of tests/fuzz/corpus/fuzz_cost_table/two BNs cannot be
+/* 53 convolutions, 16 blocks of three, four with a projection; the last block's end and those of two BNs cannot be
  * taken. */
 static void resnet50_takes_what_pays(void) {
     unsigned          known  = 0;
@@ -332,7 +332,7 @@ static void nothing_is_taken_that_costs_more(void) {
     }
 }
 
-/* Basic blocks, tests/fuzz/corpus/fuzz_cost_table/one junction each; a CIFAR stem's gradient is masked by the block behind it. */
+/* Basic blocks, one junction each; a CIFAR stem's gradient is masked by the block behind it. */
 static void small_nets_take_what_pays(void) {
     unsigned          known  = S | P | W | D | B | J | WIDE;
     struct cr_target  target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};

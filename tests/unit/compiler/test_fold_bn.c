@@ -1,4 +1,4 @@
-/* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters: the folded evaluation program gives the logits of the tests/fuzz/corpus/fuzz_lifetimes/plain tests/fuzz/corpus/fuzz_cost_table/one (on
+/* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters: the folded evaluation program gives the logits of the plain one (on
  * the reference rows), has no pass over images of its own left, and does its folding once for many batches, again when told. */
 #include "tests/harness/data_support.h"
 #include "tests/harness/network_support.h"
@@ -101,7 +101,7 @@ static void folding_is_done_once_until_told(void) {
     net_close(&n);
 }
 
-/* Seconds of a device on which a convolution that adds takes as long as `*self` says, and all else tests/fuzz/corpus/fuzz_cost_table/one. */
+/* Seconds of a device on which a convolution that adds takes as long as `*self` says, and all else one. */
 static cr_status price(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)p;
     *seconds = op->kind == CR_OP_conv && op->in[CR_IN_conv_add] != CR_NONE ? *(double *)self : 1;
@@ -132,7 +132,7 @@ static void a_sum_that_costs_more_inside_stays_outside(void) {
     int relus;
     CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: as much apart */
     CHECK_INT(relus, 0);
-    CHECK_INT(sums_left(3.5, &relus), 2); /* tests/fuzz/corpus/fuzz_cost_table/two blocks */
+    CHECK_INT(sums_left(3.5, &relus), 2); /* two blocks */
     CHECK_INT(relus, 2);
 }
 

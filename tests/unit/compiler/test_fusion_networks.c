@@ -1,4 +1,4 @@
-/* tests/unit/compiler/test_fusion_networks.c: tests/fuzz/corpus/fuzz_cost_table/whole networks, fused by any mixture of joins, compute what the tests/fuzz/corpus/fuzz_lifetimes/plain program computes. */
+/* tests/unit/compiler/test_fusion_networks.c: whole networks, fused by any mixture of joins, compute what the plain program computes. */
 #include "tests/harness/fusion_network.h"
 
 
@@ -32,7 +32,7 @@ static void note_slots(const struct cr_program *p) {
     }
 }
 
-/* One network tests/fuzz/corpus/fuzz_lifetimes/plain and fused. */
+/* One network plain and fused. */
 static void compare(const struct cr_config *config, const struct net_case *c, struct cr_target *target, bool fold,
                     int *joined) {
     struct ref_run plain, fused;
@@ -108,7 +108,7 @@ static void frozen_parts_compute_the_same(void) {
     cr_config_close(&config);
 }
 
-/* Space to depth, before a tests/fuzz/corpus/fuzz_lifetimes/plain convolution and before tests/fuzz/corpus/fuzz_cost_table/one that has taken in its BN and ReLU. */
+/* Space to depth, before a plain convolution and before one that has taken in its BN and ReLU. */
 static void evaluation_computes_the_same(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));

@@ -1,5 +1,5 @@
 /* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: what is joined, what must not be, and that any mixture of joins computes what the
- * tests/fuzz/corpus/fuzz_lifetimes/plain program computes (on the reference rows, in double). */
+ * plain program computes (on the reference rows, in double). */
 #include "tests/harness/fusion_network.h"
 
 /* ---- hand-built programs ---- */
@@ -77,7 +77,7 @@ static void keep(struct hand *h, int tensor) {
     h->p.tensor[tensor].keep = true;
 }
 
-/* The fused program: tests/fuzz/corpus/fuzz_cost_table/one line an op, "kind slot:name slot:name ...", outputs first. */
+/* The fused program: one line an op, "kind slot:name slot:name ...", outputs first. */
 static void fused_text(struct hand *h, const struct cr_target *target, struct cr_text *out) {
     cr_status status = cr_pass_fuse(&h->p, target);
     if (status == CR_OK) status = cr_program_check(&h->p);
@@ -360,7 +360,7 @@ static void rewritten_in_between(void) {
     check_fused(&h, NULL, "bn_apply b = x:x coef:coef saved:saved; zero coef =; relu y = x:b");
 }
 
-/* Knows the tests/fuzz/corpus/fuzz_lifetimes/plain gradient of a ReLU only. */
+/* Knows the plain gradient of a ReLU only. */
 static bool plain_relu_grad(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
     return op->kind != CR_OP_relu_grad || cr_op_uses_only(op, 3, 1);
@@ -384,7 +384,7 @@ static void gradients_of_two_bns(void) {
     hand_open(&h);
     int u = relu(&h, h.x, "u"), g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
-    h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* stats of tests/fuzz/corpus/fuzz_cost_table/one BN, apply of another */
+    h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* stats of one BN, apply of another */
     check_fused(&h, &plain_target,
                 "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; "
                 "bn_grad_apply dx = dy:g x:u coef:coef");
@@ -413,7 +413,7 @@ static bool half_of_the_gradient(void *self, const struct cr_program *p, const s
 static void targets_decide(void) {
     struct cr_target target = {.alignment = 64, .accepts = no_plain_sum};
     struct hand      h;
-    hand_open(&h); /* the widest pattern goes although the tests/fuzz/corpus/fuzz_cost_table/one below it is refused */
+    hand_open(&h); /* the widest pattern goes although the one below it is refused */
     keep(&h, relu(&h, add(&h, bn(&h, h.x, "b"), h.x, "s"), "y"));
     check_fused(&h, &target, "bn_apply y = x:x coef:coef saved:saved add:x relu");
 
@@ -449,9 +449,9 @@ static void references_follow(void) {
     int ops = p.ops, tensors = p.tensors;
     REQUIRE_OK(cr_pass_fuse(&p, &target));
     REQUIRE_OK(cr_program_check(&p));
-    /* 19 ReLUs and 9 sums forward; backward the ReLUs of the stem and inside the blocks, whose gradient tests/fuzz/corpus/fuzz_cost_table/one BN reads.
-     * Each takes tests/fuzz/corpus/fuzz_cost_table/one transient with it. At the end of the nine blocks the sum of the gradients (of the last there is
-     * only tests/fuzz/corpus/fuzz_cost_table/one) and the BN's statistics; there the mask is a transient more. */
+    /* 19 ReLUs and 9 sums forward; backward the ReLUs of the stem and inside the blocks, whose gradient one BN reads.
+     * Each takes one transient with it. At the end of the nine blocks the sum of the gradients (of the last there is
+     * only one) and the BN's statistics; there the mask is a transient more. */
     CHECK_INT(ops - p.ops, 19 + 9 + 1 + 9 + 8 + 9);
     CHECK_INT(tensors - p.tensors, 19 + 9 + 1 + 9 + 8 - 9);
     CHECK_STR(p.tensor[p.images].name, "images");

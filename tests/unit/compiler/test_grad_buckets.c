@@ -39,7 +39,7 @@ static cr_status select_with_scratch(void *self, const struct cr_program *p, str
     return CR_OK;
 }
 
-/* cr_compile proves: gradients once, tests/fuzz/corpus/fuzz_lifetimes/order, plan. */
+/* cr_compile proves: gradients once, order, plan. */
 static bool make(const struct wanted *w, struct made *m) {
     const struct cr_device_options device = {.deterministic = true};
     struct cr_target               target = greedy_target(256);

@@ -34,7 +34,7 @@ static int hand_tensor(struct hand *h, const char *name, int units) {
 static int hand_op(struct hand *h, double seconds, int read0, int read1, int write) {
     char name[16];
     snprintf(name, sizeof name, "op%d", h->p.ops);
-    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&h->p, name)); /* tests/fuzz/corpus/fuzz_cost_table/two inputs, nothing in place */
+    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&h->p, name)); /* two inputs, nothing in place */
     op.in[0]        = read0;
     op.in[1]        = read1 >= 0 ? read1 : read0;
     op.out[0]       = write;
@@ -127,7 +127,7 @@ static void lanes_run_beside_each_other(void) {
     cr_program_free(&h.p);
 }
 
-/* A copy alone takes 5 s; beside another it is 0.75 as fast, the later tests/fuzz/corpus/fuzz_cost_table/one half as fast: see cr_copy_end. */
+/* A copy alone takes 5 s; beside another it is 0.75 as fast, the later one half as fast: see cr_copy_end. */
 static void copies_slow_each_other_down(void) {
     const struct cr_target t = {.to_host_bytes_per_s = 3, .to_device_bytes_per_s = 3, .copy_alone = 4.0 / 3};
     CHECK_NEAR(cr_copy_beside(&t), 0.5, 1e-12); /* 3 and 3 are 6; the first takes 4, 2 are left */
@@ -141,7 +141,7 @@ static void copies_slow_each_other_down(void) {
     CHECK_NEAR(cr_copy_seconds(&plain, CR_LANE_TO_HOST, 20), 5, 1e-12);
 }
 
-/* Of 10 s of work 40 % keep the memory busy: beside a copy out (4 s) it takes 4 * 0.4 * 0.5 more, beside tests/fuzz/corpus/fuzz_cost_table/one in (10 s and more)
+/* Of 10 s of work 40 % keep the memory busy: beside a copy out (4 s) it takes 4 * 0.4 * 0.5 more, beside one in (10 s and more)
  * 10 * 0.4 * 0.25. A copy to the host takes longer beside any work. */
 static void work_and_copies_slow_each_other_down(void) {
     const double           moving[1] = {0.4};
@@ -237,7 +237,7 @@ static void nothing_moves_without_need(void) {
     cr_program_free(&t.h.p);
 }
 
-/* Whatever allocation fails, the program is tests/fuzz/corpus/fuzz_cost_table/whole or untouched, and nothing is left behind. */
+/* Whatever allocation fails, the program is whole or untouched, and nothing is left behind. */
 static void no_memory_is_survived(void) {
     const struct cr_compile_options o = {.reuse = true, .pool_limit = SIX, .recompute = true, .swap = CR_SWAP_USE_BEST};
     cr_status status = CR_ERR_MEMORY;
@@ -264,7 +264,7 @@ static void no_memory_is_survived(void) {
 /* ---- scores ---- */
 
 /* Limit: three units. Small ops of 1 s: a is away from 1 s to 15 s, b from 2 s to 14 s; copies take 8 s and 4 s in all. Above the limit in a's gap: six
- * ops by 3 units, tests/fuzz/corpus/fuzz_cost_table/two by 4, six by 3; in b's: five, tests/fuzz/corpus/fuzz_cost_table/two, five. Small ops of 0.1 s: gaps of 5 s and 3 s, less than the copies. */
+ * ops by 3 units, two by 4, six by 3; in b's: five, two, five. Small ops of 0.1 s: gaps of 5 s and 3 s, less than the copies. */
 static void scores_by_hand(void) {
     struct three        t;
     struct cr_swap_work w;
@@ -350,7 +350,7 @@ static void the_planned_pool_counts(void) {
 }
 
 /* `last` takes over a's storage, b lives while a is idle. Units live: 4, 10, 10, 10, 4, ... and 4 + c at `last`; with a away 6 in the middle, but
- * at `last` a' and what is made of it are tests/fuzz/corpus/fuzz_cost_table/two: 4 + 4 + 1. */
+ * at `last` a' and what is made of it are two: 4 + 4 + 1. */
 static void nothing_is_handed_on_at_the_last_use(void) {
     struct hand           h = {.seconds = {0}};
     struct cr_swap_report r;

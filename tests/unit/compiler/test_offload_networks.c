@@ -82,7 +82,7 @@ static struct cr_target gpu_target(void) {
                               .copy_latency_s = 10e-6};
 }
 
-/* No plan is below what tests/fuzz/corpus/fuzz_cost_table/one op needs at once. */
+/* No plan is below what one op needs at once. */
 static size_t most_of_one_op(const struct cr_program *p) {
     size_t most = 0;
     for (int i = 0; i < p->ops; i++) {
@@ -225,7 +225,7 @@ static void evaluation_keeps_the_limit_too(void) {
     struct cr_config   c;
     char               limit[48];
     size_t             bytes = 0, whole = 0;
-    for (int round = 0; round < 4; round++) { /* no limit to speak of; tests/fuzz/corpus/fuzz_cost_table/one that takes swapping; exactly what came out of that; the same, with a given batch */
+    for (int round = 0; round < 4; round++) { /* no limit to speak of; one that takes swapping; exactly what came out of that; the same, with a given batch */
         REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 6 : 7));
         const struct cr_program *all[] = {&s.train[0], &s.eval};
         const size_t             train = cr_memory_need(s.device, &s.model.store, all, 1);
@@ -272,7 +272,7 @@ static void the_largest_batch_is_found(void) {
         CHECK(cr_bytes_parse(strchr(cases[k].limit, '=') + 1, &bytes) && cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
         cr_session_close(&s);
         cr_config_close(&c);
-        char larger[48]; /* the next tests/fuzz/corpus/fuzz_cost_table/one does not fit, or costs too much */
+        char larger[48]; /* the next one does not fit, or costs too much */
         snprintf(larger, sizeof larger, "train.batch=%lld", (long long)(found[k] + (found[k] >= 64 ? 32 : 8)));
         more[0] = larger;
         REQUIRE_OK(open_session(&s, &c, false, more, 3));

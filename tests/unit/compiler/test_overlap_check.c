@@ -5,7 +5,7 @@
 /* ---- poison: memory as owners ---- */
 
 /* Plays the program on a pool that remembers which tensor each unit belongs to; dead ranges lose their owner before
- * every op. Then every op must find its inputs tests/fuzz/corpus/fuzz_cost_table/whole, and every kept tensor must be tests/fuzz/corpus/fuzz_cost_table/whole at the end. */
+ * every op. Then every op must find its inputs whole, and every kept tensor must be whole at the end. */
 static int play(const struct cr_program *p, size_t unit) {
     size_t           units = p->region_bytes[CR_REGION_POOL] / unit;
     int             *owner = cr_alloc(units + 1, sizeof *owner), faults = 0;
@@ -47,7 +47,7 @@ static void poison_changes_nothing(void) {
         enum cr_program_kind kind = k & 4 ? CR_PROGRAM_EVAL : CR_PROGRAM_STEP;
         if (!compiled(&b, "resnet20", 32, 2, kind, k & 1, k & 2, &p)) return;
         CHECK_INT(play(&p, 256), 0);
-        if (k & 2) { /* the play must be able to fail: tests/fuzz/corpus/fuzz_cost_table/two live tensors on tests/fuzz/corpus/fuzz_cost_table/one place */
+        if (k & 2) { /* the play must be able to fail: two live tensors on one place */
             int t = p.op[1].out[0];
             for (int u = 0; u < p.tensors; u++)
                 if (u != t && p.tensor[u].region == CR_REGION_POOL && p.tensor[u].first > p.tensor[t].first &&

@@ -96,7 +96,7 @@ static void random_instances(void) {
     CHECK(tight > 2600);
 }
 
-/* Lowest place free of those set before, for every tests/fuzz/corpus/fuzz_lifetimes/order: tests/fuzz/corpus/fuzz_cost_table/one of the orders is optimal. */
+/* Lowest place free of those set before, for every order: one of the orders is optimal. */
 static void try_orders(struct cr_life *life, int n, unsigned used, size_t peak, size_t *best) {
     if (peak >= *best) return;
     if (used + 1 == 1u << n) {
@@ -263,7 +263,7 @@ static void storage_is_taken_over(void) {
     CHECK_INT(p.tensor[id[1]].alias, id[0]);
     CHECK_INT(p.tensor[id[2]].alias, id[1]);   /* both slots hold it, both may be taken */
     CHECK_INT(p.tensor[id[3]].alias, CR_NONE); /* c is read again */
-    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the tests/fuzz/corpus/fuzz_cost_table/one that came last */
+    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the one that came last */
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 448);
     REQUIRE_OK(cr_plan_check(&p, 64));
     p.tensor[id[1]].keep = true; /* read from outside: must not be overwritten */

@@ -10,7 +10,7 @@ static struct cr_plan_effort effort_of(size_t alignment, size_t capacity, int64_
 
 /* ---- the search ---- */
 
-/* Every life at every place from 0 up, in the tests/fuzz/corpus/fuzz_lifetimes/order of the array: slow, and nothing to do with how the search works. */
+/* Every life at every place from 0 up, in the order of the array: slow, and nothing to do with how the search works. */
 static bool fits(struct cr_life *life, int n, int i, size_t capacity) {
     if (i == n) return true;
     for (size_t at = 0; at + life[i].size <= capacity; at++) {
@@ -214,7 +214,7 @@ static void bad_files_are_refused(void) {
     }
 }
 
-/* The sweep against the tests/fuzz/corpus/fuzz_lifetimes/plain check of all pairs, over plans that are mostly wrong. */
+/* The sweep against the plain check of all pairs, over plans that are mostly wrong. */
 static void wrong_plans_are_found(void) {
     int right = 0, rounds = 20000;
     for (int round = 0; round < rounds; round++) {

@@ -30,7 +30,7 @@ static char *read_golden(const char *name) {
     return text.data;
 }
 
-/* The first line that differs says more than tests/fuzz/corpus/fuzz_cost_table/two pages. */
+/* The first line that differs says more than two pages. */
 static void report_difference(const char *name, const char *got, const char *want) {
     int line = 1;
     while (*got && *want) {
@@ -130,7 +130,7 @@ static void accumulated_gradients(void) {
     texts_of(&net, kinds, 3, false);
 }
 
-/* One lane needs no waits, so tests/fuzz/corpus/fuzz_lifetimes/order changes nothing; with weight gradients on a lane of their own it must add them. */
+/* One lane needs no waits, so order changes nothing; with weight gradients on a lane of their own it must add them. */
 static void waits_between_lanes(void) {
     struct bench_model b;
     struct cr_program  p;

@@ -29,7 +29,7 @@ static void name_way(void *self, const struct cr_program *p, const struct cr_op 
     (void)self, (void)p;
     cr_text_add(out, "cut %c", 'a' + op->attr.conv.pattern.layout);
 }
-/* Tells of the tensor of kept weights as it stands: of the layout that was taken, not of the last tests/fuzz/corpus/fuzz_cost_table/one tried. */
+/* Tells of the tensor of kept weights as it stands: of the layout that was taken, not of the last one tried. */
 static cr_status tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_told *out) {
     const struct invented *t = self;
     *out = is_sparse(op) ? (struct cr_told){"kept", (int)p->tensor[op->in[CR_IN_conv_kept]].dim[3], 1e-6 * t->takes[op->attr.conv.pattern.layout], "file"}
@@ -44,7 +44,7 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
     return CR_OK;
 }
 
-/* Runs the pass over tests/fuzz/corpus/fuzz_cost_table/one convolution; the layout that was taken, CR_NONE: dense. */
+/* Runs the pass over one convolution; the layout that was taken, CR_NONE: dense. */
 static int run(struct invented *t, bool foresees, struct cr_text *report) {
     const int64_t    dim[4] = {K, 3, 3, C};
     struct cr_store  store  = {.real = CR_F32};
@@ -116,7 +116,7 @@ static void far_ones_are_not_asked(void) {
     CHECK_INT(t.asks, 0);
 }
 
-/* In 16 bits: where forecasts promise too little, those that have tests/fuzz/corpus/fuzz_cost_table/one are not asked for. */
+/* In 16 bits: where forecasts promise too little, those that have one are not asked for. */
 static void little_is_foreseen_in_16_bits(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .foreseen = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};

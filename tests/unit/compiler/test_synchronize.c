@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_synchronize.c: lanes and waits: hand cases, random programs on four lanes judged by a tests/fuzz/corpus/fuzz_lifetimes/plain reachability of our own,
- * and a proof-reader (cr_order_check) that must agree with it on every corrupted tests/fuzz/corpus/fuzz_lifetimes/order, before and after memory is
+/* tests/unit/compiler/test_synchronize.c: lanes and waits: hand cases, random programs on four lanes judged by a plain reachability of our own,
+ * and a proof-reader (cr_order_check) that must agree with it on every corrupted order, before and after memory is
  * shared. */
 #include "tests/harness/compiler_support.h"
 
@@ -210,7 +210,7 @@ static void memory_waits_for_the_copy(void) {
     REQUIRE_OK(cr_order_check(&p));
     CHECK(p.tensor[b].offset != p.tensor[a].offset);
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 256);
-    p.tensor[b].offset = p.tensor[a].offset; /* fine in list tests/fuzz/corpus/fuzz_lifetimes/order, not on lanes */
+    p.tensor[b].offset = p.tensor[a].offset; /* fine in list order, not on lanes */
     p.tensor[d].offset = 256;
     REQUIRE_OK(cr_plan_check(&p, 64));
     CHECK_STATUS(cr_order_check(&p), CR_ERR_DEVICE);
@@ -322,7 +322,7 @@ static void random_orders_are_right(void) {
     CHECK(waits > 5000 && aliases > 1000);
 }
 
-/* Any change of a wait, a lane or an offset: the check and the tests/fuzz/corpus/fuzz_lifetimes/plain truth agree. */
+/* Any change of a wait, a lane or an offset: the check and the plain truth agree. */
 static void corrupted_orders_are_judged_rightly(void) {
     int refused = 0, fine = 0;
     for (int round = 0; round < 4000; round++) {

@@ -308,7 +308,7 @@ static void knows_rules_between_keys(void) {
     check_rules(plain, CR_COUNT(plain), NULL);
     CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL),
               "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
-    /* tests/fuzz/corpus/fuzz_cost_table/one mistake, tests/fuzz/corpus/fuzz_cost_table/one line: no rule speaks about a value that was refused */
+    /* one mistake, one line: no rule speaks about a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
               "c.ini:3: [model] depths = 3,x: item 2 must be a whole number from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),

@@ -121,7 +121,7 @@ static void refuses_bytes(void) {
     CHECK_HAS(cr_error_message(), "c.ini:1: the file starts with a byte order mark");
 }
 
-/* Lines at the limit, tests/fuzz/corpus/fuzz_cost_table/one above, and far above iniparser's buffer. */
+/* Lines at the limit, one above, and far above iniparser's buffer. */
 static void limits_lines(void) {
     static const int lengths[] = {900, 999, 1000, 1001, 1022, 1023, 1024, 1025, 5000};
     for (size_t i = 0; i < CR_COUNT(lengths); i++) {

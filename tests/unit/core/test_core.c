@@ -64,7 +64,7 @@ struct half {
     uint16_t (*round)(float);
 };
 
-/* All 65536 values there and back, and between each tests/fuzz/corpus/fuzz_cost_table/two neighbours the middle (to the even tests/fuzz/corpus/fuzz_cost_table/one) and what lies beside. */
+/* All 65536 values there and back, and between each two neighbours the middle (to the even one) and what lies beside. */
 static void check_half(const struct half *type) {
     const unsigned infinity = ((1u << type->exponent_bits) - 1) << (15 - type->exponent_bits);
     int            wrong    = 0;

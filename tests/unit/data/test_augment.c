@@ -154,7 +154,7 @@ static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
                                .mix_prob = 1, .cutmix_prob = 0.5};
 }
 
-/* Pairs of neighbours; the last of an odd batch has tests/fuzz/corpus/fuzz_cost_table/one too. A batch cut in pieces of even size keeps them. */
+/* Pairs of neighbours; the last of an odd batch has one too. A batch cut in pieces of even size keeps them. */
 static void partners_are_neighbours(void) {
     const struct cr_prepare prep = mixing(1, 0, 0);
     static const int        odd[] = {1, 0, 3, 2, 3};
@@ -219,7 +219,7 @@ static void cutmix_counts_what_is_left(void) {
         cr_prepare_mix(&rare, 1, 3, i, 0, MIX_BATCH, mix);
         plain += mix[CR_MIX_SHARE] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE;
     }
-    CHECK(plain > 0.78 * MIX_DRAWS && plain < 0.83 * MIX_DRAWS); /* a few cuts are tests/fuzz/corpus/fuzz_lifetimes/empty */
+    CHECK(plain > 0.78 * MIX_DRAWS && plain < 0.83 * MIX_DRAWS); /* a few cuts are empty */
 }
 
 /* torchvision's RandomErasing: area 2 to 33 %, aspect 0.3 to 3.3, anywhere. */

@@ -54,7 +54,7 @@ static void skipped_pictures_are_replaced_and_counted(void) {
     drop_folder(folder);
 }
 
-/* JPEGs, tests/fuzz/corpus/fuzz_cost_table/one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor on
+/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor on
  * how long the loader has been running. */
 static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
     char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
@@ -115,7 +115,7 @@ static void fatal_names_the_picture_in_order(void) {
         struct cr_batch          batch;
         options.corrupt_fatal = true;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < 4; b++) { /* the batches before the broken tests/fuzz/corpus/fuzz_cost_table/one come tests/fuzz/corpus/fuzz_cost_table/whole */
+        for (int b = 0; b < 4; b++) { /* the batches before the broken one come whole */
             REQUIRE_OK(cr_loader_next(loader, &batch));
             cr_loader_release(loader, &batch);
         }

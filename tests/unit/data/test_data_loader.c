@@ -110,7 +110,7 @@ static void an_epoch_is_a_permutation(void) {
             for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][PICTURES + i], first[epoch][i]);
         }
         for (int i = 0; i < 48; i++) same += first[0][i] == first[1][i];
-        CHECK(same < 12); /* the next epoch has another tests/fuzz/corpus/fuzz_lifetimes/order */
+        CHECK(same < 12); /* the next epoch has another order */
         cr_loader_close(loader);
     }
     cr_dataset_close(set);
@@ -171,7 +171,7 @@ static void closing_does_not_wait_for_the_rest(void) {
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         int64_t start = cr_time_ns();
         cr_loader_close(loader);
-        CHECK((double)(cr_time_ns() - start) < 1e9); /* the tests/fuzz/corpus/fuzz_cost_table/two batches in flight would take many seconds */
+        CHECK((double)(cr_time_ns() - start) < 1e9); /* the two batches in flight would take many seconds */
     }
     cr_loader_close(NULL);
     cr_dataset_close(set);
@@ -200,7 +200,7 @@ static void no_allocation_after_the_first_batch(void) {
     cr_dataset_close(set);
 }
 
-/* A consumer may hold a batch while it asks for the next tests/fuzz/corpus/fuzz_cost_table/one. */
+/* A consumer may hold a batch while it asks for the next one. */
 static void a_batch_may_be_held(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
@@ -254,7 +254,7 @@ static void failing_allocations_are_clean(void) {
     drop_folder(folder);
 }
 
-/* Not a verdict, but a number to look at: pad crop and flip of 32 px pictures, tests/fuzz/corpus/fuzz_cost_table/one thread. */
+/* Not a verdict, but a number to look at: pad crop and flip of 32 px pictures, one thread. */
 static void speed_of_pad_crops(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=51200"));

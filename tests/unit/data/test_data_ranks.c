@@ -1,4 +1,4 @@
-/* tests/unit/data/test_data_ranks.c: batches of several ranks are those of tests/fuzz/corpus/fuzz_cost_table/one, cut: the same pictures with the same crops in the same global batch, whatever
+/* tests/unit/data/test_data_ranks.c: batches of several ranks are those of one, cut: the same pictures with the same crops in the same global batch, whatever
  * the number of ranks; in evaluation each picture is delivered once. */
 #include "tests/harness/data_support.h"
 
@@ -6,7 +6,7 @@
 
 enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, PICTURE = SIDE * SIDE * 3 };
 
-struct seen { /* of tests/fuzz/corpus/fuzz_cost_table/one global batch after the other */
+struct seen { /* of one global batch after the other */
     uint8_t images[BATCHES][GLOBAL][PICTURE];
     int32_t labels[BATCHES][GLOBAL], boxes[BATCHES][GLOBAL][4];
     int64_t epoch[BATCHES];

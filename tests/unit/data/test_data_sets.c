@@ -56,7 +56,7 @@ static void cifar_records_become_nhwc(void) {
     CHECK_HAS(cr_error_message(), "x.bin: cut off inside record 1");
 }
 
-/* A file of tests/fuzz/corpus/fuzz_cost_table/zero records with the given tests/fuzz/corpus/fuzz_cost_table/one at the end; sparse on the disk. */
+/* A file of zero records with the given one at the end; sparse on the disk. */
 static void put_cifar(const char *root, const char *name, int64_t records, int label_bytes, int label) {
     char    path[SUPPORT_PATH];
     uint8_t record[RECORD100];
@@ -256,7 +256,7 @@ static void wrong_folders_are_refused(void) {
     drop_folder(folder);
 }
 
-/* Held-out pictures: all of them in exactly tests/fuzz/corpus/fuzz_cost_table/one split, the right share of each class, the same when files are added. */
+/* Held-out pictures: all of them in exactly one split, the right share of each class, the same when files are added. */
 static void val_fraction_holds_out_by_name(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[SUPPORT_PATH];
     make_folder(folder);
@@ -346,7 +346,7 @@ static void shapes_are_made_once(void) {
     drop_folder(folder);
 }
 
-/* The drawing is the same everywhere, and no tests/fuzz/corpus/fuzz_cost_table/two pictures are equal. */
+/* The drawing is the same everywhere, and no two pictures are equal. */
 static void shapes_are_the_same_everywhere(void) {
     uint64_t hash = CR_HASH_START, seen[200];
     for (int i = 0; i < 200; i++) {

@@ -66,7 +66,7 @@ static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
     box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
 }
 
-/* Boxes of a file have the pixels of the tests/fuzz/corpus/fuzz_cost_table/whole picture, to the bit. */
+/* Boxes of a file have the pixels of the whole picture, to the bit. */
 static void check_boxes(const char *path, int times) {
     struct cr_scratch scratch = {0};
     struct cr_image   whole;
@@ -131,7 +131,7 @@ static void boxes_of_photos_equal_the_whole_picture(void) {
     if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
 }
 
-/* Mean difference of tests/fuzz/corpus/fuzz_cost_table/two pictures. */
+/* Mean difference of two pictures. */
 static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) sum += abs(a[i] - b[i]);
@@ -141,7 +141,7 @@ static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) 
 static double worst_scaled;
 static int    scaled_seen[4];
 
-/* The part of a picture that a scaled window says it is, resized, against the same from the tests/fuzz/corpus/fuzz_cost_table/whole picture. */
+/* The part of a picture that a scaled window says it is, resized, against the same from the whole picture. */
 static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4], const struct cr_window *window,
                            int least) {
     uint8_t          *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
@@ -202,7 +202,7 @@ static void check_scaled(const char *path) {
 }
 
 /* A box far larger than what is made of it may be decoded at a smaller scale: what comes out differs little, and lies
- * where it must (tests/fuzz/corpus/fuzz_cost_table/one pixel beside would show). */
+ * where it must (one pixel beside would show). */
 static void scaled_boxes_look_the_same(void) {
     worst_scaled = 0;
     memset(scaled_seen, 0, sizeof scaled_seen);
@@ -211,7 +211,7 @@ static void scaled_boxes_look_the_same(void) {
     printf("    worst mean difference %.2f levels\n", worst_scaled);
 }
 
-/* Damage behind the box: found in a picture that was not proven, not looked for in tests/fuzz/corpus/fuzz_cost_table/one that was. */
+/* Damage behind the box: found in a picture that was not proven, not looked for in one that was. */
 static void damage_behind_a_box_is_found(void) {
     static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {

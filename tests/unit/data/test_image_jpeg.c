@@ -1,4 +1,4 @@
-/* Our own JPEG decoder against libjpeg: files of every usual kind, made here, tests/fuzz/corpus/fuzz_cost_table/whole and in parts, have the same pixels
+/* Our own JPEG decoder against libjpeg: files of every usual kind, made here, whole and in parts, have the same pixels
  * to the bit; damaged ones get the same verdict. */
 #include "tests/harness/data_support.h"
 
@@ -53,7 +53,7 @@ static uint8_t *make_jpeg(const struct form *form, size_t *count) {
     return copy;
 }
 
-/* The box by tests/fuzz/corpus/fuzz_cost_table/one decoder: a sum of its pixels. */
+/* The box by one decoder: a sum of its pixels. */
 static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
                             struct cr_scratch *scratch, uint64_t *sum) {
     struct cr_stored  stored = {.bytes = bytes, .count = count, .proven = proven};
@@ -109,7 +109,7 @@ static void usual_files_have_the_pixels_of_libjpeg(void) {
     cr_scratch_free(&scratch);
 }
 
-/* What is left to libjpeg, in between, so that nothing of tests/fuzz/corpus/fuzz_cost_table/one picture is carried to the next. */
+/* What is left to libjpeg, in between, so that nothing of one picture is carried to the next. */
 static void unusual_files_too(void) {
     struct cr_scratch scratch = {0};
     struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
@@ -163,7 +163,7 @@ static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
     return NULL;
 }
 
-/* Coefficients that no encoder makes, since the quantiser is not the tests/fuzz/corpus/fuzz_cost_table/one that they were made with: where the transform
+/* Coefficients that no encoder makes, since the quantiser is not the one that they were made with: where the transform
  * leaves 16 bits or the table that clamps, libjpeg's ways of it differ, and ours must be whichever it takes. */
 static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
     static const uint8_t steps[] = {2, 9, 16, 40, 255};
@@ -193,11 +193,11 @@ static void codes_of_ones_are_refused(void) {
     uint64_t          sum;
     size_t            count;
     uint8_t          *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xc4);
-    REQUIRE(table && table[3] == 31 && table[4] == 0 && table[13] == 1); /* DC: tests/fuzz/corpus/fuzz_cost_table/one code of 9 bits, 8 ones and a 0 */
+    REQUIRE(table && table[3] == 31 && table[4] == 0 && table[13] == 1); /* DC: one code of 9 bits, 8 ones and a 0 */
     size_t   head = (size_t)(table - bytes) + 33;
     uint8_t *more = cr_alloc(count + 1, 1);
     memcpy(more, bytes, head);
-    more[head] = 0; /* tests/fuzz/corpus/fuzz_cost_table/one more symbol, with the next code */
+    more[head] = 0; /* one more symbol, with the next code */
     memcpy(more + head + 1, bytes + head, count - head);
     more[table - bytes + 3]  = 32;
     more[table - bytes + 13] = 2;

@@ -33,7 +33,7 @@ static void resize_is_that_of_pil(void) {
     CHECK_INT(seen, 80);
 }
 
-/* A part of a result is that part of the tests/fuzz/corpus/fuzz_cost_table/whole result. */
+/* A part of a result is that part of the whole result. */
 static void parts_equal_the_whole(void) {
     struct cr_image  image = make_picture(123, 77);
     uint8_t          whole[50 * 40 * 3], part[13 * 9 * 3];
@@ -173,7 +173,7 @@ static void boxed_pictures_are_those_of_the_host(void) {
     }
 }
 
-/* A pad crop is tests/fuzz/corpus/fuzz_cost_table/one of the (2 pad + 1)^2 places, mirrored or not, and all of them come up about equally often. */
+/* A pad crop is one of the (2 pad + 1)^2 places, mirrored or not, and all of them come up about equally often. */
 static void pad_crops_are_uniform(void) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
     struct cr_image   image = make_picture(SIZE, SIZE);

@@ -60,7 +60,7 @@ static void cut_and_altered_files_are_refused(void) {
     CHECK_STATUS(try_bytes(longer, count + 1), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "longer");
     cr_free(longer);
-    /* Every byte of the file counts: tests/fuzz/corpus/fuzz_cost_table/one flipped bit anywhere is found by the checksums. */
+    /* Every byte of the file counts: one flipped bit anywhere is found by the checksums. */
     for (size_t i = 0; i < count; i += i < 400 || i > count - 600 ? 1 : 37) {
         bytes[i] ^= (uint8_t)(1 << i % 8);
         CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
@@ -140,7 +140,7 @@ static void wrong_numbers_are_refused(void) {
     mend(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "to nobody");
-    memcpy(bytes, good, count); /* no 0 behind the last name; an tests/fuzz/corpus/fuzz_lifetimes/empty name */
+    memcpy(bytes, good, count); /* no 0 behind the last name; an empty name */
     bytes[CR_PACK_HEADER_BYTES + get(good + CR_PACK_AT_NAMES_BYTES, 8) - 1] = 'x';
     mend(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
@@ -283,7 +283,7 @@ static void failing_writes_leave_nothing(void) {
             cr_pack_close(pack);
             unlink(path);
         }
-        CHECK(rmdir(out) == 0 && mkdir(out, 0777) == 0); /* it is tests/fuzz/corpus/fuzz_lifetimes/empty */
+        CHECK(rmdir(out) == 0 && mkdir(out, 0777) == 0); /* it is empty */
     } while (nth < 200);
     CHECK(nth > 20 && nth < 200);
     cr_dataset_close(set);

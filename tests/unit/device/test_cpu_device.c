@@ -129,7 +129,7 @@ static void initial_store(void) {
         REQUIRE_OK(ref_bind(&run));
         ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
         REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
-        /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's tests/fuzz/corpus/fuzz_lifetimes/order */
+        /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's order */
         CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
                    (double)cr_store_initial(&run.store, 0, 48, &config), 0);
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);

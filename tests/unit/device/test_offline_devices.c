@@ -69,7 +69,7 @@ static const struct takes {
     {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
     {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* sums: cuDNN's in f16 and in no fixed tests/fuzz/corpus/fuzz_lifetimes/order, own for 1x1 on 9.0 */
+    /* sums: cuDNN's in f16 and in no fixed order, own for 1x1 on 9.0 */
     {"h200", false, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"h200", false, CR_BF16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
@@ -79,11 +79,11 @@ static const struct takes {
     {"a100", false, CR_F16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"h200", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, true}, /* a CIFAR network's */
     {"a100", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, false},
-    /* prologues and masks without sums have a fixed tests/fuzz/corpus/fuzz_lifetimes/order */
+    /* prologues and masks without sums have a fixed order */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
-    /* behind a data gradient a pass of our own does it in tests/fuzz/corpus/fuzz_lifetimes/order, for every type */
+    /* behind a data gradient a pass of our own does it in order, for every type */
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, DGRAD_BN, {8, 56, 64, 64, 3, 2, 1}, true},
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 20, 64, 3, 1, 1}, false},
@@ -115,7 +115,7 @@ static void check_table(struct cr_device *(*open)(const char *name, bool determi
 static void the_list_is_right(void) { check_table(open_listed); }
 static void rows_answer_without_a_gpu(void) { check_table(open_asked); }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/whole programs ---- */
+/* ---- whole programs ---- */
 
 static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
     char                arch_is[64];

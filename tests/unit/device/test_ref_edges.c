@@ -176,7 +176,7 @@ static cr_status open_update(struct update *u) {
     return CR_OK;
 }
 
-/* A gradient of 1 everywhere but for tests/fuzz/corpus/fuzz_cost_table/one element, and a loss. */
+/* A gradient of 1 everywhere but for one element, and a loss. */
 static double update_once(struct update *u, double bad_gradient, double loss) {
     ref_fill(&u->run, u->grad, 1, 0);
     ref_set(&u->run, u->grad, 40, bad_gradient);
@@ -212,7 +212,7 @@ static void loss_scale_moves(void) {
     REQUIRE_OK(open_update(&u));
     ref_set(&u.run, u.state, CR_STATE_LOSS_SCALE, 8);
     update_once(&u, NAN, 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* tests/fuzz/corpus/fuzz_cost_table/one that was set stays */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* one that was set stays */
     u.run.p.op[1].attr.sgd.moving_scale = true;
     update_once(&u, NAN, 1);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
@@ -229,7 +229,7 @@ static void loss_scale_moves(void) {
 /* Masked updates against the rule in doubles: what is pruned is 0 from the first on, all else as without a mask. */
 enum { MASKED = 135, MASKED_PLANE = 192 };
 
-static bool is_pruned(int i) { return i % 3 == 1 || (i >= 64 && i < 72); /* a tests/fuzz/corpus/fuzz_cost_table/whole byte of 0 among them */ }
+static bool is_pruned(int i) { return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */ }
 
 static cr_status open_masked(struct ref_run *run) {
     CR_TRY(ref_open(run, CR_F32, 2));
@@ -295,14 +295,14 @@ static void masks_hold_in_every_row(void) {
         check_masked_row(row);
         rows++;
     }
-    CHECK(rows >= 2); /* the reference and a tuned tests/fuzz/corpus/fuzz_cost_table/one */
+    CHECK(rows >= 2); /* the reference and a tuned one */
     ref_close(&run);
     cr_device_close(cpu);
 }
 
 /* ---- threads ---- */
 
-/* Forward and backward of a convolution, a BN and the gradient check, into tests/fuzz/corpus/fuzz_cost_table/one hash of all bits. */
+/* Forward and backward of a convolution, a BN and the gradient check, into one hash of all bits. */
 static uint64_t bits_with_threads(int threads) {
     struct ref_run run;
     uint64_t       hash = 1469598103934665603u;

@@ -1,4 +1,4 @@
-/* tests/unit/device/test_ref_fused.c: fused ops of the reference equal the chain of tests/fuzz/corpus/fuzz_lifetimes/plain ops: ends of blocks, gates, pooling, the stem. Convolutions:
+/* tests/unit/device/test_ref_fused.c: fused ops of the reference equal the chain of plain ops: ends of blocks, gates, pooling, the stem. Convolutions:
  * tests/unit/device/test_ref_fused_conv.c. */
 #include "tests/harness/reference_fused.h"
 

@@ -1,4 +1,4 @@
-/* tests/unit/device/test_ref_fused_conv.c: convolutions of the reference with what they take over of their neighbours equal the chain of tests/fuzz/corpus/fuzz_lifetimes/plain ops. */
+/* tests/unit/device/test_ref_fused_conv.c: convolutions of the reference with what they take over of their neighbours equal the chain of plain ops. */
 #include "tests/harness/reference_fused.h"
 
 /* ---- convolutions ---- */
@@ -118,7 +118,7 @@ static void dgrad_ends_with_add_and_gate(const struct shape *s) {
     ref_close(&run);
 }
 
-/* ---- the tests/fuzz/corpus/fuzz_cost_table/whole backward of a convolution ---- */
+/* ---- the whole backward of a convolution ---- */
 
 enum grad_case { PLAIN, THROUGH, INNER, BLOCK, NO_DX, GRAD_CASES };
 

@@ -1,5 +1,5 @@
 /* The reference rows against PyTorch (tests/golden/make_ref_golden.py), in f64 and in f32 programs.
- * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the tests/fuzz/corpus/fuzz_lifetimes/order of summation only,
+ * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only,
  * and an f32 result by the rounding of each op's output as well. */
 #include "tests/harness/reference_run.h"
 #include "formats/safetensors.h"
@@ -88,7 +88,7 @@ static void golden_check(const struct ref_run *run, int tensor, const char *part
     cr_free(want);
 }
 
-/* One op whose inputs, in slot tests/fuzz/corpus/fuzz_lifetimes/order, are golden tensors in[], and whose only output is compared with `out`. */
+/* One op whose inputs, in slot order, are golden tensors in[], and whose only output is compared with `out`. */
 static void check_op(enum cr_dtype real, const char *part, struct cr_op op, const char *const in[], const char *out,
                      double ulps) {
     struct ref_run run;
@@ -109,7 +109,7 @@ static void check_op(enum cr_dtype real, const char *part, struct cr_op op, cons
     }
 
 static const enum cr_dtype types[2] = {CR_F64, CR_F32};
-/* Roundings allowed to tests/fuzz/corpus/fuzz_cost_table/one op: f64 sums in another tests/fuzz/corpus/fuzz_lifetimes/order (up to some hundred terms); f32 rounds once. */
+/* Roundings allowed to one op: f64 sums in another order (up to some hundred terms); f32 rounds once. */
 static const double one_op[2] = {64, 1.01};
 
 static void conv(void) {
@@ -179,7 +179,7 @@ static void maxpool(void) {
     }
 }
 
-/* ---- batch normalisation: tests/fuzz/corpus/fuzz_cost_table/two training batches with all gradients, then evaluation ---- */
+/* ---- batch normalisation: two training batches with all gradients, then evaluation ---- */
 
 struct bn_net {
     int x, dy, gamma, beta, mean, var, y, dx, dgamma, relu_dx, relu_dgamma, dbeta, eval_y;
@@ -319,7 +319,7 @@ static void loss(void) {
     }
 }
 
-/* ---- SGD over tests/fuzz/corpus/fuzz_cost_table/whole planes: decay and no decay, a frozen parameter, momentum, clipping ---- */
+/* ---- SGD over whole planes: decay and no decay, a frozen parameter, momentum, clipping ---- */
 
 struct sgd_case {
     const char *part;

@@ -61,7 +61,7 @@ static void conv(void) {
     for (size_t i = 0; i < CR_COUNT(cases); i++) check_conv(&cases[i]);
 }
 
-/* ---- batch normalisation, tests/fuzz/corpus/fuzz_lifetimes/plain and fused ---- */
+/* ---- batch normalisation, plain and fused ---- */
 
 struct bn {
     int x, gamma, beta, coef, saved; /* forward */
@@ -203,7 +203,7 @@ static void bn_add_coef_relu(void) {
     check_bn(3, 2, 3, 3, true, ADD_COEF);
 }
 
-/* ---- ops of tests/fuzz/corpus/fuzz_cost_table/one input: forward op, gradient op, shapes ---- */
+/* ---- ops of one input: forward op, gradient op, shapes ---- */
 
 struct unary {
     enum cr_op_kind     op, grad;

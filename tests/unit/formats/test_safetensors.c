@@ -45,7 +45,7 @@ static void reads_golden(void) {
     check_demo(GOLDEN "demo.safetensors");
 }
 
-/* Equal to the byte to the file of the independent writer, in whatever tests/fuzz/corpus/fuzz_lifetimes/order the entries are given. */
+/* Equal to the byte to the file of the independent writer, in whatever order the entries are given. */
 static void writes_golden(void) {
     REQUIRE(folder_open());
     for (size_t turn = 0; turn < DEMO; turn++) {

@@ -82,7 +82,7 @@ static void files_and_long_lines(void) {
     int             fd = mkstemp(path);
     REQUIRE(fd >= 0);
     FILE *file = fdopen(fd, "w");
-    fprintf(file, HEAD); /* more than tests/fuzz/corpus/fuzz_cost_table/one piece of the reader's buffer, cut anywhere in a line */
+    fprintf(file, HEAD); /* more than one piece of the reader's buffer, cut anywhere in a line */
     for (int i = 0; i < 100000; i++) fprintf(file, "%d,malloc,block-number-%d,%d\n", i, i, i);
     fclose(file);
     REQUIRE_OK(cr_trace_read(path, &t));
@@ -101,7 +101,7 @@ static void files_and_long_lines(void) {
     cr_free(line);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one iteration by hand ---- */
+/* ---- one iteration by hand ---- */
 
 static void a_plain_iteration(void) {
     struct planned p;
@@ -109,7 +109,7 @@ static void a_plain_iteration(void) {
     REQUIRE_OK(plan_words("m9:100 w9", "m1:30 w1 r9 r1 m2:50 w2 r2 f1 f2 m3:40 w3 r3 w9 f3", 4, "", &p));
     CHECK_INT(p.loop.period, 14);
     CHECK_INT(p.loop.end, p.trace.events);
-    CHECK_INT(p.plan[0].iterations, 3); /* the first tests/fuzz/corpus/fuzz_cost_table/one meets the parameter for the first time */
+    CHECK_INT(p.plan[0].iterations, 3); /* the first one meets the parameter for the first time */
     CHECK_INT(p.plan[0].across, 100);
     CHECK_INT(p.plan[0].across_blocks, 1);
     CHECK_INT(p.plan[0].lives, 3);
@@ -122,7 +122,7 @@ static void a_plain_iteration(void) {
     size_t online;
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 80);
-    /* each malloc has tests/fuzz/corpus/fuzz_cost_table/one place; shifting tests/fuzz/corpus/fuzz_cost_table/one onto another must be seen */
+    /* each malloc has one place; shifting one onto another must be seen */
     p.plan[0].life[1].offset = p.plan[0].life[0].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, &p.plan[0]), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "share bytes");
@@ -167,7 +167,7 @@ static void the_check_finds_faults(void) {
     plan->alignment = 1;
     REQUIRE_OK(cr_trace_check(&p.trace, &p.loop, plan));
     planned_free(&p);
-    REQUIRE_OK(plan_words("", "m1:30 w1 m2:50 f1 w2 f2", 3, "", &p)); /* together for tests/fuzz/corpus/fuzz_cost_table/one event only */
+    REQUIRE_OK(plan_words("", "m1:30 w1 m2:50 f1 w2 f2", 3, "", &p)); /* together for one event only */
     plan->life[0].offset = plan->life[1].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     planned_free(&p);
@@ -179,7 +179,7 @@ static void the_check_finds_faults(void) {
 
 static void lives_go_round(void) {
     struct planned p;
-    /* 2 is made late and read early in the next iteration, when 3 is not there yet; 3 and 2 may lie in tests/fuzz/corpus/fuzz_cost_table/one place. The ids of the
+    /* 2 is made late and read early in the next iteration, when 3 is not there yet; 3 and 2 may lie in one place. The ids of the
      * double buffer change (2, 4), the lives do not. */
     REQUIRE_OK(plan_words("m2:100 w2", "m1:10 w1 r2 f2 m3:100 r1 w3 f3 m4:100 w4 f1 m1:10 w1 r4 f4 m3:100 r1 w3 f3 m2:100 w2 f1", 3, "", &p));
     CHECK_INT(p.loop.period, 11);
@@ -188,7 +188,7 @@ static void lives_go_round(void) {
     CHECK_INT(p.plan[0].peak, 110);
     CHECK_INT(p.plan[0].across, 0);
     planned_free(&p);
-    /* something is always there: the cut goes through tests/fuzz/corpus/fuzz_cost_table/one life at least. 1 .. 2 .. 1 .. 2 hand over with an overlap each */
+    /* something is always there: the cut goes through one life at least. 1 .. 2 .. 1 .. 2 hand over with an overlap each */
     REQUIRE_OK(plan_words("m1:60 w1", "m2:40 r1 w2 f1 r2 m1:60 w1 f2", 5, "", &p));
     CHECK_INT(p.plan[0].wrapping, 1);
     CHECK_INT(p.plan[0].bound, 100);
@@ -200,7 +200,7 @@ static void lives_go_round(void) {
 static void lives_longer_than_an_iteration(void) {
     struct planned p;
     struct log     l = {0};
-    for (int i = 0; i < 12; i++) { /* block i is freed tests/fuzz/corpus/fuzz_cost_table/two iterations and a bit later */
+    for (int i = 0; i < 12; i++) { /* block i is freed two iterations and a bit later */
         log_add(&l, "malloc", i, 64);
         log_add(&l, "write", i, -1);
         if (i >= 2) log_add(&l, "free", i - 2, -1);
@@ -213,7 +213,7 @@ static void lives_longer_than_an_iteration(void) {
     int most = 0;
     for (int i = 0; i < 2; i++) most = CR_MAX(most, p.plan[0].life[i].copies);
     CHECK_INT(most, 3);
-    CHECK_INT(p.plan[0].bound, 3 * 64); /* three from malloc to free, tests/fuzz/corpus/fuzz_cost_table/two when the small tests/fuzz/corpus/fuzz_cost_table/one comes */
+    CHECK_INT(p.plan[0].bound, 3 * 64); /* three from malloc to free, two when the small one comes */
     CHECK_INT(p.plan[0].peak, 3 * 64 + 8);
     CHECK_INT(p.plan[1].bound, 64);
     planned_free(&p);
@@ -236,7 +236,7 @@ static void what_grows_is_told(void) {
     cr_text_free(&l.text);
 }
 
-/* Events of tests/fuzz/corpus/fuzz_cost_table/one time are tests/fuzz/corpus/fuzz_cost_table/one operation. */
+/* Events of one time are one operation. */
 static void one_time_is_one_operation(void) {
     struct planned p;
     struct cr_text text = {0};
@@ -264,7 +264,7 @@ static void one_time_is_one_operation(void) {
     planned_free(&p);
     cr_text_free(&text);
     text = (struct cr_text){0};
-    cr_text_add(&text, HEAD); /* at tests/fuzz/corpus/fuzz_cost_table/one time, but b is allocated behind a's free: it may have a's place */
+    cr_text_add(&text, HEAD); /* at one time, but b is allocated behind a's free: it may have a's place */
     for (int i = 0; i < 4; i++)
         cr_text_add(&text, "%d,malloc,a,10\n%d,write,a,\n%d,free,a,\n%d,malloc,b,20\n%d,write,b,\n%d,free,b,\n", i, i, i, i, i, i);
     REQUIRE_OK(plan_text(text.data, text.length, 1, &p));
@@ -313,11 +313,11 @@ static void check_period(const char *setup, const char *iteration, int times, co
 }
 
 static void adversarial_periods(void) {
-    /* an inner loop of three equal rounds, and tests/fuzz/corpus/fuzz_cost_table/one more event */
+    /* an inner loop of three equal rounds, and one more event */
     check_period("", "m1:8 w1 f1 m1:8 w1 f1 m1:8 w1 f1 m2:9 w2 f2", 3, "", 12);
-    /* tests/fuzz/corpus/fuzz_cost_table/two halves that differ in the last size only */
+    /* two halves that differ in the last size only */
     check_period("", "m1:8 w1 f1 m2:8 w2 f2 m1:8 w1 f1 m2:9 w2 f2", 3, "", 12);
-    /* a tests/fuzz/corpus/fuzz_cost_table/whole iteration that is tests/fuzz/corpus/fuzz_cost_table/two equal halves is tests/fuzz/corpus/fuzz_cost_table/two iterations */
+    /* a whole iteration that is two equal halves is two iterations */
     check_period("", "m1:8 w1 r1 f1 m1:8 w1 r1 f1", 3, "", 4);
     /* the log ends in the middle of an inner loop */
     check_period("", "m2:9 w2 f2 m1:8 w1 f1 m1:8 w1 f1 m1:8 w1 f1", 4, "m2:9 w2 f2 m1:8 w1 f1 m1:8 w1", 12);
@@ -331,7 +331,7 @@ static void adversarial_periods(void) {
                  "m3:8 w3 r3 f3", 3, "", 4);
     /* parameters alone: nothing is allocated in an iteration */
     check_period("m8:1 m9:1 w8 w9", "r8 w9 r9 r9 w8", 4, "", 5);
-    /* equal sizes, other tests/fuzz/corpus/fuzz_lifetimes/order of the frees in each second iteration: tests/fuzz/corpus/fuzz_cost_table/two make tests/fuzz/corpus/fuzz_cost_table/one */
+    /* equal sizes, other order of the frees in each second iteration: two make one */
     check_period("", "m1:8 m2:8 w1 w2 f1 f2 m1:8 m2:8 w1 w2 f2 f1", 3, "", 12);
 }
 

@@ -17,7 +17,7 @@ static int compare_happenings(const void *a, const void *b) {
     return s->serial - t->serial;
 }
 
-/* One iteration: blocks at random times, some of which go on in the next tests/fuzz/corpus/fuzz_cost_table/one. *size by block. */
+/* One iteration: blocks at random times, some of which go on in the next one. *size by block. */
 static int random_iteration(struct cr_rng *rng, bool wrap, struct happening *h, int64_t *size) {
     int n = 0;
     for (int b = 0; b < BLOCKS; b++) {
@@ -35,7 +35,7 @@ static int random_iteration(struct cr_rng *rng, bool wrap, struct happening *h, 
     return n;
 }
 
-/* Ids as addresses are: the smallest free tests/fuzz/corpus/fuzz_cost_table/one, so that they come again, in another tests/fuzz/corpus/fuzz_lifetimes/order each time. */
+/* Ids as addresses are: the smallest free one, so that they come again, in another order each time. */
 static int64_t take_address(bool *used) {
     int64_t a = 0;
     while (used[a]) a++;
@@ -73,7 +73,7 @@ static void write_random(struct cr_rng *rng, bool wrap, int iterations, struct l
             count++;
         }
     qsort(all, (size_t)count, sizeof *all, compare_happenings);
-    cut = (iterations - 1) * HORIZON + draw(rng, 0, HORIZON); /* a last iteration that is not tests/fuzz/corpus/fuzz_cost_table/whole */
+    cut = (iterations - 1) * HORIZON + draw(rng, 0, HORIZON); /* a last iteration that is not whole */
     for (int i = 0; i < count && all[i].at < cut; i++) {
         if (all[i].block < 0) {
             log_add(l, names[all[i].kind], 999 - all[i].block, -1);
@@ -94,7 +94,7 @@ static size_t load_of(const struct planned *p, int by) {
         int    at   = i - (p->loop.end - i > p->loop.period ? p->loop.period : 0);
         for (int b = 0; b < p->trace.blocks; b++) {
             const struct cr_trace_block *x = &p->trace.block[b];
-            /* of the instances of a life take the tests/fuzz/corpus/fuzz_cost_table/one a period before, whose end the log has seen */
+            /* of the instances of a life take the one a period before, whose end the log has seen */
             int from = x->born, to = x->died;
             if (from < p->loop.start || to == CR_NONE || to >= p->loop.end) continue;
             if (by == CR_TRACE_BY_USE && x->first != CR_NONE) {
@@ -167,7 +167,7 @@ static void random_programs(void) {
             }
             size_t online;
             REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
-            CHECK(online >= p.plan[0].bound || p.plan[0].wrapping); /* it starts tests/fuzz/corpus/fuzz_lifetimes/empty: what came before is not in it */
+            CHECK(online >= p.plan[0].bound || p.plan[0].wrapping); /* it starts empty: what came before is not in it */
             wrapping += p.plan[0].wrapping > 0;
             tight += p.plan[0].peak == p.plan[0].bound;
         }

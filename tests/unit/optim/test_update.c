@@ -10,7 +10,7 @@ struct unit {
 
 enum { W, V, FROZEN, ELEMS = 4 };
 
-/* w: four weights that decay; v: tests/fuzz/corpus/fuzz_cost_table/one gamma; and a frozen filter. */
+/* w: four weights that decay; v: one gamma; and a frozen filter. */
 static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, bool mask, struct cr_sgd_attr attr) {
     static const char *const names[] = {"w", "v", "frozen"};
     struct ref_run          *run     = &u->run;
@@ -141,7 +141,7 @@ static void lars_by_hand(void) {
     ref_close(&u.run);
 }
 
-/* All weights 0, as behind a start at 0, or all gradients: the tests/fuzz/corpus/fuzz_lifetimes/plain step, and no division by 0. */
+/* All weights 0, as behind a start at 0, or all gradients: the plain step, and no division by 0. */
 static void lars_without_a_norm(void) {
     static const double zero[ELEMS] = {0};
     const struct cr_sgd_attr attr = {.trust = 0.01, .micro_batches = 1};

@@ -42,7 +42,7 @@ static double lost_of(const struct table *t, const int *choice) {
     return lost;
 }
 
-/* Losses rise; times mostly fall, but go where they like: measured ones do. `tests/fuzz/corpus/fuzz_cost_table/whole`: times are tests/fuzz/corpus/fuzz_cost_table/whole numbers. */
+/* Losses rise; times mostly fall, but go where they like: measured ones do. `whole`: times are whole numbers. */
 static void invent(struct table *t, struct cr_rng *rng, bool whole) {
     t->layers = 1 + (int)cr_rng_below(rng, LAYERS_MAX);
     for (int l = 0; l < t->layers; l++) {
@@ -55,7 +55,7 @@ static void invent(struct table *t, struct cr_rng *rng, bool whole) {
     }
 }
 
-/* Whole times and a slack that is a power of tests/fuzz/corpus/fuzz_cost_table/two: parts are exact, and so is the choice. */
+/* Whole times and a slack that is a power of two: parts are exact, and so is the choice. */
 static void choice_is_the_best(void) {
     struct cr_rng rng = cr_rng_make(11, CR_RNG_TEST, 0, 0);
     struct table  t;
@@ -87,7 +87,7 @@ static void choice_is_near_the_best(void) {
 }
 
 static void choice_at_the_ends(void) {
-    /* tests/fuzz/corpus/fuzz_cost_table/one layer that pruning does not help, tests/fuzz/corpus/fuzz_cost_table/one that it does */
+    /* one layer that pruning does not help, one that it does */
     const struct cr_prune_point point[2 * 3] = {{5, 0}, {6, 0.1}, {5, 0.2}, {8, 0}, {4, 0.3}, {2, 0.6}};
     int                         choice[2];
     double                      seconds;

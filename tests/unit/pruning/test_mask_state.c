@@ -98,7 +98,7 @@ static void a_session_without_masks_reads_weights(void) {
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
     CHECK(!b.session.model.store.has_mask);
     REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
-    const char *region = b.session.memory.region[CR_REGION_STORE]; /* of the CPU: tests/fuzz/corpus/fuzz_lifetimes/plain memory */
+    const char *region = b.session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
     CHECK(memcmp(region + cr_store_plane_offset(&b.session.model.store, CR_PLANE_VALUE), planes.value, cr_store_plane_bytes(&b.session.model.store, CR_PLANE_VALUE)) == 0);
     REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));
     CHECK(pruned);

@@ -1,11 +1,11 @@
-/* tests/unit/pruning/test_masks.c: which weights are pruned: exact counts, ties, patterns, nesting, against a tests/fuzz/corpus/fuzz_lifetimes/plain sort; Erdos-Renyi shares against the
+/* tests/unit/pruning/test_masks.c: which weights are pruned: exact counts, ties, patterns, nesting, against a plain sort; Erdos-Renyi shares against the
  * published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from CSV files. */
 #include "tests/harness/config_support.h"
 #include "model/model.h"
 #include "pruning/pruning.h"
 #include "core/rng.h"
 
-/* ---- a small network: conv1, tests/fuzz/corpus/fuzz_cost_table/two convolutions, tests/fuzz/corpus/fuzz_cost_table/one that no pattern fits, fc ---- */
+/* ---- a small network: conv1, two convolutions, one that no pattern fits, fc ---- */
 
 struct net {
     struct cr_config config;
@@ -53,7 +53,7 @@ static bool   is_kept(const struct net *n, int layer, int64_t i) {
     return n->mask[at / 8] >> (at % 8) & 1;
 }
 
-/* ---- truth: sorted tests/fuzz/corpus/fuzz_cost_table/whole ---- */
+/* ---- truth: sorted whole ---- */
 
 struct ranked {
     double  size;
@@ -211,7 +211,7 @@ static void blocks_go_whole(void) {
     net_close(&n);
 }
 
-/* Rectangles of output x input channels at tests/fuzz/corpus/fuzz_cost_table/one tap, against sums of a tests/fuzz/corpus/fuzz_lifetimes/plain walk. */
+/* Rectangles of output x input channels at one tap, against sums of a plain walk. */
 static void rectangles_go_whole(void) {
     static const char *const scopes[] = {"prune.scope=global", "prune.scope=uniform", "prune.scope=erk"};
     struct net               n;
@@ -272,14 +272,14 @@ static void channels_go_whole(void) {
         for (int i = 0; i < 72; i++) weights(&n, A)[k * 72 + i] = (float)(k % 2 ? 1 + k : -k); /* 0 2 2 4 4 6 6 8 */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     CHECK_INT(n.prune.layer[A].pruned, 288);
-    for (int i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == (i >= 4 * 72)); /* of the tests/fuzz/corpus/fuzz_cost_table/two of 4 the first goes */
+    for (int i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == (i >= 4 * 72)); /* of the two of 4 the first goes */
     CHECK_INT(n.prune.layer[ODD].pruned, 0);
     net_close(&n);
 }
 
 /* ---- shares ---- */
 
-/* As published for ResNet-50 at 90 % (the ERK column of the STR authors' table of distributions), in the network's tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* As published for ResNet-50 at 90 % (the ERK column of the STR authors' table of distributions), in the network's order. */
 static const int published_erk[54] = {
     58, 0, 82, 4, 4, 4, 82, 4, 4, 82, 4, 43, 91, 52, 71, 52, 91, 52, 52, 91, 52, 52, 91, 52, 71, 96, 76,
     86, 76, 96, 76, 76, 96, 76, 76, 96, 76, 76, 96, 76, 76, 96, 76, 86, 98, 88, 93, 88, 98, 88, 88, 98, 88, 93};

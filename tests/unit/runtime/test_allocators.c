@@ -22,7 +22,7 @@ static void the_smallest_hole_is_taken(void) {
     cr_best_fit_give(&pool, 0);
     cr_best_fit_give(&pool, 6);
     CHECK_INT(take(&pool, 3), 6); /* not the first hole, which is larger */
-    CHECK_INT(take(&pool, 2), 0); /* and half of that tests/fuzz/corpus/fuzz_cost_table/one */
+    CHECK_INT(take(&pool, 2), 0); /* and half of that one */
     cr_best_fit_give(&pool, 4);   /* b: joins what is left before it */
     CHECK_INT(take(&pool, 4), 2);
     CHECK_INT(pool.peak, 12);
@@ -93,7 +93,7 @@ static void devices_play_their_pools(void) {
     REQUIRE(device->backend->pools && device->backend->pools->name);
     REQUIRE_OK(device->backend->pools->play(device, event, CR_COUNT(event), 5, &times));
     CHECK(times.ms > 0);
-    cr_alloc_fail_at(4); /* of the requests, tests/fuzz/corpus/fuzz_cost_table/one */
+    cr_alloc_fail_at(4); /* of the requests, one */
     CHECK_STATUS(device->backend->pools->play(device, event, CR_COUNT(event), 5, &times), CR_ERR_MEMORY);
     cr_alloc_fail_at(0);
     cr_device_close(device);

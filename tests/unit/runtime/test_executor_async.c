@@ -1,5 +1,5 @@
 /* tests/unit/runtime/test_executor_async.c: exec on a device that works beside the host, without a GPU: the CPU device behind a cr_async that does
- * all at once and fails when told to. What is asked: the first error is the tests/fuzz/corpus/fuzz_cost_table/one that is read, and nothing is left behind. */
+ * all at once and fails when told to. What is asked: the first error is the one that is read, and nothing is left behind. */
 #include "tests/harness/data_support.h"
 #include "runtime/executor.h"
 #include "model/model.h"
@@ -244,9 +244,9 @@ static void memory_survives_failing_allocations(void) {
     bound_close(&b);
 }
 
-/* ---- batches of tests/fuzz/corpus/fuzz_cost_table/two programs in tests/fuzz/corpus/fuzz_cost_table/one INPUT region ---- */
+/* ---- batches of two programs in one INPUT region ---- */
 
-static char   what[64]; /* in their tests/fuzz/corpus/fuzz_lifetimes/order: m a mark on the compute lane, w the other lane waits, p pictures */
+static char   what[64]; /* in their order: m a mark on the compute lane, w the other lane waits, p pictures */
 static size_t whats;
 
 static void note(char c) {
@@ -278,7 +278,7 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictu
     CHECK_STR(what, want);
 }
 
-/* Every byte, none beside; many pieces, parts of tests/fuzz/corpus/fuzz_cost_table/one, nothing. */
+/* Every byte, none beside; many pieces, parts of one, nothing. */
 static void large_batches_are_copied_whole(void) {
     static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
     const size_t        room    = (14 << 20) + 64;

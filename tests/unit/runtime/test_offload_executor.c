@@ -1,5 +1,5 @@
-/* tests/unit/runtime/test_offload_executor.c: programs with tensors that wait in the host's memory, put there by hand: the same bits as without, in list tests/fuzz/corpus/fuzz_lifetimes/order
- * and on a device whose lanes go as they like; what tests/fuzz/corpus/fuzz_lifetimes/order is missing is found by the proofs and, with poison, by the results. */
+/* tests/unit/runtime/test_offload_executor.c: programs with tensors that wait in the host's memory, put there by hand: the same bits as without, in list order
+ * and on a device whose lanes go as they like; what order is missing is found by the proofs and, with poison, by the results. */
 #include "tests/harness/streams_support.h"
 #include "model/model.h"
 #include "inspect/memory_trace/memory_trace.h"
@@ -11,7 +11,7 @@ enum { BATCH = 3, SIZE = 32, CLASSES = 10, STEPS = 4 };
 
 static const struct cr_step_block block = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f, .clip_norm = 1};
 
-/* ---- a network and tests/fuzz/corpus/fuzz_cost_table/one of its programs ---- */
+/* ---- a network and one of its programs ---- */
 
 struct swapped {
     struct cr_config   config;
@@ -124,7 +124,7 @@ static void a_swapped_program_gives_the_same_bits(void) {
     }
 }
 
-/* Lanes in any tests/fuzz/corpus/fuzz_lifetimes/order that the waits allow, some runs recorded, with delays and poison: still the same bits. */
+/* Lanes in any order that the waits allow, some runs recorded, with delays and poison: still the same bits. */
 static void lanes_may_go_as_they_like(void) {
     struct swapped plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {

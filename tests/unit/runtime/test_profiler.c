@@ -24,7 +24,7 @@ static struct {
 static int64_t cost_us(const struct cr_call *call) {
     const int     op   = (int)(call->op - call->program->op);
     const int64_t time = 1 + (int64_t)op * 7919 % 997;
-    return fake.passes == SLOW_PASS ? 50 * time : time; /* tests/fuzz/corpus/fuzz_cost_table/one pass is disturbed: the median must not mind */
+    return fake.passes == SLOW_PASS ? 50 * time : time; /* one pass is disturbed: the median must not mind */
 }
 
 static cr_status fake_launch(struct cr_device *device, const struct cr_call *call) {
@@ -32,7 +32,7 @@ static cr_status fake_launch(struct cr_device *device, const struct cr_call *cal
         fake.recorded += 1 + (int64_t)(call->op - call->program->op) * 7919 % 997;
         return CR_OK;
     }
-    if (call->op == call->program->op) { /* a pass begins; the first tests/fuzz/corpus/fuzz_cost_table/one of all is the run before the recording */
+    if (call->op == call->program->op) { /* a pass begins; the first one of all is the run before the recording */
         if (fake.passes++ > 0) fake.replays_before_pass = CR_MIN(fake.replays_before_pass, fake.replays_since);
         fake.replays_since = 0;
     }
@@ -195,7 +195,7 @@ static void every_op_gets_its_own_time(void) {
     }
     CHECK_NEAR(p.sum_s, sum, 1e-9);
     CHECK_NEAR(p.whole_s, sum, 1e-4); /* the replay beside its marks and copies */
-    CHECK_INT(fake.passes, 1 + 1 + PASSES); /* the run before the recording, tests/fuzz/corpus/fuzz_cost_table/one to try, and those that count */
+    CHECK_INT(fake.passes, 1 + 1 + PASSES); /* the run before the recording, one to try, and those that count */
     CHECK(fake.replays_before_pass >= 2);
     CHECK_INT(cr_exec_runs(n.exec) - runs, fake.replays); /* marked passes are no runs */
     cr_profile_close(&p);

@@ -1,5 +1,5 @@
 /* tests/unit/runtime/test_zero_copy.c: tensors that an op reads where they wait, in the host's memory: where that is faster by hand reckoning it is taken, and where it
- * is not it is not; a limit that only this reaches; which rows may; that tests/fuzz/corpus/fuzz_lifetimes/order is proved; the same bits as without, on a device whose lanes
+ * is not it is not; a limit that only this reaches; which rows may; that order is proved; the same bits as without, on a device whose lanes
  * go as they like. */
 #include "tests/harness/streams_support.h"
 #include "model/model.h"
@@ -39,7 +39,7 @@ static int late_tensor(struct late *l, const char *name, int units) { return cr_
 static void late_op(struct late *l, double seconds, int read0, int read1, int write) {
     char name[16];
     snprintf(name, sizeof name, "op%d", l->p.ops);
-    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&l->p, name)); /* tests/fuzz/corpus/fuzz_cost_table/two inputs, nothing in place */
+    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&l->p, name)); /* two inputs, nothing in place */
     op.in[0]        = read0;
     op.in[1]        = read1;
     op.out[0]       = write;
@@ -55,7 +55,7 @@ static void late_small(struct late *l, int read) {
     l->small = fresh;
 }
 
-/* Op 0 writes a (4 units); five small ones; op 6 writes c (4 units), op 7 reads it; `between` small ones; then tests/fuzz/corpus/fuzz_cost_table/one op reads a and writes `last` units,
+/* Op 0 writes a (4 units); five small ones; op 6 writes c (4 units), op 7 reads it; `between` small ones; then one op reads a and writes `last` units,
  * which op 9 (and so many) reads. Each op takes 1 s. */
 static void late_open(struct late *l, int between, int last) {
     *l = (struct late){.reads = true};
@@ -207,7 +207,7 @@ static void it_is_said_where_a_tensor_lives(void) {
 
 /* ---- rows ---- */
 
-/* A row that does not say that it reads the host's memory is not chosen for an op that does; on the CPU it is tests/fuzz/corpus/fuzz_cost_table/one memory. */
+/* A row that does not say that it reads the host's memory is not chosen for an op that does; on the CPU it is one memory. */
 static void rows_say_what_they_read(void) {
     struct cr_device              *device;
     const struct cr_device_options options = {.threads = 1};

@@ -113,7 +113,7 @@ static void evaluating_and_predicting_survive_failing_allocations(void) {
     cr_config_close(&config);
 }
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/whole runs ---- */
+/* ---- whole runs ---- */
 
 struct run {
     char        dir[SUPPORT_PATH], output[SUPPORT_PATH];
@@ -205,7 +205,7 @@ static void resuming_survives_failing_allocations(void) {
     cr_log_quiet(false);
 }
 
-/* A disk that is full from the n-th change on: the run ends with tests/fuzz/corpus/fuzz_cost_table/one error that says so, and what was saved before can
+/* A disk that is full from the n-th change on: the run ends with one error that says so, and what was saved before can
  * be loaded and gone on from. */
 static void a_full_disk_ends_a_run_cleanly(void) {
     static const char *const more[] = {"train.save_every=1", "train.epochs=2", "train.keep=9"};

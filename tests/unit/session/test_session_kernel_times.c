@@ -7,7 +7,7 @@
 
 #include <fcntl.h>
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/two devices: tests/fuzz/corpus/fuzz_cost_table/one chooses kernels by measured times, as a GPU does, the other by their tests/fuzz/corpus/fuzz_lifetimes/order ---- */
+/* ---- two devices: one chooses kernels by measured times, as a GPU does, the other by their order ---- */
 
 static const struct cr_kernel        row    = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
 static const struct cr_kernel        on_sparse_cores = {.name = "pretended.conv", .op = CR_OP_conv, .sparse_cores = true};
@@ -65,7 +65,7 @@ static cr_status ask(struct stand *s, bool anew) {
 
 static void put_costs(struct stand *s, const char *text) { put_text(s->dir, "costs.txt", text); }
 
-/* The costs.txt that a run on this device would have written, with tests/fuzz/corpus/fuzz_cost_table/one entry. */
+/* The costs.txt that a run on this device would have written, with one entry. */
 static void put_own_costs(struct stand *s) {
     struct cr_costs *costs;
     char            *text = NULL;
@@ -81,7 +81,7 @@ static void put_own_costs(struct stand *s) {
     cr_costs_close(costs);
 }
 
-/* Refused, with tests/fuzz/corpus/fuzz_cost_table/one error that says where, why and what helps; or taken with --force, and a warning that says the same. */
+/* Refused, with one error that says where, why and what helps; or taken with --force, and a warning that says the same. */
 static void check_refused(struct stand *s, const char *why) {
     CHECK_STATUS(ask(s, false), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "costs.txt");
@@ -172,7 +172,7 @@ static void a_device_without_a_table_needs_force(void) {
     check_misfit(&with_times, "train.measure=no", put_own_costs, "here they are not (timed)");
 }
 
-/* Chosen by their tests/fuzz/corpus/fuzz_lifetimes/order there, measured here: the same. Where nothing is measured here either, it goes on. */
+/* Chosen by their order there, measured here: the same. Where nothing is measured here either, it goes on. */
 static void a_run_without_a_table_needs_force_to_measure(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
@@ -197,7 +197,7 @@ static void a_run_without_a_table_needs_force_to_measure(void) {
     stand_close(&s);
 }
 
-/* What timing such a row leaves behind is told unless a program has tests/fuzz/corpus/fuzz_cost_table/one itself. */
+/* What timing such a row leaves behind is told unless a program has one itself. */
 static void sparse_cores_that_none_uses_are_told(void) {
     struct cr_op             op[2]   = {{.kind = CR_OP_relu, .row = 0}, {.kind = CR_OP_relu, .row = CR_NONE}};
     const struct cr_program  program = {.op = op, .ops = 2}, *all[2] = {&program, &program};

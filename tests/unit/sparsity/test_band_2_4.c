@@ -105,7 +105,7 @@ static void weights_come_back(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) one(&shapes[i]);
 }
 
-/* A filter of a tenth is walked little more than once, an tests/fuzz/corpus/fuzz_lifetimes/empty tests/fuzz/corpus/fuzz_cost_table/one not at all, a full tests/fuzz/corpus/fuzz_cost_table/one twice. */
+/* A filter of a tenth is walked little more than once, an empty one not at all, a full one twice. */
 static void work_follows_density(void) {
     static const int    kept[]  = {0, 10, 100};
     static const double least[] = {0, 1, 2}, most[] = {0, 1.25, 2};

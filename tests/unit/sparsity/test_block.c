@@ -1,5 +1,5 @@
-/* tests/unit/sparsity/test_block.c: lists of kept filter blocks. Each list is carried out as a kernel would, in tests/fuzz/corpus/fuzz_cost_table/whole numbers, and the result is
- * that of a tests/fuzz/corpus/fuzz_lifetimes/plain walk over filter and picture. */
+/* tests/unit/sparsity/test_block.c: lists of kept filter blocks. Each list is carried out as a kernel would, in whole numbers, and the result is
+ * that of a plain walk over filter and picture. */
 #include "sparsity/sparsity.h"
 #include "tests/harness/test.h"
 
@@ -24,7 +24,7 @@ static uint32_t draw(void) {
 }
 static int64_t element(const struct filter *f, int64_t k, int64_t tap, int64_t c) { return (k * f->R * f->S + tap) * f->C + c; }
 
-/* In a kept block tests/fuzz/corpus/fuzz_cost_table/one weight in three is kept. Returns how many blocks have any. */
+/* In a kept block one weight in three is kept. Returns how many blocks have any. */
 static int64_t make(const struct filter *f) {
     int64_t blocks = 0;
     memset(bits, 0, sizeof bits);
@@ -77,7 +77,7 @@ static void multiply(const struct filter *f, const struct cr_block_how *how, con
             }
 }
 
-/* One team of tests/fuzz/corpus/fuzz_cost_table/one group, as a kernel's warps: its products in tests/fuzz/corpus/fuzz_lifetimes/order, each with the next filter block that is meant for it. */
+/* One team of one group, as a kernel's warps: its products in order, each with the next filter block that is meant for it. */
 static void run_team(const struct filter *f, const struct cr_block_how *how, const struct cr_blocks *b, int64_t group, int64_t team) {
     static int     stage[POSITIONS][SIDE];
     const uint32_t *t = b->table, *of = t + b->entries + group * how->teams + team, block = t[b->block + group * how->teams + team];

@@ -17,7 +17,7 @@ static uint32_t draw(void) {
     return seed >> 8;
 }
 
-/* About a tenth is kept; row 0 and the last are tests/fuzz/corpus/fuzz_lifetimes/empty where there are three or more, row 1 is full. filter = values of the kept. */
+/* About a tenth is kept; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of the kept. */
 static int64_t make(const struct shape *s) {
     const int64_t taps = s->R * s->S * s->C;
     int64_t       kept = 0;
@@ -78,7 +78,7 @@ static void kept_zeros_stay_kept(void) {
     cr_sparse_free(&sparse);
 }
 
-/* One shape, tests/fuzz/corpus/fuzz_cost_table/one way of stretching: every entry is found again at the offset that a tests/fuzz/corpus/fuzz_lifetimes/plain walk over the filter gives. */
+/* One shape, one way of stretching: every entry is found again at the offset that a plain walk over the filter gives. */
 static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
     struct cr_sparse    sparse;
     struct cr_stretched to;
@@ -149,7 +149,7 @@ static void slices_hold_every_row(void) {
 
 enum { SIDE_H = 7, SIDE_W = 5 };
 
-/* dx = sum of dy * w over all outputs that saw a pixel, tests/fuzz/corpus/fuzz_cost_table/one output after the other. */
+/* dx = sum of dy * w over all outputs that saw a pixel, one output after the other. */
 static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy, float *dx) {
     memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
     for (int64_t i = 0; i < P * Q * s->K * s->R * s->S; i++) {
@@ -160,13 +160,13 @@ static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t 
     }
 }
 
-/* What tests/fuzz/corpus/fuzz_cost_table/one phase's filter makes of dy at a pixel. */
+/* What one phase's filter makes of dy at a pixel. */
 static float turned_at(const struct cr_sparse *f, const struct cr_turn *t, int64_t i, int64_t j, int64_t c, int64_t P, int64_t Q, const float *dy) {
     float sum = 0;
     for (int64_t e = f->row[c]; e < f->row[c + 1]; e++) {
         const int64_t k = f->index[e] % f->C, q = f->index[e] / f->C % f->S, r = f->index[e] / f->C / f->S;
         const int64_t row = i - t->pad + r, column = j - t->pad + q;
-        CHECK(r < f->R && (e == f->row[c] || f->index[e] > f->index[e - 1])); /* in tests/fuzz/corpus/fuzz_lifetimes/order */
+        CHECK(r < f->R && (e == f->row[c] || f->index[e] > f->index[e - 1])); /* in order */
         if (row >= 0 && row < P && column >= 0 && column < Q) sum += dy[(row * Q + column) * f->C + k] * filter[f->element[e]];
     }
     return sum;
@@ -198,7 +198,7 @@ static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
                     }
             cr_sparse_free(&turned);
         }
-    CHECK_INT(seen, cr_sparse_kept(&sparse)); /* each weight belongs to tests/fuzz/corpus/fuzz_cost_table/one phase */
+    CHECK_INT(seen, cr_sparse_kept(&sparse)); /* each weight belongs to one phase */
     cr_sparse_free(&sparse);
 }
 static void turned_filters_give_gradients(void) {
@@ -245,7 +245,7 @@ static void memory_may_end(void) {
 enum { ROWS = 32, COLUMNS = 64 };
 static uint16_t dense[ROWS][COLUMNS], values[ROWS][COLUMNS / 2], places[ROWS][COLUMNS / 16], again[ROWS][COLUMNS];
 
-/* All sixteen patterns of four but those of more than tests/fuzz/corpus/fuzz_cost_table/two, in turn. */
+/* All sixteen patterns of four but those of more than two, in turn. */
 static void make_24(void) {
     for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
         static const unsigned patterns[] = {0, 1, 2, 4, 8, 3, 5, 9, 6, 10, 12};
@@ -273,12 +273,12 @@ static void two_of_four_come_back(void) {
 static void two_of_four_are_told(void) {
     static const struct {
         int     columns;
-        uint8_t row[2][10]; /* of tests/fuzz/corpus/fuzz_cost_table/two rows */
+        uint8_t row[2][10]; /* of two rows */
         bool    is;
     } cases[] = {{8, {{1, 1, 0, 0, 0, 1, 0, 1}, {0, 0, 1, 1, 1, 0, 1, 0}}, true},
                  {8, {{1, 1, 0, 0, 0, 1, 0, 1}, {0, 0, 1, 1, 1, 0, 1, 1}}, false},
                  {8, {{1, 1, 0, 1, 0, 0, 0, 0}, {0}}, false},
-                 {8, {{0, 0, 1, 1, 1, 1, 0, 0}, {1, 1, 0, 0, 0, 0, 1, 1}}, true}, /* four neighbours of tests/fuzz/corpus/fuzz_cost_table/two groups */
+                 {8, {{0, 0, 1, 1, 1, 1, 0, 0}, {1, 1, 0, 0, 0, 0, 1, 1}}, true}, /* four neighbours of two groups */
                  {6, {{0, 0, 0, 0, 1, 1}, {1, 1, 0, 0, 1, 1}}, true},
                  {6, {{0, 0, 0, 0, 1, 1}, {1, 1, 1, 0, 0, 0}}, false},
                  {3, {{1, 0, 1}, {1, 1, 0}}, true},
@@ -294,7 +294,7 @@ static void two_of_four_are_told(void) {
         }
 }
 
-/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, tests/fuzz/corpus/fuzz_cost_table/two give metadata, the first for columns 0-15,
+/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for columns 0-15,
  * the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
 static void words_of_lanes(void) {
     make_24();

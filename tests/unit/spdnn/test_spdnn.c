@@ -63,7 +63,7 @@ static void layers_follow_the_rule(void) {
         for (int64_t i = 0; i < N; i++) {
             const int64_t p = residue_of(&csr, feeds, i, shift);
             REQUIRE(p >= 0);
-            if (index % 4 == 0) residue[i] = p; /* tests/fuzz/corpus/fuzz_cost_table/one permutation for all layers of a block */
+            if (index % 4 == 0) residue[i] = p; /* one permutation for all layers of a block */
             else CHECK(residue[i] == p || (2 * shift == M && residue[i] == (p + shift) % M));
             hit[residue[i]]++;
             moved += residue[i] != i % M;
@@ -129,7 +129,7 @@ static void packing_keeps_every_edge(void) {
             REQUIRE_OK(cr_spdnn_pack(&csr, 1, &alone));
             check_packed(&csr, &layer);
             check_packed(&csr, &alone);
-            if (twins[t] == 1) CHECK(layer.rows <= 2); /* a few rows meet by chance: the tests/fuzz/corpus/fuzz_lifetimes/empty ones */
+            if (twins[t] == 1) CHECK(layer.rows <= 2); /* a few rows meet by chance: the empty ones */
             else CHECK(layer.rows == wanted[t] || twins[t] == 3 || twins[t] == 5);
             CHECK_INT(alone.rows, 1);
             CHECK(layer.exact == (powers > 0));
@@ -140,7 +140,7 @@ static void packing_keeps_every_edge(void) {
         }
 }
 
-/* Groups tests/fuzz/corpus/fuzz_cost_table/one behind the other share columns: what the tests/fuzz/corpus/fuzz_lifetimes/order is for. */
+/* Groups one behind the other share columns: what the order is for. */
 static void neighbours_share_columns(void) {
     struct cr_spdnn_csr   csr;
     struct cr_spdnn_layer f;
@@ -164,7 +164,7 @@ static void pictures_become_bits(void) {
     struct cr_spdnn_inputs   in, some;
     REQUIRE(pictures.pixel);
     memset(pictures.pixel + 784, 255, 784);                                              /* black, white, */
-    for (int y = 0; y < 28; y++) memset(pictures.pixel + 2 * 784 + y * 28, 200, 14);     /* and tests/fuzz/corpus/fuzz_cost_table/one half of each */
+    for (int y = 0; y < 28; y++) memset(pictures.pixel + 2 * 784 + y * 28, 200, 14);     /* and one half of each */
     REQUIRE_OK(cr_spdnn_inputs_open(&pictures, 4096, 70, 0.5, 3, &in));
     CHECK(in.threshold >= 0 && in.threshold < 200);
     for (int64_t i = 0; i < 70; i++) {
@@ -220,7 +220,7 @@ static void a_file_that_is_not_mnist_is_refused(void) {
 
 /* ---- results ---- */
 
-/* y[neurons] of tests/fuzz/corpus/fuzz_cost_table/one input through all layers, every weight of the dense matrix multiplied. */
+/* y[neurons] of one input through all layers, every weight of the dense matrix multiplied. */
 static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const struct cr_spdnn_inputs *in, int64_t input, double *y, double *x, double *w) {
     const int64_t N     = in->neurons;
     bool          alive = false;

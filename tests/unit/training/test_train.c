@@ -18,7 +18,7 @@ static void resume_is_equal_to_the_bit(void) {
     cut_everywhere("train.accumulate=1", 12);
 }
 static void resume_with_batches_left_over(void) {
-    cut_everywhere("train.accumulate=4", 2); /* tests/fuzz/corpus/fuzz_cost_table/one update and tests/fuzz/corpus/fuzz_cost_table/two batches that are left, an epoch */
+    cut_everywhere("train.accumulate=4", 2); /* one update and two batches that are left, an epoch */
     cut_everywhere("train.accumulate=2", 6);
 }
 
@@ -54,7 +54,7 @@ static void a_change_of_the_run_needs_force(void) {
     CHECK_HAS(cr_error_message(), "train.batch: 4 -> 2");
     CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "model.widths=4,8"), CR_ERR_CONFIG);
     CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "data.train_images=27"), CR_ERR_CONFIG);
-    REQUIRE_OK(RESUME(&r, "a", "train.steps=4", "optim.lr=0.01")); /* neither model nor tests/fuzz/corpus/fuzz_lifetimes/order */
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=4", "optim.lr=0.01")); /* neither model nor order */
     const char *const forced[] = {"train.steps=5", "train.batch=2", NULL};
     REQUIRE_OK(train(&r, "a", "auto", true, forced));
     CHECK_STATUS(TRAIN(&r, "a", "train.steps=9"), CR_ERR_CONFIG); /* in use */
@@ -105,7 +105,7 @@ static const float *values_of(const struct cr_session *s, int param) {
     return (const float *)(const void *)(base + cr_store_plane_offset(&s->model.store, plane)) + q->offset;
 }
 
-/* Compares each parameter of tests/fuzz/corpus/fuzz_cost_table/two sessions; `frozen` names the prefixes that must be equal to the bit, all others differ. */
+/* Compares each parameter of two sessions; `frozen` names the prefixes that must be equal to the bit, all others differ. */
 static void check_frozen(const struct cr_session *before, const struct cr_session *after, const char *const *frozen) {
     for (int i = 0; i < before->model.store.params; i++) {
         const struct cr_param *q    = &before->model.store.param[i];
@@ -189,7 +189,7 @@ static void weights_fit_or_are_refused(void) {
     CHECK_STATUS(TRAIN(&r, "wide", weights, "model.widths=4,8"), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "has shape");
     CHECK_HAS(cr_error_message(), "layer2.0.conv1.weight");
-    /* head = new replaces tests/fuzz/corpus/fuzz_cost_table/one that would fit, keep takes it */
+    /* head = new replaces one that would fit, keep takes it */
     for (int fresh = 0; fresh < 2; fresh++) {
         REQUIRE_OK(OPEN(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
         int          fc    = cr_store_find(&s.model.store, "fc.weight"), conv = cr_store_find(&s.model.store, "conv1.weight");
@@ -221,7 +221,7 @@ static void evaluation_counts_every_picture_once(void) {
         if (!i) first = scores;
         CHECK_INT(scores.images, 5);
         CHECK_INT(scores.right1, first.right1);
-        CHECK_INT(scores.right5, 5); /* three classes: the right tests/fuzz/corpus/fuzz_cost_table/one is always among five */
+        CHECK_INT(scores.right5, 5); /* three classes: the right one is always among five */
         CHECK_NEAR(scores.loss_sum, first.loss_sum, 1e-4);
         const volatile int stop = 1;
         CHECK_STATUS(cr_session_evaluate(&s, set, (volatile const int *)&stop, &scores), CR_ERR_INTERRUPTED);
@@ -281,7 +281,7 @@ static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
     cr_loader_close(loader);
 }
 
-/* What evaluation does once for many batches must not outlive the training between tests/fuzz/corpus/fuzz_cost_table/two evaluations. */
+/* What evaluation does once for many batches must not outlive the training between two evaluations. */
 static void an_evaluation_before_changes_nothing(void) {
     struct run r;
     double     loss[2];

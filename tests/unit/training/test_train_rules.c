@@ -66,7 +66,7 @@ static void averages_change_nothing_else(void) {
     REQUIRE_OK(TRAIN(&r, "with", "ema.decay=0.9"));
     REQUIRE_OK(TRAIN(&r, "without", "ema.decay=0"));
     check_same(&r, "with", "without");
-    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* tests/fuzz/corpus/fuzz_cost_table/one has none */
+    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one has none */
     finish(&r);
 }
 
@@ -127,7 +127,7 @@ static void averages_are_evaluated(void) {
     finish(&r);
 }
 
-/* A run that had none may get averages when it goes on, and tests/fuzz/corpus/fuzz_cost_table/one that had them may go on without. */
+/* A run that had none may get averages when it goes on, and one that had them may go on without. */
 static void averages_begin_when_asked_for(void) {
     struct run r;
     prepare(&r);
@@ -140,7 +140,7 @@ static void averages_begin_when_asked_for(void) {
     finish(&r);
 }
 
-/* A step folder whose averages are spoilt is passed over, as tests/fuzz/corpus/fuzz_cost_table/one whose weights are. */
+/* A step folder whose averages are spoilt is passed over, as one whose weights are. */
 static void spoilt_averages_are_passed_over(void) {
     struct run r;
     char       path[SUPPORT_PATH];

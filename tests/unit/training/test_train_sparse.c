@@ -54,7 +54,7 @@ static void rows_are_taken_where_masks_stay(void) {
     COUNT(&r, "train.sparse=yes");
     CHECK_INT(forward, 4); /* all 3x3 layers but the first convolution */
     CHECK_INT(wgrad, 4);
-    CHECK_INT(dgrad, 3); /* tests/fuzz/corpus/fuzz_cost_table/one of them has stride 2, which has no row on the CPU */
+    CHECK_INT(dgrad, 3); /* one of them has stride 2, which has no row on the CPU */
     COUNT(&r, "train.sparse=no");
     CHECK_INT(forward + dgrad + wgrad, 0);
     COUNT(&r, "prune.sparsity=0.95"); /* masks that training moves */
@@ -80,7 +80,7 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
     if (status == CR_OK) status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
     if (status == CR_OK) {
         const struct cr_store *store  = &session.model.store;
-        const char            *region = session.memory.region[CR_REGION_STORE]; /* of the CPU: tests/fuzz/corpus/fuzz_lifetimes/plain memory */
+        const char            *region = session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
         *count                        = store->value_elems;
         *value                        = cr_alloc((size_t)*count, sizeof **value);
         if (*value) memcpy(*value, region + cr_store_plane_offset(store, CR_PLANE_VALUE), (size_t)*count * sizeof **value);
@@ -90,7 +90,7 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
     return status;
 }
 
-/* The largest difference of tests/fuzz/corpus/fuzz_cost_table/two runs' weights; what is 0 must be 0 in both. */
+/* The largest difference of two runs' weights; what is 0 must be 0 in both. */
 static double difference(const struct run *r, const char *a, const char *b, int64_t *zeros) {
     int64_t n = 0, m = 0;
     float  *x = NULL, *y = NULL;

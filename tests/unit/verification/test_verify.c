@@ -1,4 +1,4 @@
-/* tests/unit/verification/test_verify.c: the judge itself: bounds against closed forms, a tests/fuzz/corpus/fuzz_cost_table/whole program with and without a wrong row, memory that
+/* tests/unit/verification/test_verify.c: the judge itself: bounds against closed forms, a whole program with and without a wrong row, memory that
  * runs out. What 16-bit tensors may cost is in tests/unit/verification/test_verify_half.c; that wrong rows are caught op by op is shown in
  * tests/checkops/checkops_selftest.c. */
 #include "layers/layer.h"
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* ---- tests/fuzz/corpus/fuzz_cost_table/one op ---- */
+/* ---- one op ---- */
 
 struct dot {
     struct cr_store   store;
@@ -16,7 +16,7 @@ struct dot {
     double            want, magnitude;
 };
 
-/* A dense op of tests/fuzz/corpus/fuzz_cost_table/one output: y = sum x w + 0, x w of both signs. */
+/* A dense op of one output: y = sum x w + 0, x w of both signs. */
 static void dot_open(struct dot *d) {
     *d              = (struct dot){0};
     struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE);
@@ -94,7 +94,7 @@ static void only_tf32_may_round_operands(void) {
     struct dot        d;
     dot_open(&d);
     d.x[63] += 0.123f; /* so that the sum is no number of 16 bits */
-    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms of tests/fuzz/corpus/fuzz_cost_table/one sign: A is the result */
+    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms of one sign: A is the result */
     d.want = d.magnitude = 0;
     for (int i = 0; i < 64; i++) d.want += fabs((double)d.x[i]);
     d.magnitude = d.want;
@@ -143,7 +143,7 @@ static void nan_and_infinity_by_position(void) {
     d.x[5] = NAN;
     CHECK(dot_judge(&d, cpu, CR_MATH_F32, NAN).ok);
     CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
-    /* Terms that cancel, each near the largest float: a sum in float may overflow on the way, tests/fuzz/corpus/fuzz_cost_table/one in double may not. */
+    /* Terms that cancel, each near the largest float: a sum in float may overflow on the way, one in double may not. */
     for (int i = 0; i < 64; i++) {
         d.x[i] = i % 2 ? 3e38f : -3e38f;
         d.w[i] = 1;
@@ -189,7 +189,7 @@ static void every_kind_has_a_rule(void) {
     }
 }
 
-/* ---- a tests/fuzz/corpus/fuzz_cost_table/whole program ---- */
+/* ---- a whole program ---- */
 
 enum { BATCH = 2, SIZE = 8, CLASSES = 5 };
 

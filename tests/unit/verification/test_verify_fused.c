@@ -1,5 +1,5 @@
 /* tests/unit/verification/test_verify_fused.c: what the judge lets differ in fused ops, and what it must not: roundings and signs near their edges,
- * statistics of rounded numbers. Ops of a channel or tests/fuzz/corpus/fuzz_cost_table/two on tests/fuzz/corpus/fuzz_cost_table/one pixel, so that every right answer can be written down. */
+ * statistics of rounded numbers. Ops of a channel or two on one pixel, so that every right answer can be written down. */
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -82,7 +82,7 @@ static void act_near_a_tie_may_round_either_way(void) {
     CHECK(right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
     CHECK(!right(&t, 0, 0, 1.5 - 2 * step) && !right(&t, 0, 0, 1.5 + 3 * step));
     tiny_close(&t);
-    conv_open(&t, 1, middle, 0, false); /* exactly the middle: the even tests/fuzz/corpus/fuzz_cost_table/one */
+    conv_open(&t, 1, middle, 0, false); /* exactly the middle: the even one */
     CHECK(right(&t, 0, 0, 1.5) && !right(&t, 0, 0, 1.5 + step));
     tiny_close(&t);
     conv_open(&t, x, (double)(float)((1.5 + 0.7 * step) / x), 0, false); /* well above it */
@@ -93,7 +93,7 @@ static void act_near_a_tie_may_round_either_way(void) {
     tiny_close(&t);
 }
 
-/* Two channels behind tests/fuzz/corpus/fuzz_cost_table/one another make a number that f16 cannot hold: its sums may be of either. */
+/* Two channels behind one another make a number that f16 cannot hold: its sums may be of either. */
 static void statistics_of_rounded_numbers_are_right_too(void) {
     const double step = 0x1p-10, y = 1 + step / 4;
     struct tiny  t;
@@ -126,7 +126,7 @@ static void gates_near_zero_may_go_either_way(void) {
     struct tiny  t;
     gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 but for a rounding */
     CHECK(right(&t, 0, 0, 0) && right(&t, 0, 0, 5) && !right(&t, 0, 0, 11));
-    CHECK(!right(&t, 0, 0, 2.5) && !right(&t, 0, 0, 4.999) && !right(&t, 0, 0, -1e-3)); /* tests/fuzz/corpus/fuzz_cost_table/one or the other, nothing between */
+    CHECK(!right(&t, 0, 0, 2.5) && !right(&t, 0, 0, 4.999) && !right(&t, 0, 0, -1e-3)); /* one or the other, nothing between */
     tiny_close(&t);
     gate_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
     CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));

@@ -1,5 +1,5 @@
 /* tests/unit/verification/test_verify_half.c: the judge of 16-bit tensors: where a row may round, where it must not, and what must become infinite.
- * Ops of tests/fuzz/corpus/fuzz_cost_table/one element, so that every bound can be written down. */
+ * Ops of one element, so that every bound can be written down. */
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -13,7 +13,7 @@ static struct cr_device *open_cpu(void) {
     return device;
 }
 
-struct single { /* an op with outputs and inputs of tests/fuzz/corpus/fuzz_cost_table/one element */
+struct single { /* an op with outputs and inputs of one element */
     struct cr_store      store;
     struct cr_program    p;
     struct cr_verify_io  io;
@@ -103,7 +103,7 @@ static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dty
     return right;
 }
 
-/* A cast has tests/fuzz/corpus/fuzz_cost_table/one right answer: the nearest, of tests/fuzz/corpus/fuzz_cost_table/two equally near ones the even. */
+/* A cast has one right answer: the nearest, of two equally near ones the even. */
 static void a_cast_is_exact(void) {
     static const struct {
         enum cr_dtype to;

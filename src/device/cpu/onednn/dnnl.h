@@ -8,7 +8,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-/* A descriptor of memory: ours, made by cr_dnnl_md and ended by cr_dnnl_md_free; and tests/fuzz/corpus/fuzz_cost_table/one that oneDNN lends, or ours as an argument. */
+/* A descriptor of memory: ours, made by cr_dnnl_md and ended by cr_dnnl_md_free; and one that oneDNN lends, or ours as an argument. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t       cr_dnnl_md_own;
 typedef const_dnnl_memory_desc_t cr_dnnl_md_ref;
@@ -32,9 +32,9 @@ CR_MUST cr_status cr_dnnl_check(dnnl_status_t status, const char *what);
 
 /* A tensor of four f32 dimensions (N,C,H,W) in this layout. */
 CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag);
-void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* tests/fuzz/corpus/fuzz_cost_table/one that is all tests/fuzz/corpus/fuzz_cost_table/zero is fine */
+void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* one that is all zero is fine */
 
-/* The forward convolution (kind CR_OP_conv) or tests/fuzz/corpus/fuzz_cost_table/one of its gradients; y is its result, x what it reads, seen forward. */
+/* The forward convolution (kind CR_OP_conv) or one of its gradients; y is its result, x what it reads, seen forward. */
 struct cr_dnnl_conv_shape {
     cr_dnnl_md_ref x, w, y;
     dnnl_dims_t    strides, pads;

@@ -1,4 +1,4 @@
-/* device/cpu/onednn/dnnl_conv.c: convolution and its tests/fuzz/corpus/fuzz_cost_table/two gradients through oneDNN. Activations stay NHWC; oneDNN chooses the filter's layout
+/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients through oneDNN. Activations stay NHWC; oneDNN chooses the filter's layout
  * and we reorder: filters are small beside activations. */
 #include "device/cpu/onednn/dnnl.h"
 

@@ -36,7 +36,7 @@ out:
     return status;
 }
 
-/* ---- oneDNN 3: descriptors are handles, primitive descriptors are made in tests/fuzz/corpus/fuzz_cost_table/one step ---- */
+/* ---- oneDNN 3: descriptors are handles, primitive descriptors are made in one step ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -75,7 +75,7 @@ out:
     return status;
 }
 
-#else /* ---- oneDNN 2: descriptors are tests/fuzz/corpus/fuzz_lifetimes/plain data ---- */
+#else /* ---- oneDNN 2: descriptors are plain data ---- */
 
 cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
     return cr_dnnl_check(dnnl_memory_desc_init_by_tag(md, 4, dims, dnnl_f32, tag), "memory descriptor");

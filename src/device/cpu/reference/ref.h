@@ -1,6 +1,6 @@
 /* device/cpu/reference/ref.h: how ref rows read and write tensors; private to src/cpu/ref_*.c.
  *
- * A ref row is the truth that other rows are judged by: tests/fuzz/corpus/fuzz_lifetimes/plain loops, every sum in double, each output rounded once.
+ * A ref row is the truth that other rows are judged by: plain loops, every sum in double, each output rounded once.
  * Elements are read and written through ref_get and ref_put, which know the type; where speed matters the loop is an
  * inline function over a type that REF_BY_TYPE makes constant for f32 and f64.
  * Work is split over independent outputs only, so the bits do not depend on the number of threads. */
@@ -29,7 +29,7 @@ REF_INLINE void ref_put(const struct ref *t, int64_t i, double x) {
     cr_number_store(t->dtype, t->data, i, x);
 }
 
-/* Calls body(dtype, ...) with dtype a constant for the tests/fuzz/corpus/fuzz_cost_table/two types that matter, so that the switches vanish. */
+/* Calls body(dtype, ...) with dtype a constant for the two types that matter, so that the switches vanish. */
 #define REF_BY_TYPE(type, body, ...)                                                                                   \
     do {                                                                                                               \
         switch (type) {                                                                                                \
@@ -51,7 +51,7 @@ static inline struct ref ref_view(const struct cr_call *call, int id, void *data
                         .elems = cr_tensor_elems(t)};
 }
 
-/* Rows only read their inputs; the cast lets tests/fuzz/corpus/fuzz_cost_table/one struct serve both directions. */
+/* Rows only read their inputs; the cast lets one struct serve both directions. */
 static inline struct ref ref_in(const struct cr_call *call, int slot) {
     return ref_view(call, call->op->in[slot], (void *)(uintptr_t)call->in[slot]);
 }
@@ -133,7 +133,7 @@ struct ref_grad_finalize {
 void cr_ref_finalize(const struct ref_finalize *f);
 void cr_ref_grad_finalize(const struct ref_grad_finalize *f);
 
-/* Runs of elements that tests/fuzz/corpus/fuzz_cost_table/one thread takes at a time in pointwise ops. */
+/* Runs of elements that one thread takes at a time in pointwise ops. */
 enum { REF_RUN = 4096 };
 static inline int64_t ref_runs(int64_t elems) {
     return (elems + REF_RUN - 1) / REF_RUN;

@@ -37,8 +37,8 @@ static void put_coef(const struct ref *coef, int64_t c, double scale, double bia
     ref_put(coef, coef->C + c, bias);
 }
 
-/* Normalisation uses the biased variance, the running variance the unbiased tests/fuzz/corpus/fuzz_cost_table/one (PyTorch's convention). A channel whose
- * batch statistics are not finite leaves its running statistics alone, so that tests/fuzz/corpus/fuzz_cost_table/one bad batch cannot harm evaluation. */
+/* Normalisation uses the biased variance, the running variance the unbiased one (PyTorch's convention). A channel whose
+ * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot harm evaluation. */
 void cr_ref_finalize(const struct ref_finalize *f) {
     const int64_t C = f->stats.C;
     const double  M = (double)f->attr.count, m = (double)f->attr.momentum;
@@ -99,7 +99,7 @@ static double apply_one(const struct apply *a, int64_t i, int64_t c) {
     return a->relu ? ref_rectified(v) : v;
 }
 
-/* Bits are those of the stored numbers. Runs begin at tests/fuzz/corpus/fuzz_cost_table/whole bytes. */
+/* Bits are those of the stored numbers. Runs begin at whole bytes. */
 static void apply_run(const struct apply *a, int64_t begin, int64_t end) {
     const int64_t C    = a->x.C;
     unsigned      bits = 0;

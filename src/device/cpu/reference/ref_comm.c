@@ -1,5 +1,5 @@
 /* device/cpu/reference/ref_comm.c: sums over the ranks of a run. The numbers go through comm/comm.h (shared memory, or TCP between hosts), which adds them in the
- * tests/fuzz/corpus/fuzz_lifetimes/order of the ranks: the same ranks give the same bits. */
+ * order of the ranks: the same ranks give the same bits. */
 #include "comm/comm.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/reference/ref.h"
@@ -26,7 +26,7 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* The same, with a name that says what it does: of several ways to add up there is tests/fuzz/corpus/fuzz_cost_table/one on the CPU. */
+/* The same, with a name that says what it does: of several ways to add up there is one on the CPU. */
 const struct cr_kernel cr_shm_all_reduce = {.name          = "shm.all_reduce",
                                             .op            = CR_OP_all_reduce,
                                             .math          = CR_MATH_EXACT,

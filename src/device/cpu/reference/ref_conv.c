@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its tests/fuzz/corpus/fuzz_cost_table/two gradients.
+/* device/cpu/reference/ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two gradients.
  *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c]
  * where x is 0 outside the image. */
 #include "device/cpu/reference/ref_conv.h"
@@ -35,7 +35,7 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
     return sum;
 }
 
-/* The taps s of a filter row that fall inside the image lie side by side in x and in w: tests/fuzz/corpus/fuzz_cost_table/one dot product. */
+/* The taps s of a filter row that fall inside the image lie side by side in x and in w: one dot product. */
 REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
     const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
     for (int64_t q = 0; q < y->W; q++) {

@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_conv_grad.c: the tests/fuzz/corpus/fuzz_cost_table/whole backward of a convolution in tests/fuzz/corpus/fuzz_cost_table/one op: the BN behind it while its gradient is read, both gradients,
+/* device/cpu/reference/ref_conv_grad.c: the whole backward of a convolution in one op: the BN behind it while its gradient is read, both gradients,
  * the ReLU in front of it and the sums of the BN that fed that. */
 #include "device/cpu/reference/ref_conv.h"
 

@@ -15,7 +15,7 @@ cr_status cr_ref_fold_bn(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-/* Of layouts nothing is known here: convolutions of the reference read the tests/fuzz/corpus/fuzz_cost_table/whole filter. */
+/* Of layouts nothing is known here: convolutions of the reference read the whole filter. */
 cr_status cr_ref_sparse_filter(struct cr_device *device, const struct cr_call *call) {
     const struct ref y = REF_OUT(sparse_filter, y);
     (void)device;

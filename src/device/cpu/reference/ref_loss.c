@@ -27,7 +27,7 @@ static double share_of(const struct batch *b, int64_t n, int64_t *other) {
 }
 
 /* The largest logit of a sample and the sum of exp(logit - largest), in which nothing overflows. NaN or +inf logits give
- * NaN. The tests/fuzz/corpus/fuzz_cost_table/two are kept apart: added up, log(sum) would be lost beside a huge logit. */
+ * NaN. The two are kept apart: added up, log(sum) would be lost beside a huge logit. */
 struct soft {
     double max, sum;
 };

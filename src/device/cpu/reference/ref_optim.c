@@ -1,11 +1,11 @@
-/* device/cpu/reference/ref_optim.c: the check of the gradients and the update rules, over tests/fuzz/corpus/fuzz_cost_table/whole planes of the store. */
+/* device/cpu/reference/ref_optim.c: the check of the gradients and the update rules, over whole planes of the store. */
 #include "device/cpu/reference/ref.h"
 
 /* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018): halve on overflow, double after a run of good
  * updates. */
 enum { SCALE_GROWTH_UPDATES = 2000, SCALE_MIN = 2 };
 
-/* The plane is cut into a fixed number of parts whatever the number of threads, and their sums are added in tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* The plane is cut into a fixed number of parts whatever the number of threads, and their sums are added in order. */
 enum { PARTS = 64 };
 
 cr_status cr_ref_grad_check(struct cr_device *device, const struct cr_call *call) {
@@ -82,7 +82,7 @@ static double ratio_of(const struct update *u, const struct cr_param *q, int k, 
     return w > 0 && g > 0 ? u->attr.trust * w / (g + decay * w + u->attr.eps) : 1;
 }
 
-/* Updates what of each parameter lies in the tensors, which are tests/fuzz/corpus/fuzz_cost_table/whole planes or slices of them. */
+/* Updates what of each parameter lies in the tensors, which are whole planes or slices of them. */
 static void update_params(struct cr_device *device, const struct cr_call *call, const struct update *u) {
     const struct cr_store  *store = call->program->store;
     const struct cr_tensor *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];

@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_pointwise.c: ops that look at tests/fuzz/corpus/fuzz_cost_table/one element at a time. */
+/* device/cpu/reference/ref_pointwise.c: ops that look at one element at a time. */
 #include "device/cpu/reference/ref.h"
 
 /* Channel c of what stands at (h, w) when picture n is shifted and mirrored as its box says; black outside. */
@@ -42,7 +42,7 @@ cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call)
 
 /* ---- the filter of the space-to-depth stem ---- */
 
-/* Element of the 7x7 filter that stands at element i of its K,4,4,16 form; -1: none, a tests/fuzz/corpus/fuzz_cost_table/zero. */
+/* Element of the 7x7 filter that stands at element i of its K,4,4,16 form; -1: none, a zero. */
 static int64_t filter_element(const struct ref *deep, int64_t i) {
     const int64_t channel = i % 16, part = channel / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64 % 4) + part / 2 - 1;
     CR_ASSERT(deep->H == 4 && deep->W == 4 && deep->C == 16);
@@ -59,7 +59,7 @@ cr_status cr_ref_s2d_filter(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* Each element of the 7x7 filter stands at tests/fuzz/corpus/fuzz_cost_table/one place of the other. */
+/* Each element of the 7x7 filter stands at one place of the other. */
 cr_status cr_ref_s2d_filter_grad(struct cr_device *device, const struct cr_call *call) {
     struct ref dy = REF_IN(s2d_filter_grad, dy), dw = REF_OUT(s2d_filter_grad, dw);
     (void)device;

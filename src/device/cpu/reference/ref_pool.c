@@ -14,7 +14,7 @@ struct maxpool {
 
 REF_INLINE double pool_value(const struct maxpool *v, int64_t i, int64_t c) {
     if (!v->coef.data) return ref_get(&v->x, i);
-    uint64_t         stored = 0; /* tests/fuzz/corpus/fuzz_cost_table/one number of x's type */
+    uint64_t         stored = 0; /* one number of x's type */
     const struct ref one    = ref_scratch_like(&v->x, &stored);
     ref_put(&one, 0, ref_rectified(ref_affine(&v->x, &v->coef, i, c)));
     return ref_get(&one, 0);

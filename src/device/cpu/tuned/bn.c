@@ -9,7 +9,7 @@ enum { BLOCK = 32 };
 
 /* ---- per-channel sums ---- */
 
-/* What a thread adds up: tests/fuzz/corpus/fuzz_cost_table/two sums a lane. Workspace: a struct of rows a thread, then tests/fuzz/corpus/fuzz_cost_table/two rows of spread coefficients. */
+/* What a thread adds up: two sums a lane. Workspace: a struct of rows a thread, then two rows of spread coefficients. */
 struct sums_plan {
     struct cr_lanes lanes;
     int             threads;
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) void flush(struct sums *s, int64_t 
     for (int64_t i = 0; i < width; i++) s->second[from + i] += (double)b[i];
 }
 
-/* Threads' sums into tests/fuzz/corpus/fuzz_cost_table/one per channel, in thread tests/fuzz/corpus/fuzz_lifetimes/order. `scale`: NULL, or per channel a factor of the second sum. */
+/* Threads' sums into one per channel, in thread order. `scale`: NULL, or per channel a factor of the second sum. */
 static void sums_fold(const struct sums_plan *plan, void *workspace, float *out, const float *scale) {
     int64_t C = plan->lanes.channels;
     for (int64_t c = 0; c < C; c++) {

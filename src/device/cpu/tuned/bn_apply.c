@@ -1,5 +1,5 @@
-/* device/cpu/tuned/bn_apply.c: the per-channel affine rows: bn_apply with its variants, bn_grad_apply, channel_scale. Memory-bound: tests/fuzz/corpus/fuzz_cost_table/one
- * read of each operand, tests/fuzz/corpus/fuzz_cost_table/one write. */
+/* device/cpu/tuned/bn_apply.c: the per-channel affine rows: bn_apply with its variants, bn_grad_apply, channel_scale. Memory-bound: one
+ * read of each operand, one write. */
 #include "device/cpu/simd.h"
 
 enum { COEF_ROWS = 4 }; /* spread coefficients: scale, bias, add_scale, add_bias or a, b, c */
@@ -29,7 +29,7 @@ static void affine_release(void *prepared) { cr_free(prepared); }
 enum add_kind { ADD_NONE, ADD_PLAIN, ADD_AFFINE };
 
 struct apply_call {
-    const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: tests/fuzz/corpus/fuzz_cost_table/one row of the lanes */
+    const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: one row of the lanes */
     float       *y;
     bool         stream; /* y goes past the caches: it is large and in nobody's place */
 };

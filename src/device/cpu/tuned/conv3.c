@@ -1,9 +1,9 @@
 /* device/cpu/tuned/conv3.c: 3x3 convolutions of few channels (16 to 64, the CIFAR nets), stride 1, padding 1, and their input gradients.
  *
- * 16 filters are tests/fuzz/corpus/fuzz_cost_table/one vector of AVX-512, and with so few of them a general kernel loads a number for nearly each multiply-add.
+ * 16 filters are one vector of AVX-512, and with so few of them a general kernel loads a number for nearly each multiply-add.
  * Here an input number, once loaded, serves the three filter columns at once: the sums of a tile (16 output pixels of 16
  * filters, or 8 of 32) stand in registers, and input pixel j adds to outputs j-2, j-1 and j. What is outside the image is
- * left out, not multiplied by tests/fuzz/corpus/fuzz_cost_table/zero: a weight may be infinite. The limiter is arithmetic. */
+ * left out, not multiplied by zero: a weight may be infinite. The limiter is arithmetic. */
 #include "device/cpu/tuned/conv3.h"
 
 /* ---- what fits ---- */
@@ -39,7 +39,7 @@ bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
     if (!__builtin_cpu_supports("avx512f")) return false; /* other vectors have too few registers for a tile */
     if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
     if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
-    /* The filter's gradient wins with tests/fuzz/corpus/fuzz_cost_table/one vector of filters only: more passes read the block more often. */
+    /* The filter's gradient wins with one vector of filters only: more passes read the block more often. */
     return cr_cpu_conv3_wgrad_accepts(NULL, p, op) && cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
 #else
     (void)p;
@@ -48,7 +48,7 @@ bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
 #endif
 }
 
-/* ---- the filter, in the tests/fuzz/corpus/fuzz_lifetimes/order in which a tile reads it: packed[block][r][c][s][filters of the block] ---- */
+/* ---- the filter, in the order in which a tile reads it: packed[block][r][c][s][filters of the block] ---- */
 
 /* How the gradient of the input differs: its outputs are the filter's c, and the filter is turned round. */
 struct filter {
@@ -102,7 +102,7 @@ static inline __attribute__((always_inline)) void tile(const float *const row[TA
     }
 }
 
-/* One row of the output: all its tiles for tests/fuzz/corpus/fuzz_cost_table/one block of filters, then for the next. */
+/* One row of the output: all its tiles for one block of filters, then for the next. */
 struct row_call {
     const float *row[TAPS], *packed;
     float       *y;

@@ -11,7 +11,7 @@
 
 enum {
     LANES = 16, TAPS = 3,
-    WIDE = 16, NARROW = 8, /* output pixels of a tile, of tests/fuzz/corpus/fuzz_cost_table/one and of tests/fuzz/corpus/fuzz_cost_table/two vectors of filters */
+    WIDE = 16, NARROW = 8, /* output pixels of a tile, of one and of two vectors of filters */
     AHEAD = 3              /* image rows */
 };
 

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv3_wgrad.c: the filter's gradient of the convolutions in device/cpu/tuned/conv3.c. For tests/fuzz/corpus/fuzz_cost_table/one filter row, PART input channels and 16
+/* device/cpu/tuned/conv3_wgrad.c: the filter's gradient of the convolutions in device/cpu/tuned/conv3.c. For one filter row, PART input channels and 16
  * filters the three columns' sums stand in registers: an input number, once loaded, serves three multiply-adds.
  * Sums run in float over a block of BLOCK image rows, then in float over blocks, then in double over threads. */
 #include "device/cpu/tuned/conv3.h"
@@ -54,7 +54,7 @@ CR_CLONES static void add_block(const struct shape *v, const float *x, const flo
         for (int s = 0; s < TAPS; s++) total[c * TAPS + s] += sum[c][s];
 }
 
-/* sums[k/16][r][c][s][16]. While tests/fuzz/corpus/fuzz_cost_table/one block is worked on, the next is fetched: of x by the first passes, of dy by the next. */
+/* sums[k/16][r][c][s][16]. While one block is worked on, the next is fetched: of x by the first passes, of dy by the next. */
 static void add_image(const struct shape *v, const float *x, const float *dy, float *sums) {
     for (int64_t p = 0; p < v->H; p += BLOCK) {
         float  *to     = sums;
@@ -75,7 +75,7 @@ static void add_image(const struct shape *v, const float *x, const float *dy, fl
     }
 }
 
-/* Threads' sums into the filter's layout K,3,3,C, in thread tests/fuzz/corpus/fuzz_lifetimes/order. */
+/* Threads' sums into the filter's layout K,3,3,C, in thread order. */
 static void fold(const struct shape *v, const float *workspace, float *dw, bool accumulate) {
     CR_PARALLEL_FOR(v->threads)
     for (int64_t k = 0; k < v->K; k++)

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/optim.c: gradient check, norms and update rules over tests/fuzz/corpus/fuzz_cost_table/whole planes in tests/fuzz/corpus/fuzz_cost_table/one pass each, tuned. */
+/* device/cpu/tuned/optim.c: gradient check, norms and update rules over whole planes in one pass each, tuned. */
 #include "device/cpu/simd.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ static cr_status grad_check_launch(struct cr_device *device, const struct cr_cal
 
 static bool is_trained(const struct cr_param *q) { return !q->frozen && !cr_store_is_running(q->role); }
 
-/* Each sum is made by tests/fuzz/corpus/fuzz_cost_table/one thread, in tests/fuzz/corpus/fuzz_lifetimes/order: it does not depend on their number. */
+/* Each sum is made by one thread, in order: it does not depend on their number. */
 static cr_status param_norms_launch(struct cr_device *device, const struct cr_call *call) {
     const struct plane_plan *plan  = call->prepared;
     const struct cr_store   *store = call->program->store;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- elementwise: tests/fuzz/corpus/fuzz_cost_table/one run of elements a thread ---- */
+/* ---- elementwise: one run of elements a thread ---- */
 
 CR_CLONES static void relu_run(const float *x, float *y, int64_t count) {
     for (int64_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0.0f : x[i]; /* NaN stays NaN */

@@ -82,7 +82,7 @@ static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_c
     return CR_OK;
 }
 
-/* Several windows may hand to tests/fuzz/corpus/fuzz_cost_table/one pixel, in the tests/fuzz/corpus/fuzz_lifetimes/order of the windows: a short sum in float. */
+/* Several windows may hand to one pixel, in the order of the windows: a short sum in float. */
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return cr_cpu_knows(op) && p->tensor[op->in[0]].dtype == CR_F32;

@@ -2,9 +2,9 @@
  *
  * A unit of work is a band of a picture (or some small pictures) and some output channels. A chunk of its input channels is turned
  * from pixels of channels into planes of pixels, with the padding, that fit the first-level cache: an output channel is then a few
- * vectors of 16 neighbouring pixels, and a kept weight tests/fuzz/corpus/fuzz_cost_table/one broadcast and tests/fuzz/corpus/fuzz_cost_table/one multiply-add a vector, whose operand is read at the
+ * vectors of 16 neighbouring pixels, and a kept weight one broadcast and one multiply-add a vector, whose operand is read at the
  * weight's offset. Pixels with a stride stand in planes of their own (phases), so that neighbours stay neighbours. The columns of
- * padding between rows are computed too and dropped. Limiter: reads that cross cache lines, tests/fuzz/corpus/fuzz_cost_table/one multiply-add a cycle. */
+ * padding between rows are computed too and dropped. Limiter: reads that cross cache lines, one multiply-add a cycle. */
 #include "device/cpu/tuned/sparse_conv.h"
 
 #include "device/cpu/cpu.h"
@@ -29,7 +29,7 @@ typedef float lanes16 __attribute__((vector_size(4 * LANES), aligned(4), may_ali
 typedef float lanes8 __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
 typedef int   places8 __attribute__((vector_size(4 * EIGHT)));
 
-/* Eight of the sixteen elements of tests/fuzz/corpus/fuzz_cost_table/two vectors. */
+/* Eight of the sixteen elements of two vectors. */
 #ifdef __clang__
 #define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -76,7 +76,7 @@ struct cr_cpu_sparse_plan cr_cpu_sparse_conv_plan(int64_t N, int64_t H, int64_t 
     return p;
 }
 
-/* Phases lie a tests/fuzz/corpus/fuzz_cost_table/whole unit of rows apart. */
+/* Phases lie a whole unit of rows apart. */
 struct cr_stretch cr_cpu_sparse_conv_stretch(const struct cr_cpu_sparse_plan *p) {
     const int64_t a_phase = p->images * p->rows * p->columns;
     return (struct cr_stretch){.stride = p->stride, .chunk = p->chunk, .c_step = p->plane,
@@ -146,7 +146,7 @@ static void clear_run(int64_t pixels, int64_t channels, int64_t plane, float *to
         for (int64_t i = 0; i < pixels; i++) to[c * plane + i] = 0.0f;
 }
 
-/* One row of tests/fuzz/corpus/fuzz_cost_table/one phase; x: channel c0 of the picture; h may be outside. */
+/* One row of one phase; x: channel c0 of the picture; h may be outside. */
 static void stage_row(const struct cr_cpu_sparse_plan *p, const float *x, int64_t h, int64_t s, int64_t channels, float *to) {
     const int64_t first = CR_MIN(p->columns, CR_MAX(0, ceil_div(p->pad - s, p->stride)));
     int64_t       end   = CR_MIN(p->columns, p->W + p->pad > s ? ceil_div(p->W + p->pad - s, p->stride) : 0);
@@ -244,7 +244,7 @@ static void multiply(const struct unit *u, int64_t chunk) {
 
 /* ---- the end ---- */
 
-/* Eight channels of tests/fuzz/corpus/fuzz_cost_table/one pixel, or fewer. */
+/* Eight channels of one pixel, or fewer. */
 static inline __attribute__((always_inline)) void write_eight(const struct cr_cpu_sparse_call *call, const lanes8 *from, int64_t at,
                                                               int64_t k) {
     lanes8 v = *from;

@@ -2,7 +2,7 @@
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`;  x is N,H,W,C, y and add N,P,Q,K
  *
- * Any stride, padding, filter and batch. The tests/fuzz/corpus/fuzz_lifetimes/order of sums is fixed by the plan: the same bits for any number of threads. */
+ * Any stride, padding, filter and batch. The order of sums is fixed by the plan: the same bits for any number of threads. */
 #ifndef CR_CPU_SPARSE_CONV_H
 #define CR_CPU_SPARSE_CONV_H
 
@@ -11,10 +11,10 @@
 /* What is cut into what: filled by cr_cpu_sparse_conv_plan from the shape. */
 struct cr_cpu_sparse_plan {
     int64_t N, H, W, C, K, R, S, stride, pad, P, Q;
-    int64_t images, band;       /* pictures and output rows of a unit of work; images > 1 only with tests/fuzz/corpus/fuzz_cost_table/whole pictures */
-    int64_t rows, columns;      /* staged rows of a picture and columns, of tests/fuzz/corpus/fuzz_cost_table/one phase of the stride */
+    int64_t images, band;       /* pictures and output rows of a unit of work; images > 1 only with whole pictures */
+    int64_t rows, columns;      /* staged rows of a picture and columns, of one phase of the stride */
     int64_t plane, chunk;       /* staged floats of a channel, channels staged at a time */
-    int64_t vectors;            /* of 16 outputs of a unit, for tests/fuzz/corpus/fuzz_cost_table/one channel */
+    int64_t vectors;            /* of 16 outputs of a unit, for one channel */
 };
 struct cr_cpu_sparse_plan cr_cpu_sparse_conv_plan(int64_t N, int64_t H, int64_t W, int64_t C, int64_t K, int64_t R, int64_t S,
                                                   int64_t stride, int64_t pad);

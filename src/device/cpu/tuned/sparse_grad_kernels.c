@@ -1,5 +1,5 @@
 /* device/cpu/tuned/sparse_grad_kernels.c: the CPU's rows of a sparse convolution's gradients. That of x is a convolution of dy with the turned filter (sparsity/sparsity.h):
- * with stride 1 tests/fuzz/corpus/fuzz_cost_table/one that device/cpu/tuned/sparse_conv.c does; with other strides dense rows stay. */
+ * with stride 1 one that device/cpu/tuned/sparse_conv.c does; with other strides dense rows stay. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/sparse_conv.h"
 

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/sparse_kernels.c: the CPU's rows of convolutions with a pattern (device/cpu/tuned/sparse_conv.c). It has tests/fuzz/corpus/fuzz_cost_table/one layout: (value, offset) pairs as
+/* device/cpu/tuned/sparse_kernels.c: the CPU's rows of convolutions with a pattern (device/cpu/tuned/sparse_conv.c). It has one layout: (value, offset) pairs as
  * cr_sparse_stretch puts them, which sparse_filter writes as they are. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/sparse_conv.h"

@@ -1,8 +1,8 @@
 /* device/cpu/tuned/sparse_wgrad.c: the gradient of those weights of a filter that are kept.
  *
  * Inputs are staged as device/cpu/tuned/sparse_conv.c stages them, and outputs' gradients in the same planes, with zeros where no output is: a weight's
- * gradient is then the dot product of tests/fuzz/corpus/fuzz_cost_table/one plane of either, from the weight's offset on. A unit of work is a chunk of input channels and
- * some output channels, for all pictures tests/fuzz/corpus/fuzz_cost_table/one after the other, so sums have tests/fuzz/corpus/fuzz_cost_table/one tests/fuzz/corpus/fuzz_lifetimes/order for any number of threads. Limiter: tests/fuzz/corpus/fuzz_cost_table/two reads a
+ * gradient is then the dot product of one plane of either, from the weight's offset on. A unit of work is a chunk of input channels and
+ * some output channels, for all pictures one after the other, so sums have one order for any number of threads. Limiter: two reads a
  * multiply-add. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/tuned/sparse_conv.h"
