@@ -155,7 +155,7 @@ function(cuda_sources_for arch)
   endforeach()
 endfunction()
 
-file(GLOB cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
+file(GLOB_RECURSE cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
 # *_sm90a.cu use instructions that only compute capability 9.0 has; their rows accept no other.
 set(cuda_sm90a ${cresnet_cuda_sources})
 list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")

@@ -3,7 +3,7 @@
 #define CK_BLOCK_CONV_CUH
 
 #include "block_conv.h"
-#include "hopper.cuh"
+#include "cuda/common/hopper.cuh"
 
 namespace {
 

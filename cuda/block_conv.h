@@ -1,5 +1,5 @@
 /* block_conv.h: convolutions whose filter is kept in blocks of 64 output x 64 input channels at one tap, on Hopper's tensor cores
- * (compute capability 9.0 alone): block_conv_sm90a.cu. Conventions of kernels.h.
+ * (compute capability 9.0 alone): block_conv_sm90a.cu. Conventions of cuda/common/launchers.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; 16-bit data, sums in f32, one rounding.
  *
@@ -7,7 +7,7 @@
 #ifndef CK_BLOCK_CONV_H
 #define CK_BLOCK_CONV_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

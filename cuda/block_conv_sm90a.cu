@@ -10,7 +10,7 @@
  * need. Warpgroups do not wait for each other otherwise: while one stores, another one multiplies. Results go turned through shared
  * memory, 64 pixels at a time, where `add` waits for them. */
 #include "block_conv_work.cuh"
-#include "tma.cuh"
+#include "cuda/common/tma.cuh"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #ifndef CK_BN_FINISH_CUH
 #define CK_BN_FINISH_CUH
 
-#include "common.cuh"
-#include "kernels.h"
+#include "cuda/common/common.cuh"
+#include "cuda/common/launchers.h"
 
 /* What is the same for all channels is divided once, on the host; a division in double takes as long as a load here. */
 struct ck_bn_factors {

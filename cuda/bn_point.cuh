@@ -9,7 +9,7 @@
 #ifndef CK_BN_POINT_CUH
 #define CK_BN_POINT_CUH
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { POINT_THREADS = 256, POINT_WAVES = 2 /* of resident blocks: slow multiprocessors get less to do */ };
 

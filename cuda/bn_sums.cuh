@@ -15,7 +15,7 @@
 #define CK_BN_SUMS_CUH
 
 #include "bn_point.cuh"
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum {
     SUMS_THREADS = 256,

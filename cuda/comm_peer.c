@@ -19,7 +19,7 @@
  * peer is gone are woken by an abort, which sets all flags from a stream of its own. */
 #include "comm/comm.h"
 #include "cuda.h"
-#include "driver.h"
+#include "cuda/common/driver.h"
 
 #include <cuda.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* conv.cu: own convolutions, for what cuDNN does not take, and the sum of gradients in f32. The truth is device/cpu/reference/ref_conv.c. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 /* cuda.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
  *
  * Rows are in C files (rows_*.c, cudnn_rows.c, dense_cublas.c): they read shapes and slots and call a launcher from
- * kernels.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
+ * cuda/common/launchers.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
  *
  * Laws
  *   - Every CUDA, cuDNN and cuBLAS call is checked: CUDA_TRY, CUDNN_TRY, CUBLAS_TRY.
@@ -13,7 +13,7 @@
 #define CR_CUDA_H
 
 #include "device/device.h"
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>

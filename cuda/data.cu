@@ -1,6 +1,6 @@
 /* data.cu: normalisation of the input, what looks at one element at a time, and the parameter-free shortcut. All of it
  * is bound by memory: nothing here does more than a few operations an element. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 namespace {
 

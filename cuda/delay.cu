@@ -1,5 +1,5 @@
 /* delay.cu: a kernel that only takes time, so that tests can shift the lanes against each other. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 constexpr uint64_t DELAY_MOST_NS = 1000 * 1000;
 constexpr int      DELAY_MOST_LOOKS = 1 << 20;

@@ -1,7 +1,7 @@
 /* dense.cu: what cuBLAS leaves to do around the classifier: the bias and its gradient. The truth is device/cpu/reference/ref_dense.c.
  * Logits are small (N * classes): both kernels are limited by latency, a few microseconds; beyond some million logits by
  * memory, 6 or 8 bytes an element for the bias and 2 or 4 for its gradient. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { ROWS = 8, COLUMNS_A_THREAD = 4, COLUMNS = CK_WARP * COLUMNS_A_THREAD, GRID_Y_MOST = 65535 };
 

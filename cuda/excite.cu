@@ -3,7 +3,7 @@
  *
  * All are limited by memory. Elements read and written for one of x: gate 1 + 1, gate_grad 2 + 1, meanpool 1 + 1/4, its gradient
  * 1/4 + 1. Threads of a warp take neighbouring channels, one element each: whole lines, but not the widest loads. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 namespace {
 

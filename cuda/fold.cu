@@ -1,6 +1,6 @@
 /* fold.cu: batch normalisation with fixed statistics folded into the filter before it. The truth is device/cpu/reference/ref_fold.c. Run once for many
  * batches: limited by launch, then by memory (6 bytes an element in 16-bit programs). */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { THREADS = 256 };
 

@@ -1,5 +1,5 @@
 /* im2col.cu: see im2col.h. Elements are copied, so the type is their size; rows of channels go 16 bytes at a time where they can. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 #include "im2col.h"
 
 namespace {

@@ -9,7 +9,7 @@
  *
  * Roofline: 4 bytes written an element, none read. Some 60 instructions an element (15 of Philox; 15 in double, which A100 and
  * H100 do at half rate) take about twice as long as the writing: the limiter is issue slots. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 #include <curand_philox4x32_x.h>
 

@@ -5,7 +5,7 @@
  * cache then. Limiter: latency; a few microseconds. Beyond a million logits memory: 2 or 4 bytes a logit for the loss, twice
  * that for the gradient.
  * Everything is relative to the row's largest logit, so nothing overflows and a common offset costs no accuracy. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { THREADS = 256, WARP_CLASSES = 512 /* up to here a warp takes a sample */ };
 

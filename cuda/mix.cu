@@ -1,7 +1,7 @@
 /* mix.cu: pictures of a batch moved, erased and mixed, in bytes; the truth is device/cpu/reference/ref_mix.c, to the bit. Limited by memory: 3 or 6 bytes
  * read and 3 written a pixel; the roof is the memory's rate, which bytes taken one by one reach in part: a batch of 256 at 224 px is
  * 0.1 % of a step. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #ifndef CK_POINT_CONV_CUH
 #define CK_POINT_CONV_CUH
 
-#include "hopper.cuh"
+#include "cuda/common/hopper.cuh"
 
 namespace {
 

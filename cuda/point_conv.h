@@ -1,4 +1,4 @@
-/* point_conv.h: 1x1 convolutions on Hopper's GPUs (compute capability 9.0 alone): point_conv_sm90a.cu. Conventions as kernels.h.
+/* point_conv.h: 1x1 convolutions on Hopper's GPUs (compute capability 9.0 alone): point_conv_sm90a.cu. Conventions as cuda/common/launchers.h.
  *
  *   xa[pixels][C] = x, or act(x) = relu(x*coef[0][c] + coef[1][c]) rounded to the type     (coef given)
  *   v[pixels][K]  = xa w^T, or xa w when `across`, summed in f32
@@ -11,7 +11,7 @@
 #ifndef CR_POINT_CONV_H
 #define CR_POINT_CONV_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

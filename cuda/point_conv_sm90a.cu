@@ -15,7 +15,7 @@
  * a second kernel adds them in a fixed order. */
 #include "point_conv_plan.cuh"
 #include "point_conv_work.cuh"
-#include "tma.cuh"
+#include "cuda/common/tma.cuh"
 
 namespace {
 

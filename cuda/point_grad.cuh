@@ -1,9 +1,9 @@
-/* point_grad.cuh: what point_grad_sm90a.cu needs of Hopper besides hopper.cuh: a barrier asked without waiting, the two blocks of a
+/* point_grad.cuh: what point_grad_sm90a.cu needs of Hopper besides cuda/common/hopper.cuh: a barrier asked without waiting, the two blocks of a
  * cluster, the products by their names here. */
 #ifndef CK_POINT_GRAD_CUH
 #define CK_POINT_GRAD_CUH
 
-#include "hopper.cuh"
+#include "cuda/common/hopper.cuh"
 
 /* Is the phase with this parity over? Does not wait. */
 __device__ __forceinline__ bool pg_test(uint32_t barrier, uint32_t parity) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void pg_send16(uint32_t to, float4 v, uint32_t barrie
 
 /* ---- matrix products ------------------------------------------------------------------------------------------------- */
 
-/* A chunk is 64 rows of 64 elements of 16 bits, 128 bytes a row, as hopper.cuh has tiles; it starts at a multiple of 1024 bytes.
+/* A chunk is 64 rows of 64 elements of 16 bits, 128 bytes a row, as cuda/common/hopper.cuh has tiles; it starts at a multiple of 1024 bytes.
  * ck_operand serves both readings, rows as the outer dimension (the sum runs along the row; +32 bytes a step of 16) and rows as the
  * inner one (the sum runs over rows; +2048 bytes a step): groups of 8 rows are 1024 bytes apart in both. */
 

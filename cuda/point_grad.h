@@ -1,9 +1,9 @@
 /* point_grad.h: the whole backward of a 1x1 convolution with stride 1 in one pass over memory (point_grad_sm90a.cu);
- * compute capability 9.0 alone. Conventions as in kernels.h. */
+ * compute capability 9.0 alone. Conventions as in cuda/common/launchers.h. */
 #ifndef CR_POINT_GRAD_H
 #define CR_POINT_GRAD_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

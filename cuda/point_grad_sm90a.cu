@@ -25,7 +25,7 @@
 #include "point_grad.h"
 #include "point_grad_load.cuh"
 #include "point_grad_work.cuh"
-#include "tma.cuh"
+#include "cuda/common/tma.cuh"
 
 /* ---- the kernel
  * ------------------------------------------------------------------------------------------------------- */

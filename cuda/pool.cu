@@ -2,7 +2,7 @@
  *
  * A thread works on 16 bytes of channels of one pixel where C allows, else on one channel. grid.y runs over images, so
  * that numbers within an image have 32 bits; what neighbouring windows share comes out of L1 and L2. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 namespace {
 

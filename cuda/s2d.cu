@@ -3,7 +3,7 @@
  *
  * ck_normalize_s2d: 3/4 byte read and 2 or 4 written an element of y, limited by memory. The filters are some thousand
  * elements, limited by the launch. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 namespace {
 

@@ -1,5 +1,5 @@
 /* slices.cu: sums of parts, one a slice of the batch. The truth is in tests/gpu/test_cuda_fused.c. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { SLICES_THREADS = 256 };
 

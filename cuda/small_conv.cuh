@@ -9,7 +9,7 @@
 #define CK_SMALL_CONV_CUH
 
 #include "bn_finish.cuh"
-#include "shared.cuh"
+#include "cuda/common/shared.cuh"
 #include "small_conv.h"
 
 namespace small {

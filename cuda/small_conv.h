@@ -1,4 +1,4 @@
-/* small_conv.h: launchers of the convolutions of CIFAR's ResNets; conventions of kernels.h.
+/* small_conv.h: launchers of the convolutions of CIFAR's ResNets; conventions of cuda/common/launchers.h.
  *
  * Shapes: square pictures, 16 bits, R x R filters with R = 3 (pad 1) or, with stride 2, R = 1 (pad 0):
  *   3->16 and 16->16 at 32x32;  16->32 at 32x32 stride 2, R = 3 and 1;  32->32 at 16x16;
@@ -7,7 +7,7 @@
 #ifndef CK_SMALL_CONV_H
 #define CK_SMALL_CONV_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,9 +1,9 @@
-/* small_dense.h: launchers of the classifier where it is small, as behind CIFAR's ResNets; conventions of kernels.h. Types are 16
+/* small_dense.h: launchers of the classifier where it is small, as behind CIFAR's ResNets; conventions of cuda/common/launchers.h. Types are 16
  * bits, sums f32, one launch each; results are deterministic. */
 #ifndef CK_SMALL_DENSE_H
 #define CK_SMALL_DENSE_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #ifndef CK_SPARSE_CONV_CUH
 #define CK_SPARSE_CONV_CUH
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 #include "sparse_conv.h"
 
 namespace sparse {

@@ -1,4 +1,4 @@
-/* sparse_conv.h: convolutions whose filter is mostly zero, without im2col. Conventions of kernels.h.
+/* sparse_conv.h: convolutions whose filter is mostly zero, without im2col. Conventions of cuda/common/launchers.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32 whatever the type of the data.
  *
@@ -9,7 +9,7 @@
 #ifndef CK_SPARSE_CONV_H
 #define CK_SPARSE_CONV_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,5 +1,5 @@
 /* sparse_gather.cu: the kept weights of a filter in the order of a plan. */
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 #include "sparse_conv.h"
 
 namespace {

@@ -2,7 +2,7 @@
 #ifndef CK_SPARSE_NM_CUH
 #define CK_SPARSE_NM_CUH
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 #include "sparse_nm.h"
 
 #include <cuda.h>

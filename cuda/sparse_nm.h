@@ -1,4 +1,4 @@
-/* sparse_nm.h: convolutions with a 2:4 sparse filter on the sparse tensor cores. Conventions of kernels.h.
+/* sparse_nm.h: convolutions with a 2:4 sparse filter on the sparse tensor cores. Conventions of cuda/common/launchers.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; 16-bit data, sums in f32, one rounding.
  *
@@ -8,7 +8,7 @@
 #ifndef CK_SPARSE_NM_H
 #define CK_SPARSE_NM_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,7 +13,7 @@
  * while the other stores. */
 #include "sparse_nm.cuh"
 #include "sparse_nm_wgmma.cuh"
-#include "tma.cuh"
+#include "cuda/common/tma.cuh"
 
 namespace nm {
 namespace {

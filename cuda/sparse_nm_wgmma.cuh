@@ -1,9 +1,9 @@
 /* sparse_nm_wgmma.cuh: wgmma's sparse form: d[64][N] (+)= a[64][32, 2 of 4 kept] b[32][N], both operands in shared memory; and its plain one,
- * d[64][N] (+)= a[64][16] b[16][N], with columns that hopper.cuh has not. */
+ * d[64][N] (+)= a[64][16] b[16][N], with columns that cuda/common/hopper.cuh has not. */
 #ifndef CK_SPARSE_NM_WGMMA_CUH
 #define CK_SPARSE_NM_WGMMA_CUH
 
-#include "hopper.cuh"
+#include "cuda/common/hopper.cuh"
 
 namespace nm {
 

@@ -1,5 +1,5 @@
 /* sparse_walks.h: f32 convolutions with a mostly zero filter on Hopper's sparse tensor cores (wgmma), no pattern asked for. Conventions of
- * kernels.h.
+ * cuda/common/launchers.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32.
  *

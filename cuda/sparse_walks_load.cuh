@@ -3,7 +3,7 @@
 #ifndef CK_SPARSE_WALKS_LOAD_CUH
 #define CK_SPARSE_WALKS_LOAD_CUH
 
-#include "hopper.cuh"
+#include "cuda/common/hopper.cuh"
 #include "sparse_walks.cuh"
 #include "union_conv.cuh"
 

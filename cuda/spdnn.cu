@@ -14,7 +14,7 @@
  * next layer reads through that list and writes side by side, so that a list is needed only directly behind a death. */
 #include "spdnn_kernel.h"
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / CK_WARP, LANE_INPUTS = CK_SPDNN_CHUNK / CK_WARP, PIECE = 32, FLAGS = 16, SPREAD = 8 };
 

@@ -21,7 +21,7 @@
  * 60,000 inputs are left, half of the roof at 1.98 GHz. */
 #include "spdnn_kernel.h"
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum {
     ROWS    = CK_SPDNN_DEEP_ROWS,

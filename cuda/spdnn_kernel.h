@@ -1,8 +1,8 @@
-/* spdnn_kernel.h: launchers of spdnn.cu: layers of a sparse deep network. Conventions as in kernels.h. */
+/* spdnn_kernel.h: launchers of spdnn.cu: layers of a sparse deep network. Conventions as in cuda/common/launchers.h. */
 #ifndef CR_SPDNN_KERNEL_H
 #define CR_SPDNN_KERNEL_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -10,7 +10,7 @@
 #ifndef CK_STEM_CUH
 #define CK_STEM_CUH
 
-#include "hopper.cuh"
+#include "cuda/common/hopper.cuh"
 #include "stem.h"
 
 namespace {

@@ -1,5 +1,5 @@
 /* stem.h: the space-to-depth stem on Hopper's GPUs (compute capability 9.0 alone): stem_sm90a.cu. Conventions as
- * kernels.h.
+ * cuda/common/launchers.h.
  *
  * A convolution 4x4 of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a
  * multiple of 64. forward   y = x*w (+ bias[k]), then ReLU when `relu`;  stats[2][K] = sums of y and y^2 before y is
@@ -8,7 +8,7 @@
 #ifndef CR_STEM_H
 #define CR_STEM_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,7 +11,7 @@
  * to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
 #include "stem_conv.cuh"
 #include "stem_grad.cuh"
-#include "tma.cuh"
+#include "cuda/common/tma.cuh"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #ifndef CK_SPARSE_UNION_CUH
 #define CK_SPARSE_UNION_CUH
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 #include "union_conv.h"
 
 namespace uni {

@@ -1,4 +1,4 @@
-/* union_conv.h: convolutions with a mostly zero filter on the sparse tensor cores, no pattern asked for. Conventions of kernels.h.
+/* union_conv.h: convolutions with a mostly zero filter on the sparse tensor cores, no pattern asked for. Conventions of cuda/common/launchers.h.
  *
  *   y = x * w (+ bias[k]) (+ add), then ReLU when `relu`; sums in f32 whatever the type of the data.
  *
@@ -9,7 +9,7 @@
 #ifndef CK_UNION_CONV_H
 #define CK_UNION_CONV_H
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #ifndef CK_UPDATE_CUH
 #define CK_UPDATE_CUH
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 enum { CK_UPDATE_THREADS = 256, CK_UPDATE_LANES = 4 /* floats in a vector */, CK_UPDATE_BLOCK_VECTORS = CK_SGD_BLOCK / CK_UPDATE_LANES };
 

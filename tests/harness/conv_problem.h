@@ -4,7 +4,7 @@
 #define CR_TEST_CONV_PROBLEM_H
 
 #include "core/dtype.h"
-#include "cuda/kernels.h"
+#include "cuda/common/launchers.h"
 #include "tests/harness/test.h"
 
 enum { GUARD = 512, GUARD_BYTE = 0x3c }; /* elements of each zone, and what they are filled with */

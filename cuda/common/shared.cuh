@@ -1,11 +1,11 @@
-/* shared.cuh: shared memory by address, one small function an instruction: loads and stores, asynchronous copies into it, fragments for
- * the tensor cores. For all GPUs from Ampere on; what Hopper adds is in hopper.cuh.
+/* cuda/common/shared.cuh: shared memory by address, one small function an instruction: loads and stores, asynchronous copies into it, fragments for
+ * the tensor cores. For all GPUs from Ampere on; what Hopper adds is in cuda/common/hopper.cuh.
  *
  * A shared address is the 32-bit address inside the block's shared memory (ck_shared). */
 #ifndef CK_SHARED_CUH
 #define CK_SHARED_CUH
 
-#include "common.cuh"
+#include "cuda/common/common.cuh"
 
 __device__ __forceinline__ uint32_t ck_shared(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);

@@ -1,4 +1,4 @@
-/* hopper.cuh: what only Hopper's GPUs have, one small function an instruction: barriers in shared memory that count arrivals and
+/* cuda/common/hopper.cuh: what only Hopper's GPUs have, one small function an instruction: barriers in shared memory that count arrivals and
  * bytes (mbarrier), copies by the tensor memory accelerator (TMA), matrix products of a warpgroup (wgmma).
  *
  * Laws
@@ -8,7 +8,7 @@
 #ifndef CK_HOPPER_CUH
 #define CK_HOPPER_CUH
 
-#include "shared.cuh"
+#include "cuda/common/shared.cuh"
 
 #include <cuda.h>
 

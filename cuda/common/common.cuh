@@ -1,4 +1,4 @@
-/* common.cuh: what .cu files share: 16-byte vectors of f32, f16 and bf16 to and from float, sums over a warp and a block,
+/* cuda/common/common.cuh: what .cu files share: 16-byte vectors of f32, f16 and bf16 to and from float, sums over a warp and a block,
  * sizes of grids.
  *
  * Laws
@@ -10,7 +10,7 @@
 #ifndef CK_COMMON_CUH
 #define CK_COMMON_CUH
 
-#include "kernels.h"
+#include "cuda/common/launchers.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

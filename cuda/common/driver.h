@@ -1,4 +1,4 @@
-/* driver.h: functions of the driver, asked of the runtime: nothing links with the driver itself. */
+/* cuda/common/driver.h: functions of the driver, asked of the runtime: nothing links with the driver itself. */
 #ifndef CK_DRIVER_H
 #define CK_DRIVER_H
 

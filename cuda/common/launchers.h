@@ -1,4 +1,4 @@
-/* kernels.h: every launcher: raw device pointers, sizes, a stream; returns what the launch returned. Included by C rows and
+/* cuda/common/launchers.h: every launcher: raw device pointers, sizes, a stream; returns what the launch returned. Included by C rows and
  * by .cu files, which see nothing else of cresnet.
  *
  * Conventions

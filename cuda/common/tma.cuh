@@ -1,4 +1,4 @@
-/* tma.cuh: the host's side of hopper.cuh: tensors described to the tensor memory accelerator (TMA).
+/* cuda/common/tma.cuh: the host's side of cuda/common/hopper.cuh: tensors described to the tensor memory accelerator (TMA).
  *
  * All maps are of one kind: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 asked for 256 bytes at a time, zeros for
  * what is outside the tensor. Dimensions come with the one whose elements are neighbours first; pitch[i] is the distance in bytes of
@@ -6,8 +6,8 @@
 #ifndef CK_TMA_CUH
 #define CK_TMA_CUH
 
-#include "driver.h"
-#include "kernels.h"
+#include "cuda/common/driver.h"
+#include "cuda/common/launchers.h"
 
 #include <cuda.h>
 
