@@ -4,7 +4,7 @@
 #   cresnet_cuda_state      for the summary and --version: versions, or "no (why)"
 #   cresnet_cuda_sources    of cuda/
 #   cresnet_cuda_includes   CUDA's own header folders
-#   cresnet_cuda_libraries  to link: the CUDA runtime alone. It opens the driver, and cuda/cuda_libs.c opens cuDNN and cuBLAS,
+#   cresnet_cuda_libraries  to link: the CUDA runtime alone. It opens the driver, and cuda/core/libraries.c opens cuDNN and cuBLAS,
 #                           when a GPU is used: the program starts on machines that have none of them.
 # All of it works without a GPU, and with the toolkit as pip wheels, which have neither lib64/ nor unversioned library names.
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_hints.cmake)

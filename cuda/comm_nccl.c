@@ -5,7 +5,7 @@
  * of its own does it, since NCCL waits there for recordings that only the main thread can close. An abort frees the communicator: it
  * begins when no call is inside, and no call gets in afterwards. (One that never comes out is ended with the process, by comm/comm.h.) */
 #include "comm/comm.h"
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <string.h>
 

@@ -18,7 +18,7 @@
  * Flags are set by copies of a word, waited for and taken back by the driver's memory operations: neither takes a multiprocessor. Ranks whose
  * peer is gone are woken by an abort, which sets all flags from a stream of its own. */
 #include "comm/comm.h"
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "cuda/common/driver.h"
 
 #include <cuda.h>

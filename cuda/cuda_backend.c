@@ -1,7 +1,7 @@
 /* cuda_backend.c: the GPU as a device: opening it, memory, copies that wait, the step block. What runs beside the host is in
- * cuda_async.c. */
-#include "cuda.h"
-#include "cuda_libs.h"
+ * cuda/core/streams.c. */
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* cuda_described.c: a GPU that is not there, opened for questions: its rows say what they accept and how much workspace they want,
  * cuDNN is asked about the GPU by its description. Needs the libraries, but neither driver nor GPU. */
-#include "cuda.h"
-#include "cuda_libs.h"
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
 
 static void described_close(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);

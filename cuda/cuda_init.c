@@ -1,6 +1,6 @@
 /* cuda_init.c: the initial values of a store, drawn on the GPU. The host makes the table of parameters and nothing else: no
  * parameter, gradient or optimizer value is ever in its memory. Kernel in init.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "core/rng.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* cuda_kernels.c: the GPU's rows in one table. Where several take an op, the order is that of preference when times are not
  * measured: own kernels for small channels first, then cuDNN, then own ones for what is left. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 void cr_cuda_rows_collect(struct cuda_device *device) {
     const struct cr_kernel *const *const tables[] = {

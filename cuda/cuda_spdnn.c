@@ -1,6 +1,6 @@
 /* cuda_spdnn.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that stay on the device or
  * pass through two buffers while the layers before them compute. Small networks take several layers a launch (spdnn_deep.cu). */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "spdnn/spdnn.h"
 #include "spdnn_kernel.h"
 

@@ -1,8 +1,8 @@
 /* cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see cudnn_conv.h. */
 #include "cudnn_conv.h"
 
-#include "cuda.h"
-#include "cuda_libs.h"
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
  *   - dgrad with `add` alone: dx is added to, where `add` has been put before. */
 #include "cudnn_conv.h"
 
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* A graph being built. */
 struct building {

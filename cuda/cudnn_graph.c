@@ -1,7 +1,7 @@
 /* cudnn_graph.c: places and the building of graphs; see cudnn_graph.h. */
 #include "cudnn_descriptor.h"
 
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <stdio.h>
 #include <string.h>

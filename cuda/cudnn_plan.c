@@ -1,7 +1,7 @@
 /* cudnn_plan.c: plans of a graph, found and run; see cudnn_graph.h. */
 #include "cudnn_descriptor.h"
 
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* ---- plans ---- */
 

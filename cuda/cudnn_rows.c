@@ -4,7 +4,7 @@
  * plan asks for. All ops run on lane COMPUTE, which is the handle's stream. */
 #include "cudnn_conv.h"
 
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "cusparse_lib.h"
 
 #ifdef CR_HAS_CUSPARSE
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

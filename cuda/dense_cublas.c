@@ -10,7 +10,7 @@
  * Products of 16-bit operands are summed in f32. The logits get their bias in f32 and are rounded once, so their product goes
  * through a workspace; dw is f32 whatever the operands are.
  * Deterministic: one stream, one fixed workspace (the backend's), no choice of algorithm by timing. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <limits.h>
 

@@ -1,7 +1,7 @@
 /* rows_bn.c: the GPU's rows of batch normalisation, and of the ReLU's gradient, which makes sums for it. Shapes and slots
  * here; kernels in bn.cu, bn_apply.cu, bn_grad.cu, relu_grad.cu and pool_bn.cu. Data is f32, f16 or bf16, one type in an op;
  * sums, coefficients, parameters and their gradients are f32 always. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define SLOT_OUT(kind, slot) (1u << CR_OUT_##kind##_##slot)

@@ -1,5 +1,5 @@
 /* rows_conv.c: own convolutions, behind cuDNN's: whatever shape it does not take in f32, f16 or bf16. Kernels in conv.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* What conv.cu numbers in 32 bits: sides of images, elements of a filter, blocks of 64 x 64 results. */
 static bool fits(const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {

@@ -1,7 +1,7 @@
 /* rows_data.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero, and
  * the space-to-depth filter. Shapes and slots here; kernels in data.cu, pool.cu and s2d.cu. Data is f32, f16 or bf16, one
  * type in an op. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <math.h>
 

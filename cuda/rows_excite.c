@@ -1,5 +1,5 @@
 /* rows_excite.c: the GPU's rows for squeeze and excitation's gate and ResNet-D's 2x2 means. Data is f32, f16 or bf16, one type in an op. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* All that is read and written is of one type. */
 static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

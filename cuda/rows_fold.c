@@ -1,5 +1,5 @@
 /* rows_fold.c: the GPU's row that folds batch normalisation into filters, for inference. The kernel is in fold.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;

@@ -1,7 +1,7 @@
 /* rows_im2col.c: convolutions as matrix products, which papers compare sparse kernels with. Baselines: rows that `bench sparse` times
  * and nobody chooses. Everything that helps them is done: no matrix where the picture is one (1x1, stride 1), one product for the whole
  * batch, descriptors and analysis before the clock runs, every way of laying the operands out. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "cusparse_lib.h"
 #include "im2col.h"
 #include "sparsity/sparsity.h"

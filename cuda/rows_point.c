@@ -1,6 +1,6 @@
 /* rows_point.c: 1x1 convolutions and the gradients of their inputs by a kernel of ours, on compute capability 9.0 in f16 and bf16,
  * with all that the ops can have beside the product. The kernel is in point_conv_sm90a.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "point_conv.h"
 
 /* Of slots that may be absent: fits when absent. */

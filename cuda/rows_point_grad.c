@@ -1,6 +1,6 @@
 /* rows_point_grad.c: the backward of 1x1 convolutions with stride 1 as one kernel of ours, on compute capability 9.0 in
  * f16 and bf16. The kernel is in point_grad_sm90a.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "point_grad.h"
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)

@@ -1,6 +1,6 @@
 /* rows_small.c: the convolutions of CIFAR's ResNets, forward and backward, and their classifier, as kernels of ours in f16 and
  * bf16; the convolutions on compute capability 9.0 to 11.x. Kernels are in small_conv.cu, small_conv_grad.cu, small_dense.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "small_conv.h"
 #include "small_dense.h"
 

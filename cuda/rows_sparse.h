@@ -2,7 +2,7 @@
 #ifndef CR_ROWS_SPARSE_H
 #define CR_ROWS_SPARSE_H
 
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "sparsity/sparsity.h"
 #include "sparse_conv.h"
 #include "sparsity/band_2_4.h"

@@ -1,6 +1,6 @@
 /* rows_stem.c: the space-to-depth stem, forward and gradient of its filter, by kernels of ours on compute
  * capability 9.0 in f16 and bf16. The kernels are in stem_sm90a.cu. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "stem.h"
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)

@@ -1,6 +1,6 @@
 /* rows_swap.c: the GPU's rows that carry tensors to the host's memory and back: copies on the lane of their op, which the GPU's
  * copy engines do beside its kernels. The op's order in its lane, and its waits, are exec's business. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* The direction is read off the addresses, so that a test may swap between two places of the device. */
 static cr_status copy(struct cr_device *device, const struct cr_call *call, int in, int out) {

@@ -1,5 +1,5 @@
 /* rows_train.c: the GPU's rows for the loss, its gradient and the check of all gradients. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* ---- loss, loss_grad ---- */
 

@@ -1,6 +1,6 @@
 /* rows_update.c: the GPU's rows for the update rules, the norms that LARS wants, and moving averages. All take whole planes and
  * update them where they are. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 /* ---- planes ---- */
 

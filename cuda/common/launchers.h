@@ -325,10 +325,10 @@ cudaError_t ck_ema(const struct ck_ema *args, cudaStream_t stream);
 
 /* y[i] = x[i], or y[i] + x[i] with `add`. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
-/* delay.cu: keeps the stream busy for about `ns`, 1 ms at most; for tests. */
+/* cuda/core/delay.cu: keeps the stream busy for about `ns`, 1 ms at most; for tests. */
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
 
-/* ---- step.cu: between programs -------------------------------------------------------------------------------------- */
+/* ---- cuda/core/step_block.cu: between programs -------------------------------------------------------------------------------------- */
 
 cudaError_t ck_set_step(struct ck_step *to, const struct ck_step *step, cudaStream_t stream); /* *step may change at once */
 enum { CK_FETCH_PIECES = 4 };

@@ -39,9 +39,9 @@ enum checkops_flag {
     CHECKOPS_TWO       = 1 << 26  /* with PATTERN: it is 2:4 */
 };
 
-/* Layouts from here on are of blocks of 64 x 64 channels: patterns keep them whole (cuda.h: CUDA_LAYOUT_BLOCKS). */
+/* Layouts from here on are of blocks of 64 x 64 channels: patterns keep them whole (cuda/core/cuda_device.h: CUDA_LAYOUT_BLOCKS). */
 enum { CHECKOPS_LAYOUT_BLOCKS = 64 };
-/* Layouts between these are for f32 alone (cuda.h: CUDA_LAYOUT_WALKS). */
+/* Layouts between these are for f32 alone (cuda/core/cuda_device.h: CUDA_LAYOUT_WALKS). */
 enum { CHECKOPS_LAYOUT_WALKS = 52, CHECKOPS_LAYOUT_WALKS_END = 60 };
 
 struct checkops_case {

@@ -2,7 +2,7 @@
  * is measured to be the fastest: all are measured, and the winner's forecast is compared with its time. Names of layouts are looked at
  * without a GPU. */
 #include "autotune/cost_table.h"
-#include "cuda/cuda.h"
+#include "cuda/core/cuda_device.h"
 #include "runtime/executor.h"
 #include "compiler/compiler.h"
 #include "tests/harness/test_gpu.h"

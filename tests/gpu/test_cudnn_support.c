@@ -2,8 +2,8 @@
  * plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How are large batches cut?
  * cuDNN is asked about a GPU that is only described, so no GPU is needed, only the libraries. */
 #include "tests/harness/conv_cases.h"
-#include "cuda/cuda.h"
-#include "cuda/cuda_libs.h"
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
 #include "cuda/cudnn_conv.h"
 #include "session/session.h"
 #include "tests/harness/test.h"

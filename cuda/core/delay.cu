@@ -1,4 +1,4 @@
-/* delay.cu: a kernel that only takes time, so that tests can shift the lanes against each other. */
+/* cuda/core/delay.cu: a kernel that only takes time, so that tests can shift the lanes against each other. */
 #include "cuda/common/common.cuh"
 
 constexpr uint64_t DELAY_MOST_NS = 1000 * 1000;

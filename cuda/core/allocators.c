@@ -1,6 +1,6 @@
-/* cuda_pools.c: CUDA's own ways to hand out memory, played with the requests of a step: cudaMalloc and cudaFree for each tensor, and
+/* cuda/core/allocators.c: CUDA's own ways to hand out memory, played with the requests of a step: cudaMalloc and cudaFree for each tensor, and
  * the device's default memory pool (cudaMallocAsync), which keeps what it has. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <stdlib.h>
 

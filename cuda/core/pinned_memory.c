@@ -1,7 +1,7 @@
-/* cuda_host.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for tensors that wait there, is made of
+/* cuda/core/pinned_memory.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for tensors that wait there, is made of
  * large pages that several threads touch, and then locked: the runtime's own way takes half a second a GiB, page by page of 4 KiB, and
  * copies then look up as many addresses. Where that fails the runtime's way is taken. */
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cuda_async.c: what the GPU does beside the host: copies on lanes, marks (events), recordings (graphs). */
-#include "cuda.h"
+/* cuda/core/streams.c: what the GPU does beside the host: copies on lanes, marks (events), recordings (graphs). */
+#include "cuda/core/cuda_device.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cuda.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
+/* cuda/core/cuda_device.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
  *
  * Rows are in C files (rows_*.c, cudnn_rows.c, dense_cublas.c): they read shapes and slots and call a launcher from
  * cuda/common/launchers.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
@@ -39,7 +39,7 @@ struct cuda_device {
     const struct cr_kernel *rows[CR_CUDA_ROWS_MAX + 1];
     struct cudnn_cache *plans;
     struct cuda_filter *filter; /* NULL: none yet */
-    struct cuda_host_block *host_blocks; /* cuda_host.c */
+    struct cuda_host_block *host_blocks; /* cuda/core/pinned_memory.c */
     struct cuda_comm *comm; /* NULL: one rank */
     struct cuda_peers *peers; /* NULL: gradients go by NCCL */
     size_t             comm_bytes; /* what both took of the GPU when they were opened */
@@ -166,11 +166,11 @@ cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *cal
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
 
 extern const struct cr_backend cr_backend_cuda;
-extern const struct cr_async   cr_cuda_async; /* cuda_async.c */
-/* cuda_host.c: as cr_async.host_reserve and host_release. */
+extern const struct cr_async   cr_cuda_async; /* cuda/core/streams.c */
+/* cuda/core/pinned_memory.c: as cr_async.host_reserve and host_release. */
 cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
 void      cr_cuda_host_release(struct cr_device *device, void *host);
-extern const struct cr_pool    cr_cuda_pools[]; /* cuda_pools.c */
+extern const struct cr_pool    cr_cuda_pools[]; /* cuda/core/allocators.c */
 /* cuda_spdnn.c */
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                         const struct cr_spdnn_options *options, struct cr_spdnn_result *out);

@@ -1,8 +1,8 @@
-/* cuda_libs.c: see cuda_libs.h. Each function of the two libraries that cresnet calls is defined here under its own name and
+/* cuda/core/libraries.c: see cuda/core/libraries.h. Each function of the two libraries that cresnet calls is defined here under its own name and
  * passes the call on to what dlsym found. The list is the whole of it: a call of any other function does not link. */
-#include "cuda_libs.h"
+#include "cuda/core/libraries.h"
 
-#include "cuda.h"
+#include "cuda/core/cuda_device.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
