@@ -8,7 +8,7 @@
 #ifndef CK_SMALL_CONV_CUH
 #define CK_SMALL_CONV_CUH
 
-#include "bn_finish.cuh"
+#include "cuda/norm/bn_finish.cuh"
 #include "cuda/common/shared.cuh"
 #include "small_conv.h"
 

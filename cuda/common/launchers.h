@@ -31,7 +31,7 @@ struct ck_step {
 /* Indices of the device-owned state (double[8]), as enum cr_state. */
 enum { CK_STATE_LOSS_SCALE, CK_STATE_GROWTH, CK_STATE_UPDATES, CK_STATE_BATCHES, CK_STATE_NONFINITE, CK_STATE_SKIPPED };
 
-/* ---- init.cu: initial values ------------------------------------------------------------------------------------- */
+/* ---- cuda/train/init.cu: initial values ------------------------------------------------------------------------------------- */
 
 /* How the elements of a parameter are drawn: all `scale`; scale * normal (0, 1); scale * uniform in (-1, 1). */
 enum ck_draw { CK_DRAW_CONSTANT, CK_DRAW_NORMAL, CK_DRAW_UNIFORM };
@@ -51,7 +51,7 @@ static inline int64_t ck_init_tiles(int64_t elems) { return (elems + CK_INIT_TIL
 cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *planes, uint64_t seed, uint32_t purpose,
                     double *state, cudaStream_t stream);
 
-/* ---- bn.cu, bn_apply.cu, bn_grad.cu: batch normalisation ------------------------------------------------------------ */
+/* ---- cuda/norm/bn.cu, cuda/norm/bn_apply.cu, cuda/norm/bn_grad.cu: batch normalisation ------------------------------------------------------------ */
 
 /* x[pixels][channels] -> stats[2][channels]: sums of x and x^2. */
 size_t      ck_bn_stats_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors);
@@ -117,7 +117,7 @@ struct ck_bn_grad_finalize {
 };
 cudaError_t ck_bn_grad_finalize(const struct ck_bn_grad_finalize *args, cudaStream_t stream);
 
-/* ---- relu_grad.cu: the end of a block, backward -------------------------------------------------------------------- */
+/* ---- cuda/norm/relu_grad.cu: the end of a block, backward -------------------------------------------------------------------- */
 
 /* dx = dy + add where y > 0, else 0; for `bns` (0, 1, 2) BNs the sums of dx and dx*(bn_x-mean)*rstd besides, of dx as it is
  * stored. */
@@ -135,7 +135,7 @@ struct ck_relu_grad {
 size_t      ck_relu_grad_workspace(const struct ck_relu_grad *args, int multiprocessors); /* of type, bns and the sizes */
 cudaError_t ck_relu_grad(const struct ck_relu_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* ---- gate.cu: the ReLU behind a BN, and that BN's sums, behind a convolution's data gradient --------------------------- */
+/* ---- cuda/norm/bn_relu_grad.cu: the ReLU behind a BN, and that BN's sums, behind a convolution's data gradient --------------------------- */
 
 /* g = g where (x-mean)*rstd*gamma + beta > 0, else 0; and the sums of g and g*(x-mean)*rstd. */
 struct ck_bn_gate {
@@ -150,7 +150,7 @@ struct ck_bn_gate {
 size_t      ck_bn_gate_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors);
 cudaError_t ck_bn_gate(const struct ck_bn_gate *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* ---- fold.cu: batch normalisation folded into filters ---------------------------------------------------------------- */
+/* ---- cuda/norm/fold_bn.cu: batch normalisation folded into filters ---------------------------------------------------------------- */
 
 struct ck_fold_bn {
     const float *w;                        /* [filters][elems] */
@@ -162,7 +162,7 @@ struct ck_fold_bn {
 /* y [filters][elems] = w * gamma/sqrt(var + eps), bias = beta - mean * that. */
 cudaError_t ck_fold_bn(const struct ck_fold_bn *args, enum ck_type type, void *y, cudaStream_t stream);
 
-/* ---- data.cu, pool.cu: normalize, relu, add, pooling, shortcut, cast, zero ----------------------------------------- */
+/* ---- cuda/elementwise/pointwise.cu, cuda/elementwise/pool.cu: normalize, relu, add, pooling, shortcut, cast, zero ----------------------------------------- */
 
 cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream); /* y may be x */
 cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream);
@@ -170,7 +170,7 @@ cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int
 cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream);
 /* comm.cu: and back. */
 cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream);
-/* mix.cu. Places of a record, as enum cr_mix. */
+/* cuda/elementwise/mix.cu. Places of a record, as enum cr_mix. */
 enum { CK_MIX_PARTNER, CK_MIX_SHARE, CK_MIX_WEIGHT, CK_MIX_CUT, CK_MIX_ERASE = CK_MIX_CUT + 4, CK_MIX_NUMBERS = 12, CK_MIX_ONE = 65536 };
 struct ck_mix {
     const uint8_t *images;        /* [N,H,W,3]; H*W*3 < 2^31 */
@@ -184,7 +184,7 @@ cudaError_t ck_mix(const struct ck_mix *args, cudaStream_t stream);
  * (h + dy, dx + w), with flip (h + dy, dx + W-1 - w), of the picture, and black outside it. H*W*3 < 2^31 with boxes. */
 cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H, int64_t W,
                          const float mean[3], const float std[3], cudaStream_t stream);
-/* Space to depth (s2d.cu): y [N, H/2+3, W/2+3, 16], channel (dh*2+dw)*3+c of pixel (i, j) is channel c of picture pixel
+/* Space to depth (cuda/elementwise/space_to_depth.cu): y [N, H/2+3, W/2+3, 16], channel (dh*2+dw)*3+c of pixel (i, j) is channel c of picture pixel
  * (2(i-2)+dh, 2(j-2)+dw), 0 outside the picture and in the last four. H and W even, H*W*3 < 2^31. */
 cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H,
                              int64_t W, const float mean[3], const float std[3], cudaStream_t stream);
@@ -204,7 +204,7 @@ cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *coef, void
                        cudaStream_t stream);
 cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
                             cudaStream_t stream);
-/* Backward of BN, ReLU and max-pool at once (pool_bn.cu): g = maxpool_grad(dy, index) where x*act[0] + act[1] > 0. Windows of
+/* Backward of BN, ReLU and max-pool at once (cuda/norm/pool_bn.cu): g = maxpool_grad(dy, index) where x*act[0] + act[1] > 0. Windows of
  * 3, stride 2; C in whole vectors of 16 bytes. */
 struct ck_pool_bn_grad {
     enum ck_type     type;
@@ -226,7 +226,7 @@ cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t
 cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w, cudaStream_t stream);
 cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w, cudaStream_t stream);
 
-/* ---- excite.cu: squeeze and excitation, 2x2 means -------------------------------------------------------------------- */
+/* ---- cuda/elementwise/squeeze_excite.cu: squeeze and excitation, 2x2 means -------------------------------------------------------------------- */
 
 struct ck_gate {
     enum ck_type type;           /* of all */
@@ -240,7 +240,7 @@ cudaError_t ck_gate_grad(const struct ck_gate *args, cudaStream_t stream);
 cudaError_t ck_meanpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C, cudaStream_t stream);
 cudaError_t ck_meanpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C, cudaStream_t stream);
 
-/* ---- loss.cu, optim.cu: loss, gradient check, sgd ------------------------------------------------------------------ */
+/* ---- cuda/train/loss.cu, cuda/train/sgd.cu: loss, gradient check, sgd ------------------------------------------------------------------ */
 
 /* logits[samples][classes]; a label outside [0, classes) counts nowhere. */
 struct ck_loss {
@@ -279,7 +279,7 @@ struct ck_sgd {
 /* The update in place, then the counters of the state. */
 cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 
-/* ---- update_rules.cu: adamw, lars, the norms it wants, moving averages ---------------------------------------------- */
+/* ---- cuda/train/update_rules.cu: adamw, lars, the norms it wants, moving averages ---------------------------------------------- */
 
 struct ck_rule {
     struct ck_sgd  sgd;          /* nesterov: lars */
@@ -321,7 +321,7 @@ struct ck_ema {
 };
 cudaError_t ck_ema(const struct ck_ema *args, cudaStream_t stream);
 
-/* ---- conv.cu, dense.cu: own convolutions; what cuBLAS leaves to do; sums of gradients -------------------------------- */
+/* ---- conv.cu, cuda/dense/dense.cu: own convolutions; what cuBLAS leaves to do; sums of gradients -------------------------------- */
 
 /* y[i] = x[i], or y[i] + x[i] with `add`. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);

@@ -1,6 +1,6 @@
 /* cuda/core/cuda_device.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
  *
- * Rows are in C files (rows_*.c, cudnn_rows.c, dense_cublas.c): they read shapes and slots and call a launcher from
+ * Rows are in C files (rows_*.c, cudnn_rows.c, cuda/dense/dense_cublas.c): they read shapes and slots and call a launcher from
  * cuda/common/launchers.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
  *
  * Laws
@@ -128,20 +128,20 @@ static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const str
 
 extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_rows.c */
 extern const struct cr_kernel *const cr_cuda_conv_rows[];   /* rows_conv.c: own, for what cuDNN does not take */
-extern const struct cr_kernel *const cr_cuda_dense_rows[];  /* dense_cublas.c */
-extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* rows_bn.c */
+extern const struct cr_kernel *const cr_cuda_dense_rows[];  /* cuda/dense/dense_cublas.c */
+extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* cuda/norm/bn_kernels.c */
 extern const struct cr_kernel *const cr_cuda_point_rows[];  /* rows_point.c */
 extern const struct cr_kernel *const cr_cuda_small_rows[];  /* rows_small.c */
 extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* rows_point_grad.c */
 extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* rows_stem.c */
-extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* rows_fold.c */
-extern const struct cr_kernel *const cr_cuda_data_rows[];   /* rows_data.c: normalize, relu, add, pooling, shortcut, cast, zero */
-extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* rows_swap.c: copies to the host's memory and back */
+extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* cuda/norm/fold_bn_kernels.c */
+extern const struct cr_kernel *const cr_cuda_data_rows[];   /* cuda/elementwise/pointwise_kernels.c: normalize, relu, add, pooling, shortcut, cast, zero */
+extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* cuda/elementwise/host_copy_kernels.c: copies to the host's memory and back */
 extern const struct cr_kernel *const cr_cuda_comm_rows[];   /* comm_nccl.c: sums over ranks */
 extern const struct cr_kernel *const cr_cuda_peer_rows[];   /* comm_peer.c: the same for gradients, by copy engines */
-extern const struct cr_kernel *const cr_cuda_train_rows[];  /* rows_train.c: loss, gradient check */
-extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* rows_excite.c: squeeze and excitation's gate, 2x2 means */
-extern const struct cr_kernel *const cr_cuda_update_rows[]; /* rows_update.c: sgd, adamw, lars and its norms, averages */
+extern const struct cr_kernel *const cr_cuda_train_rows[];  /* cuda/train/loss_kernels.c: loss, gradient check */
+extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* cuda/elementwise/squeeze_excite_kernels.c: squeeze and excitation's gate, 2x2 means */
+extern const struct cr_kernel *const cr_cuda_update_rows[]; /* cuda/train/optimizer_kernels.c: sgd, adamw, lars and its norms, averages */
 extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
 extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* rows_nm.c: ... that is 2:4, on the sparse tensor cores */
 extern const struct cr_kernel *const cr_cuda_walks_rows[];  /* rows_walks.c: ... on Hopper's, in f32 */
@@ -160,7 +160,7 @@ int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *p
 struct ck_conv cuda_pattern_shape(const struct cr_program *program, const struct cr_op *op);
 bool           cuda_pattern_slots(const struct cr_program *program, const struct cr_op *op);
 /* A conv_dgrad's gate behind its convolution (ck_bn_gate), from byte gate_at of its workspace on; the bytes that it wants there, 0 without
- * a gate (rows_bn.c). */
+ * a gate (cuda/norm/bn_kernels.c). */
 size_t    cr_cuda_gate_workspace(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *call, size_t gate_at);
 void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
@@ -176,7 +176,7 @@ cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net
                         const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
 cr_status cr_cuda_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out); /* cuda_described.c */
 
-/* cuda_init.c */
+/* cuda/train/init_kernels.c */
 cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);
 /* comm_nccl.c: joins the other ranks that the device's options name; waits for an event as long as they live */
 cr_status cr_cuda_comm_open(struct cuda_device *device);

@@ -63,7 +63,7 @@ uint64_t cr_rng_below(struct cr_rng *rng, uint64_t limit) {
 /* Uniform in (0, 1]: never 0, so that its logarithm is finite. */
 static inline float word_to_open_unit(uint32_t word) { return ((float)(word >> 8) + 1.0f) * 0x1p-24f; }
 
-/* log, sin and cos in double, rounded to float once: the same values with every C library, and on the GPU (cuda/init.cu has
+/* log, sin and cos in double, rounded to float once: the same values with every C library, and on the GPU (cuda/train/init.cu has
  * the same polynomials; those of a C library and of CUDA are off by up to 1 and 2 units in the last place). */
 static inline double polynomial(const double *c, int terms, double x) {
     double sum = c[terms - 1];

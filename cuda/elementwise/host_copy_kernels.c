@@ -1,0 +1,38 @@
+/* cuda/elementwise/host_copy_kernels.c: the GPU's rows that carry tensors to the host's memory and back: copies on the lane of their op, which the GPU's
+ * copy engines do beside its kernels. The op's order in its lane, and its waits, are exec's business. */
+#include "cuda/core/cuda_device.h"
+
+/* The direction is read off the addresses, so that a test may swap between two places of the device. */
+static cr_status copy(struct cr_device *device, const struct cr_call *call, int in, int out) {
+    CUDA_TRY(cudaMemcpyAsync(call->out[out], call->in[in], cuda_out(call->program, call->op, out)->bytes, cudaMemcpyDefault,
+                             cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status swap_out_launch(struct cr_device *device, const struct cr_call *call) {
+    return copy(device, call, CR_IN_swap_out_x, CR_OUT_swap_out_y);
+}
+
+static cr_status swap_in_launch(struct cr_device *device, const struct cr_call *call) {
+    return copy(device, call, CR_IN_swap_in_x, CR_OUT_swap_in_y);
+}
+
+/* Its waits and its mark are all there is to it. */
+static cr_status sync_launch(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    (void)call;
+    return CR_OK;
+}
+
+#define SWAP_ROW(kind)                                                                                                 \
+    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = CR_MATH_EXACT,                                        \
+                                                .deterministic = true,                                                 \
+                                                .host_slots    = 1u << CR_IN_##kind##_x,                               \
+                                                .launch        = kind##_launch}
+SWAP_ROW(swap_out);
+SWAP_ROW(swap_in);
+SWAP_ROW(sync);
+
+const struct cr_kernel *const cr_cuda_swap_rows[] = {&row_swap_out, &row_swap_in, &row_sync, NULL};
