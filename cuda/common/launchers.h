@@ -321,7 +321,7 @@ struct ck_ema {
 };
 cudaError_t ck_ema(const struct ck_ema *args, cudaStream_t stream);
 
-/* ---- conv.cu, cuda/dense/dense.cu: own convolutions; what cuBLAS leaves to do; sums of gradients -------------------------------- */
+/* ---- cuda/conv/generic/conv.cu, cuda/dense/dense.cu: own convolutions; what cuBLAS leaves to do; sums of gradients -------------------------------- */
 
 /* y[i] = x[i], or y[i] + x[i] with `add`. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
@@ -340,7 +340,7 @@ struct ck_fetch {
 };
 cudaError_t ck_fetch(const struct ck_fetch *fetch, cudaStream_t stream);
 
-/* slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
+/* cuda/conv/cudnn/sum_slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
 cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems, cudaStream_t stream);
 
 /* comm.cu: ranks whose GPUs reach each other's memory */

@@ -1,6 +1,6 @@
 /* cuda/core/cuda_device.h: what the files of the GPU device share; private to cuda/. Only this folder sees CUDA's headers.
  *
- * Rows are in C files (rows_*.c, cudnn_rows.c, cuda/dense/dense_cublas.c): they read shapes and slots and call a launcher from
+ * Rows are in C files (rows_*.c, cuda/conv/cudnn/cudnn_kernels.c, cuda/dense/dense_cublas.c): they read shapes and slots and call a launcher from
  * cuda/common/launchers.h, cuDNN or cuBLAS. Kernels are in .cu files, which know neither programs nor ops.
  *
  * Laws
@@ -21,7 +21,7 @@
 
 enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_ROWS_MAX = 256 };
 
-struct cudnn_cache; /* of built plans: cudnn_conv.c */
+struct cudnn_cache; /* of built plans: cuda/conv/cudnn/cudnn_conv.c */
 struct cuda_filter; /* the pruned filter that was asked about last: cuda_filter.c */
 struct cuda_comm;   /* NCCL: comm_nccl.c */
 struct cuda_peers;  /* GPUs of one host that reach each other's memory: comm_peer.c */
@@ -126,14 +126,14 @@ static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const str
 
 /* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
 
-extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cudnn_rows.c */
-extern const struct cr_kernel *const cr_cuda_conv_rows[];   /* rows_conv.c: own, for what cuDNN does not take */
+extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cuda/conv/cudnn/cudnn_kernels.c */
+extern const struct cr_kernel *const cr_cuda_conv_rows[];   /* cuda/conv/generic/conv_kernels.c: own, for what cuDNN does not take */
 extern const struct cr_kernel *const cr_cuda_dense_rows[];  /* cuda/dense/dense_cublas.c */
 extern const struct cr_kernel *const cr_cuda_bn_rows[];     /* cuda/norm/bn_kernels.c */
-extern const struct cr_kernel *const cr_cuda_point_rows[];  /* rows_point.c */
-extern const struct cr_kernel *const cr_cuda_small_rows[];  /* rows_small.c */
-extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* rows_point_grad.c */
-extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* rows_stem.c */
+extern const struct cr_kernel *const cr_cuda_point_rows[];  /* cuda/conv/pointwise/point_conv_kernels.c */
+extern const struct cr_kernel *const cr_cuda_small_rows[];  /* cuda/conv/cifar/cifar_kernels.c */
+extern const struct cr_kernel *const cr_cuda_point_grad_rows[]; /* cuda/conv/pointwise/point_grad_kernels.c */
+extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* cuda/conv/stem/stem_kernels.c */
 extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* cuda/norm/fold_bn_kernels.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* cuda/elementwise/pointwise_kernels.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* cuda/elementwise/host_copy_kernels.c: copies to the host's memory and back */
@@ -190,7 +190,7 @@ void      cr_cuda_peers_close(struct cuda_device *device, bool failed);
 size_t    cr_cuda_peers_bytes(size_t bytes); /* of memory to share: whole pages of the driver, or it would share its neighbours as well */
 cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
 void      cr_cuda_peers_unshare(struct cr_device *device);
-/* cudnn_conv.c */
+/* cuda/conv/cudnn/cudnn_conv.c */
 void cr_cudnn_cache_close(struct cudnn_cache *cache); /* NULL is fine */
 void cr_cuda_filter_close(struct cuda_filter *filter); /* cuda_filter.c; NULL is fine */
 

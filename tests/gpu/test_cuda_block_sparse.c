@@ -1,5 +1,5 @@
 /* tests/gpu/test_cuda_block_sparse.c: convolutions over kept blocks of the filter. Without a GPU: every plan's tiles cover y once, and each tap of each
- * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of conv.cu. */
+ * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of cuda/conv/generic/conv.cu. */
 #include "cuda/block_conv.h"
 #include "tests/harness/conv_problem.h"
 #include "sparsity/sparsity.h"

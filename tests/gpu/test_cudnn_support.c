@@ -4,7 +4,7 @@
 #include "tests/harness/conv_cases.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
-#include "cuda/cudnn_conv.h"
+#include "cuda/conv/cudnn/cudnn_conv.h"
 #include "session/session.h"
 #include "tests/harness/test.h"
 
