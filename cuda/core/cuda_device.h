@@ -22,7 +22,7 @@
 enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_ROWS_MAX = 256 };
 
 struct cudnn_cache; /* of built plans: cuda/conv/cudnn/cudnn_conv.c */
-struct cuda_filter; /* the pruned filter that was asked about last: cuda_filter.c */
+struct cuda_filter; /* the pruned filter that was asked about last: cuda/sparse/sparse_filter_cache.c */
 struct cuda_comm;   /* NCCL: comm_nccl.c */
 struct cuda_peers;  /* GPUs of one host that reach each other's memory: comm_peer.c */
 
@@ -142,21 +142,21 @@ extern const struct cr_kernel *const cr_cuda_peer_rows[];   /* comm_peer.c: the 
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* cuda/train/loss_kernels.c: loss, gradient check */
 extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* cuda/elementwise/squeeze_excite_kernels.c: squeeze and excitation's gate, 2x2 means */
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* cuda/train/optimizer_kernels.c: sgd, adamw, lars and its norms, averages */
-extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* rows_sparse.c: convolutions with a pattern */
-extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* rows_nm.c: ... that is 2:4, on the sparse tensor cores */
-extern const struct cr_kernel *const cr_cuda_walks_rows[];  /* rows_walks.c: ... on Hopper's, in f32 */
-extern const struct cr_kernel *const cr_cuda_union_rows[];  /* rows_union.c: ... on the sparse tensor cores */
-extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* rows_sparse_grad.c: their gradients */
+extern const struct cr_kernel *const cr_cuda_sparse_rows[]; /* cuda/sparse/direct/direct_kernels.c: convolutions with a pattern */
+extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* cuda/sparse/two_four/two_four_kernels.c: ... that is 2:4, on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_walks_rows[];  /* cuda/sparse/wgmma_sp/wgmma_sp_kernels.c: ... on Hopper's, in f32 */
+extern const struct cr_kernel *const cr_cuda_union_rows[];  /* cuda/sparse/mma_sp/mma_sp_kernels.c: ... on the sparse tensor cores */
+extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* cuda/sparse/direct/direct_grad_kernels.c: their gradients */
 extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
-extern const struct cr_kernel *const cr_cuda_block_rows[];  /* rows_block.c: ... that keeps whole blocks of channels */
-/* Layouts of kept weights (cr_pattern_attr) from these on are those of rows_nm.c, rows_walks.c and rows_block.c. */
+extern const struct cr_kernel *const cr_cuda_block_rows[];  /* cuda/sparse/block/block_sparse_kernels.c: ... that keeps whole blocks of channels */
+/* Layouts of kept weights (cr_pattern_attr) from these on are those of cuda/sparse/two_four/two_four_kernels.c, cuda/sparse/wgmma_sp/wgmma_sp_kernels.c and cuda/sparse/block/block_sparse_kernels.c. */
 enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_WALKS = 52, CUDA_LAYOUT_BLOCKS = 64 };
 int64_t cr_cuda_nm_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_walks_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_block_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op); /* of layouts of rows_union.c */
-/* Of a conv or sparse_filter with a pattern: the convolution; are a conv's operands such as these rows take? (rows_sparse.c) */
+int64_t cr_cuda_union_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op); /* of layouts of cuda/sparse/mma_sp/mma_sp_kernels.c */
+/* Of a conv or sparse_filter with a pattern: the convolution; are a conv's operands such as these rows take? (cuda/sparse/direct/direct_kernels.c) */
 struct ck_conv cuda_pattern_shape(const struct cr_program *program, const struct cr_op *op);
 bool           cuda_pattern_slots(const struct cr_program *program, const struct cr_op *op);
 /* A conv_dgrad's gate behind its convolution (ck_bn_gate), from byte gate_at of its workspace on; the bytes that it wants there, 0 without
@@ -192,6 +192,6 @@ cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
 void      cr_cuda_peers_unshare(struct cr_device *device);
 /* cuda/conv/cudnn/cudnn_conv.c */
 void cr_cudnn_cache_close(struct cudnn_cache *cache); /* NULL is fine */
-void cr_cuda_filter_close(struct cuda_filter *filter); /* cuda_filter.c; NULL is fine */
+void cr_cuda_filter_close(struct cuda_filter *filter); /* cuda/sparse/sparse_filter_cache.c; NULL is fine */
 
 #endif

@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_block_sparse.c: convolutions over kept blocks of the filter. Without a GPU: every plan's tiles cover y once, and each tap of each
  * pixel finds its input in the staged patch. With one: many tiles a multiprocessor, every way, against the plain kernel of cuda/conv/generic/conv.cu. */
-#include "cuda/block_conv.h"
+#include "cuda/sparse/block/block_sparse.h"
 #include "tests/harness/conv_problem.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/test_gpu.h"
@@ -102,7 +102,7 @@ static void others_are_refused(void) {
 enum { TILES = 2, TEAMS_MOST = 4 };
 enum action { WAIT_X, GIVE_X, WAIT_W, GIVE_W };
 
-/* What a team does in TILES tiles of a group, as block_conv_work.cuh does it: pairs of an action and the number of the stage or block, counted
+/* What a team does in TILES tiles of a group, as cuda/sparse/block/block_sparse_work.cuh does it: pairs of an action and the number of the stage or block, counted
  * from the beginning. `early`: what is held is given back before a gap that is too long for the stages. */
 struct deeds {
     int count, room, at;

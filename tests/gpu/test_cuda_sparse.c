@@ -3,7 +3,7 @@
  * a GPU: which input each entry of the filter finds in the staged tile. */
 #include "tests/harness/conv_problem.h"
 #include "sparsity/sparsity.h"
-#include "cuda/sparse_conv.h"
+#include "cuda/sparse/sparse_launchers.h"
 #include "tests/harness/test_gpu.h"
 
 enum { MULTIPROCESSORS = 132, SHARED = 233472, WAY_PLAIN = -1 };

@@ -3,7 +3,7 @@
  * way of cutting against a loop in double, with zones around the output that must stay as they were. */
 #include "tests/harness/conv_problem.h"
 #include "sparsity/sparsity.h"
-#include "cuda/sparse_nm.h"
+#include "cuda/sparse/two_four/two_four.h"
 #include "tests/harness/test_gpu.h"
 
 enum { CAPABILITY = 90, MULTIPROCESSORS = 132, COLUMNS = 16 };

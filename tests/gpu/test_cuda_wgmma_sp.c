@@ -3,7 +3,7 @@
  * of cutting against a loop in double, with zones around the output that must stay as they were, and twice the same bits. What the tensor
  * cores lose of sums of one sign is followed by a model of how they add. */
 #include "tests/harness/conv_problem.h"
-#include "cuda/sparse_walks.h"
+#include "cuda/sparse/wgmma_sp/wgmma_sp.h"
 #include "tests/harness/test_gpu.h"
 
 enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WALKS_WORDS - 4, HEAD_PLAIN = 1 << 29, POSITIVE = 99 };
