@@ -168,7 +168,7 @@ cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cu
 cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream);
 /* f32 to `type`, which has 16 bits. */
 cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream);
-/* comm.cu: and back. */
+/* cuda/collectives/reduce.cu: and back. */
 cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream);
 /* cuda/elementwise/mix.cu. Places of a record, as enum cr_mix. */
 enum { CK_MIX_PARTNER, CK_MIX_SHARE, CK_MIX_WEIGHT, CK_MIX_CUT, CK_MIX_ERASE = CK_MIX_CUT + 4, CK_MIX_NUMBERS = 12, CK_MIX_ONE = 65536 };
@@ -343,7 +343,7 @@ cudaError_t ck_fetch(const struct ck_fetch *fetch, cudaStream_t stream);
 /* cuda/conv/cudnn/sum_slices.cu: sum[i] = part[i] + part[stride + i] + ... of `slices` parts, in this order; i < elems. */
 cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems, cudaStream_t stream);
 
-/* comm.cu: ranks whose GPUs reach each other's memory */
+/* cuda/collectives/reduce.cu: ranks whose GPUs reach each other's memory */
 enum { CK_PEERS = 8 }; /* ranks, at most */
 /* to[i] = (part[0][i] + part[1][i]) + ... of `ranks` parts (2 to CK_PEERS), in this order; `to` may be one of them. Aligned to 16 bytes. */
 struct ck_sum_ranks {

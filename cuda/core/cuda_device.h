@@ -23,8 +23,8 @@ enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_ROWS_MAX = 256
 
 struct cudnn_cache; /* of built plans: cuda/conv/cudnn/cudnn_conv.c */
 struct cuda_filter; /* the pruned filter that was asked about last: cuda/sparse/sparse_filter_cache.c */
-struct cuda_comm;   /* NCCL: comm_nccl.c */
-struct cuda_peers;  /* GPUs of one host that reach each other's memory: comm_peer.c */
+struct cuda_comm;   /* NCCL: cuda/collectives/nccl.c */
+struct cuda_peers;  /* GPUs of one host that reach each other's memory: cuda/collectives/peer_copy.c */
 
 struct cuda_device {
     struct cr_device base; /* first: a cr_device pointer is a cuda_device pointer */
@@ -137,8 +137,8 @@ extern const struct cr_kernel *const cr_cuda_stem_rows[];   /* cuda/conv/stem/st
 extern const struct cr_kernel *const cr_cuda_fold_rows[];   /* cuda/norm/fold_bn_kernels.c */
 extern const struct cr_kernel *const cr_cuda_data_rows[];   /* cuda/elementwise/pointwise_kernels.c: normalize, relu, add, pooling, shortcut, cast, zero */
 extern const struct cr_kernel *const cr_cuda_swap_rows[];   /* cuda/elementwise/host_copy_kernels.c: copies to the host's memory and back */
-extern const struct cr_kernel *const cr_cuda_comm_rows[];   /* comm_nccl.c: sums over ranks */
-extern const struct cr_kernel *const cr_cuda_peer_rows[];   /* comm_peer.c: the same for gradients, by copy engines */
+extern const struct cr_kernel *const cr_cuda_comm_rows[];   /* cuda/collectives/nccl.c: sums over ranks */
+extern const struct cr_kernel *const cr_cuda_peer_rows[];   /* cuda/collectives/peer_copy.c: the same for gradients, by copy engines */
 extern const struct cr_kernel *const cr_cuda_train_rows[];  /* cuda/train/loss_kernels.c: loss, gradient check */
 extern const struct cr_kernel *const cr_cuda_excite_rows[]; /* cuda/elementwise/squeeze_excite_kernels.c: squeeze and excitation's gate, 2x2 means */
 extern const struct cr_kernel *const cr_cuda_update_rows[]; /* cuda/train/optimizer_kernels.c: sgd, adamw, lars and its norms, averages */
@@ -147,7 +147,7 @@ extern const struct cr_kernel *const cr_cuda_nm_rows[];     /* cuda/sparse/two_f
 extern const struct cr_kernel *const cr_cuda_walks_rows[];  /* cuda/sparse/wgmma_sp/wgmma_sp_kernels.c: ... on Hopper's, in f32 */
 extern const struct cr_kernel *const cr_cuda_union_rows[];  /* cuda/sparse/mma_sp/mma_sp_kernels.c: ... on the sparse tensor cores */
 extern const struct cr_kernel *const cr_cuda_sparse_grad_rows[]; /* cuda/sparse/direct/direct_grad_kernels.c: their gradients */
-extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* rows_im2col.c: baselines */
+extern const struct cr_kernel *const cr_cuda_im2col_rows[]; /* cuda/baseline/im2col_kernels.c: baselines */
 extern const struct cr_kernel *const cr_cuda_block_rows[];  /* cuda/sparse/block/block_sparse_kernels.c: ... that keeps whole blocks of channels */
 /* Layouts of kept weights (cr_pattern_attr) from these on are those of cuda/sparse/two_four/two_four_kernels.c, cuda/sparse/wgmma_sp/wgmma_sp_kernels.c and cuda/sparse/block/block_sparse_kernels.c. */
 enum { CUDA_LAYOUT_NM = 48, CUDA_LAYOUT_WALKS = 52, CUDA_LAYOUT_BLOCKS = 64 };
@@ -171,18 +171,18 @@ extern const struct cr_async   cr_cuda_async; /* cuda/core/streams.c */
 cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
 void      cr_cuda_host_release(struct cr_device *device, void *host);
 extern const struct cr_pool    cr_cuda_pools[]; /* cuda/core/allocators.c */
-/* cuda_spdnn.c */
+/* cuda/spdnn/spdnn_cuda.c */
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                         const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
 cr_status cr_cuda_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out); /* cuda_described.c */
 
 /* cuda/train/init_kernels.c */
 cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);
-/* comm_nccl.c: joins the other ranks that the device's options name; waits for an event as long as they live */
+/* cuda/collectives/nccl.c: joins the other ranks that the device's options name; waits for an event as long as they live */
 cr_status cr_cuda_comm_open(struct cuda_device *device);
 void      cr_cuda_comm_close(struct cuda_device *device); /* behind all recordings */
 cr_status cr_cuda_comm_wait(struct cuda_device *device, cudaEvent_t event);
-/* comm_peer.c: asks all ranks whether they can reach each other's memory; *out and device->peers stay NULL where they cannot, or where NCCL
+/* cuda/collectives/peer_copy.c: asks all ranks whether they can reach each other's memory; *out and device->peers stay NULL where they cannot, or where NCCL
  * is wanted */
 cr_status cr_cuda_peers_open(struct cuda_device *device, struct cuda_peers **out);
 void      cr_cuda_peers_abort(struct cuda_peers *peers); /* from any thread, NULL is fine: nothing waits for other ranks any more */

@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and survivors equal to the CPU's to the bit, whether a layer has
  * a launch of its own or shares one. */
-#include "cuda/spdnn_kernel.h"
+#include "cuda/spdnn/spdnn_kernel.h"
 #include "tests/harness/spdnn_support.h"
 #include "tests/harness/test_gpu.h"
 

@@ -1,4 +1,4 @@
-/* tests/gpu/test_nccl_close.c: a rank is lost while another opens, adds or closes: cuda/comm_nccl.c and cuda/comm_peer.c themselves, over a
+/* tests/gpu/test_nccl_close.c: a rank is lost while another opens, adds or closes: cuda/collectives/nccl.c and cuda/collectives/peer_copy.c themselves, over a
  * stand-in for NCCL and CUDA that notes what is used after it has gone. Ranks are threads. No GPU is needed. */
 #include "tests/harness/comm_support.h"
 
@@ -7,7 +7,7 @@ static void *stand_in_open(const char *name, int flags);
 static void *stand_in_symbol(void *library, const char *name);
 #define dlopen stand_in_open
 #define dlsym  stand_in_symbol
-#include "cuda/comm_nccl.c"
+#include "cuda/collectives/nccl.c"
 #undef dlopen
 #undef dlsym
 

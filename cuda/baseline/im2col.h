@@ -1,4 +1,4 @@
-/* im2col.h: pictures as the matrix whose product with the filters is their convolution, for comparisons. Conventions of cuda/common/launchers.h.
+/* cuda/baseline/im2col.h: pictures as the matrix whose product with the filters is their convolution, for comparisons. Conventions of cuda/common/launchers.h.
  *
  * The matrix has a row a pixel of the output and R*S*C columns, in the order of a filter's elements; zeros outside the picture. */
 #ifndef CK_IM2COL_H

@@ -1,8 +1,8 @@
-/* cuda_spdnn.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that stay on the device or
- * pass through two buffers while the layers before them compute. Small networks take several layers a launch (spdnn_deep.cu). */
+/* cuda/spdnn/spdnn_cuda.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that stay on the device or
+ * pass through two buffers while the layers before them compute. Small networks take several layers a launch (cuda/spdnn/spdnn_deep.cu). */
 #include "cuda/core/cuda_device.h"
 #include "spdnn/spdnn.h"
-#include "spdnn_kernel.h"
+#include "cuda/spdnn/spdnn_kernel.h"
 
 #include <stdlib.h>
 #include <string.h>

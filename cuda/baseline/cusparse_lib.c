@@ -1,5 +1,5 @@
-/* cusparse_lib.c: see cusparse_lib.h. */
-#include "cusparse_lib.h"
+/* cuda/baseline/cusparse_lib.c: see cuda/baseline/cusparse_lib.h. */
+#include "cuda/baseline/cusparse_lib.h"
 
 #ifdef CR_HAS_CUSPARSE
 #include "cuda/core/cuda_device.h"

@@ -1,4 +1,4 @@
-/* comm_nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks, not when the program starts.
+/* cuda/collectives/nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks, not when the program starts.
  *
  * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels are recorded with
  * the rest of the step. Whose step hangs because another rank is gone is woken by an abort: comm/comm.h's watcher calls for it, a thread

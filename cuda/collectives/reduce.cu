@@ -1,4 +1,4 @@
-/* comm.cu: what sums over ranks need besides the library: the way back to float of gradients that travel in 16 bits; sums of ranks that
+/* cuda/collectives/reduce.cu: what sums over ranks need besides the library: the way back to float of gradients that travel in 16 bits; sums of ranks that
  * write into each other's memory. */
 #include "cuda/common/launchers.h"
 #include "cuda/common/common.cuh"

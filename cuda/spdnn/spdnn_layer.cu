@@ -1,4 +1,4 @@
-/* spdnn.cu: a layer of a sparse deep network in one launch: sparse product, bias, clipped ReLU, which inputs are still alive, and
+/* cuda/spdnn/spdnn_layer.cu: a layer of a sparse deep network in one launch: sparse product, bias, clipped ReLU, which inputs are still alive, and
  * the list of them for the next layer. The truth is device/cpu/spdnn.c; sums run over a row's columns in the same order.
  *
  * Activations are [neuron][input]: a warp takes 128 inputs of a group of rows that have the same columns. Per column it loads 512
@@ -12,7 +12,7 @@
  *
  * No input waits for the host: the last block to end counts flags, and where some input died, writes the list of the others. The
  * next layer reads through that list and writes side by side, so that a list is needed only directly behind a death. */
-#include "spdnn_kernel.h"
+#include "cuda/spdnn/spdnn_kernel.h"
 
 #include "cuda/common/common.cuh"
 

@@ -1,6 +1,6 @@
-/* im2col.cu: see im2col.h. Elements are copied, so the type is their size; rows of channels go 16 bytes at a time where they can. */
+/* cuda/baseline/im2col.cu: see cuda/baseline/im2col.h. Elements are copied, so the type is their size; rows of channels go 16 bytes at a time where they can. */
 #include "cuda/common/common.cuh"
-#include "im2col.h"
+#include "cuda/baseline/im2col.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-/* comm_peer.c: gradients of several GPUs of one host added up without a library: copy engines carry the bytes from GPU to GPU, so that no
+/* cuda/collectives/peer_copy.c: gradients of several GPUs of one host added up without a library: copy engines carry the bytes from GPU to GPU, so that no
  * multiprocessor is taken from the backward pass but for flags and a short sum.
  *
  * Of each piece rank s owns the s-th part. A round of a piece:

@@ -1,4 +1,4 @@
-/* spdnn_kernel.h: launchers of spdnn.cu: layers of a sparse deep network. Conventions as in cuda/common/launchers.h. */
+/* cuda/spdnn/spdnn_kernel.h: launchers of cuda/spdnn/spdnn_layer.cu: layers of a sparse deep network. Conventions as in cuda/common/launchers.h. */
 #ifndef CR_SPDNN_KERNEL_H
 #define CR_SPDNN_KERNEL_H
 
@@ -49,7 +49,7 @@ cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsign
 cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride, const struct ck_spdnn_state *state, int32_t *category,
                             float *packed, cudaStream_t stream);
 
-/* ---- spdnn_deep.cu: several layers a launch, for networks of which a block can hold a tile of inputs ---- */
+/* ---- cuda/spdnn/spdnn_deep.cu: several layers a launch, for networks of which a block can hold a tile of inputs ---- */
 
 enum {
     CK_SPDNN_DEEP_ROWS   = 16,

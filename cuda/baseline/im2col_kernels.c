@@ -1,9 +1,9 @@
-/* rows_im2col.c: convolutions as matrix products, which papers compare sparse kernels with. Baselines: rows that `bench sparse` times
+/* cuda/baseline/im2col_kernels.c: convolutions as matrix products, which papers compare sparse kernels with. Baselines: rows that `bench sparse` times
  * and nobody chooses. Everything that helps them is done: no matrix where the picture is one (1x1, stride 1), one product for the whole
  * batch, descriptors and analysis before the clock runs, every way of laying the operands out. */
 #include "cuda/core/cuda_device.h"
-#include "cusparse_lib.h"
-#include "im2col.h"
+#include "cuda/baseline/cusparse_lib.h"
+#include "cuda/baseline/im2col.h"
 #include "sparsity/sparsity.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* cusparse_lib.h: cuSPARSE, for comparisons only: opened at first use, as cuda/core/libraries.h does with what is always needed. A build whose
+/* cuda/baseline/cusparse_lib.h: cuSPARSE, for comparisons only: opened at first use, as cuda/core/libraries.h does with what is always needed. A build whose
  * toolkit has no cuSPARSE headers, or a machine without the library, has no such comparison. */
 #ifndef CR_CUSPARSE_LIB_H
 #define CR_CUSPARSE_LIB_H

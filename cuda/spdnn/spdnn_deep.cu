@@ -1,6 +1,6 @@
-/* spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations of 32
+/* cuda/spdnn/spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations of 32
  * inputs in shared memory and takes them through layer after layer without a word to the other blocks. The truth is
- * device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in spdnn.cu.
+ * device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in cuda/spdnn/spdnn_layer.cu.
  *
  * A layer's results do not fit beside what they are made of; they wait in registers until all warps have read: 16 warps
  * by 4 groups of 16 rows by 32 inputs, 64 sums a thread. A quarter of a warp has a group, a lane 4 inputs: a column
@@ -19,7 +19,7 @@
  * Bytes: weights, once a layer and block, from L2; 8 a neuron and input a launch. Limiter: multiply-adds, roof 128 a
  * clock and multiprocessor; shared memory is busy three quarters of the time. On one H200 16 T a second where 4,482 of
  * 60,000 inputs are left, half of the roof at 1.98 GHz. */
-#include "spdnn_kernel.h"
+#include "cuda/spdnn/spdnn_kernel.h"
 
 #include "cuda/common/common.cuh"
 
