@@ -124,7 +124,7 @@ static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const str
     return c;
 }
 
-/* ---- tables of rows, best first; each ends with NULL; cuda_kernels.c puts them together ---- */
+/* ---- tables of rows, best first; each ends with NULL; cuda/registry.c puts them together ---- */
 
 extern const struct cr_kernel *const cr_cudnn_conv_rows[];  /* cuda/conv/cudnn/cudnn_kernels.c */
 extern const struct cr_kernel *const cr_cuda_conv_rows[];   /* cuda/conv/generic/conv_kernels.c: own, for what cuDNN does not take */
@@ -163,7 +163,7 @@ bool           cuda_pattern_slots(const struct cr_program *program, const struct
  * a gate (cuda/norm/bn_kernels.c). */
 size_t    cr_cuda_gate_workspace(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 cr_status cr_cuda_gate_dgrad(struct cr_device *device, const struct cr_call *call, size_t gate_at);
-void cr_cuda_rows_collect(struct cuda_device *device); /* cuda_kernels.c: into device->rows */
+void cr_cuda_rows_collect(struct cuda_device *device); /* cuda/registry.c: into device->rows */
 
 extern const struct cr_backend cr_backend_cuda;
 extern const struct cr_async   cr_cuda_async; /* cuda/core/streams.c */
@@ -174,7 +174,7 @@ extern const struct cr_pool    cr_cuda_pools[]; /* cuda/core/allocators.c */
 /* cuda/spdnn/spdnn_cuda.c */
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                         const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
-cr_status cr_cuda_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out); /* cuda_described.c */
+cr_status cr_cuda_describe(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out); /* cuda/offline_device.c */
 
 /* cuda/train/init_kernels.c */
 cr_status cr_cuda_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config, void *region);

@@ -198,7 +198,7 @@ cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cu
     return sum->to ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* ---- a device's life: as cuda_backend.c and runtime/memory_regions.c go through it ---- */
+/* ---- a device's life: as cuda/device.c and runtime/memory_regions.c go through it ---- */
 
 enum { STEPS = 3, MOMENTS = 16, LONG = 10000 };
 

@@ -1,4 +1,4 @@
-/* cuda_described.c: a GPU that is not there, opened for questions: its rows say what they accept and how much workspace they want,
+/* cuda/offline_device.c: a GPU that is not there, opened for questions: its rows say what they accept and how much workspace they want,
  * cuDNN is asked about the GPU by its description. Needs the libraries, but neither driver nor GPU. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"

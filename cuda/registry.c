@@ -1,4 +1,4 @@
-/* cuda_kernels.c: the GPU's rows in one table. Where several take an op, the order is that of preference when times are not
+/* cuda/registry.c: the GPU's rows in one table. Where several take an op, the order is that of preference when times are not
  * measured: own kernels for small channels first, then cuDNN, then own ones for what is left. */
 #include "cuda/core/cuda_device.h"
 

@@ -1,4 +1,4 @@
-/* cuda_backend.c: the GPU as a device: opening it, memory, copies that wait, the step block. What runs beside the host is in
+/* cuda/device.c: the GPU as a device: opening it, memory, copies that wait, the step block. What runs beside the host is in
  * cuda/core/streams.c. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
