@@ -48,6 +48,25 @@ FOLDERS = {
     "src/device/cpu/onednn": 4.2,
     "cuda/common": 4.1,  # device-side helpers and launcher declarations
     "cuda/core": 4.2,  # streams, memory, libraries
+    "cuda/elementwise": 4.3,
+    "cuda/norm": 4.3,
+    "cuda/dense": 4.3,
+    "cuda/train": 4.3,  # loss, update rules, initial values
+    "cuda/conv/generic": 4.3,  # any convolution, without a library
+    "cuda/conv/cudnn": 4.3,
+    "cuda/conv/pointwise": 4.3,  # 1x1 convolutions fused with BN
+    "cuda/conv/stem": 4.3,
+    "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
+    "cuda/sparse": 4.3,  # what the sparse kernels share
+    "cuda/sparse/direct": 4.4,
+    "cuda/sparse/block": 4.4,
+    "cuda/sparse/two_four": 4.4,
+    "cuda/sparse/mma_sp": 4.4,
+    "cuda/sparse/wgmma_sp": 4.5,
+    "cuda/collectives": 4.3,
+    "cuda/spdnn": 4.3,
+    "cuda/baseline": 4.3,  # im2col with cuBLAS and cuSPARSE, for comparisons only
+    "cuda": 4.9,  # the device and its table of kernels
     "src/layers": 4.0,  # layers append ops to a program
     "src/optim": 4.0,  # update rules and learning rate schedules
     "src/model": 5.0,  # ResNets, ONNX export
@@ -65,7 +84,11 @@ FOLDERS = {
     "src/cli/docs": 9.1,
 }
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.
-EXCEPTIONS = {}
+EXCEPTIONS = {
+    ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
+    ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
+    ("cuda/sparse/wgmma_sp", "cuda/sparse/mma_sp"): "the split of a number into sparse tensor core operands",
+}
 
 # A device sees these folders of src/ and no others.
 DEVICE_FOLDERS = ("src/device/cpu", "cuda")
