@@ -17,8 +17,8 @@ static pthread_once_t     once = PTHREAD_ONCE_INIT;
 static void load(void) {
     void *file = dlopen("libcusparse.so." TEXT(CUSPARSE_VER_MAJOR), RTLD_LAZY | RTLD_LOCAL);
     there      = file != NULL;
-#define X(name)                                                                                                                         \
-    *(void **)(void *)&library.name = file ? dlsym(file, #name) : NULL;                                                                 \
+#define X(name)                                                                                                        \
+    *(void **)(void *)&library.name = file ? dlsym(file, #name) : NULL;                                                \
     there                           = there && library.name;
     CUSPARSE_FUNCTIONS(X)
 #undef X

@@ -1,9 +1,11 @@
-/* cuda/collectives/nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks, not when the program starts.
+/* cuda/collectives/nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks,
+ * not when the program starts.
  *
- * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels are recorded with
- * the rest of the step. Whose step hangs because another rank is gone is woken by an abort: comm/comm.h's watcher calls for it, a thread
- * of its own does it, since NCCL waits there for recordings that only the main thread can close. An abort frees the communicator: it
- * begins when no call is inside, and no call gets in afterwards. (One that never comes out is ended with the process, by comm/comm.h.) */
+ * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels
+ * are recorded with the rest of the step. Whose step hangs because another rank is gone is woken by an abort:
+ * comm/comm.h's watcher calls for it, a thread of its own does it, since NCCL waits there for recordings that only the
+ * main thread can close. An abort frees the communicator: it begins when no call is inside, and no call gets in
+ * afterwards. (One that never comes out is ended with the process, by comm/comm.h.) */
 #include "comm/comm.h"
 #include "cuda/core/cuda_device.h"
 
@@ -19,7 +21,13 @@
 /* A large all_reduce at the start makes NCCL take its buffers before the memory that is left is counted. */
 enum { WARM_ELEMS = 4 << 20 };
 /* Who waits asks without a pause at first: steps of small networks are short. */
-enum { POLLS_AT_ONCE = 64, POLL_NS = 50 * 1000, POLLS_A_LOOK = 200, FAULT_LOOKS = 40, FAULT_LOOK_NS = 50 * 1000 * 1000 };
+enum {
+    POLLS_AT_ONCE = 64,
+    POLL_NS       = 50 * 1000,
+    POLLS_A_LOOK  = 200,
+    FAULT_LOOKS   = 40,
+    FAULT_LOOK_NS = 50 * 1000 * 1000
+};
 
 /* ---- the library ---- */
 
@@ -27,12 +35,14 @@ enum { POLLS_AT_ONCE = 64, POLL_NS = 50 * 1000, POLLS_A_LOOK = 200, FAULT_LOOKS 
 #define NCCL_FUNCTIONS(X)                                                                                              \
     X(ncclResult_t, ncclGetVersion, (int *version))                                                                    \
     X(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id))                                                              \
-    X(ncclResult_t, ncclCommInitRankConfig, (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t * config)) \
+    X(ncclResult_t, ncclCommInitRankConfig,                                                                            \
+      (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config))                                 \
     X(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))                                                                \
     X(ncclResult_t, ncclCommAbort, (ncclComm_t comm))                                                                  \
     X(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t * error))                                    \
     X(ncclResult_t, ncclAllReduce,                                                                                     \
-      (const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)) \
+      (const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,                     \
+       cudaStream_t stream))                                                                                           \
     X(const char *, ncclGetErrorString, (ncclResult_t result))                                                         \
     X(const char *, ncclGetLastError, (ncclComm_t comm))
 
@@ -43,15 +53,15 @@ struct nccl {
 };
 
 struct cuda_comm {
-    struct nccl     nccl;
-    struct cr_comm *ranks;
-    ncclComm_t      comm;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t  left; /* nobody is inside */
+    struct nccl        nccl;
+    struct cr_comm    *ranks;
+    ncclComm_t         comm;
+    pthread_mutex_t    lock;  /* of what follows */
+    pthread_cond_t     left;  /* nobody is inside */
     struct cuda_peers *peers; /* to be woken as well */
-    pthread_t       aborter;
-    bool            aborting, aborter_runs;
-    int             inside; /* calls with `comm` that have not returned */
+    pthread_t          aborter;
+    bool               aborting, aborter_runs;
+    int                inside; /* calls with `comm` that have not returned */
 };
 
 #define TEXT_(x) #x
@@ -61,8 +71,9 @@ struct cuda_comm {
 static cr_status open_library(struct nccl *n) {
     void *library = dlopen(NCCL_SO, RTLD_NOW | RTLD_LOCAL); /* stays open: its threads may outlive us */
     if (!library)
-        return CR_FAIL(CR_ERR_DEVICE, "several GPUs need NCCL, and " NCCL_SO " was not found: install libnccl2 or the wheel nvidia-nccl-cu13, or name its "
-                       "folder in LD_LIBRARY_PATH");
+        return CR_FAIL(CR_ERR_DEVICE, "several GPUs need NCCL, and " NCCL_SO
+                                      " was not found: install libnccl2 or the wheel nvidia-nccl-cu13, or name its "
+                                      "folder in LD_LIBRARY_PATH");
 #define X(result, name, params)                                                                                        \
     *(void **)(void *)&n->name = dlsym(library, #name);                                                                \
     if (!n->name) return CR_FAIL(CR_ERR_DEVICE, NCCL_SO " is too old: it has no " #name);
@@ -75,7 +86,8 @@ static cr_status open_library(struct nccl *n) {
 static cr_status nccl_fail(struct cuda_comm *c, ncclResult_t result, const char *what) {
     CR_TRY(cr_comm_check(c->ranks));
     const char *last = c->nccl.ncclGetLastError(c->comm);
-    return CR_FAIL(CR_ERR_DEVICE, "NCCL: %s (%s)%s%s", c->nccl.ncclGetErrorString(result), what, last && *last ? ": " : "", last ? last : "");
+    return CR_FAIL(CR_ERR_DEVICE, "NCCL: %s (%s)%s%s", c->nccl.ncclGetErrorString(result), what,
+                   last && *last ? ": " : "", last ? last : "");
 }
 
 #define NCCL_TRY(c, call, ...)                                                                                         \
@@ -120,7 +132,8 @@ static void start_abort(void *context) {
 
 /* ---- open, close ---- */
 
-static cr_status reduce_as(struct cuda_comm *c, const void *x, void *y, size_t elems, ncclDataType_t type, cudaStream_t stream) {
+static cr_status reduce_as(struct cuda_comm *c, const void *x, void *y, size_t elems, ncclDataType_t type,
+                           cudaStream_t stream) {
     if (!enter(c)) return cr_comm_check(c->ranks);
     const ncclResult_t result = c->nccl.ncclAllReduce(x, y, elems, type, ncclSum, c->comm, stream);
     cr_status          status = result == ncclSuccess ? CR_OK : nccl_fail(c, result, "ncclAllReduce");
@@ -132,9 +145,9 @@ static cr_status warm_up(struct cuda_device *d) {
     struct cuda_comm *c = d->comm;
     float            *x = NULL;
     CUDA_TRY(cudaMalloc((void **)&x, WARM_ELEMS * sizeof *x));
-    cudaStream_t stream = d->lane[CR_LANE_COMM];
-    cudaError_t  error  = cudaMemsetAsync(x, 0, WARM_ELEMS * sizeof *x, stream);
-    cr_status    status = CR_OK;
+    cudaStream_t        stream   = d->stream[CR_STREAM_COMM];
+    cudaError_t         error    = cudaMemsetAsync(x, 0, WARM_ELEMS * sizeof *x, stream);
+    cr_status           status   = CR_OK;
     static const size_t counts[] = {4, 4096, WARM_ELEMS}; /* one for each of its ways to send */
     for (size_t i = 0; i < CR_COUNT(counts) && error == cudaSuccess && status == CR_OK; i++)
         status = reduce_as(c, x, x, counts[i], ncclFloat32, stream);
@@ -147,10 +160,10 @@ static cr_status warm_up(struct cuda_device *d) {
 }
 
 static cr_status join(struct cuda_device *d) {
-    struct cuda_comm *c      = d->comm;
-    ncclUniqueId      id     = {0};
-    ncclConfig_t      config = NCCL_CONFIG_INITIALIZER;
-    const int         rank   = cr_comm_rank(c->ranks);
+    struct cuda_comm *c       = d->comm;
+    ncclUniqueId      id      = {0};
+    ncclConfig_t      config  = NCCL_CONFIG_INITIALIZER;
+    const int         rank    = cr_comm_rank(c->ranks);
     int               version = 0;
     if (d->base.options.comm_blocks) config.maxCTAs = d->base.options.comm_blocks;
     NCCL_TRY(c, ncclGetVersion, &version);
@@ -192,9 +205,11 @@ void cr_cuda_comm_close(struct cuda_device *d) {
     c->peers    = NULL;
     cr_cuda_peers_close(d, failed);
     failed = cr_comm_check(c->ranks) != CR_OK; /* a rank may be lost just now: NCCL would wait for it */
-    cr_error_let_go();
-    if (c->comm && failed) start_abort(c);
-    else if (c->comm) (void)c->nccl.ncclCommDestroy(c->comm);
+    cr_error_release();
+    if (c->comm && failed)
+        start_abort(c);
+    else if (c->comm)
+        (void)c->nccl.ncclCommDestroy(c->comm);
     if (c->aborter_runs) (void)pthread_join(c->aborter, NULL);
     pthread_cond_destroy(&c->left);
     pthread_mutex_destroy(&c->lock);
@@ -216,7 +231,9 @@ static cr_status look_for_errors(struct cuda_comm *c) {
     return status;
 }
 
-static void pause_ns(long ns) { nanosleep(&(struct timespec){.tv_nsec = ns}, NULL); }
+static void pause_ns(long ns) {
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
 
 /* A GPU may fault because another rank's memory is gone: then that rank's end is what the user should read. */
 static cr_status device_failed(struct cuda_comm *c, cudaError_t error) {
@@ -243,7 +260,8 @@ cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
 
 /* ---- the op ---- */
 
-static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type, cudaStream_t stream) {
+static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type,
+                        cudaStream_t stream) {
     const ncclDataType_t t = type == CR_F16 ? ncclFloat16 : type == CR_BF16 ? ncclBfloat16 : ncclFloat32;
     return reduce_as(c, x, y, elems, t, stream);
 }
@@ -256,9 +274,12 @@ struct cuda_comm {
 
 cr_status cr_cuda_comm_open(struct cuda_device *d) {
     if (cr_comm_size(d->base.options.comm) == 1) return CR_OK;
-    return CR_FAIL(CR_ERR_DEVICE, "several GPUs need NCCL, which this build does not have: install libnccl-dev or the wheel nvidia-nccl-cu13 and build again");
+    return CR_FAIL(CR_ERR_DEVICE, "several GPUs need NCCL, which this build does not have: install libnccl-dev or the "
+                                  "wheel nvidia-nccl-cu13 and build again");
 }
-void cr_cuda_comm_close(struct cuda_device *d) { (void)d; }
+void cr_cuda_comm_close(struct cuda_device *d) {
+    (void)d;
+}
 
 cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
     (void)d;
@@ -266,29 +287,34 @@ cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
     return CR_OK;
 }
 
-static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type, cudaStream_t stream) {
+static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type,
+                        cudaStream_t stream) {
     (void)c, (void)x, (void)y, (void)elems, (void)type, (void)stream;
     return CR_FAIL(CR_ERR_DEVICE, "this build has no NCCL");
 }
 
 #endif
 
-static bool is_half(const struct cr_op *op) { return cr_dtype_bytes(op->attr.reduce.wire) == 2; }
+static bool is_half(const struct cr_op *op) {
+    return cr_dtype_bytes(op->attr.reduce.wire) == 2;
+}
 
 static bool all_reduce_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return cuda_in(p, op, CR_IN_all_reduce_x)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_all_reduce_y)->dtype == CR_F32;
 }
 
-static cr_status all_reduce_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                                    size_t *workspace_bytes) {
+static cr_status all_reduce_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                    void **prepared, size_t *workspace_bytes) {
     (void)device;
     *prepared        = NULL;
     *workspace_bytes = is_half(op) ? (size_t)cr_tensor_elems(cuda_out(p, op, CR_OUT_all_reduce_y)) * 2 : 0;
     return CR_OK;
 }
 
-static void all_reduce_release(void *prepared) { (void)prepared; }
+static void all_reduce_release(void *prepared) {
+    (void)prepared;
+}
 
 static cr_status all_reduce_launch(struct cr_device *device, const struct cr_call *call) {
     struct cuda_comm       *c      = cuda_of(device)->comm;
@@ -310,13 +336,14 @@ static cr_status all_reduce_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-static const struct cr_kernel row_all_reduce = {.name          = "nccl.all_reduce",
-                                                .op            = CR_OP_all_reduce,
-                                                .math          = CR_MATH_EXACT,
-                                                .deterministic = true, /* the same ranks in the same places: one algorithm, one order */
-                                                .accepts       = all_reduce_accepts,
-                                                .prepare       = all_reduce_prepare,
-                                                .release       = all_reduce_release,
-                                                .launch        = all_reduce_launch};
+static const struct cr_kernel row_all_reduce = {
+    .name          = "nccl.all_reduce",
+    .op            = CR_OP_all_reduce,
+    .math          = CR_MATH_EXACT,
+    .deterministic = true, /* the same ranks in the same places: one algorithm, one order */
+    .accepts       = all_reduce_accepts,
+    .prepare       = all_reduce_prepare,
+    .release       = all_reduce_release,
+    .launch        = all_reduce_launch};
 
-const struct cr_kernel *const cr_cuda_comm_rows[] = {&row_all_reduce, NULL};
+const struct cr_kernel *const cr_cuda_nccl_kernels[] = {&row_all_reduce, NULL};

@@ -1,11 +1,11 @@
-/* cuda/common/common.cuh: what .cu files share: 16-byte vectors of f32, f16 and bf16 to and from float, sums over a warp and a block,
- * sizes of grids.
+/* cuda/common/common.cuh: what .cu files share: 16-byte vectors of f32, f16 and bf16 to and from float, sums over a
+ * warp and a block, sizes of grids.
  *
  * Laws
- *   - A vector is 16 bytes: ck_lanes<T>() elements, at an address that is a multiple of 16.
+ *   - A vector is 16 bytes: ck_vector_elems<T>() elements, at an address that is a multiple of 16.
  *   - Loads and unpacking are apart, so that a thread can have several loads under way before it needs the first.
- *   - Plain loads and stores: a kernel may write where it has read (graph/ops.def's INPLACE), as long as each thread reads its
- *     elements before it writes them.
+ *   - Plain loads and stores: a kernel may write where it has read (graph/ops.def's INPLACE), as long as each thread
+ * reads its elements before it writes them.
  *   - Sums are taken in an order that depends on sizes only. */
 #ifndef CK_COMMON_CUH
 #define CK_COMMON_CUH
@@ -17,24 +17,40 @@
 
 enum { CK_WARP = 32, CK_VECTOR_BYTES = 16 };
 
-/* ---- one element ------------------------------------------------------------------------------------------------- */
+/* ---- one element ---- */
 
-__device__ __forceinline__ float ck_float(float x) { return x; }
-__device__ __forceinline__ float ck_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ float ck_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float ck_float(float x) {
+    return x;
+}
+__device__ __forceinline__ float ck_float(__half x) {
+    return __half2float(x);
+}
+__device__ __forceinline__ float ck_float(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
 
 /* To nearest, ties to even; too large becomes infinity, NaN stays NaN. */
 template <typename T> __device__ __forceinline__ T ck_round(float x);
-template <> __device__ __forceinline__ float ck_round<float>(float x) { return x; }
-template <> __device__ __forceinline__ __half ck_round<__half>(float x) { return __float2half_rn(x); }
-template <> __device__ __forceinline__ __nv_bfloat16 ck_round<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ float       ck_round<float>(float x) {
+          return x;
+}
+template <> __device__ __forceinline__ __half ck_round<__half>(float x) {
+    return __float2half_rn(x);
+}
+template <> __device__ __forceinline__ __nv_bfloat16 ck_round<__nv_bfloat16>(float x) {
+    return __float2bfloat16_rn(x);
+}
 
 /* max(x, 0), but NaN stays NaN. */
-__device__ __forceinline__ float ck_relu(float x) { return x < 0.0f ? 0.0f : x; }
+__device__ __forceinline__ float ck_relu(float x) {
+    return x < 0.0f ? 0.0f : x;
+}
 
-/* ---- 16 bytes ---------------------------------------------------------------------------------------------------- */
+/* ---- 16 bytes ---- */
 
-template <typename T> __host__ __device__ constexpr int ck_lanes() { return CK_VECTOR_BYTES / (int)sizeof(T); }
+template <typename T> __host__ __device__ constexpr int ck_vector_elems() {
+    return CK_VECTOR_BYTES / (int)sizeof(T);
+}
 
 /* Vector `i` of an array. */
 template <typename T> __device__ __forceinline__ uint4 ck_load(const T *array, int64_t i) {
@@ -46,26 +62,26 @@ template <typename T> __device__ __forceinline__ void ck_store(T *array, int64_t
 
 /* Two elements of 16 bits in a word; the lower half is the first. */
 template <typename T> __device__ __forceinline__ float2 ck_unpack_word(uint32_t word);
-template <> __device__ __forceinline__ float2 ck_unpack_word<__half>(uint32_t word) {
-    __half2_raw raw;
-    raw.x = (unsigned short)(word & 0xffffu);
-    raw.y = (unsigned short)(word >> 16);
-    return __half22float2(__half2(raw));
+template <> __device__ __forceinline__ float2           ck_unpack_word<__half>(uint32_t word) {
+              __half2_raw raw;
+              raw.x = (unsigned short)(word & 0xffffu);
+              raw.y = (unsigned short)(word >> 16);
+              return __half22float2(__half2(raw));
 }
 template <> __device__ __forceinline__ float2 ck_unpack_word<__nv_bfloat16>(uint32_t word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 template <typename T> __device__ __forceinline__ uint32_t ck_pack_word(float low, float high);
-template <> __device__ __forceinline__ uint32_t ck_pack_word<__half>(float low, float high) {
-    const __half2_raw raw = __floats2half2_rn(low, high);
-    return (uint32_t)raw.x | (uint32_t)raw.y << 16;
+template <> __device__ __forceinline__ uint32_t           ck_pack_word<__half>(float low, float high) {
+              const __half2_raw raw = __floats2half2_rn(low, high);
+              return (uint32_t)raw.x | (uint32_t)raw.y << 16;
 }
 template <> __device__ __forceinline__ uint32_t ck_pack_word<__nv_bfloat16>(float low, float high) {
     const __nv_bfloat162_raw raw = __floats2bfloat162_rn(low, high);
     return (uint32_t)raw.x | (uint32_t)raw.y << 16;
 }
 
-/* out[ck_lanes<T>()]; keep it in registers: index it by constants only. */
+/* out[ck_vector_elems<T>()]; keep it in registers: index it by constants only. */
 template <typename T> __device__ __forceinline__ void ck_unpack(uint4 v, float *out) {
     if constexpr (sizeof(T) == 4) {
         out[0] = __uint_as_float(v.x);
@@ -84,7 +100,8 @@ template <typename T> __device__ __forceinline__ void ck_unpack(uint4 v, float *
 }
 template <typename T> __device__ __forceinline__ uint4 ck_pack(const float *in) {
     if constexpr (sizeof(T) == 4)
-        return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3]));
+        return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]),
+                          __float_as_uint(in[3]));
     else
         return make_uint4(ck_pack_word<T>(in[0], in[1]), ck_pack_word<T>(in[2], in[3]), ck_pack_word<T>(in[4], in[5]),
                           ck_pack_word<T>(in[6], in[7]));
@@ -113,26 +130,29 @@ template <typename T> struct ck_word<T, 1> {
     static __device__ __forceinline__ void store(T *array, int64_t i, const word &w) { array[i] = w; }
 };
 
-/* ---- bit masks: bit i%8 of byte i/8 belongs to element i ----------------------------------------------------------- */
+/* ---- bit masks: bit i%8 of byte i/8 belongs to element i ---- */
 
 /* The bits of vector v of N elements: 8 of them are a byte, 4 are half of one. */
 template <int N> __device__ __forceinline__ unsigned ck_load_bits(const uint8_t *bits, int64_t v) {
     static_assert(N == 4 || N == 8, "a vector of 16 bytes");
-    if constexpr (N == 8) return bits[v];
-    else return (unsigned)bits[v >> 1] >> ((unsigned)v & 1u) * 4u & 15u;
+    if constexpr (N == 8)
+        return bits[v];
+    else
+        return (unsigned)bits[v >> 1] >> ((unsigned)v & 1u) * 4u & 15u;
 }
 /* The same way back. Four bits meet those of the neighbour in the warp: both lanes of a pair, which have vectors 2k and
  * 2k+1, must call. */
 template <int N> __device__ __forceinline__ void ck_store_bits(uint8_t *bits, int64_t v, unsigned set) {
     static_assert(N == 4 || N == 8, "a vector of 16 bytes");
-    if constexpr (N == 8) bits[v] = (uint8_t)set;
+    if constexpr (N == 8)
+        bits[v] = (uint8_t)set;
     else {
         const unsigned other = __shfl_xor_sync(3u << (threadIdx.x & 30u), set, 1);
         if (((unsigned)v & 1u) == 0) bits[v >> 1] = (uint8_t)(set | other << 4);
     }
 }
 
-/* ---- sums -------------------------------------------------------------------------------------------------------- */
+/* ---- sums ---- */
 
 /* Sum over the warp, in every lane. All 32 lanes must call. */
 template <typename A> __device__ __forceinline__ A ck_warp_sum(A x) {
@@ -141,8 +161,8 @@ template <typename A> __device__ __forceinline__ A ck_warp_sum(A x) {
     return x;
 }
 
-/* Sum over a block of THREADS (a multiple of 32), in every thread. All threads must call. Begins and ends with a barrier,
- * so that it can be called again at once. */
+/* Sum over a block of THREADS (a multiple of 32), in every thread. All threads must call. Begins and ends with a
+ * barrier, so that it can be called again at once. */
 template <int THREADS, typename A> __device__ __forceinline__ A ck_block_sum(A x) {
     static_assert(THREADS % CK_WARP == 0 && THREADS <= 1024, "whole warps");
     constexpr int WARPS = THREADS / CK_WARP;
@@ -157,11 +177,11 @@ template <int THREADS, typename A> __device__ __forceinline__ A ck_block_sum(A x
     return x;
 }
 
-/* ---- launches that overlap --------------------------------------------------------------------------------------- */
+/* ---- launches that overlap ---- */
 
 /* A launch by ck_launch may be placed on the multiprocessors while the one before it ends: its kernel begins with
- * ck_begin_after_last(), which waits until that one is complete and visible, then lets the next be placed. In this order: who is let
- * in early may read, before its own wait, what was written before the last two launches. */
+ * ck_begin_after_last(), which waits until that one is complete and visible, then lets the next be placed. In this
+ * order: who is let in early may read, before its own wait, what was written before the last two launches. */
 __device__ __forceinline__ void ck_wait_for_last() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -179,8 +199,8 @@ __device__ __forceinline__ void ck_begin_after_last() {
 
 /* Saves the microsecond between two small launches. `overlap` false: a launch like any other. */
 template <typename... Parameters, typename... Args>
-static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                                const Args &...args) {
+static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                                cudaStream_t stream, const Args &...args) {
     cudaFuncAttributes  binary;
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t  config    = {};
@@ -193,16 +213,18 @@ static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim
     config.dynamicSmemBytes                              = shared_bytes;
     config.stream                                        = stream;
     config.attrs                                         = &attribute;
-    config.numAttrs = overlap && binary.ptxVersion >= 90 ? 1 : 0; /* what __CUDA_ARCH__ was: older code has no wait in it, wherever it runs */
+    config.numAttrs                                      = overlap && binary.ptxVersion >= 90
+                                                               ? 1
+                                                               : 0; /* what __CUDA_ARCH__ was: older code has no wait in it, wherever it runs */
     return cudaLaunchKernelEx(&config, kernel, Parameters(args)...);
 }
 template <typename... Parameters, typename... Args>
-static cudaError_t ck_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                             const Args &...args) {
+static cudaError_t ck_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                             cudaStream_t stream, const Args &...args) {
     return ck_launch_if(true, kernel, grid, block, shared_bytes, stream, args...);
 }
 
-/* ---- the host's side --------------------------------------------------------------------------------------------- */
+/* ---- the host's side ---- */
 
 /* Blocks that `work` pieces need at `per_block` a block: at least 1, at most `most` (kernels stride over the rest). */
 static inline unsigned ck_blocks(int64_t work, int64_t per_block, int64_t most) {

@@ -1,5 +1,5 @@
-/* cuda/core/allocators.c: CUDA's own ways to hand out memory, played with the requests of a step: cudaMalloc and cudaFree for each tensor, and
- * the device's default memory pool (cudaMallocAsync), which keeps what it has. */
+/* cuda/core/allocators.c: CUDA's own ways to hand out memory, played with the requests of a step: cudaMalloc and
+ * cudaFree for each tensor, and the device's default memory pool (cudaMallocAsync), which keeps what it has. */
 #include "cuda/core/cuda_device.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static cr_status look(struct play *play) {
 static cr_status play_step(struct play *play, const struct cr_pool_event *event, int events) {
     for (int i = 0; i < events; i++) {
         void **block = &play->block[event[i].block];
-        if (event[i].take) {
+        if (event[i].alloc) {
             CR_TRY(play->take(play, block, event[i].bytes));
             if (play->look) CR_TRY(look(play));
         } else {
@@ -60,13 +60,15 @@ static cr_status play_step(struct play *play, const struct cr_pool_event *event,
     return CR_OK;
 }
 
-static cr_status time_steps(struct play *play, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out) {
+static cr_status time_steps(struct play *play, const struct cr_pool_event *event, int events, int steps,
+                            struct cr_pool_times *out) {
     cr_status status = CR_OK;
     double   *ms     = cr_alloc((size_t)steps, sizeof *ms);
     size_t    total;
     play->block = cr_alloc((size_t)events + 1, sizeof *play->block);
     if (!ms || !play->block) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d requests", events);
-    if (cudaMemGetInfo(&play->free_before, &total) != cudaSuccess) CR_FAIL_OUT(CR_ERR_DEVICE, "the GPU does not tell its free memory");
+    if (cudaMemGetInfo(&play->free_before, &total) != cudaSuccess)
+        CR_FAIL_OUT(CR_ERR_DEVICE, "the GPU does not tell its free memory");
     play->free_least = play->free_before;
     play->look       = true;
     CR_TRY_OUT(play_step(play, event, events));
@@ -86,17 +88,19 @@ out:
     return status;
 }
 
-static cr_status play_malloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out) {
+static cr_status play_malloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
+                             struct cr_pool_times *out) {
     struct play play = {.device = device, .take = take_malloc, .give = give_malloc};
     return time_steps(&play, event, events, steps, out);
 }
 
 /* The pool keeps all memory (no release threshold), as who wants speed sets it; afterwards it gives everything back. */
-static cr_status play_async(struct cr_device *base, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out) {
-    struct cuda_device *d      = cuda_of(base);
-    struct play         play   = {.device = base, .take = take_async, .give = give_async, .stream = d->lane[CR_LANE_COMPUTE]};
-    uint64_t            before = 0, all = UINT64_MAX, zero = 0, high = 0;
-    cudaMemPool_t       pool;
+static cr_status play_async(struct cr_device *base, const struct cr_pool_event *event, int events, int steps,
+                            struct cr_pool_times *out) {
+    struct cuda_device *d = cuda_of(base);
+    struct play play = {.device = base, .take = take_async, .give = give_async, .stream = d->stream[CR_STREAM_COMPUTE]};
+    uint64_t    before = 0, all = UINT64_MAX, zero = 0, high = 0;
+    cudaMemPool_t pool;
     CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, d->index));
     CUDA_TRY(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &before));
     CUDA_TRY(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));

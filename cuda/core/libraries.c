@@ -1,5 +1,6 @@
-/* cuda/core/libraries.c: see cuda/core/libraries.h. Each function of the two libraries that cresnet calls is defined here under its own name and
- * passes the call on to what dlsym found. The list is the whole of it: a call of any other function does not link. */
+/* cuda/core/libraries.c: see cuda/core/libraries.h. Each function of the two libraries that cresnet calls is defined
+ * here under its own name and passes the call on to what dlsym found. The list is the whole of it: a call of any other
+ * function does not link. */
 #include "cuda/core/libraries.h"
 
 #include "cuda/core/cuda_device.h"
@@ -16,8 +17,8 @@
     X(size_t, cudnnGetVersion, (void), ())                                                                             \
     X(const char *, cudnnGetErrorString, (cudnnStatus_t status), (status))                                             \
     X(void, cudnnGetLastErrorString, (char *message, size_t max_size), (message, max_size))                            \
-    X(cudnnStatus_t, cudnnBackendCreateDescriptor, (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t * out), \
-      (type, out))                                                                                                     \
+    X(cudnnStatus_t, cudnnBackendCreateDescriptor,                                                                     \
+      (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t * out), (type, out))                                \
     X(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor), (descriptor))               \
     X(cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor), (descriptor))                        \
     X(cudnnStatus_t, cudnnBackendSetAttribute,                                                                         \
@@ -26,7 +27,7 @@
       (descriptor, name, type, count, values))                                                                         \
     X(cudnnStatus_t, cudnnBackendGetAttribute,                                                                         \
       (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,        \
-       int64_t wanted, int64_t *count, void *values),                                                                  \
+       int64_t wanted, int64_t * count, void *values),                                                                 \
       (descriptor, name, type, wanted, count, values))                                                                 \
     X(cudnnStatus_t, cudnnBackendExecute,                                                                              \
       (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack), (handle, plan, pack))
@@ -56,13 +57,15 @@ static struct {
 static pthread_once_t libs_once = PTHREAD_ONCE_INIT;
 
 /* Beside the build's own place (the run path of the program) and the system's. */
-static void *open_library(const char *name) { return dlopen(name, RTLD_LAZY | RTLD_LOCAL); }
+static void *open_library(const char *name) {
+    return dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+}
 
 static void *find(void *library, const char *library_name, const char *name) {
     void *function = library ? dlsym(library, name) : NULL;
     if (!function && !*libs.why)
-        snprintf(libs.why, sizeof libs.why, "%s %s: install it or name its folder in LD_LIBRARY_PATH",
-                 library_name, library ? "is too old for this build" : "was not found");
+        snprintf(libs.why, sizeof libs.why, "%s %s: install it or name its folder in LD_LIBRARY_PATH", library_name,
+                 library ? "is too old for this build" : "was not found");
     return function;
 }
 
@@ -88,7 +91,9 @@ const char *cr_cuda_libs_missing(void) {
 
 /* The headers mark some of these functions as imported or deprecated; defining them is what we mean. */
 #define X(result, name, params, args)                                                                                  \
-    result name params { return libs.name args; }
+    result name params {                                                                                               \
+        return libs.name args;                                                                                         \
+    }
 CUDNN_FUNCTIONS(X)
 CUBLAS_FUNCTIONS(X)
 #undef X

@@ -1,5 +1,5 @@
-/* cuda/core/libraries.h: cuDNN and cuBLAS are opened when a GPU is used, not when the program starts: a build with CUDA runs on machines
- * without them (on the CPU), starts at once there, and says in one line what is missing. */
+/* cuda/core/libraries.h: cuDNN and cuBLAS are opened when a GPU is used, not when the program starts: a build with CUDA
+ * runs on machines without them (on the CPU), starts at once there, and says in one line what is missing. */
 #ifndef CR_CUDA_LIBS_H
 #define CR_CUDA_LIBS_H
 

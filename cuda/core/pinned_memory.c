@@ -1,6 +1,7 @@
-/* cuda/core/pinned_memory.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for tensors that wait there, is made of
- * large pages that several threads touch, and then locked: the runtime's own way takes half a second a GiB, page by page of 4 KiB, and
- * copies then look up as many addresses. Where that fails the runtime's way is taken. */
+/* cuda/core/pinned_memory.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for
+ * tensors that wait there, is made of large pages that several threads touch, and then locked: the runtime's own way
+ * takes half a second a GiB, page by page of 4 KiB, and copies then look up as many addresses. Where that fails the
+ * runtime's way is taken. */
 #include "cuda/core/cuda_device.h"
 
 #include <pthread.h>
@@ -38,8 +39,9 @@ static void touch_all(unsigned char *at, size_t bytes) {
     bool         runs[THREADS_MOST] = {false};
     for (size_t i = 0; i < threads; i++) {
         const size_t from = pages * i / threads, to = pages * (i + 1) / threads;
-        piece[i] = (struct piece){.from = at + from * HUGE_PAGE, .bytes = (to - from) * HUGE_PAGE, .page = page > 0 ? (size_t)page : 4096};
-        runs[i]  = i + 1 < threads && pthread_create(&thread[i], NULL, touch, &piece[i]) == 0;
+        piece[i] = (struct piece){
+            .from = at + from * HUGE_PAGE, .bytes = (to - from) * HUGE_PAGE, .page = page > 0 ? (size_t)page : 4096};
+        runs[i] = i + 1 < threads && pthread_create(&thread[i], NULL, touch, &piece[i]) == 0;
         if (!runs[i]) touch(&piece[i]);
     }
     for (size_t i = 0; i < threads; i++)
@@ -53,7 +55,7 @@ static struct cuda_host_block *map_block(size_t bytes) {
     if (!b) return NULL;
     b->bytes        = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     b->mapped_bytes = b->bytes + HUGE_PAGE;
-    b->mapped       = mmap(NULL, b->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    b->mapped = mmap(NULL, b->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (b->mapped == MAP_FAILED) {
         cr_free(b);
         return NULL;
@@ -83,9 +85,9 @@ static bool reserve_large(struct cuda_device *d, size_t bytes, void **out) {
         unmap_block(b);
         return false;
     }
-    b->next = d->host_blocks;
+    b->next        = d->host_blocks;
     d->host_blocks = b;
-    *out = b->at;
+    *out           = b->at;
     return true;
 }
 

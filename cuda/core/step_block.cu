@@ -1,6 +1,6 @@
-/* cuda/core/step_block.cu: what a step needs beside its program: the step block on its way in, results on their way out. A kernel each instead of a
- * copy for each piece: a small copy takes 1.5 to 2 us of the lane, as long as a launch, and networks for small pictures run 2,000
- * steps a second. Limiter: the launch. */
+/* cuda/core/step_block.cu: what a step needs beside its program: the step block on its way in, results on their way
+ * out. A kernel each instead of a copy for each piece: a small copy takes 1.5 to 2 us of the lane, as long as a launch,
+ * and networks for small pictures run 2,000 steps a second. Limiter: the launch. */
 #include "cuda/common/common.cuh"
 
 /* The block travels as the kernel's argument, which the launch copies: the caller may change it at once. */

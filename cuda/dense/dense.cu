@@ -1,14 +1,15 @@
-/* cuda/dense/dense.cu: what cuBLAS leaves to do around the classifier: the bias and its gradient. The truth is device/cpu/reference/ref_dense.c.
- * Logits are small (N * classes): both kernels are limited by latency, a few microseconds; beyond some million logits by
- * memory, 6 or 8 bytes an element for the bias and 2 or 4 for its gradient. */
+/* cuda/dense/dense.cu: what cuBLAS leaves to do around the classifier: the bias and its gradient. The truth is
+ * device/cpu/reference/ref_dense.c. Logits are small (N * classes): both kernels are limited by latency, a few
+ * microseconds; beyond some million logits by memory, 6 or 8 bytes an element for the bias and 2 or 4 for its gradient.
+ */
 #include "cuda/common/common.cuh"
 
 enum { ROWS = 8, COLUMNS_A_THREAD = 4, COLUMNS = CK_WARP * COLUMNS_A_THREAD, GRID_Y_MOST = 65535 };
 
 /* A warp takes 128 columns of a row at a time: no division to find an element's column. product may be y. */
 template <typename T>
-static __global__ void __launch_bounds__(CK_WARP *ROWS) bias_kernel(const float *product, const float *bias, T *y, int64_t rows,
-                                                                   int64_t columns) {
+static __global__ void __launch_bounds__(CK_WARP *ROWS)
+    bias_kernel(const float *product, const float *bias, T *y, int64_t rows, int64_t columns) {
     const int64_t first = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
     float         b[COLUMNS_A_THREAD];
 #pragma unroll
@@ -28,8 +29,8 @@ static __global__ void __launch_bounds__(CK_WARP *ROWS) bias_kernel(const float 
     }
 }
 
-cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *bias, void *y, int64_t rows, int64_t columns,
-                          cudaStream_t stream) {
+cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *bias, void *y, int64_t rows,
+                          int64_t columns, cudaStream_t stream) {
     const dim3 grid(ck_blocks(columns, COLUMNS, INT32_MAX), ck_blocks(rows, ROWS, GRID_Y_MOST)), threads(CK_WARP, ROWS);
     CK_BY_TYPE(type, bias_kernel<T><<<grid, threads, 0, stream>>>(product, bias, (T *)y, rows, columns));
     return cudaGetLastError();
@@ -39,8 +40,8 @@ enum { SUM_WARPS = 32 };
 
 /* A block sums 32 columns: warp j the rows j, j+32, ...; then the first warp adds the 32 sums in order. */
 template <typename T>
-static __global__ void __launch_bounds__(CK_WARP *SUM_WARPS) bgrad_kernel(const T *dy, float *db, int64_t rows, int64_t columns,
-                                                                          bool accumulate) {
+static __global__ void __launch_bounds__(CK_WARP *SUM_WARPS)
+    bgrad_kernel(const T *dy, float *db, int64_t rows, int64_t columns, bool accumulate) {
     __shared__ float part[SUM_WARPS][CK_WARP];
     const int64_t    k   = (int64_t)blockIdx.x * CK_WARP + threadIdx.x;
     float            sum = 0;
@@ -61,6 +62,7 @@ cudaError_t ck_dense_bgrad(enum ck_type type, const void *dy, float *db, int64_t
                            cudaStream_t stream) {
     const unsigned blocks = ck_blocks(columns, CK_WARP, INT32_MAX);
     const dim3     threads(CK_WARP, SUM_WARPS);
-    CK_BY_TYPE(type, return ck_launch(bgrad_kernel<T>, blocks, threads, 0, stream, (const T *)dy, db, rows, columns, accumulate));
+    CK_BY_TYPE(type, return ck_launch(bgrad_kernel<T>, blocks, threads, 0, stream, (const T *)dy, db, rows, columns,
+                                      accumulate));
     return cudaErrorInvalidValue;
 }

@@ -1,6 +1,6 @@
-/* cuda/elementwise/mix.cu: pictures of a batch moved, erased and mixed, in bytes; the truth is device/cpu/reference/ref_mix.c, to the bit. Limited by memory: 3 or 6 bytes
- * read and 3 written a pixel; the roof is the memory's rate, which bytes taken one by one reach in part: a batch of 256 at 224 px is
- * 0.1 % of a step. */
+/* cuda/elementwise/mix.cu: pictures of a batch moved, erased and mixed, in bytes; the truth is
+ * device/cpu/reference/ref_mix.c, to the bit. Limited by memory: 3 or 6 bytes read and 3 written a pixel; the roof is
+ * the memory's rate, which bytes taken one by one reach in part: a batch of 256 at 224 px is 0.1 % of a step. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -35,9 +35,10 @@ __device__ __forceinline__ pixel moved(const struct ck_mix &a, int64_t n, int h,
 __global__ void __launch_bounds__(THREADS) mix(const struct ck_mix a) {
     const int pixels = (int)(a.H * a.W);
     for (int64_t n = blockIdx.y; n < a.N; n += gridDim.y) {
-        const int32_t *record  = a.mixes + CK_MIX_NUMBERS * n;
-        const int      weight  = record[CK_MIX_WEIGHT];
-        const int64_t  partner = record[CK_MIX_PARTNER] >= 0 && record[CK_MIX_PARTNER] < a.N ? record[CK_MIX_PARTNER] : n;
+        const int32_t *record = a.mixes + CK_MIX_NUMBERS * n;
+        const int      weight = record[CK_MIX_WEIGHT];
+        const int64_t  partner =
+            record[CK_MIX_PARTNER] >= 0 && record[CK_MIX_PARTNER] < a.N ? record[CK_MIX_PARTNER] : n;
         for (int at = (int)(blockIdx.x * THREADS + threadIdx.x); at < pixels; at += (int)(gridDim.x * THREADS)) {
             const int   h = at / (int)a.W, w = at - h * (int)a.W;
             const bool  cut   = inside(record + CK_MIX_CUT, h, w);
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(THREADS) mix(const struct ck_mix a) {
             uint8_t    *to    = a.y + (n * pixels + at) * COLOURS;
 #pragma unroll
             for (int c = 0; c < COLOURS; c++)
-                to[c] = (uint8_t)((weight * own.of[c] + (CK_MIX_ONE - weight) * other.of[c] + CK_MIX_ONE / 2) / CK_MIX_ONE);
+                to[c] =
+                    (uint8_t)((weight * own.of[c] + (CK_MIX_ONE - weight) * other.of[c] + CK_MIX_ONE / 2) / CK_MIX_ONE);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* cuda/elementwise/pointwise.cu: normalisation of the input, what looks at one element at a time, and the parameter-free shortcut. All of it
- * is bound by memory: nothing here does more than a few operations an element. */
+/* cuda/elementwise/pointwise.cu: normalisation of the input, what looks at one element at a time, and the
+ * parameter-free shortcut. All of it is bound by memory: nothing here does more than a few operations an element. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -22,7 +22,7 @@ struct add_of {
  */
 template <class Op, typename T>
 __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *y, int64_t elems) {
-    constexpr int lanes   = ck_lanes<T>();
+    constexpr int lanes   = ck_vector_elems<T>();
     const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
     uint4         va[FLIGHT] = {}, vb[FLIGHT] = {};
 #pragma unroll
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *
 
 template <class Op, typename T>
 cudaError_t pointwise_run(const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream) {
-    const unsigned blocks = ck_blocks(elems / ck_lanes<T>(), THREADS * FLIGHT, INT32_MAX);
+    const unsigned blocks = ck_blocks(elems / ck_vector_elems<T>(), THREADS * FLIGHT, INT32_MAX);
     pointwise<Op, T><<<blocks, THREADS, 0, stream>>>((const T *)a, (const T *)b, (T *)y, elems);
     return cudaGetLastError();
 }
@@ -118,7 +118,7 @@ template <> struct bytes_of<8> {
 
 template <typename T>
 __global__ void __launch_bounds__(FLAT_THREADS) normalize_flat(const uint8_t *images, T *y, int64_t elems, affine k) {
-    constexpr int lanes          = ck_lanes<T>();
+    constexpr int lanes          = ck_vector_elems<T>();
     using bytes                  = bytes_of<lanes>;
     const int64_t        vectors = elems / lanes, first = (int64_t)blockIdx.x * (FLAT_THREADS * FLIGHT) + threadIdx.x;
     const affine         t         = turned(k, (int)(threadIdx.x * lanes % 3));
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T>
 cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, int64_t N, int64_t H, int64_t W,
                           affine k, cudaStream_t stream) {
-    constexpr int lanes = ck_lanes<T>();
+    constexpr int lanes = ck_vector_elems<T>();
     const int64_t elems = N * H * W * 3;
     if (!boxes) {
         normalize_flat<T><<<ck_blocks(elems / lanes, FLAT_THREADS * FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(
@@ -192,10 +192,10 @@ cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, 
     const int4    *box  = reinterpret_cast<const int4 *>(boxes);
     const unsigned down = ck_blocks(N, 1, 65535);
     if (W * 3 % lanes == 0)
-        return ck_launch(normalize_boxed<T, lanes>, dim3(ck_blocks(H * W * 3 / lanes, THREADS, INT32_MAX), down), THREADS, 0, stream, images,
-                         box, (T *)y, N, (unsigned)H, (unsigned)W, k);
-    return ck_launch(normalize_boxed<T, 1>, dim3(ck_blocks(H * W * 3, THREADS, INT32_MAX), down), THREADS, 0, stream, images, box, (T *)y, N,
-                     (unsigned)H, (unsigned)W, k);
+        return ck_launch(normalize_boxed<T, lanes>, dim3(ck_blocks(H * W * 3 / lanes, THREADS, INT32_MAX), down),
+                         THREADS, 0, stream, images, box, (T *)y, N, (unsigned)H, (unsigned)W, k);
+    return ck_launch(normalize_boxed<T, 1>, dim3(ck_blocks(H * W * 3, THREADS, INT32_MAX), down), THREADS, 0, stream,
+                     images, box, (T *)y, N, (unsigned)H, (unsigned)W, k);
 }
 
 /* ---- option A shortcut: moves words, whatever their type ------------------------------------------------------------

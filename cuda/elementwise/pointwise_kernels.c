@@ -1,6 +1,7 @@
-/* cuda/elementwise/pointwise_kernels.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free shortcut, cast and zero, and
- * the space-to-depth filter. Shapes and slots here; kernels in cuda/elementwise/pointwise.cu, cuda/elementwise/pool.cu and cuda/elementwise/space_to_depth.cu. Data is f32, f16 or bf16, one
- * type in an op. */
+/* cuda/elementwise/pointwise_kernels.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free
+ * shortcut, cast and zero, and the space-to-depth filter. Shapes and slots here; kernels in
+ * cuda/elementwise/pointwise.cu, cuda/elementwise/pool.cu and cuda/elementwise/space_to_depth.cu. Data is f32, f16 or
+ * bf16, one type in an op. */
 #include "cuda/core/cuda_device.h"
 
 #include <math.h>
@@ -70,11 +71,11 @@ static bool normalize_accepts(const struct cr_device *device, const struct cr_pr
 }
 
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor     *y = OUT(normalize, y);
-    const struct cr_input_attr *a = &call->op->attr.input;
-    const struct cr_tensor *images = IN(normalize, images);
-    const void             *boxes  = call->in[CR_IN_normalize_boxes];
-    cudaStream_t            stream = cr_cuda_stream(device, call);
+    const struct cr_tensor     *y      = OUT(normalize, y);
+    const struct cr_input_attr *a      = &call->op->attr.input;
+    const struct cr_tensor     *images = IN(normalize, images);
+    const void                 *boxes  = call->in[CR_IN_normalize_boxes];
+    cudaStream_t                stream = cr_cuda_stream(device, call);
     if (a->s2d)
         CUDA_TRY(ck_normalize_s2d(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
                                   images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
@@ -97,15 +98,18 @@ static cr_status s2d_filter_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-static bool s2d_filter_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool s2d_filter_grad_accepts(const struct cr_device *device, const struct cr_program *p,
+                                    const struct cr_op *op) {
     (void)device;
-    return cuda_in(p, op, CR_IN_s2d_filter_grad_dy)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_s2d_filter_grad_dw)->dtype == CR_F32 &&
+    return cuda_in(p, op, CR_IN_s2d_filter_grad_dy)->dtype == CR_F32 &&
+           cuda_out(p, op, CR_OUT_s2d_filter_grad_dw)->dtype == CR_F32 &&
            cr_op_uses_only(op, 1u << CR_IN_s2d_filter_grad_dy, 1u << CR_OUT_s2d_filter_grad_dw);
 }
 
 static cr_status s2d_filter_grad_launch(struct cr_device *device, const struct cr_call *call) {
     CUDA_TRY(ck_s2d_filter_grad(call->in[CR_IN_s2d_filter_grad_dy], call->out[CR_OUT_s2d_filter_grad_dw],
-                                IN(s2d_filter_grad, dy)->dim[0], call->op->attr.conv.accumulate, cr_cuda_stream(device, call)));
+                                IN(s2d_filter_grad, dy)->dim[0], call->op->attr.conv.accumulate,
+                                cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -148,16 +152,18 @@ static cr_status zero_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- pooling ---- */
 
 static bool maxpool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *coef = cuda_in(p, op, CR_IN_maxpool_coef);
-    return window_accepts(device, p, op) && (!coef || coef->dtype == CR_F32) &&
-           cr_op_uses_only(op, 1u << CR_IN_maxpool_x | 1u << CR_IN_maxpool_coef, 1u << CR_OUT_maxpool_y | 1u << CR_OUT_maxpool_index);
+    const struct cr_tensor *scale_bias = cuda_in(p, op, CR_IN_maxpool_scale_bias);
+    return window_accepts(device, p, op) && (!scale_bias || scale_bias->dtype == CR_F32) &&
+           cr_op_uses_only(op, 1u << CR_IN_maxpool_x | 1u << CR_IN_maxpool_scale_bias,
+                           1u << CR_OUT_maxpool_y | 1u << CR_OUT_maxpool_index);
 }
 
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(maxpool, x);
     const struct ck_window  w = window_of(call->op, x, OUT(maxpool, y));
-    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->in[CR_IN_maxpool_coef], call->out[CR_OUT_maxpool_y],
-                        call->out[CR_OUT_maxpool_index], &w, cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->in[CR_IN_maxpool_scale_bias],
+                        call->out[CR_OUT_maxpool_y], call->out[CR_OUT_maxpool_index], &w,
+                        cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -205,16 +211,17 @@ static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct
 
 /* ---- mix ---- */
 
-_Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_SHARE == (int)CR_MIX_SHARE &&
-                   (int)CK_MIX_WEIGHT == (int)CR_MIX_WEIGHT && (int)CK_MIX_CUT == (int)CR_MIX_CUT && (int)CK_MIX_ERASE == (int)CR_MIX_ERASE &&
-                   (int)CK_MIX_NUMBERS == (int)CR_MIX_NUMBERS && (int)CK_MIX_ONE == (int)CR_MIX_ONE,
+_Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTION == (int)CR_MIX_LABEL_WEIGHT &&
+                   (int)CK_MIX_WEIGHT == (int)CR_MIX_WEIGHT && (int)CK_MIX_CUT == (int)CR_MIX_CUT &&
+                   (int)CK_MIX_ERASE == (int)CR_MIX_ERASE && (int)CK_MIX_NUMBERS == (int)CR_MIX_NUMBERS &&
+                   (int)CK_MIX_ONE == (int)CR_MIX_ONE,
                "kernels read the host's records");
 
 static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     const struct cr_tensor *images = cuda_in(p, op, CR_IN_mix_images);
-    return images->dtype == CR_U8 && images->dim[3] == 3 && fits(images) && cuda_in(p, op, CR_IN_mix_boxes)->dtype == CR_I32 &&
-           cuda_in(p, op, CR_IN_mix_mixes)->dtype == CR_I32;
+    return images->dtype == CR_U8 && images->dim[3] == 3 && fits(images) &&
+           cuda_in(p, op, CR_IN_mix_boxes)->dtype == CR_I32 && cuda_in(p, op, CR_IN_mix_mixes)->dtype == CR_I32;
 }
 
 static cr_status mix_launch(struct cr_device *device, const struct cr_call *call) {
@@ -226,7 +233,8 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
                                       .N      = images->dim[0],
                                       .H      = images->dim[1],
                                       .W      = images->dim[2]};
-    for (int c = 0; c < 3; c++) args.fill[c] = (int)rint(fmin(fmax(255 * (double)call->op->attr.input.mean[c], 0), 255));
+    for (int c = 0; c < 3; c++)
+        args.fill[c] = (int)rint(fmin(fmax(255 * (double)call->op->attr.input.mean[c], 0), 255));
     CUDA_TRY(ck_mix(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -248,25 +256,14 @@ DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
 DATA_ROW(add, pointwise_accepts, CR_MATH_F32);
 DATA_ROW(cast, cast_accepts, CR_MATH_EXACT);
 DATA_ROW(zero, NULL, CR_MATH_EXACT);
-DATA_ROW(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without coef */
+DATA_ROW(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
 DATA_ROW(maxpool_grad, window_accepts, CR_MATH_F32);
 DATA_ROW(avgpool, plain_accepts, CR_MATH_F32);
 DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
 DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
 DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
 
-const struct cr_kernel *const cr_cuda_data_rows[] = {&row_mix,
-                                                     &row_normalize,
-                                                     &row_s2d_filter,
-                                                     &row_s2d_filter_grad,
-                                                     &row_relu,
-                                                     &row_add,
-                                                     &row_cast,
-                                                     &row_zero,
-                                                     &row_maxpool,
-                                                     &row_maxpool_grad,
-                                                     &row_avgpool,
-                                                     &row_avgpool_grad,
-                                                     &row_pad_shortcut,
-                                                     &row_pad_shortcut_grad,
-                                                     NULL};
+const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {
+    &row_mix,     &row_normalize,    &row_s2d_filter,   &row_s2d_filter_grad,   &row_relu,
+    &row_add,     &row_cast,         &row_zero,         &row_maxpool,           &row_maxpool_grad,
+    &row_avgpool, &row_avgpool_grad, &row_pad_shortcut, &row_pad_shortcut_grad, NULL};

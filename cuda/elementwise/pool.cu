@@ -22,7 +22,9 @@ template <typename T, int LANES> struct word_of {
     static __device__ __forceinline__ word load(const T *at) { return ck_load(at, 0); }
     static __device__ __forceinline__ void open(const word &w, float (&out)[LANES]) { ck_unpack<T>(w, out); }
     static __device__ __forceinline__ word close(const float (&in)[LANES]) { return ck_pack<T>(in); }
-    static __device__ __forceinline__ void store(T *at, const float (&in)[LANES]) { ck_store_whole(at, ck_pack<T>(in)); }
+    static __device__ __forceinline__ void store(T *at, const float (&in)[LANES]) {
+        ck_store_whole(at, ck_pack<T>(in));
+    }
 };
 template <typename T> struct word_of<T, 1> {
     using word = T;
@@ -130,7 +132,7 @@ template <typename T> struct winners<T, 8> {
 /* act(x) of the channels of a thread: max(x*scale + bias, 0) rounded to the type; nothing without ACT. */
 template <typename T, int LANES, bool ACT> struct actor {
     using words = word_of<T, LANES>;
-    float                                           scale[LANES], bias[LANES];
+    float      scale[LANES], bias[LANES];
     __device__ __forceinline__ typename words::word of(const typename words::word &x) const {
         float v[LANES];
         words::open(x, v);
@@ -141,22 +143,23 @@ template <typename T, int LANES, bool ACT> struct actor {
         }
         typename words::word w = words::close(v);
         if constexpr (LANES == 8) { /* two channels at a time; NaN stays */
-            using pair = typename pair_of<T>::pair;
+            using pair     = typename pair_of<T>::pair;
             unsigned *word = &w.x;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const unsigned none = 0;
-                const pair     top  = __hmax2_nan(reinterpret_cast<const pair &>(word[i]), reinterpret_cast<const pair &>(none));
-                word[i]             = reinterpret_cast<const unsigned &>(top);
+                const pair     top =
+                    __hmax2_nan(reinterpret_cast<const pair &>(word[i]), reinterpret_cast<const pair &>(none));
+                word[i] = reinterpret_cast<const unsigned &>(top);
             }
         }
         return w;
     }
-    __device__ __forceinline__ void begin(const float *coef, int c, int C) {
+    __device__ __forceinline__ void begin(const float *scale_bias, int c, int C) {
 #pragma unroll
         for (int i = 0; i < LANES; i++) {
-            scale[i] = coef[c + i];
-            bias[i]  = coef[C + c + i];
+            scale[i] = scale_bias[c + i];
+            bias[i]  = scale_bias[C + c + i];
         }
     }
 };
@@ -170,10 +173,11 @@ template <typename T, int LANES> struct actor<T, LANES, false> {
 enum { POOL_ROWS = 4 };
 
 /* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one
- * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time. `shared`
- * is the last row of the result above, which is this one's first where windows overlap by a row: act is not done again. */
+ * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time.
+ * `shared` is the last row of the result above, which is this one's first where windows overlap by a row: act is not
+ * done again. */
 template <typename T, int LANES, int SIZE, class Act>
-__device__ __forceinline__ void pool_one(const window &g, const Act &act,
+__device__ __forceinline__ void pool_one(const window &g, const Act                                       &act,
                                          typename word_of<T, LANES>::word (&shared)[SIZE ? SIZE : 1], bool has_shared,
                                          const T *x, T *y, uint8_t *index, int p, int q, int c) {
     using words            = word_of<T, LANES>;
@@ -211,17 +215,17 @@ __device__ __forceinline__ void pool_one(const window &g, const Act &act,
 
 template <typename T, int LANES, int SIZE, bool ACT>
 __global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
-    maxpool(const T *x, const float *coef, T *y, uint8_t *index, window g) {
+    maxpool(const T *x, const float *scale_bias, T *y, uint8_t *index, window g) {
     const unsigned row = (unsigned)g.Q * g.groups, bands = ((unsigned)g.P + POOL_ROWS - 1) / POOL_ROWS,
                    work = bands * row;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
         const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
             const unsigned band = i / row, in_row = i - band * row, q = in_row / g.groups,
-                           c = (in_row - q * g.groups) * LANES;
-            const int p0 = (int)band * POOL_ROWS, p1 = min(p0 + POOL_ROWS, g.P);
+                           c        = (in_row - q * g.groups) * LANES;
+            const int            p0 = (int)band * POOL_ROWS, p1 = min(p0 + POOL_ROWS, g.P);
             actor<T, LANES, ACT> act;
-            act.begin(coef, (int)c, g.C);
+            act.begin(scale_bias, (int)c, g.C);
             typename word_of<T, LANES>::word shared[SIZE ? SIZE : 1];
             for (int p = p0; p < p1; p++)
                 pool_one<T, LANES, SIZE>(g, act, shared, ACT && SIZE == g.stride + 1 && p > p0, x + image, y + result,
@@ -333,21 +337,22 @@ dim3 grid_of(int64_t work, int64_t images) {
 }
 
 template <typename T, int LANES, bool ACT>
-void maxpool_by_size(const void *x, const float *coef, void *y, uint8_t *index, const struct ck_window *w, cudaStream_t stream) {
+void maxpool_by_size(const void *x, const float *scale_bias, void *y, uint8_t *index, const struct ck_window *w,
+                     cudaStream_t stream) {
     const window g    = window_of(w, LANES);
     const dim3   grid = grid_of((w->P + POOL_ROWS - 1) / POOL_ROWS * w->Q * g.groups, w->N);
     if (g.size == 3)
-        maxpool<T, LANES, 3, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, coef, (T *)y, index, g);
+        maxpool<T, LANES, 3, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, scale_bias, (T *)y, index, g);
     else
-        maxpool<T, LANES, 0, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, coef, (T *)y, index, g);
+        maxpool<T, LANES, 0, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, scale_bias, (T *)y, index, g);
 }
 template <typename T, int LANES>
-cudaError_t maxpool_run(const void *x, const float *coef, void *y, uint8_t *index, const struct ck_window *w,
+cudaError_t maxpool_run(const void *x, const float *scale_bias, void *y, uint8_t *index, const struct ck_window *w,
                         cudaStream_t stream) {
-    if (coef)
-        maxpool_by_size<T, LANES, true>(x, coef, y, index, w, stream);
+    if (scale_bias)
+        maxpool_by_size<T, LANES, true>(x, scale_bias, y, index, w, stream);
     else
-        maxpool_by_size<T, LANES, false>(x, coef, y, index, w, stream);
+        maxpool_by_size<T, LANES, false>(x, scale_bias, y, index, w, stream);
     return cudaGetLastError();
 }
 
@@ -460,11 +465,12 @@ cudaError_t avgpool_grad_run(const void *dy, void *dx, int64_t N, int64_t pixels
 
 /* 16 bytes of channels at a time where they divide C. */
 #define BY_LANES(type, C, run, ...)                                                                                    \
-    CK_BY_TYPE(type, return (C) % ck_lanes<T>() == 0 ? run<T, ck_lanes<T>()>(__VA_ARGS__) : run<T, 1>(__VA_ARGS__))
+    CK_BY_TYPE(type, return (C) % ck_vector_elems<T>() == 0 ? run<T, ck_vector_elems<T>()>(__VA_ARGS__)                \
+                                                            : run<T, 1>(__VA_ARGS__))
 
-extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *coef, void *y, uint8_t *index,
+extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *scale_bias, void *y, uint8_t *index,
                                   const struct ck_window *w, cudaStream_t stream) {
-    BY_LANES(type, w->C, maxpool_run, x, coef, y, index, w, stream);
+    BY_LANES(type, w->C, maxpool_run, x, scale_bias, y, index, w, stream);
     return cudaErrorInvalidValue;
 }
 

@@ -1,5 +1,5 @@
-/* cuda/elementwise/space_to_depth.cu: the space-to-depth stem: the input normalised into 16 channels (12 of 2x2 picture pixels, 4 of zeros), and the 7x7
- * filter as the 4x4 one that reads it.
+/* cuda/elementwise/space_to_depth.cu: the space-to-depth stem: the input normalised into 16 channels (12 of 2x2 picture
+ * pixels, 4 of zeros), and the 7x7 filter as the 4x4 one that reads it.
  *
  * ck_normalize_s2d: 3/4 byte read and 2 or 4 written an element of y, limited by memory. The filters are some thousand
  * elements, limited by the launch. */
@@ -7,7 +7,14 @@
 
 namespace {
 
-enum { THREADS = 256, DEEP = 16, SIDE = 4 /* of the filter */, OLD_SIDE = 7, COLOURS = 3, MORE = 3 /* rows and columns around */ };
+enum {
+    THREADS  = 256,
+    DEEP     = 16,
+    SIDE     = 4 /* of the filter */,
+    OLD_SIDE = 7,
+    COLOURS  = 3,
+    MORE     = 3 /* rows and columns around */
+};
 
 /* (v/255 - mean)/std = v*scale + shift. */
 struct affine {
@@ -18,7 +25,7 @@ struct affine {
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     normalize(const uint8_t *images, const int4 *boxes, T *y, int64_t N, unsigned H, unsigned W, const affine k) {
-    constexpr int  LANES  = ck_lanes<T>();
+    constexpr int  LANES  = ck_vector_elems<T>();
     const unsigned across = W / 2 + MORE, pixels = (H / 2 + MORE) * across;
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const int4     box   = boxes ? boxes[n] : make_int4(0, 0, 0, 0); /* dy, dx, flip, 0 */
@@ -30,7 +37,8 @@ __global__ void __launch_bounds__(THREADS)
             unsigned       inside    = 0;
 #pragma unroll
             for (unsigned tap = 0; tap < 4; tap++) {
-                const unsigned h = 2 * i + tap / 2 - 4, w = 2 * j + tap % 2 - 4; /* below 0 is beyond the picture, too */
+                const unsigned h   = 2 * i + tap / 2 - 4,
+                               w   = 2 * j + tap % 2 - 4; /* below 0 is beyond the picture, too */
                 const unsigned row = h + (unsigned)box.x, column = (unsigned)box.y + (box.z ? W - 1 - w : w);
                 const bool     there = h < H && w < W, seen = there && row < H && column < W;
                 const uint8_t *from = image + (seen ? (row * W + column) * COLOURS : 0u);
@@ -41,7 +49,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int e = 0; e < 4 * COLOURS; e++) {
                 const int tap = e / COLOURS, c = e % COLOURS;
-                out[e]        = inside >> tap & 1u ? fmaf((float)byte[tap][c], k.scale[c], k.shift[c]) : 0.0f;
+                out[e] = inside >> tap & 1u ? fmaf((float)byte[tap][c], k.scale[c], k.shift[c]) : 0.0f;
             }
             T *to = y + (n * pixels + at) * DEEP;
 #pragma unroll
@@ -51,10 +59,11 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, int64_t N, int64_t H, int64_t W, affine k,
-                          cudaStream_t stream) {
+cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, int64_t N, int64_t H, int64_t W,
+                          affine k, cudaStream_t stream) {
     const dim3 grid(ck_blocks((H / 2 + MORE) * (W / 2 + MORE), THREADS, INT32_MAX), ck_blocks(N, 1, 65535));
-    normalize<T><<<grid, THREADS, 0, stream>>>(images, reinterpret_cast<const int4 *>(boxes), (T *)y, N, (unsigned)H, (unsigned)W, k);
+    normalize<T><<<grid, THREADS, 0, stream>>>(images, reinterpret_cast<const int4 *>(boxes), (T *)y, N, (unsigned)H,
+                                               (unsigned)W, k);
     return cudaGetLastError();
 }
 
@@ -64,7 +73,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) filter(const T 
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= elems) return;
     const int     channel = (int)(i % DEEP), S = (int)(i / DEEP % SIDE), R = (int)(i / (DEEP * SIDE) % SIDE);
-    const int64_t k = i / (DEEP * SIDE * SIDE);
+    const int64_t k   = i / (DEEP * SIDE * SIDE);
     const int     tap = channel / COLOURS, r = 2 * R + tap / 2 - 1, s = 2 * S + tap % 2 - 1;
     const bool    there = tap < 4 && r >= 0 && s >= 0; /* never beyond 6 */
     y[i] = there ? w[((k * OLD_SIDE + r) * OLD_SIDE + s) * COLOURS + channel % COLOURS] : ck_round<T>(0.0f);
@@ -73,7 +82,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) filter(const T 
 __global__ void __launch_bounds__(THREADS) filter_grad(const float *dy, float *dw, int64_t elems, bool accumulate) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= elems) return;
-    const int     c = (int)(i % COLOURS), s = (int)(i / COLOURS % OLD_SIDE) + 1, r = (int)(i / (COLOURS * OLD_SIDE) % OLD_SIDE) + 1;
+    const int c = (int)(i % COLOURS), s = (int)(i / COLOURS % OLD_SIDE) + 1,
+              r     = (int)(i / (COLOURS * OLD_SIDE) % OLD_SIDE) + 1;
     const int64_t k = i / (COLOURS * OLD_SIDE * OLD_SIDE);
     const float   v = dy[((k * SIDE + r / 2) * SIDE + s / 2) * DEEP + (r % 2 * 2 + s % 2) * COLOURS + c];
     dw[i]           = accumulate ? dw[i] + v : v;
@@ -87,8 +97,9 @@ template <typename T> cudaError_t filter_run(const void *w, void *y, int64_t K, 
 
 } // namespace
 
-extern "C" cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N,
-                                        int64_t H, int64_t W, const float mean[3], const float std[3], cudaStream_t stream) {
+extern "C" cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y,
+                                        int64_t N, int64_t H, int64_t W, const float mean[3], const float std[3],
+                                        cudaStream_t stream) {
     affine k;
     for (int c = 0; c < COLOURS; c++) {
         k.scale[c] = (float)(1 / (255 * (double)std[c]));

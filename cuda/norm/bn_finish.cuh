@@ -1,5 +1,6 @@
-/* cuda/norm/bn_finish.cuh: what becomes of the sums of one channel of a BN, for one thread: bn_finalize and bn_grad_finalize, and kernels
- * that do the same with sums that they have just made. In double: a variance is a difference of large numbers. */
+/* cuda/norm/bn_finish.cuh: what becomes of the sums of one channel of a BN, for one thread: bn_finalize and
+ * bn_grad_finalize, and kernels that do the same with sums that they have just made. In double: a variance is a
+ * difference of large numbers. */
 #ifndef CK_BN_FINISH_CUH
 #define CK_BN_FINISH_CUH
 
@@ -16,35 +17,37 @@ static inline struct ck_bn_factors ck_bn_factors_of(const struct ck_bn_finalize 
 }
 
 static __device__ __forceinline__ void ck_put_half(void *half, enum ck_type type, int64_t i, float value) {
-    if (type == CK_F16) ((__half *)half)[i] = ck_round<__half>(value);
-    else ((__nv_bfloat16 *)half)[i] = ck_round<__nv_bfloat16>(value);
+    if (type == CK_F16)
+        ((__half *)half)[i] = ck_round<__half>(value);
+    else
+        ((__nv_bfloat16 *)half)[i] = ck_round<__nv_bfloat16>(value);
 }
 
 /* Loads come first, so that they are under way while the sums are made. */
 struct ck_bn_channel {
-    float gamma, beta, old_mean, old_var;
+    float                           gamma, beta, old_mean, old_var;
     __device__ __forceinline__ void load(const struct ck_bn_finalize &a, int64_t c) {
         gamma    = a.gamma[c];
         beta     = a.beta[c];
         old_mean = a.old_mean[c];
         old_var  = a.old_var[c];
     }
-    /* The batch is normalised by the biased variance; the running variance takes the unbiased one. Running statistics of a
-     * channel whose sums are not finite stay as they are. */
-    __device__ __forceinline__ void finish(const struct ck_bn_finalize &a, const struct ck_bn_factors &k, int64_t c, int64_t C,
-                                           float sum, float squares) const {
+    /* The batch is normalised by the biased variance; the running variance takes the unbiased one. Running statistics
+     * of a channel whose sums are not finite stay as they are. */
+    __device__ __forceinline__ void finish(const struct ck_bn_finalize &a, const struct ck_bn_factors &k, int64_t c,
+                                           int64_t C, float sum, float squares) const {
         const double mean = (double)sum * k.inverse;
         double       var  = (double)squares * k.inverse - mean * mean;
         if (var < 0) var = 0; /* rounding; NaN stays NaN */
         const double rstd = rsqrt(var + (double)a.eps), scale = (double)gamma * rstd;
-        const float  bias = (float)((double)beta - mean * scale);
-        a.saved[c]     = (float)mean;
-        a.saved[C + c] = (float)rstd;
-        a.coef[c]      = (float)scale;
-        a.coef[C + c]  = bias;
-        if (a.coef_half) {
-            ck_put_half(a.coef_half, a.half, c, (float)scale);
-            ck_put_half(a.coef_half, a.half, C + c, bias);
+        const float  bias   = (float)((double)beta - mean * scale);
+        a.mean_rstd[c]      = (float)mean;
+        a.mean_rstd[C + c]  = (float)rstd;
+        a.scale_bias[c]     = (float)scale;
+        a.scale_bias[C + c] = bias;
+        if (a.scale_bias_half) {
+            ck_put_half(a.scale_bias_half, a.half, c, (float)scale);
+            ck_put_half(a.scale_bias_half, a.half, C + c, bias);
         }
         const bool finite = isfinite(mean) && isfinite(var);
         a.new_mean[c]     = finite ? (float)(k.keep * (double)old_mean + k.take * mean) : old_mean;
@@ -52,18 +55,19 @@ struct ck_bn_channel {
     }
 };
 
-/* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). `inverse`: 1/M. */
+/* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). `inverse`: 1/M.
+ */
 struct ck_bn_grad_channel {
-    float gamma, mean, rstd, dgamma, dbeta;
+    float                           gamma, mean, rstd, dgamma, dbeta;
     __device__ __forceinline__ void load(const struct ck_bn_grad_finalize &a, int64_t c, int64_t C) {
         gamma  = a.gamma[c];
-        mean   = a.saved[c];
-        rstd   = a.saved[C + c];
+        mean   = a.mean_rstd[c];
+        rstd   = a.mean_rstd[C + c];
         dgamma = a.accumulate && a.dgamma ? a.dgamma[c] : 0.0f;
         dbeta  = a.accumulate && a.dbeta ? a.dbeta[c] : 0.0f;
     }
-    __device__ __forceinline__ void finish(const struct ck_bn_grad_finalize &a, double inverse, int64_t c, int64_t C, float sum,
-                                           float product) const {
+    __device__ __forceinline__ void finish(const struct ck_bn_grad_finalize &a, double inverse, int64_t c, int64_t C,
+                                           float sum, float product) const {
         const double s = (double)gamma * (double)rstd, X = (double)product * inverse, G = (double)sum * inverse;
         const double ranks = a.ranks > 1 ? (double)a.ranks : 1.0;
         if (a.dbeta) a.dbeta[c] = (float)((double)dbeta + (double)sum / ranks);

@@ -1,31 +1,32 @@
-/* cuda/norm/bn_sums.cuh: sums per channel over all pixels: bn_stats, bn_grad_stats, relu_grad and the pooled ones.
+/* cuda/norm/bn_sums.cuh: sums per channel over all pixels: bn_sums, bn_grad_sums, relu_grad and the pooled ones.
  *
- * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C does not come in whole vectors.
- *   stage one   a block owns `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread owns one vector column
- *               and every `depth`-th row of the span. It sums SUMS_RUN rows in float, then adds them to its doubles, which are
- *               in shared memory and leave the registers to loads under way. The block adds its threads' doubles and writes
- *               one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device holds
- *               at once: a second wave costs more than slow multiprocessors do.
- *   stage two   adds the spans and rounds to float. All its loads are under way at once. (The last block of stage one could
- *               do it; but its fence, its ticket and one multiprocessor's bandwidth take 2 us, a launch inside a CUDA graph 1.)
- * So floats add up at most SUMS_RUN terms, and the order of all sums depends on shapes and the device only.
+ * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C does not come in whole
+ * vectors. stage one   a block owns `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread owns one
+ * vector column and every `depth`-th row of the span. It sums SUMS_RUN rows in float, then adds them to its doubles,
+ * which are in shared memory and leave the registers to loads under way. The block adds its threads' doubles and writes
+ *               one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device
+ * holds at once: a second wave costs more than slow multiprocessors do. stage two   adds the spans and rounds to float.
+ * All its loads are under way at once. (The last block of stage one could do it; but its fence, its ticket and one
+ * multiprocessor's bandwidth take 2 us, a launch inside a CUDA graph 1.) So floats add up at most SUMS_RUN terms, and
+ * the order of all sums depends on shapes and the device only.
  *
- * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums are some per mille beside it, in L2. */
+ * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums are some per mille beside it, in L2.
+ */
 #ifndef CK_BN_SUMS_CUH
 #define CK_BN_SUMS_CUH
 
-#include "cuda/norm/bn_point.cuh"
 #include "cuda/common/common.cuh"
+#include "cuda/norm/bn_point.cuh"
 
 enum {
     SUMS_THREADS = 256,
-    SUMS_PITCH   = SUMS_THREADS + 2, /* of shared doubles: lanes that differ in element and vector meet different banks */
-    SUMS_WIDTH   = 16, /* vectors: half a warp reads 256 bytes of a row; 8 and 32 are slower */
-    SUMS_RUN     = 32, /* rows in float */
-    SUMS_LEAST   = 4,  /* rows that a thread should have before another span pays */
-    FOLD_WARPS   = 32, /* at most, of a block of stage two */
-    FOLD_FLIGHT  = 16, /* spans that a thread has under way */
-    FOLD_EARLY   = 6   /* blocks of stage two that may come early: more would take room from stage one */
+    SUMS_PITCH = SUMS_THREADS + 2, /* of shared doubles: lanes that differ in element and vector meet different banks */
+    SUMS_WIDTH = 16,               /* vectors: half a warp reads 256 bytes of a row; 8 and 32 are slower */
+    SUMS_RUN   = 32,               /* rows in float */
+    SUMS_LEAST = 4,                /* rows that a thread should have before another span pays */
+    FOLD_WARPS = 32,               /* at most, of a block of stage two */
+    FOLD_IN_FLIGHT = 16,           /* spans that a thread has under way */
+    FOLD_EARLY     = 6             /* blocks of stage two that may come early: more would take room from stage one */
 };
 
 struct sums_shape {
@@ -37,13 +38,13 @@ struct sums_shape {
 /* `resident`: blocks of the kernel that the device holds at once. */
 static inline struct sums_shape sums_shape_of(int lanes, int64_t rows, int64_t C, int64_t resident) {
     struct sums_shape s;
-    s.rows      = rows;
-    s.C         = C;
-    s.vectors   = (int)(C / lanes);
-    s.columns   = (s.vectors + SUMS_WIDTH - 1) / SUMS_WIDTH;
-    s.width     = (s.vectors + s.columns - 1) / s.columns;
-    s.depth     = SUMS_THREADS / s.width;
-    s.spans     = (int)ck_blocks(rows, (int64_t)s.depth * SUMS_LEAST, resident / s.columns > 1 ? resident / s.columns : 1);
+    s.rows    = rows;
+    s.C       = C;
+    s.vectors = (int)(C / lanes);
+    s.columns = (s.vectors + SUMS_WIDTH - 1) / SUMS_WIDTH;
+    s.width   = (s.vectors + s.columns - 1) / s.columns;
+    s.depth   = SUMS_THREADS / s.width;
+    s.spans = (int)ck_blocks(rows, (int64_t)s.depth * SUMS_LEAST, resident / s.columns > 1 ? resident / s.columns : 1);
     s.span_rows = ((rows + s.spans - 1) / s.spans + s.depth - 1) / s.depth * s.depth;
     s.spans     = (int)ck_blocks(rows, s.span_rows, INT32_MAX);
     return s;
@@ -62,7 +63,7 @@ template <int VALUES> __device__ __forceinline__ void sums_clear(double *part) {
 /* Volatile: four at a time, or the compiler loads all of them first and has no registers left for anything else. */
 template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *part, float (&acc)[SUMS][N]) {
     constexpr int    VALUES = SUMS * N, STEP = VALUES % 4 == 0 ? 4 : 1;
-    volatile double *own    = part + threadIdx.x;
+    volatile double *own = part + threadIdx.x;
 #pragma unroll
     for (int k = 0; k < VALUES; k += STEP) {
         double sum[STEP];
@@ -76,8 +77,8 @@ template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *pa
     }
 }
 
-/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Where there are fewer outputs than threads,
- * several threads share one. All threads must call. */
+/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Where there are fewer outputs than
+ * threads, several threads share one. All threads must call. */
 template <int SUMS, int N>
 __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const double *part, double *partial) {
     __shared__ double share[SUMS_THREADS];
@@ -92,8 +93,10 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
         double        sum  = 0;
 #pragma unroll 4
         for (int row = i / outputs; row < shape.depth; row += shares) sum += from[row * shape.width];
-        if (shares > 1) share[i] = sum;
-        else if (first + c < shape.C) partial[which * shape.C + c] = sum;
+        if (shares > 1)
+            share[i] = sum;
+        else if (first + c < shape.C)
+            partial[which * shape.C + c] = sum;
     }
     if (shares == 1) return; /* the same for the whole block */
     __syncthreads();
@@ -104,25 +107,26 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
     partial[which * shape.C + c] = sum;
 }
 
-/* ---- stage two, brought to the multiprocessors while stage one works where it is small: a block gives 32 outputs, one a lane; its warps share the spans ---- */
+/* ---- stage two, brought to the multiprocessors while stage one works where it is small: a block gives 32 outputs, one
+ * a lane; its warps share the spans ---- */
 
 /* terms.put(which, channel, C, sum). */
 template <class Terms>
 __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     sums_fold(const Terms terms, const double *partial, int spans, int64_t C, int64_t outputs) {
     __shared__ double part[FOLD_WARPS][CK_WARP + 1];
-    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, warps = (int)blockDim.x / CK_WARP;
-    const int64_t     first = (int64_t)blockIdx.x * CK_WARP;
-    double            sum   = 0;
+    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, warps = (int)blockDim.x / CK_WARP;
+    const int64_t first = (int64_t)blockIdx.x * CK_WARP;
+    double        sum   = 0;
     ck_wait_for_last();
     if (first + lane < outputs)
-        for (int span = warp; span < spans; span += FOLD_FLIGHT * warps) {
-            double v[FOLD_FLIGHT];
+        for (int span = warp; span < spans; span += FOLD_IN_FLIGHT * warps) {
+            double v[FOLD_IN_FLIGHT];
 #pragma unroll
-            for (int k = 0; k < FOLD_FLIGHT; k++)
+            for (int k = 0; k < FOLD_IN_FLIGHT; k++)
                 v[k] = span + k * warps < spans ? partial[(span + k * warps) * outputs + first + lane] : 0.0;
 #pragma unroll
-            for (int k = 0; k < FOLD_FLIGHT; k++) sum += v[k];
+            for (int k = 0; k < FOLD_IN_FLIGHT; k++) sum += v[k];
         }
     part[warp][lane] = sum;
     __syncthreads();
@@ -138,8 +142,9 @@ static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape 
                                     cudaStream_t stream) {
     const int64_t  outputs = sums * s.C;
     const unsigned blocks  = ck_blocks(outputs, CK_WARP, INT64_MAX);
-    return ck_launch_if(blocks <= FOLD_EARLY, sums_fold<Terms>, blocks, ck_blocks(s.spans, FOLD_FLIGHT / 2, FOLD_WARPS) * CK_WARP, 0, stream,
-                        terms, partial, s.spans, s.C, outputs);
+    return ck_launch_if(blocks <= FOLD_EARLY, sums_fold<Terms>, blocks,
+                        ck_blocks(s.spans, FOLD_IN_FLIGHT / 2, FOLD_WARPS) * CK_WARP, 0, stream, terms, partial,
+                        s.spans, s.C, outputs);
 }
 
 /* ---- sums of pointwise terms ----
@@ -147,8 +152,8 @@ static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape 
  *   Type, LANES (N), INPUTS, SUMS, BATCH (rows loaded at a time, divides SUMS_RUN), RESIDENT (blocks a multiprocessor)
  *   READS_BITS, WRITES          is there a bit mask to read; an output to write
  *   const T *in[INPUTS]; const uint8_t *bits; T *out
- *   struct Coef; coef(Coef *, c, C)               numbers of channels c ... c+N-1, in registers
- *   add(const Coef &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      one vector
+ *   struct Params; load_params(Params *, c, C)               numbers of channels c ... c+N-1, in registers
+ *   add(const Params &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      one vector
  *   put(which, c, C, sum)                         the end of it */
 
 template <typename Terms> struct sums_words {
@@ -161,26 +166,29 @@ __device__ __forceinline__ void sums_load(const Terms &terms, sums_words<Terms> 
     using words = ck_word<typename Terms::Type, Terms::LANES>;
 #pragma unroll
     for (int s = 0; s < Terms::INPUTS; s++) raw.in[s] = words::load(terms.in[s], v);
-    if constexpr (Terms::READS_BITS) raw.bits = ck_load_bits<Terms::LANES>(terms.bits, v);
-    else raw.bits = 0;
+    if constexpr (Terms::READS_BITS)
+        raw.bits = ck_load_bits<Terms::LANES>(terms.bits, v);
+    else
+        raw.bits = 0;
 }
 
 template <typename Terms>
-__device__ __forceinline__ void sums_add(const Terms &terms, const typename Terms::Coef &coef, const sums_words<Terms> &raw,
-                                         int64_t v, float (&acc)[Terms::SUMS][Terms::LANES]) {
+__device__ __forceinline__ void sums_add(const Terms &terms, const typename Terms::Params &params,
+                                         const sums_words<Terms> &raw, int64_t v,
+                                         float (&acc)[Terms::SUMS][Terms::LANES]) {
     using words = ck_word<typename Terms::Type, Terms::LANES>;
     float in[Terms::INPUTS][Terms::LANES], out[Terms::LANES];
 #pragma unroll
     for (int s = 0; s < Terms::INPUTS; s++) words::open(raw.in[s], in[s]);
-    terms.add(coef, in, raw.bits, acc, out);
+    terms.add(params, in, raw.bits, acc, out);
     if constexpr (Terms::WRITES) words::store(terms.out, v, words::close(out));
 }
 
-/* Rows v, v + step, ... of one vector column, `left` of them. The loop stays rolled: the compiler would fetch further ahead
- * than there are registers, and the other warps of the multiprocessor fill the time as well. */
+/* Rows v, v + step, ... of one vector column, `left` of them. The loop stays rolled: the compiler would fetch further
+ * ahead than there are registers, and the other warps of the multiprocessor fill the time as well. */
 template <typename Terms>
-__device__ __forceinline__ void sums_column(const Terms &terms, const typename Terms::Coef &coef, int64_t v, int64_t step,
-                                            int left, double *part) {
+__device__ __forceinline__ void sums_column(const Terms &terms, const typename Terms::Params &params, int64_t v,
+                                            int64_t step, int left, double *part) {
     constexpr int B = Terms::BATCH;
     static_assert(SUMS_RUN % B == 0, "whole batches a run");
     float             acc[Terms::SUMS][Terms::LANES] = {};
@@ -190,7 +198,7 @@ __device__ __forceinline__ void sums_column(const Terms &terms, const typename T
 #pragma unroll
         for (int k = 0; k < B; k++) sums_load(terms, raw[k], v + k * step);
 #pragma unroll
-        for (int k = 0; k < B; k++) sums_add(terms, coef, raw[k], v + k * step, acc);
+        for (int k = 0; k < B; k++) sums_add(terms, params, raw[k], v + k * step, acc);
         run += B;
         if (run < SUMS_RUN) continue;
         sums_flush(part, acc);
@@ -201,7 +209,7 @@ __device__ __forceinline__ void sums_column(const Terms &terms, const typename T
         if (k < left) sums_load(terms, raw[k], v + k * step);
 #pragma unroll
     for (int k = 0; k < B - 1; k++)
-        if (k < left) sums_add(terms, coef, raw[k], v + k * step, acc);
+        if (k < left) sums_add(terms, params, raw[k], v + k * step, acc);
     sums_flush(part, acc);
 }
 
@@ -209,15 +217,16 @@ template <typename Terms>
 __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
     sums_kernel(const Terms terms, const struct sums_shape shape, double *partial) {
     extern __shared__ double part[];
-    constexpr int N = Terms::LANES;
+    constexpr int            N = Terms::LANES;
     ck_begin_after_last();
-    const int     row = (int)threadIdx.x / shape.width, column = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
+    const int row       = (int)threadIdx.x / shape.width,
+              column    = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
     const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
     sums_clear<Terms::SUMS * N>(part);
     if (row < shape.depth && column < shape.vectors && begin < end) {
-        typename Terms::Coef coef;
-        terms.coef(&coef, (int64_t)column * N, shape.C);
-        sums_column(terms, coef, begin * shape.vectors + column, (int64_t)shape.depth * shape.vectors,
+        typename Terms::Params params;
+        terms.load_params(&params, (int64_t)column * N, shape.C);
+        sums_column(terms, params, begin * shape.vectors + column, (int64_t)shape.depth * shape.vectors,
                     (int)((end - begin + shape.depth - 1) / shape.depth), part);
     }
     sums_end<Terms::SUMS, N>(shape, part, partial);

@@ -1,4 +1,5 @@
-/* cuda/norm/fold_bn_kernels.c: the GPU's row that folds batch normalisation into filters, for inference. The kernel is in cuda/norm/fold_bn.cu. */
+/* cuda/norm/fold_bn_kernels.c: the GPU's row that folds batch normalisation into filters, for inference. The kernel is
+ * in cuda/norm/fold_bn.cu. */
 #include "cuda/core/cuda_device.h"
 
 static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -19,8 +20,8 @@ static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *
                                     .filters = w->dim[0],
                                     .elems   = cr_tensor_elems(w) / w->dim[0],
                                     .eps     = call->op->attr.bn.eps};
-    CUDA_TRY(ck_fold_bn(&args, cuda_type(cuda_out(call->program, call->op, CR_OUT_fold_bn_y)), call->out[CR_OUT_fold_bn_y],
-                        cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_fold_bn(&args, cuda_type(cuda_out(call->program, call->op, CR_OUT_fold_bn_y)),
+                        call->out[CR_OUT_fold_bn_y], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -31,4 +32,4 @@ static const struct cr_kernel row_fold_bn = {.name          = "cuda.fold_bn",
                                              .accepts       = fold_bn_accepts,
                                              .launch        = fold_bn_launch};
 
-const struct cr_kernel *const cr_cuda_fold_rows[] = {&row_fold_bn, NULL};
+const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&row_fold_bn, NULL};

@@ -1,15 +1,14 @@
-/* cuda/norm/pool_bn.cu: backward of BN, ReLU and a max-pool of window 3, stride 2, in two readings of the BN's input x: the sums, then
- * the gradient. What the pooling sends back, g, is as large as x and is made twice instead of stored.
+/* cuda/norm/pool_bn.cu: backward of BN, ReLU and a max-pool of window 3, stride 2, in two readings of the BN's input x:
+ * the sums, then the gradient. What the pooling sends back, g, is as large as x and is made twice instead of stored.
  *
- * The sums go window by window: each window sends its dy to one pixel of a channel, so a thread picks that pixel's x among
- * the nine and has a quarter of the terms that a walk over pixels has.
- * The gradient goes pixel by pixel: the four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but
- * those at i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window. A thread takes one vector of channels of
- * such a quad: dy and index are loaded once for four pixels.
- * Windows, or quads, are the rows of cuda/norm/bn_sums.cuh.
+ * The sums go window by window: each window sends its dy to one pixel of a channel, so a thread picks that pixel's x
+ * among the nine and has a quarter of the terms that a walk over pixels has. The gradient goes pixel by pixel: the four
+ * pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but those at i-1, i by j-1, j, and of
+ * those 16 meetings only 9 fall inside a window. A thread takes one vector of channels of such a quad: dy and index are
+ * loaded once for four pixels. Windows, or quads, are the rows of cuda/norm/bn_sums.cuh.
  *
- * Bytes an element of x (2 in 16 bits, 4 in f32, times): stats 1, apply 2; dy and index are 1/4 of it and 1/4 byte besides.
- * Limiter: memory; with less thrift instructions would be. */
+ * Bytes an element of x (2 in 16 bits, 4 in f32, times): sums 1, apply 2; dy and index are 1/4 of it and 1/4 byte
+ * besides. Limiter: memory; with less thrift instructions would be. */
 #include "cuda/norm/bn_sums.cuh"
 
 namespace {
@@ -39,10 +38,11 @@ __device__ __forceinline__ void step_on(const geometry &g, const place &step, pl
 /* job.row(place, channel) for each row of the thread. */
 template <typename T, class Job>
 __device__ __forceinline__ void walk(const geometry &g, const struct sums_shape &shape, Job job) {
-    const int row = (int)threadIdx.x / shape.width, column = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
+    const int row       = (int)threadIdx.x / shape.width,
+              column    = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
     const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
     if (row >= shape.depth || column >= shape.vectors || begin >= end) return;
-    const int   c    = column * ck_lanes<T>();
+    const int   c    = column * ck_vector_elems<T>();
     const place step = place_of(g, shape.depth);
     place       at   = place_of(g, begin);
     job.begin(c);
@@ -51,42 +51,43 @@ __device__ __forceinline__ void walk(const geometry &g, const struct sums_shape 
     job.end();
 }
 
-/* ---- the index bytes of a vector; in 16 bits two channels at a time, the bytes spread over the halves of a word and compared
- * as fp16 numbers, which small integers are good for ---- */
+/* ---- the index bytes of a vector; in 16 bits two channels at a time, the bytes spread over the halves of a word and
+ * compared as fp16 numbers, which small integers are good for ---- */
 
-template <int N> struct winner_word {
-    using word = uint2;
-};
-template <> struct winner_word<4> {
-    using word = unsigned;
-};
+template <int N> struct winner_word { using word = uint2; };
+template <> struct winner_word<4> { using word = unsigned; };
 template <int N> using winners = typename winner_word<N>::word;
 
-__device__ __forceinline__ void nowhere(uint2 *w) { *w = make_uint2(~0u, ~0u); }
-__device__ __forceinline__ void nowhere(unsigned *w) { *w = ~0u; }
+__device__ __forceinline__ void nowhere(uint2 *w) {
+    *w = make_uint2(~0u, ~0u);
+}
+__device__ __forceinline__ void nowhere(unsigned *w) {
+    *w = ~0u;
+}
 
 /* Those lanes of `word` (two channels each, or one) whose index is `tap`; the others are 0. */
 __device__ __forceinline__ unsigned where(unsigned word, uint2 winner, int i, unsigned tap) {
-    const unsigned spread = __byte_perm(i < 2 ? winner.x : winner.y, 0u, i % 2 ? 0x4342u : 0x4140u), taps = tap | tap << 16;
+    const unsigned spread = __byte_perm(i < 2 ? winner.x : winner.y, 0u, i % 2 ? 0x4342u : 0x4140u),
+                   taps   = tap | tap << 16;
     return word & __heq2_mask(reinterpret_cast<const __half2 &>(spread), reinterpret_cast<const __half2 &>(taps));
 }
 __device__ __forceinline__ unsigned where(unsigned word, unsigned winner, int i, unsigned tap) {
     return (winner >> 8 * i & 255u) == tap ? word : 0u;
 }
 
-/* ---- stats: a window at a time ---- */
+/* ---- sums: a window at a time ---- */
 
 enum { TAPS = 9 };
 
 template <typename T> struct stats_job {
-    enum { N = ck_lanes<T>() };
-    const struct ck_pool_bn_grad &a;
-    const geometry               &g;
-    double                       *part;
-    int                           run;
-    float                         acc[2][N], mean[N], scale[N], bias[N];
+    enum { N = ck_vector_elems<T>() };
+    const struct ck_pool_bn_grad   &a;
+    const geometry                 &g;
+    double                         *part;
+    int                             run;
+    float                           acc[2][N], mean[N], scale[N], bias[N];
     __device__ __forceinline__ void begin(int c) {
-        point_channels<N>(a.saved, c, g.C, mean);
+        point_channels<N>(a.mean_rstd, c, g.C, mean);
         point_channels<N>(a.act, c, g.C, scale);
         point_channels<N>(a.act + g.C, c, g.C, bias);
         run = 0;
@@ -102,7 +103,8 @@ template <typename T> struct stats_job {
 #pragma unroll
         for (int t = 0; t < TAPS; t++) {
             const int h = min(max(top + t / 3, 0), g.H - 1), w = min(max(left + t % 3, 0), g.W - 1);
-            v[t]        = *reinterpret_cast<const uint4 *>(x + (h * g.W + w) * g.C); /* an image has fewer than 2^31 elements */
+            v[t] =
+                *reinterpret_cast<const uint4 *>(x + (h * g.W + w) * g.C); /* an image has fewer than 2^31 elements */
         }
         const uint4      dy     = *reinterpret_cast<const uint4 *>((const T *)a.dy + from);
         const winners<N> winner = *reinterpret_cast<const winners<N> *>(a.index + from);
@@ -130,14 +132,16 @@ template <typename T> struct stats_job {
             acc[1][i] = fmaf(d[i], x[i] - mean[i], acc[1][i]);
         }
     }
-    __device__ __forceinline__ void end() { sums_flush(part, acc); }
+    __device__ __forceinline__ void end() {
+        sums_flush(part, acc);
+    }
 };
 
 template <typename T>
 __global__ void __launch_bounds__(SUMS_THREADS, 2)
     pool_stats(const struct ck_pool_bn_grad a, const geometry g, const struct sums_shape shape, double *partial) {
     extern __shared__ double part[];
-    constexpr int            N = ck_lanes<T>();
+    constexpr int            N = ck_vector_elems<T>();
     ck_begin_after_last();
     sums_clear<2 * N>(part);
     walk<T>(g, shape, stats_job<T>{a, g, part, 0, {}, {}, {}, {}});
@@ -145,10 +149,10 @@ __global__ void __launch_bounds__(SUMS_THREADS, 2)
 }
 
 struct stats_put {
-    const float                    *saved;
-    float                          *dstats;
+    const float                    *mean_rstd;
+    float                          *grad_sums;
     __device__ __forceinline__ void put(int which, int64_t c, int64_t C, double sum) const {
-        dstats[which * C + c] = (float)(which ? sum * (double)saved[C + c] : sum);
+        grad_sums[which * C + c] = (float)(which ? sum * (double)mean_rstd[C + c] : sum);
     }
 };
 
@@ -157,8 +161,8 @@ struct stats_put {
 enum { APPLY_RESIDENT = 3 };
 
 template <typename T> struct quad_words {
-    uint4                   dy[4], x[4]; /* of windows; of pixels */
-    winners<ck_lanes<T>()>  winner[4];
+    uint4                         dy[4], x[4]; /* of windows; of pixels */
+    winners<ck_vector_elems<T>()> winner[4];
 };
 
 __device__ __forceinline__ bool inside(const geometry &g, const place &at, int pixel) {
@@ -180,31 +184,34 @@ __device__ __forceinline__ void quad_load(const geometry &g, const struct ck_poo
         if (row >= 0 && row < g.P && column >= 0 && column < g.Q) {
             const int64_t from = ((at.n * g.P + row) * g.Q + column) * g.C + c;
             q->dy[k]           = *reinterpret_cast<const uint4 *>((const T *)a.dy + from);
-            q->winner[k]       = *reinterpret_cast<const winners<ck_lanes<T>()> *>(a.index + from);
+            q->winner[k]       = *reinterpret_cast<const winners<ck_vector_elems<T>()> *>(a.index + from);
         }
         if (inside(g, at, k)) q->x[k] = *reinterpret_cast<const uint4 *>((const T *)a.x + pixel_at(g, at, k, c));
     }
 }
 
-/* Sums of two channels of 16 bits are rounded as they come: g as maxpool_grad stores it, but for the one pixel in four that
- * lies in four windows, where up to three sums are. */
+/* Sums of two channels of 16 bits are rounded as they come: g as maxpool_grad stores it, but for the one pixel in four
+ * that lies in four windows, where up to three sums are. */
 template <typename T> __device__ __forceinline__ unsigned word_add(unsigned a, unsigned b);
-template <> __device__ __forceinline__ unsigned word_add<__half>(unsigned a, unsigned b) {
-    const __half2 sum = __hadd2(reinterpret_cast<const __half2 &>(a), reinterpret_cast<const __half2 &>(b));
-    return reinterpret_cast<const unsigned &>(sum);
+template <> __device__ __forceinline__ unsigned           word_add<__half>(unsigned a, unsigned b) {
+              const __half2 sum = __hadd2(reinterpret_cast<const __half2 &>(a), reinterpret_cast<const __half2 &>(b));
+              return reinterpret_cast<const unsigned &>(sum);
 }
 template <> __device__ __forceinline__ unsigned word_add<__nv_bfloat16>(unsigned a, unsigned b) {
-    const __nv_bfloat162 sum = __hadd2(reinterpret_cast<const __nv_bfloat162 &>(a), reinterpret_cast<const __nv_bfloat162 &>(b));
+    const __nv_bfloat162 sum =
+        __hadd2(reinterpret_cast<const __nv_bfloat162 &>(a), reinterpret_cast<const __nv_bfloat162 &>(b));
     return reinterpret_cast<const unsigned &>(sum);
 }
 template <> __device__ __forceinline__ unsigned word_add<float>(unsigned a, unsigned b) {
     return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
 }
 
-__device__ __forceinline__ unsigned word_of(uint4 v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+__device__ __forceinline__ unsigned word_of(uint4 v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
 
-/* Word i of g before the ReLU of one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i, j, has
- * all four. */
+/* Word i of g before the ReLU of one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i, j,
+ * has all four. */
 template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_words<T> &q, int pixel, int i) {
     unsigned g = 0;
 #pragma unroll
@@ -219,27 +226,31 @@ template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_w
 
 /* One channel, or two in a word, to and from float. */
 template <typename T> __device__ __forceinline__ void open_word(unsigned word, float (&out)[4 / sizeof(T)]) {
-    if constexpr (sizeof(T) == 4) out[0] = __uint_as_float(word);
+    if constexpr (sizeof(T) == 4)
+        out[0] = __uint_as_float(word);
     else {
         const float2 pair = ck_unpack_word<T>(word);
         out[0] = pair.x, out[1] = pair.y;
     }
 }
 template <typename T> __device__ __forceinline__ unsigned close_word(const float (&in)[4 / sizeof(T)]) {
-    if constexpr (sizeof(T) == 4) return __float_as_uint(in[0]);
-    else return ck_pack_word<T>(in[0], in[1]);
+    if constexpr (sizeof(T) == 4)
+        return __float_as_uint(in[0]);
+    else
+        return ck_pack_word<T>(in[0], in[1]);
 }
 
-/* Numbers of a channel: coef[3], act[2]; in shared memory, read word by word, which leaves the registers to the quad. */
+/* Numbers of a channel: coef[3], act[2]; in shared memory, read word by word, which leaves the registers to the quad.
+ */
 enum { NUMBERS = 5 };
 
 template <typename T> struct apply_job {
-    enum { N = ck_lanes<T>(), PER_WORD = 4 / (int)sizeof(T) };
-    const struct ck_pool_bn_grad &a;
-    const geometry               &g;
-    const float                  *numbers; /* [NUMBERS][channels of the block] */
-    int                           channels, own;
-    __device__ __forceinline__ void begin(int c) { own = c - (int)blockIdx.x * channels; }
+    enum { N = ck_vector_elems<T>(), PER_WORD = 4 / (int)sizeof(T) };
+    const struct ck_pool_bn_grad       &a;
+    const geometry                     &g;
+    const float                        *numbers; /* [NUMBERS][channels of the block] */
+    int                                 channels, own;
+    __device__ __forceinline__ void     begin(int c) { own = c - (int)blockIdx.x * channels; }
     __device__ __forceinline__ unsigned word(unsigned gradient, unsigned x, int i) const {
         float d[PER_WORD], v[PER_WORD], k[NUMBERS][PER_WORD];
         open_word<T>(gradient, d);
@@ -262,7 +273,8 @@ template <typename T> struct apply_job {
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int pixel = 0; pixel < 4; pixel++) out[pixel][i] = word(quad_word(q, pixel, i), word_of(q.x[pixel], i), i);
+            for (int pixel = 0; pixel < 4; pixel++)
+                out[pixel][i] = word(quad_word(q, pixel, i), word_of(q.x[pixel], i), i);
 #pragma unroll
         for (int pixel = 0; pixel < 4; pixel++)
             if (inside(g, at, pixel))
@@ -275,8 +287,8 @@ template <typename T> struct apply_job {
 template <typename T>
 __global__ void __launch_bounds__(SUMS_THREADS, APPLY_RESIDENT)
     pool_apply(const struct ck_pool_bn_grad a, const geometry g, const struct sums_shape shape) {
-    __shared__ __align__(16) float numbers[NUMBERS * SUMS_WIDTH * ck_lanes<T>()];
-    const int channels = shape.width * ck_lanes<T>(), first = (int)blockIdx.x * channels;
+    __shared__ __align__(16) float numbers[NUMBERS * SUMS_WIDTH * ck_vector_elems<T>()];
+    const int                      channels = shape.width * ck_vector_elems<T>(), first = (int)blockIdx.x * channels;
     for (int i = (int)threadIdx.x; i < NUMBERS * channels; i += SUMS_THREADS) {
         const int m = i / channels, c = first + i % channels;
         if (c < g.C) numbers[i] = m < 3 ? a.coef[(int64_t)m * g.C + c] : a.act[(int64_t)(m - 3) * g.C + c];
@@ -295,7 +307,7 @@ geometry geometry_of(const struct ck_window *w, bool quads) {
     return g;
 }
 template <typename T> struct sums_shape shape_of(const geometry &g, int64_t resident) {
-    return sums_shape_of(ck_lanes<T>(), g.N * g.down * g.across, g.C, resident);
+    return sums_shape_of(ck_vector_elems<T>(), g.N * g.down * g.across, g.C, resident);
 }
 template <typename T> size_t stats_bytes(const struct ck_window *w, int multiprocessors) {
     const struct sums_shape s = shape_of<T>(geometry_of(w, false), (int64_t)multiprocessors * RESIDENT);
@@ -306,10 +318,11 @@ template <typename T>
 cudaError_t stats_run(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     const geometry          g     = geometry_of(&a->w, false);
     const struct sums_shape s     = shape_of<T>(g, (int64_t)multiprocessors * RESIDENT);
-    const size_t            bytes = (size_t)2 * ck_lanes<T>() * SUMS_PITCH * sizeof(double);
-    pool_stats<T><<<dim3((unsigned)s.columns, (unsigned)s.spans), SUMS_THREADS, bytes, stream>>>(*a, g, s, (double *)workspace);
+    const size_t            bytes = (size_t)2 * ck_vector_elems<T>() * SUMS_PITCH * sizeof(double);
+    pool_stats<T>
+        <<<dim3((unsigned)s.columns, (unsigned)s.spans), SUMS_THREADS, bytes, stream>>>(*a, g, s, (double *)workspace);
     const cudaError_t error = cudaGetLastError();
-    const stats_put   put   = {a->saved, a->dstats};
+    const stats_put   put   = {a->mean_rstd, a->grad_sums};
     return error != cudaSuccess ? error : sums_fold_launch(put, s, 2, (const double *)workspace, stream);
 }
 
@@ -326,19 +339,20 @@ bool fits(enum ck_type type, const struct ck_window *w) {
 
 } // namespace
 
-extern "C" size_t ck_pool_bn_grad_stats_workspace(enum ck_type type, const struct ck_window *w, int multiprocessors) {
+extern "C" size_t ck_pool_bn_grad_sums_workspace(enum ck_type type, const struct ck_window *w, int multiprocessors) {
     CK_BY_TYPE(type, return stats_bytes<T>(w, multiprocessors));
     return 0;
 }
 
-extern "C" cudaError_t ck_pool_bn_grad_stats(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors,
-                                             cudaStream_t stream) {
+extern "C" cudaError_t ck_pool_bn_grad_sums(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors,
+                                            cudaStream_t stream) {
     if (!fits(a->type, &a->w)) return cudaErrorInvalidValue;
     CK_BY_TYPE(a->type, return stats_run<T>(a, workspace, multiprocessors, stream));
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_pool_bn_grad_apply(const struct ck_pool_bn_grad *a, int multiprocessors, cudaStream_t stream) {
+extern "C" cudaError_t ck_pool_bn_grad_apply(const struct ck_pool_bn_grad *a, int multiprocessors,
+                                             cudaStream_t stream) {
     if (!fits(a->type, &a->w)) return cudaErrorInvalidValue;
     CK_BY_TYPE(a->type, return apply_run<T>(a, multiprocessors, stream));
     return cudaErrorInvalidValue;

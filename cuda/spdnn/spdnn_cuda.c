@@ -1,18 +1,21 @@
-/* cuda/spdnn/spdnn_cuda.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that stay on the device or
- * pass through two buffers while the layers before them compute. Small networks take several layers a launch (cuda/spdnn/spdnn_deep.cu). */
+/* cuda/spdnn/spdnn_cuda.c: a sparse deep network on the GPU: memory for it, its launches as one recording, weights that
+ * stay on the device or pass through two buffers while the layers before them compute. Small networks take several
+ * layers a launch (cuda/spdnn/spdnn_deep.cu). */
 #include "cuda/core/cuda_device.h"
-#include "spdnn/spdnn.h"
 #include "cuda/spdnn/spdnn_kernel.h"
+#include "spdnn/spdnn.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { BUFFERS = 2 };
-/* Layers of a deep launch: inputs die early, so that the first ones are short; later ones are half of the layers before them, and
- * what a launch costs on top is soon small beside them. The best of seven ways on one H200, at 120, 480 and 1,920 layers. */
+/* Layers of a deep launch: inputs die early, so that the first ones are short; later ones are half of the layers before
+ * them, and what a launch costs on top is soon small beside them. The best of seven ways on one H200, at 120, 480 and
+ * 1,920 layers. */
 enum { DEEP_LEAST = 2, DEEP_SHARE = 2 };
-static const size_t spare_bytes  = (size_t)1 << 30;  /* left to the driver and to whoever else is there */
-static const size_t stage_least  = (size_t)16 << 20; /* weights that are copied at once: fewer pay for the copy's start */
+static const size_t spare_bytes = (size_t)1 << 30; /* left to the driver and to whoever else is there */
+static const size_t stage_least = (size_t)16
+                                  << 20; /* weights that are copied at once: fewer pay for the copy's start */
 
 struct stage { /* layers that are copied together */
     int    first, end;
@@ -29,18 +32,18 @@ struct run {
     size_t                        *offset;       /* [layers]: of a layer in the weights, or in its stage */
     struct stage                  *stage;
     int                            stages;
-    uint8_t                       *weights;      /* device: all, or BUFFERS of the largest stage */
-    uint8_t                       *host;         /* page-locked, streamed only: all */
+    uint8_t                       *weights; /* device: all, or BUFFERS of the largest stage */
+    uint8_t                       *host;    /* page-locked, streamed only: all */
     size_t                         weight_bytes, buffer_bytes;
     bool                           streamed;
-    bool                           deep;         /* several layers a launch, with deep_state */
-    int                            launches;     /* of layers: each takes x[n % 2] to the other one */
+    bool                           deep;     /* several layers a launch, with deep_state */
+    int                            launches; /* of layers: each takes x[n % 2] to the other one */
     struct ck_spdnn_deep_state     deep_state;
     float                         *x[2];
     uint32_t                      *bit;
     int32_t                       *category;
-    uint8_t                       *scratch;      /* what state points into */
-    uint8_t                       *handed;       /* deep: tiles between blocks, and marks */
+    uint8_t                       *scratch; /* what state points into */
+    uint8_t                       *handed;  /* deep: tiles between blocks, and marks */
     struct ck_spdnn_state          state;
     struct ck_spdnn_chip           chip;
     cudaEvent_t                    begin, end, begun;
@@ -49,7 +52,9 @@ struct run {
     size_t                         device_bytes;
 };
 
-static size_t align_up(size_t bytes) { return (bytes + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN; }
+static size_t align_up(size_t bytes) {
+    return (bytes + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
+}
 
 static cr_status take(struct run *r, void **out, size_t bytes) {
     CUDA_TRY(cudaMalloc(out, CR_MAX(bytes, (size_t)1)));
@@ -91,7 +96,9 @@ static cr_status choose_sizes(struct run *r) {
     r->streamed          = r->options->stream || r->weight_bytes + (size_t)all * input_bytes(r) > usable;
     const size_t weights = r->streamed ? BUFFERS * r->buffer_bytes : r->weight_bytes;
     const size_t fit     = usable > weights ? (usable - weights) / input_bytes(r) / CK_SPDNN_CHUNK * CK_SPDNN_CHUNK : 0;
-    if (!fit) return CR_FAIL(CR_ERR_MEMORY, "the GPU has %.0f MiB free: too little for %lld neurons", (double)free_bytes / (1 << 20), (long long)r->net->neurons);
+    if (!fit)
+        return CR_FAIL(CR_ERR_MEMORY, "the GPU has %.0f MiB free: too little for %lld neurons",
+                       (double)free_bytes / (1 << 20), (long long)r->net->neurons);
     r->stride = CR_MIN((int64_t)fit, all);
     r->part   = CR_MIN(r->stride, r->inputs->count);
     return CR_OK;
@@ -113,20 +120,20 @@ static cr_status open_deep(struct run *r) {
                                                  .place  = r->state.list,
                                                  .alive  = r->state.alive,
                                                  .handed = (float *)(void *)r->handed,
-                                                 .mark   = (uint32_t *)(void *)(r->handed + blocks * tile)};
+                                                 .ready  = (uint32_t *)(void *)(r->handed + blocks * tile)};
     return CR_OK;
 }
 
 static cr_status open_state(struct run *r) {
     const size_t n = (size_t)r->stride, live = align_up(((size_t)r->net->layers + 1) * 4), list = align_up(n * 4);
     CR_TRY(take(r, (void **)&r->scratch, live + 3 * list + align_up(n) + 2 * CR_CUDA_ALIGN));
-    uint8_t *at        = r->scratch;
-    r->state.live      = (int32_t *)(void *)at;
-    r->state.list      = (int32_t *)(void *)(at += live);
-    r->state.origin[0] = (int32_t *)(void *)(at += list);
-    r->state.origin[1] = (int32_t *)(void *)(at += list);
-    r->state.alive     = at += list;
-    r->state.turn      = (int32_t *)(void *)(at += align_up(n));
+    uint8_t *at          = r->scratch;
+    r->state.live        = (int32_t *)(void *)at;
+    r->state.list        = (int32_t *)(void *)(at += live);
+    r->state.origin[0]   = (int32_t *)(void *)(at += list);
+    r->state.origin[1]   = (int32_t *)(void *)(at += list);
+    r->state.alive       = at += list;
+    r->state.current     = (int32_t *)(void *)(at += align_up(n));
     r->state.blocks_done = (uint32_t *)(void *)(at + CR_CUDA_ALIGN);
     if (r->deep) CR_TRY(open_deep(r));
     return CR_OK;
@@ -153,7 +160,7 @@ static cr_status open_memory(struct run *r) {
 static void run_close(struct run *r) {
     cudaEvent_t events[] = {r->begin, r->end, r->begun, r->copied[0], r->copied[1], r->used[0], r->used[1]};
     void       *memory[] = {r->x[0], r->x[1], r->bit, r->category, r->weights, r->scratch, r->handed};
-    (void)cudaStreamSynchronize(r->d->lane[CR_LANE_COMPUTE]);
+    (void)cudaStreamSynchronize(r->d->stream[CR_STREAM_COMPUTE]);
     if (r->recording) (void)cudaGraphExecDestroy(r->recording);
     for (size_t i = 0; i < CR_COUNT(events); i++)
         if (events[i]) (void)cudaEventDestroy(events[i]);
@@ -171,8 +178,10 @@ static cr_status bring_weights(struct run *r) {
         for (int l = r->stage[s].first; l < r->stage[s].end; l++) {
             const struct cr_spdnn_layer *f  = &r->net->layer[l];
             const size_t                 at = r->stage[s].at + r->offset[l];
-            if (r->streamed) memcpy(r->host + at, f->data, f->bytes);
-            else CR_TRY(cr_backend_cuda.put(&r->d->base, r->weights + at, f->data, f->bytes));
+            if (r->streamed)
+                memcpy(r->host + at, f->data, f->bytes);
+            else
+                CR_TRY(cr_backend_cuda.put(&r->d->base, r->weights + at, f->data, f->bytes));
         }
     return CR_OK;
 }
@@ -217,7 +226,7 @@ static cr_status launch_deep_stage(struct run *r, const struct stage *s, const u
                                         .y       = r->x[from ^ 1],
                                         .bit     = l == 0 ? r->bit : NULL,
                                         .words   = (r->part + 31) / 32};
-        CUDA_TRY(ck_spdnn_deep(f, &d, &r->deep_state, r->d->lane[CR_LANE_COMPUTE]));
+        CUDA_TRY(ck_spdnn_deep(f, &d, &r->deep_state, r->d->stream[CR_STREAM_COMPUTE]));
     }
     return CR_OK;
 }
@@ -228,14 +237,15 @@ static cr_status launch_stage(struct run *r, const struct stage *s, const uint8_
         const struct ck_spdnn_layer f    = layer_at(r, l, data + r->offset[l]);
         const bool                  keep = r->options->keep_dead && l + 1 < r->net->layers;
         const unsigned              how  = (keep ? CK_SPDNN_KEEP : 0) | (l > s->first ? CK_SPDNN_OVERLAP : 0);
-        CUDA_TRY(ck_spdnn_layer(&f, l, how, r->x[l % 2], r->x[(l + 1) % 2], r->stride, &r->state, &r->chip, r->d->lane[CR_LANE_COMPUTE]));
+        CUDA_TRY(ck_spdnn_layer(&f, l, how, r->x[l % 2], r->x[(l + 1) % 2], r->stride, &r->state, &r->chip,
+                                r->d->stream[CR_STREAM_COMPUTE]));
     }
     return CR_OK;
 }
 
 /* A stage's copy waits until the layers that used its buffer are through; its layers wait for the copy. */
 static cr_status launch_streamed(struct run *r) {
-    const cudaStream_t compute = r->d->lane[CR_LANE_COMPUTE], copy = r->d->lane[CR_LANE_TO_DEVICE];
+    const cudaStream_t compute = r->d->stream[CR_STREAM_COMPUTE], copy = r->d->stream[CR_STREAM_TO_DEVICE];
     CUDA_TRY(cudaEventRecord(r->begun, compute));
     CUDA_TRY(cudaStreamWaitEvent(copy, r->begun, 0));
     for (int s = 0; s < r->stages; s++) {
@@ -261,15 +271,15 @@ static cr_status launch_all(struct run *r) {
 static cr_status record(struct run *r) {
     const struct cr_async *async     = &cr_cuda_async;
     void                  *recording = NULL;
-    CR_TRY(async->record_begin(&r->d->base));
+    CR_TRY(async->capture_begin(&r->d->base));
     const cr_status status = launch_all(r);
     if (status != CR_OK) { /* the capture must end all the same */
         cudaGraph_t graph = NULL;
-        (void)cudaStreamEndCapture(r->d->lane[CR_LANE_COMPUTE], &graph);
+        (void)cudaStreamEndCapture(r->d->stream[CR_STREAM_COMPUTE], &graph);
         if (graph) (void)cudaGraphDestroy(graph);
         return status;
     }
-    CR_TRY(async->record_end(&r->d->base, &recording));
+    CR_TRY(async->capture_end(&r->d->base, &recording));
     r->recording = recording;
     return CR_OK;
 }
@@ -278,36 +288,42 @@ static cr_status record(struct run *r) {
 
 /* Inputs [first, first + count) become activations; the state is that before the first layer. */
 static cr_status start(struct run *r, int64_t count, bool bring, int64_t first) {
-    const cudaStream_t compute = r->d->lane[CR_LANE_COMPUTE];
-    const int64_t      words   = (count + 31) / 32, pitch = (r->part + 31) / 32;
+    const cudaStream_t compute = r->d->stream[CR_STREAM_COMPUTE];
+    const int64_t      words = (count + 31) / 32, pitch = (r->part + 31) / 32;
     if (bring && pitch == r->inputs->words) /* all at once */
-        CR_TRY(cr_backend_cuda.put(&r->d->base, r->bit, r->inputs->bit, (size_t)(r->net->neurons * pitch) * sizeof *r->bit));
+        CR_TRY(cr_backend_cuda.put(&r->d->base, r->bit, r->inputs->bit,
+                                   (size_t)(r->net->neurons * pitch) * sizeof *r->bit));
     else if (bring)
-        CUDA_TRY(cudaMemcpy2DAsync(r->bit, (size_t)pitch * 4, r->inputs->bit + first / 32, (size_t)r->inputs->words * 4, (size_t)words * 4,
-                                   (size_t)r->net->neurons, cudaMemcpyHostToDevice, compute));
-    if (r->deep) CUDA_TRY(ck_spdnn_deep_start(r->net->layers, count, r->stride, r->chip.multiprocessors, &r->deep_state, compute));
-    else CUDA_TRY(ck_spdnn_start(r->bit, pitch, r->net->neurons, count, r->x[0], r->stride, &r->state, compute));
+        CUDA_TRY(cudaMemcpy2DAsync(r->bit, (size_t)pitch * 4, r->inputs->bit + first / 32, (size_t)r->inputs->words * 4,
+                                   (size_t)words * 4, (size_t)r->net->neurons, cudaMemcpyHostToDevice, compute));
+    if (r->deep)
+        CUDA_TRY(
+            ck_spdnn_deep_start(r->net->layers, count, r->stride, r->chip.multiprocessors, &r->deep_state, compute));
+    else
+        CUDA_TRY(ck_spdnn_start(r->bit, pitch, r->net->neurons, count, r->x[0], r->stride, &r->state, compute));
     return CR_OK;
 }
 
 static cr_status get_values(struct run *r, const float *packed, int64_t count, float *out) {
     const size_t width = (size_t)count * sizeof *out;
     if (!count) return CR_OK;
-    CUDA_TRY(cudaMemcpy2DAsync(out, width, packed, (size_t)r->stride * sizeof *packed, width, (size_t)r->net->neurons, cudaMemcpyDeviceToHost,
-                               r->d->lane[CR_LANE_COMPUTE]));
-    CUDA_TRY(cudaStreamSynchronize(r->d->lane[CR_LANE_COMPUTE]));
+    CUDA_TRY(cudaMemcpy2DAsync(out, width, packed, (size_t)r->stride * sizeof *packed, width, (size_t)r->net->neurons,
+                               cudaMemcpyDeviceToHost, r->d->stream[CR_STREAM_COMPUTE]));
+    CUDA_TRY(cudaStreamSynchronize(r->d->stream[CR_STREAM_COMPUTE]));
     return CR_OK;
 }
 
 /* Categories, and with `values` the last layer's values side by side, where *packed says. */
 static cr_status finish(struct run *r, int64_t count, float **packed) {
-    const cudaStream_t compute = r->d->lane[CR_LANE_COMPUTE];
+    const cudaStream_t compute = r->d->stream[CR_STREAM_COMPUTE];
     const int          layers  = r->net->layers;
     const float       *y       = r->x[r->launches % 2];
     *packed                    = r->options->values ? r->x[(r->launches + 1) % 2] : NULL;
     if (r->deep)
-        CUDA_TRY(ck_spdnn_deep_finish(layers, r->launches, count, y, r->net->neurons, r->stride, &r->deep_state, r->category, *packed, compute));
-    else CUDA_TRY(ck_spdnn_finish(layers, y, r->net->neurons, r->stride, &r->state, r->category, *packed, compute));
+        CUDA_TRY(ck_spdnn_deep_finish(layers, r->launches, count, y, r->net->neurons, r->stride, &r->deep_state,
+                                      r->category, *packed, compute));
+    else
+        CUDA_TRY(ck_spdnn_finish(layers, y, r->net->neurons, r->stride, &r->state, r->category, *packed, compute));
     return CR_OK;
 }
 
@@ -321,8 +337,11 @@ static cr_status add_results(struct run *r, int64_t first, int64_t count, struct
     CR_TRY_OUT(cr_backend_cuda.get(&r->d->base, live, r->state.live, ((size_t)layers + 1) * sizeof *live));
     for (int l = 0; l <= layers; l++) out->survivors[l] += live[l];
     const int64_t more = live[layers], all = out->categories + more;
-    if (more < 0 || more > count) CR_FAIL_OUT(CR_ERR_DEVICE, "%lld of %lld inputs survive: the GPU's counts are spoilt", (long long)more, (long long)count);
-    CR_TRY_OUT(cr_backend_cuda.get(&r->d->base, out->category + out->categories, r->category, (size_t)more * sizeof *out->category));
+    if (more < 0 || more > count)
+        CR_FAIL_OUT(CR_ERR_DEVICE, "%lld of %lld inputs survive: the GPU's counts are spoilt", (long long)more,
+                    (long long)count);
+    CR_TRY_OUT(cr_backend_cuda.get(&r->d->base, out->category + out->categories, r->category,
+                                   (size_t)more * sizeof *out->category));
     for (int64_t i = out->categories; i < all; i++) out->category[i] += (int32_t)first;
     if (packed) { /* one part: run() sees to it */
         out->values = cr_alloc((size_t)(r->net->neurons * CR_MAX(more, (int64_t)1)), sizeof *out->values);
@@ -342,12 +361,12 @@ static int compare_seconds(const void *a, const void *b) {
 
 /* One part of the inputs, timed; begun anew each time. */
 static cr_status run_part(struct run *r, int64_t first, int64_t count, double *seconds, struct cr_spdnn_result *out) {
-    const cudaStream_t compute = r->d->lane[CR_LANE_COMPUTE];
+    const cudaStream_t compute = r->d->stream[CR_STREAM_COMPUTE];
     for (int i = 0; i < r->options->repeats; i++) {
         float ms = 0;
         CR_TRY(start(r, count, i == 0, first));
         CUDA_TRY(cudaEventRecord(r->begin, compute));
-        CR_TRY(cr_cuda_async.replay(&r->d->base, r->recording));
+        CR_TRY(cr_cuda_async.graph_launch(&r->d->base, r->recording));
         CUDA_TRY(cudaEventRecord(r->end, compute));
         CUDA_TRY(cudaEventSynchronize(r->end));
         CUDA_TRY(cudaEventElapsedTime(&ms, r->begin, r->end));
@@ -379,7 +398,7 @@ static cr_status run_all(struct run *r, struct cr_spdnn_result *out) {
     for (int64_t first = 0; first < r->inputs->count; first += r->part)
         CR_TRY_OUT(run_part(r, first, CR_MIN(r->part, r->inputs->count - first), seconds, out));
     out->streamed     = r->streamed;
-    out->recorded     = r->recording != NULL;
+    out->captured     = r->recording != NULL;
     out->launches     = r->launches;
     out->device_bytes = r->device_bytes;
 out:
@@ -389,13 +408,13 @@ out:
 
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                         const struct cr_spdnn_options *options, struct cr_spdnn_result *out) {
-    struct run r = {.d = cuda_of(device), .net = net, .inputs = inputs, .options = options};
-    *out         = (struct cr_spdnn_result){0};
+    struct run r           = {.d = cuda_of(device), .net = net, .inputs = inputs, .options = options};
+    *out                   = (struct cr_spdnn_result){0};
     const cr_status status = run_all(&r, out);
     if (status != CR_OK) {
         cr_error_hold();
         run_close(&r);
-        cr_error_let_go();
+        cr_error_release();
         cr_spdnn_result_free(out);
         return cr_error_forward(status, __FILE__, __LINE__);
     }

@@ -1,6 +1,6 @@
-/* cuda/spdnn/spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations of 32
- * inputs in shared memory and takes them through layer after layer without a word to the other blocks. The truth is
- * device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in cuda/spdnn/spdnn_layer.cu.
+/* cuda/spdnn/spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations
+ * of 32 inputs in shared memory and takes them through layer after layer without a word to the other blocks. The truth
+ * is device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in cuda/spdnn/spdnn_layer.cu.
  *
  * A layer's results do not fit beside what they are made of; they wait in registers until all warps have read: 16 warps
  * by 4 groups of 16 rows by 32 inputs, 64 sums a thread. A quarter of a warp has a group, a lane 4 inputs: a column
@@ -115,11 +115,11 @@ __device__ __forceinline__ void put(struct staged &s, unsigned lane, const struc
     s.at[lane] = from.column * ROW;
 #pragma unroll
     for (int i = 0; i < (int)(ROWS * sizeof(W) / 16); i++) {
-        float w[ck_lanes<W>()];
+        float w[ck_vector_elems<W>()];
         ck_unpack<W>(from.word[i], w);
 #pragma unroll
-        for (int f = 0; f < ck_lanes<W>() / 4; f++)
-            to[i * (ck_lanes<W>() / 4) + f] = make_float4(w[4 * f], w[4 * f + 1], w[4 * f + 2], w[4 * f + 3]);
+        for (int f = 0; f < ck_vector_elems<W>() / 4; f++)
+            to[i * (ck_vector_elems<W>() / 4) + f] = make_float4(w[4 * f], w[4 * f + 1], w[4 * f + 2], w[4 * f + 3]);
     }
     __syncwarp();
 }
@@ -310,7 +310,7 @@ __device__ __forceinline__ void run_tile(const struct deep_call &c, unsigned cha
     const int64_t  there = live - tile * TILE;
     const uint32_t valid = there >= TILE ? 0xffffffffu : (1u << there) - 1u;
     if (from > 0) {
-        wait_for(&c.state.mark[mine - 1], c.epoch);
+        wait_for(&c.state.ready[mine - 1], c.epoch);
         load_tile(c.state.handed + (mine - 1) * room, x, c.neurons);
     } else if (c.bit)
         load_bits(c, tile, x);
@@ -320,7 +320,7 @@ __device__ __forceinline__ void run_tile(const struct deep_call &c, unsigned cha
     const uint32_t left = run_layers<W>(c, x, s, shared, from, end, valid);
     if (end < c.count) {
         copy_tile(x, c.state.handed + mine * room, c.neurons);
-        set_mark(&c.state.mark[mine], c.epoch);
+        set_mark(&c.state.ready[mine], c.epoch);
     } else {
         if (threadIdx.x == 0) {
             shared[2] = left;
@@ -400,7 +400,7 @@ static __global__ void __launch_bounds__(256)
     const int64_t at = (int64_t)blockIdx.x * 256 + threadIdx.x, step = (int64_t)gridDim.x * 256;
     for (int64_t i = at; i < stride; i += step) s.alive[i] = 0;
     for (int64_t i = at; i <= layers; i += step) s.live[i] = i ? 0 : (int32_t)count;
-    for (int64_t i = at; i < blocks; i += step) s.mark[i] = 0;
+    for (int64_t i = at; i < blocks; i += step) s.ready[i] = 0;
 }
 
 extern "C" cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t stride, int blocks,

@@ -1,4 +1,5 @@
-/* cuda/spdnn/spdnn_kernel.h: launchers of cuda/spdnn/spdnn_layer.cu: layers of a sparse deep network. Conventions as in cuda/common/launchers.h. */
+/* cuda/spdnn/spdnn_kernel.h: launchers of cuda/spdnn/spdnn_layer.cu: layers of a sparse deep network. Conventions as in
+ * cuda/common/launchers.h. */
 #ifndef CR_SPDNN_KERNEL_H
 #define CR_SPDNN_KERNEL_H
 
@@ -8,14 +9,18 @@
 extern "C" {
 #endif
 
-enum { CK_SPDNN_CHUNK = 128 /* inputs that a warp takes at once: strides are multiples */, CK_SPDNN_BLOCKS = 4 /* a multiprocessor */ };
+enum {
+    CK_SPDNN_CHUNK  = 128 /* inputs that a warp takes at once: strides are multiples */,
+    CK_SPDNN_BLOCKS = 4 /* a multiprocessor */
+};
 
 /* What tells the living inputs apart; all of it device memory, set by ck_spdnn_start. */
 struct ck_spdnn_state {
-    int32_t  *live;      /* [layers + 1]: inputs before the first layer, after each */
-    int32_t  *list;      /* [stride]: which columns of the last layer's result live, ascending; read only where some died there */
+    int32_t *live; /* [layers + 1]: inputs before the first layer, after each */
+    int32_t
+        *list; /* [stride]: which columns of the last layer's result live, ascending; read only where some died there */
     int32_t  *origin[2]; /* [stride]: the input that a column was at first */
-    int32_t  *turn;      /* which of the two is current */
+    int32_t  *current;   /* which of the two is current */
     uint8_t  *alive;     /* [stride]: zero between launches */
     uint32_t *blocks_done;
 };
@@ -33,23 +38,26 @@ struct ck_spdnn_layer {
 /* bit[neurons][words] from `bit` on becomes x[neurons][stride], zeros and ones; all of the state for `count` inputs. */
 cudaError_t ck_spdnn_start(const uint32_t *bit, int64_t words, int64_t neurons, int64_t count, float *x, int64_t stride,
                            const struct ck_spdnn_state *state, cudaStream_t stream);
-/* y <- clip(W x + bias, 0, ceiling) for the inputs that live, side by side; what died in the layer before is left out. Afterwards
- * live[index + 1] and the list are those of y. how: bits of enum ck_spdnn_how. */
+/* y <- clip(W x + bias, 0, ceiling) for the inputs that live, side by side; what died in the layer before is left out.
+ * Afterwards live[index + 1] and the list are those of y. how: bits of enum ck_spdnn_how. */
 enum ck_spdnn_how {
-    CK_SPDNN_KEEP    = 1 << 0, /* all count as living */
-    CK_SPDNN_OVERLAP = 1 << 1  /* what is before it in the stream is the layer before: its end and our begin may overlap */
+    CK_SPDNN_KEEP = 1 << 0, /* all count as living */
+    CK_SPDNN_OVERLAP =
+        1 << 1 /* what is before it in the stream is the layer before: its end and our begin may overlap */
 };
 struct ck_spdnn_chip {
     int     multiprocessors;
     int64_t cache_bytes; /* a result that is larger will not be found in L2 by the next layer */
 };
-cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsigned how, const float *x, float *y, int64_t stride,
-                           const struct ck_spdnn_state *state, const struct ck_spdnn_chip *chip, cudaStream_t stream);
+cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsigned how, const float *x, float *y,
+                           int64_t stride, const struct ck_spdnn_state *state, const struct ck_spdnn_chip *chip,
+                           cudaStream_t stream);
 /* After the last of `layers`: category[live]; with packed, packed[neurons][stride] has their values side by side. */
-cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride, const struct ck_spdnn_state *state, int32_t *category,
-                            float *packed, cudaStream_t stream);
+cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride,
+                            const struct ck_spdnn_state *state, int32_t *category, float *packed, cudaStream_t stream);
 
-/* ---- cuda/spdnn/spdnn_deep.cu: several layers a launch, for networks of which a block can hold a tile of inputs ---- */
+/* ---- cuda/spdnn/spdnn_deep.cu: several layers a launch, for networks of which a block can hold a tile of inputs ----
+ */
 
 enum {
     CK_SPDNN_DEEP_ROWS   = 16,
@@ -63,7 +71,7 @@ struct ck_spdnn_deep_state {
     int32_t  *place;     /* [stride]: where an input is at the end, if it is alive */
     uint8_t  *alive;     /* [stride]: by input, at the end */
     float    *handed;    /* [blocks][neurons][32]: tiles between two blocks */
-    uint32_t *mark;      /* [blocks] */
+    uint32_t *ready;     /* [blocks] */
 };
 struct ck_spdnn_deep {
     int             count, index; /* of layers; the first one's in the network */

@@ -1,22 +1,32 @@
-/* cuda/spdnn/spdnn_layer.cu: a layer of a sparse deep network in one launch: sparse product, bias, clipped ReLU, which inputs are still alive, and
- * the list of them for the next layer. The truth is device/cpu/spdnn.c; sums run over a row's columns in the same order.
+/* cuda/spdnn/spdnn_layer.cu: a layer of a sparse deep network in one launch: sparse product, bias, clipped ReLU, which
+ * inputs are still alive, and the list of them for the next layer. The truth is device/cpu/spdnn.c; sums run over a
+ * row's columns in the same order.
  *
- * Activations are [neuron][input]: a warp takes 128 inputs of a group of rows that have the same columns. Per column it loads 512
- * bytes of inputs once for all rows of the group, and the rows' weights from shared memory, where the warp has put them as floats.
- * Four warps work on neighbouring groups, which share columns as far as the matrix lets them: these meet in L1.
- * Blocks take items (128 inputs, some groups) in an order that keeps inputs in L2 until all groups have read them.
+ * Activations are [neuron][input]: a warp takes 128 inputs of a group of rows that have the same columns. Per column it
+ * loads 512 bytes of inputs once for all rows of the group, and the rows' weights from shared memory, where the warp
+ * has put them as floats. Four warps work on neighbouring groups, which share columns as far as the matrix lets them:
+ * these meet in L1. Blocks take items (128 inputs, some groups) in an order that keeps inputs in L2 until all groups
+ * have read them.
  *
- * Bytes an edge and input with groups of 16 rows: 4/16 read from L2, half of it when neighbours share half of their columns, and 4
- * bytes of result a row. Limiter: L2, then HBM where a layer's activations are larger than L2: 8 bytes a neuron and input.
- * Roof of multiply-adds: 128 a clock and multiprocessor.
+ * Bytes an edge and input with groups of 16 rows: 4/16 read from L2, half of it when neighbours share half of their
+ * columns, and 4 bytes of result a row. Limiter: L2, then HBM where a layer's activations are larger than L2: 8 bytes a
+ * neuron and input. Roof of multiply-adds: 128 a clock and multiprocessor.
  *
- * No input waits for the host: the last block to end counts flags, and where some input died, writes the list of the others. The
- * next layer reads through that list and writes side by side, so that a list is needed only directly behind a death. */
+ * No input waits for the host: the last block to end counts flags, and where some input died, writes the list of the
+ * others. The next layer reads through that list and writes side by side, so that a list is needed only directly behind
+ * a death. */
 #include "cuda/spdnn/spdnn_kernel.h"
 
 #include "cuda/common/common.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / CK_WARP, LANE_INPUTS = CK_SPDNN_CHUNK / CK_WARP, PIECE = 32, FLAGS = 16, SPREAD = 8 };
+enum {
+    THREADS     = 128,
+    WARPS       = THREADS / CK_WARP,
+    LANE_INPUTS = CK_SPDNN_CHUNK / CK_WARP,
+    PIECE       = 32,
+    FLAGS       = 16,
+    SPREAD      = 8
+};
 
 struct call {
     struct ck_spdnn_layer layer;
@@ -30,9 +40,7 @@ struct call {
 };
 
 /* A column's weights in shared memory; the space between lets 32 lanes write theirs without meeting in a bank. */
-template <int ROWS> struct pitch {
-    static constexpr int value = ROWS >= 4 ? ROWS + 4 : ROWS;
-};
+template <int ROWS> struct pitch { static constexpr int value = ROWS >= 4 ? ROWS + 4 : ROWS; };
 template <int ROWS> struct staged {
     alignas(16) float weight[PIECE][pitch<ROWS>::value];
     alignas(16) uint32_t column[PIECE];
@@ -55,12 +63,15 @@ template <int BYTES> __device__ __forceinline__ void load_bytes(const void *from
         const uint2 v = *static_cast<const uint2 *>(from);
         word[0]       = v.x;
         word[1]       = v.y;
-    } else if constexpr (BYTES == 4) word[0] = *static_cast<const uint32_t *>(from);
-    else word[0] = *static_cast<const uint16_t *>(from);
+    } else if constexpr (BYTES == 4)
+        word[0] = *static_cast<const uint32_t *>(from);
+    else
+        word[0] = *static_cast<const uint16_t *>(from);
 }
 
 template <typename W> __device__ __forceinline__ float weight_of(const uint32_t *word, int r) {
-    if constexpr (sizeof(W) == 4) return __uint_as_float(word[r]);
+    if constexpr (sizeof(W) == 4)
+        return __uint_as_float(word[r]);
     else {
         const float2 pair = ck_unpack_word<__half>(word[r / 2]);
         return r % 2 ? pair.y : pair.x;
@@ -69,7 +80,8 @@ template <typename W> __device__ __forceinline__ float weight_of(const uint32_t 
 
 /* Lane i brings column i of the piece; behind the last column come ones that add nothing. */
 template <int ROWS, typename W>
-__device__ __forceinline__ void stage(const struct ck_spdnn_layer &f, uint32_t first, uint32_t count, struct staged<ROWS> &to, unsigned lane) {
+__device__ __forceinline__ void stage(const struct ck_spdnn_layer &f, uint32_t first, uint32_t count,
+                                      struct staged<ROWS> &to, unsigned lane) {
     constexpr int BYTES = ROWS * (int)sizeof(W);
     uint32_t      word[(BYTES + 3) / 4];
     const bool    there = lane < count;
@@ -91,7 +103,8 @@ template <bool WHOLE> struct lane_inputs {
     uint32_t at[WHOLE ? 1 : LANE_INPUTS];
 
     __device__ __forceinline__ void open(const struct call &c, int64_t base, int live, unsigned lane) {
-        if constexpr (WHOLE) at[0] = (uint32_t)base + LANE_INPUTS * lane;
+        if constexpr (WHOLE)
+            at[0] = (uint32_t)base + LANE_INPUTS * lane;
         else {
 #pragma unroll
             for (int t = 0; t < LANE_INPUTS; t++) {
@@ -129,23 +142,25 @@ template <int ROWS> __device__ __forceinline__ void load_weights(const float *fr
 }
 
 template <int STEP, bool WHOLE>
-__device__ __forceinline__ void load_columns(const struct call &c, const uint32_t *column, const struct lane_inputs<WHOLE> &in,
-                                             float (&v)[STEP][LANE_INPUTS]) {
+__device__ __forceinline__ void load_columns(const struct call &c, const uint32_t *column,
+                                             const struct lane_inputs<WHOLE> &in, float (&v)[STEP][LANE_INPUTS]) {
 #pragma unroll
     for (int a = 0; a < STEP; a++) in.load(c.x + (int64_t)column[a] * c.stride, v[a]);
 }
 
 template <int ROWS, bool WHOLE>
-__device__ __forceinline__ void add_piece(const struct call &c, const struct staged<ROWS> &s, uint32_t count, const struct lane_inputs<WHOLE> &in,
-                                          float (&sum)[ROWS][LANE_INPUTS]) {
+__device__ __forceinline__ void add_piece(const struct call &c, const struct staged<ROWS> &s, uint32_t count,
+                                          const struct lane_inputs<WHOLE> &in, float (&sum)[ROWS][LANE_INPUTS]) {
     constexpr int STEP = ROWS >= 16 ? 2 : 4; /* columns at once: as many as registers are left */
     float         now[STEP][LANE_INPUTS], next[STEP][LANE_INPUTS];
     if constexpr (WHOLE) load_columns<STEP>(c, &s.column[0], in, now);
 #pragma unroll 1
     for (uint32_t k = 0; k < count; k += STEP) {
         /* The next are on their way while we compute; behind the end the last ones again. */
-        if constexpr (WHOLE) load_columns<STEP>(c, &s.column[k + STEP < count ? k + STEP : k], in, next);
-        else load_columns<STEP>(c, &s.column[k], in, now);
+        if constexpr (WHOLE)
+            load_columns<STEP>(c, &s.column[k + STEP < count ? k + STEP : k], in, next);
+        else
+            load_columns<STEP>(c, &s.column[k], in, now);
 #pragma unroll
         for (int a = 0; a < STEP; a++) {
             float w[ROWS];
@@ -165,23 +180,25 @@ __device__ __forceinline__ void add_piece(const struct call &c, const struct sta
 }
 
 template <int ROWS, bool WHOLE>
-__device__ __forceinline__ void write_group(const struct call &c, bool past_cache, int group, int64_t base, unsigned lane, const float (&sum)[ROWS][LANE_INPUTS],
-                                            unsigned &alive) {
+__device__ __forceinline__ void write_group(const struct call &c, bool past_cache, int group, int64_t base,
+                                            unsigned lane, const float (&sum)[ROWS][LANE_INPUTS], unsigned &alive) {
     float          most[LANE_INPUTS] = {};
-    const unsigned rows = lane < ROWS ? c.layer.row[(int64_t)group * ROWS + lane] : 0;
+    const unsigned rows              = lane < ROWS ? c.layer.row[(int64_t)group * ROWS + lane] : 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float *to = c.y + (int64_t)__shfl_sync(0xffffffffu, rows, r) * c.stride;
         float  v[LANE_INPUTS];
 #pragma unroll
         for (int t = 0; t < LANE_INPUTS; t++) {
-            v[t] = fminf(fmaxf(sum[r][t] + c.layer.bias, 0.0f), c.layer.ceiling);
+            v[t]    = fminf(fmaxf(sum[r][t] + c.layer.bias, 0.0f), c.layer.ceiling);
             most[t] = fmaxf(most[t], v[t]);
         }
         if constexpr (WHOLE) {
             float4 *whole = reinterpret_cast<float4 *>(to + base + LANE_INPUTS * lane);
-            if (past_cache) __stcs(whole, make_float4(v[0], v[1], v[2], v[3]));
-            else *whole = make_float4(v[0], v[1], v[2], v[3]);
+            if (past_cache)
+                __stcs(whole, make_float4(v[0], v[1], v[2], v[3]));
+            else
+                *whole = make_float4(v[0], v[1], v[2], v[3]);
         } else {
 #pragma unroll
             for (int t = 0; t < LANE_INPUTS; t++) to[base + lane + CK_WARP * t] = v[t];
@@ -193,15 +210,16 @@ __device__ __forceinline__ void write_group(const struct call &c, bool past_cach
 
 /* Groups [first, end) for 128 inputs from `base` on, shared by the block's warps. */
 template <int ROWS, typename W, bool WHOLE>
-__device__ __forceinline__ void run_item(const struct call &c, struct staged<ROWS> &s, int first, int end, int64_t base, int live) {
+__device__ __forceinline__ void run_item(const struct call &c, struct staged<ROWS> &s, int first, int end, int64_t base,
+                                         int live) {
     const unsigned            lane = threadIdx.x % CK_WARP, warp = threadIdx.x / CK_WARP;
     struct lane_inputs<WHOLE> in;
-    const bool                past_cache = (int64_t)c.layer.groups * ROWS * live * (int64_t)sizeof(float) > c.cache_bytes;
-    unsigned                  alive      = 0; /* bit t: input t of the lane */
+    const bool past_cache = (int64_t)c.layer.groups * ROWS * live * (int64_t)sizeof(float) > c.cache_bytes;
+    unsigned   alive      = 0; /* bit t: input t of the lane */
     in.open(c, base, live, lane);
     if constexpr (!WHOLE) {
         if (first == 0 && warp == 0) { /* one item of these inputs: their numbers move with them */
-            const int turn = *c.state.turn;
+            const int turn = *c.state.current;
 #pragma unroll
             for (int t = 0; t < LANE_INPUTS; t++) {
                 const int64_t i = in.place(base, lane, t);
@@ -251,13 +269,15 @@ __device__ __forceinline__ int scan(int x, int *all) {
     return x;
 }
 
-__device__ __forceinline__ int count_flags(uint4 v) { return __popc(v.x) + __popc(v.y) + __popc(v.z) + __popc(v.w); }
+__device__ __forceinline__ int count_flags(uint4 v) {
+    return __popc(v.x) + __popc(v.y) + __popc(v.z) + __popc(v.w);
+}
 
 /* A thread looks at a run of flags, so that one scan places all of its list. */
 __device__ __forceinline__ void settle(const struct call &c, int live, bool whole) {
     uint4    *flags = reinterpret_cast<uint4 *>(c.state.alive);
     const int all = (live + FLAGS - 1) / FLAGS, run = (all + THREADS - 1) / THREADS, first = (int)threadIdx.x * run;
-    const int end = first + run < all ? first + run : all;
+    const int end  = first + run < all ? first + run : all;
     int       mine = 0, now = live;
     if (!c.keep) {
 #pragma unroll 4
@@ -275,7 +295,7 @@ __device__ __forceinline__ void settle(const struct call &c, int live, bool whol
     for (int i = first; i < end; i++) flags[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x == 0) {
         c.state.live[c.index + 1] = now;
-        if (!whole) *c.state.turn ^= 1;
+        if (!whole) *c.state.current ^= 1;
         *c.state.blocks_done = 0;
     }
 }
@@ -290,10 +310,12 @@ __device__ __forceinline__ bool is_last_block(uint32_t *done) {
     return last;
 }
 
-template <int ROWS, typename W> static __global__ void __launch_bounds__(THREADS, CK_SPDNN_BLOCKS) layer_kernel(struct call c) {
+template <int ROWS, typename W>
+static __global__ void __launch_bounds__(THREADS, CK_SPDNN_BLOCKS) layer_kernel(struct call c) {
     __shared__ struct staged<ROWS> s[WARPS];
 #if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion(); /* the next layer's blocks may come as ours go; they wait here for all of them */
+    cudaTriggerProgrammaticLaunchCompletion(); /* the next layer's blocks may come as ours go; they wait here for all of
+                                                  them */
     cudaGridDependencySynchronize();
 #endif
     const int      live   = c.state.live[c.index];
@@ -304,10 +326,13 @@ template <int ROWS, typename W> static __global__ void __launch_bounds__(THREADS
     const unsigned step  = WARPS * (unsigned)(turns < 1 ? 1 : turns < SPREAD ? turns : SPREAD);
     const unsigned tiles = (groups + step - 1) / step;
     for (unsigned item = blockIdx.x; item < chunks * tiles; item += gridDim.x) {
-        const unsigned chunk = item / tiles, first = item % tiles * step, end = first + step < groups ? first + step : groups;
-        const int64_t  base = (int64_t)chunk * CK_SPDNN_CHUNK;
-        if (whole) run_item<ROWS, W, true>(c, s[threadIdx.x / CK_WARP], (int)first, (int)end, base, live);
-        else run_item<ROWS, W, false>(c, s[threadIdx.x / CK_WARP], (int)first, (int)end, base, live);
+        const unsigned chunk = item / tiles, first = item % tiles * step,
+                       end = first + step < groups ? first + step : groups;
+        const int64_t base = (int64_t)chunk * CK_SPDNN_CHUNK;
+        if (whole)
+            run_item<ROWS, W, true>(c, s[threadIdx.x / CK_WARP], (int)first, (int)end, base, live);
+        else
+            run_item<ROWS, W, false>(c, s[threadIdx.x / CK_WARP], (int)first, (int)end, base, live);
     }
     if (is_last_block(c.state.blocks_done)) settle(c, live, whole);
 }
@@ -316,7 +341,7 @@ template <int ROWS, typename W> static cudaError_t launch_layer(const struct cal
     cudaLaunchAttribute overlap[1];
     cudaLaunchConfig_t  config = {};
     cudaFuncAttributes  code;
-    const cudaError_t   error  = cudaFuncGetAttributes(&code, layer_kernel<ROWS, W>);
+    const cudaError_t   error = cudaFuncGetAttributes(&code, layer_kernel<ROWS, W>);
     if (error != cudaSuccess) return error;
     overlap[0].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap[0].val.programmaticStreamSerializationAllowed = 1;
@@ -324,7 +349,7 @@ template <int ROWS, typename W> static cudaError_t launch_layer(const struct cal
     config.blockDim                                       = dim3(THREADS);
     config.stream                                         = stream;
     config.attrs                                          = overlap;
-    config.numAttrs                                       = c.overlap && code.ptxVersion >= 90 ? 1 : 0; /* as __CUDA_ARCH__ was: older code does not wait */
+    config.numAttrs = c.overlap && code.ptxVersion >= 90 ? 1 : 0; /* as __CUDA_ARCH__ was: older code does not wait */
     return cudaLaunchKernelEx(&config, layer_kernel<ROWS, W>, c);
 }
 
@@ -339,19 +364,22 @@ template <typename W> static cudaError_t launch_rows(const struct call &c, int b
     }
 }
 
-extern "C" cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsigned how, const float *x, float *y, int64_t stride,
-                                      const struct ck_spdnn_state *state, const struct ck_spdnn_chip *chip, cudaStream_t stream) {
-    const struct call c      = {*layer, *state, x, y, stride, index, (how & CK_SPDNN_KEEP) != 0, (how & CK_SPDNN_OVERLAP) != 0,
-                                chip->cache_bytes};
-    const int         blocks = chip->multiprocessors * CK_SPDNN_BLOCKS;
+extern "C" cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsigned how, const float *x,
+                                      float *y, int64_t stride, const struct ck_spdnn_state *state,
+                                      const struct ck_spdnn_chip *chip, cudaStream_t stream) {
+    const struct call c = {
+        *layer,           *state, x, y, stride, index, (how & CK_SPDNN_KEEP) != 0, (how & CK_SPDNN_OVERLAP) != 0,
+        chip->cache_bytes};
+    const int blocks = chip->multiprocessors * CK_SPDNN_BLOCKS;
     return layer->weights == CK_F16 ? launch_rows<__half>(c, blocks, stream) : launch_rows<float>(c, blocks, stream);
 }
 
 /* ---- before and after ---- */
 
 /* A block a neuron at a time; the first ones set the state, too. */
-static __global__ void __launch_bounds__(THREADS) start_kernel(const uint32_t *bit, int64_t words, int64_t neurons, int64_t count, float *x,
-                                                              int64_t stride, struct ck_spdnn_state s) {
+static __global__ void __launch_bounds__(THREADS)
+    start_kernel(const uint32_t *bit, int64_t words, int64_t neurons, int64_t count, float *x, int64_t stride,
+                 struct ck_spdnn_state s) {
     for (int64_t n = blockIdx.x; n < neurons; n += gridDim.x)
         for (int64_t i = threadIdx.x; i < stride; i += THREADS)
             x[n * stride + i] = i < count ? (float)(bit[n * words + i / 32] >> i % 32 & 1u) : 0.0f;
@@ -361,31 +389,35 @@ static __global__ void __launch_bounds__(THREADS) start_kernel(const uint32_t *b
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         s.live[0]      = (int32_t)count;
-        *s.turn        = 0;
+        *s.current     = 0;
         *s.blocks_done = 0;
     }
 }
 
-extern "C" cudaError_t ck_spdnn_start(const uint32_t *bit, int64_t words, int64_t neurons, int64_t count, float *x, int64_t stride,
-                                      const struct ck_spdnn_state *state, cudaStream_t stream) {
+extern "C" cudaError_t ck_spdnn_start(const uint32_t *bit, int64_t words, int64_t neurons, int64_t count, float *x,
+                                      int64_t stride, const struct ck_spdnn_state *state, cudaStream_t stream) {
     start_kernel<<<ck_blocks(neurons, 1, 8192), THREADS, 0, stream>>>(bit, words, neurons, count, x, stride, *state);
     return cudaGetLastError();
 }
 
-static __global__ void __launch_bounds__(THREADS) finish_kernel(int layers, const float *y, int64_t neurons, int64_t stride, struct ck_spdnn_state s,
-                                                               int32_t *category, float *packed) {
+static __global__ void __launch_bounds__(THREADS)
+    finish_kernel(int layers, const float *y, int64_t neurons, int64_t stride, struct ck_spdnn_state s,
+                  int32_t *category, float *packed) {
     const int      live   = s.live[layers];
     const bool     whole  = layers == 0 || live == s.live[layers - 1];
-    const int32_t *origin = s.origin[*s.turn];
+    const int32_t *origin = s.origin[*s.current];
     if (blockIdx.x == 0)
         for (int i = (int)threadIdx.x; i < live; i += THREADS) category[i] = origin[whole ? i : s.list[i]];
     if (!packed) return;
     for (int64_t n = blockIdx.x; n < neurons; n += gridDim.x)
-        for (int i = (int)threadIdx.x; i < live; i += THREADS) packed[n * stride + i] = y[n * stride + (whole ? i : s.list[i])];
+        for (int i = (int)threadIdx.x; i < live; i += THREADS)
+            packed[n * stride + i] = y[n * stride + (whole ? i : s.list[i])];
 }
 
-extern "C" cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride, const struct ck_spdnn_state *state,
-                                       int32_t *category, float *packed, cudaStream_t stream) {
-    finish_kernel<<<packed ? ck_blocks(neurons, 1, 8192) : 1, THREADS, 0, stream>>>(layers, y, neurons, stride, *state, category, packed);
+extern "C" cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride,
+                                       const struct ck_spdnn_state *state, int32_t *category, float *packed,
+                                       cudaStream_t stream) {
+    finish_kernel<<<packed ? ck_blocks(neurons, 1, 8192) : 1, THREADS, 0, stream>>>(layers, y, neurons, stride, *state,
+                                                                                    category, packed);
     return cudaGetLastError();
 }

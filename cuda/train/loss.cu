@@ -1,10 +1,11 @@
-/* cuda/train/loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is device/cpu/reference/ref_loss.c.
+/* cuda/train/loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is
+ * device/cpu/reference/ref_loss.c.
  *
- * A sample belongs to a group of threads: a warp where there are few classes, a block where there are many. The group walks
- * over its row of logits two or three times; a row is small enough (4 KB for 1000 classes) to come from memory once and from
- * cache then. Limiter: latency; a few microseconds. Beyond a million logits memory: 2 or 4 bytes a logit for the loss, twice
- * that for the gradient.
- * Everything is relative to the row's largest logit, so nothing overflows and a common offset costs no accuracy. */
+ * A sample belongs to a group of threads: a warp where there are few classes, a block where there are many. The group
+ * walks over its row of logits two or three times; a row is small enough (4 KB for 1000 classes) to come from memory
+ * once and from cache then. Limiter: latency; a few microseconds. Beyond a million logits memory: 2 or 4 bytes a logit
+ * for the loss, twice that for the gradient. Everything is relative to the row's largest logit, so nothing overflows
+ * and a common offset costs no accuracy. */
 #include "cuda/common/common.cuh"
 
 enum { THREADS = 256, WARP_CLASSES = 512 /* up to here a warp takes a sample */ };
@@ -12,8 +13,10 @@ enum { THREADS = 256, WARP_CLASSES = 512 /* up to here a warp takes a sample */ 
 /* ---- sums and maxima over the threads of a sample ---- */
 
 template <int GROUP, typename A> static __device__ __forceinline__ A group_sum(A x) {
-    if constexpr (GROUP == CK_WARP) return ck_warp_sum(x);
-    else return ck_block_sum<GROUP>(x);
+    if constexpr (GROUP == CK_WARP)
+        return ck_warp_sum(x);
+    else
+        return ck_block_sum<GROUP>(x);
 }
 
 /* NaN counts only when there is nothing else, and then the result is -inf. */
@@ -24,7 +27,8 @@ static __device__ __forceinline__ float warp_max(float x) {
 }
 
 template <int GROUP> static __device__ __forceinline__ float group_max(float x) {
-    if constexpr (GROUP == CK_WARP) return warp_max(x);
+    if constexpr (GROUP == CK_WARP)
+        return warp_max(x);
     else {
         __shared__ float part[GROUP / CK_WARP];
         x = warp_max(x);
@@ -48,7 +52,9 @@ template <typename T, int GROUP> static __device__ __forceinline__ float row_top
     return group_max<GROUP>(top);
 }
 
-static __device__ __forceinline__ bool is_class(int label, int64_t K) { return label >= 0 && label < K; }
+static __device__ __forceinline__ bool is_class(int label, int64_t K) {
+    return label >= 0 && label < K;
+}
 
 /* What the target of sample n is made of: the share of its own label, and the label that has the rest. */
 struct target {
@@ -60,7 +66,7 @@ static __device__ __forceinline__ struct target target_of(const struct ck_loss &
     const int32_t *mix     = a.mixes + CK_MIX_NUMBERS * n;
     const int      partner = mix[CK_MIX_PARTNER], other = partner >= 0 && partner < a.samples ? a.labels[partner] : -1;
     if (!is_class(other, a.classes)) return {1.0f, -1};
-    return {(float)mix[CK_MIX_SHARE] / (float)CK_MIX_ONE, other};
+    return {(float)mix[CK_MIX_FRACTION] / (float)CK_MIX_ONE, other};
 }
 
 /* ---- loss ---- */
@@ -72,7 +78,8 @@ struct sample {
 enum { VALID = 1, RIGHT = 2, RIGHT5 = 4, COUNT_BITS = 21 /* a batch has at most a million samples */ };
 
 template <typename T, int GROUP>
-static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, int label, struct target t, float smoothing, int lane) {
+static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, int label, struct target t,
+                                                      float smoothing, int lane) {
     const float top = row_top<T, GROUP>(row, K, lane), own = ck_float(row[label]);
     float       sum = 0, below = 0; /* of exponentials; of distances from the top */
     int         before = 0;         /* classes ranked before the label */
@@ -91,7 +98,8 @@ static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, i
     if (t.share < 1.0f) far += (1.0f - t.share) * (top - ck_float(row[t.other]));
     if (smoothing != 0.0f)
         far = (1.0f - smoothing) * far + (float)((double)smoothing / (double)K * group_sum<GROUP>((double)below));
-    return {log_sum + far, (unsigned)VALID | (before < 1 ? (unsigned)RIGHT : 0u) | (before < 5 ? (unsigned)RIGHT5 : 0u)};
+    return {log_sum + far,
+            (unsigned)VALID | (before < 1 ? (unsigned)RIGHT : 0u) | (before < 5 ? (unsigned)RIGHT5 : 0u)};
 }
 
 template <typename T, int GROUP>
@@ -108,10 +116,10 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(struct ck_loss a, 
 }
 
 /* One block, so that the order of the sum depends on the number of samples only. */
-static __global__ void __launch_bounds__(THREADS) loss_sum_kernel(const struct sample *result, int64_t samples, const float *before,
-                                                           float *metrics) {
+static __global__ void __launch_bounds__(THREADS)
+    loss_sum_kernel(const struct sample *result, int64_t samples, const float *before, float *metrics) {
     double             sum    = 0;
-    unsigned long long counts = 0; /* valid, right, right5: COUNT_BITS each */
+    unsigned long long counts = 0; /* valid, right, correct5: COUNT_BITS each */
     ck_begin_after_last();
 #pragma unroll 4
     for (int64_t n = threadIdx.x; n < samples; n += THREADS) {
@@ -120,10 +128,11 @@ static __global__ void __launch_bounds__(THREADS) loss_sum_kernel(const struct s
         counts += (s.counts & VALID ? 1ull : 0ull) + (s.counts & RIGHT ? 1ull << COUNT_BITS : 0ull) +
                   (s.counts & RIGHT5 ? 1ull << 2 * COUNT_BITS : 0ull);
     }
-    sum                           = ck_block_sum<THREADS>(sum);
-    counts                        = ck_block_sum<THREADS>(counts);
-    const unsigned long long ones = (1ull << COUNT_BITS) - 1;
-    const double             add[4] = {sum, (double)(counts & ones), (double)(counts >> COUNT_BITS & ones), (double)(counts >> 2 * COUNT_BITS)};
+    sum                             = ck_block_sum<THREADS>(sum);
+    counts                          = ck_block_sum<THREADS>(counts);
+    const unsigned long long ones   = (1ull << COUNT_BITS) - 1;
+    const double             add[4] = {sum, (double)(counts & ones), (double)(counts >> COUNT_BITS & ones),
+                                       (double)(counts >> 2 * COUNT_BITS)};
     if (threadIdx.x == 0)
         for (int i = 0; i < 4; i++) metrics[i] = (float)((double)before[i] + add[i]);
 }
@@ -140,8 +149,8 @@ static __device__ __forceinline__ double count_valid(const int32_t *labels, int6
 
 /* dx may be the row: an element is written by the thread that reads it, after the group's last look at the others. */
 template <typename T, int GROUP>
-static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, int label, struct target t, float smoothing, float factor,
-                                                int lane) {
+static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, int label, struct target t,
+                                                float smoothing, float factor, int lane) {
     const float top = row_top<T, GROUP>(row, K, lane);
     float       sum = 0;
 #pragma unroll 4
@@ -158,45 +167,58 @@ static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, 
 }
 
 template <typename T, int GROUP>
-static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(struct ck_loss a, float weight, const double *state, T *dx) {
-    const int64_t n      = (int64_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
-    const int     lane   = (int)threadIdx.x % GROUP;
+static __global__ void __launch_bounds__(THREADS)
+    loss_grad_kernel(struct ck_loss a, float weight, const double *state, T *dx) {
+    const int64_t n    = (int64_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
+    const int     lane = (int)threadIdx.x % GROUP;
     ck_begin_after_last();
-    const double  valid  = count_valid(a.labels, a.samples, a.classes);
-    const float   factor = (float)(state[CK_STATE_LOSS_SCALE] * (double)weight / (valid < 1.0 ? 1.0 : valid));
+    const double valid  = count_valid(a.labels, a.samples, a.classes);
+    const float  factor = (float)(state[CK_STATE_LOSS_SCALE] * (double)weight / (valid < 1.0 ? 1.0 : valid));
     if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
     const int label = a.labels[n];
     T        *out   = dx + n * a.classes;
     if (is_class(label, a.classes))
-        grad_row<T, GROUP>((const T *)a.logits + n * a.classes, out, a.classes, label, target_of(a, n), a.smoothing, factor, lane);
+        grad_row<T, GROUP>((const T *)a.logits + n * a.classes, out, a.classes, label, target_of(a, n), a.smoothing,
+                           factor, lane);
     else
         for (int64_t k = lane; k < a.classes; k += GROUP) out[k] = ck_round<T>(0.0f);
 }
 
 /* ---- launchers ---- */
 
-static unsigned blocks_of(int64_t samples, int group) { return ck_blocks(samples, THREADS / group, INT32_MAX); }
+static unsigned blocks_of(int64_t samples, int group) {
+    return ck_blocks(samples, THREADS / group, INT32_MAX);
+}
 
-size_t ck_loss_workspace(int64_t samples) { return (size_t)samples * sizeof(struct sample); }
+size_t ck_loss_workspace(int64_t samples) {
+    return (size_t)samples * sizeof(struct sample);
+}
 
-template <typename T> static cudaError_t launch_loss(const struct ck_loss *a, struct sample *result, cudaStream_t stream) {
+template <typename T>
+static cudaError_t launch_loss(const struct ck_loss *a, struct sample *result, cudaStream_t stream) {
     if (a->classes <= WARP_CLASSES)
         return ck_launch(loss_kernel<T, CK_WARP>, blocks_of(a->samples, CK_WARP), THREADS, 0, stream, *a, result);
     return ck_launch(loss_kernel<T, THREADS>, blocks_of(a->samples, THREADS), THREADS, 0, stream, *a, result);
 }
 
-cudaError_t ck_loss(const struct ck_loss *a, const float *before, float *metrics, void *workspace, cudaStream_t stream) {
+cudaError_t ck_loss(const struct ck_loss *a, const float *before, float *metrics, void *workspace,
+                    cudaStream_t stream) {
     struct sample *result = (struct sample *)workspace;
     cudaError_t    error  = cudaErrorInvalidValue;
     CK_BY_TYPE(a->type, error = launch_loss<T>(a, result, stream));
-    return error != cudaSuccess ? error : ck_launch(loss_sum_kernel, 1, THREADS, 0, stream, result, a->samples, before, metrics);
+    return error != cudaSuccess
+               ? error
+               : ck_launch(loss_sum_kernel, 1, THREADS, 0, stream, result, a->samples, before, metrics);
 }
 
 template <typename T>
-static cudaError_t launch_loss_grad(const struct ck_loss *a, float weight, const double *state, T *dx, cudaStream_t stream) {
+static cudaError_t launch_loss_grad(const struct ck_loss *a, float weight, const double *state, T *dx,
+                                    cudaStream_t stream) {
     if (a->classes <= WARP_CLASSES)
-        return ck_launch(loss_grad_kernel<T, CK_WARP>, blocks_of(a->samples, CK_WARP), THREADS, 0, stream, *a, weight, state, dx);
-    return ck_launch(loss_grad_kernel<T, THREADS>, blocks_of(a->samples, THREADS), THREADS, 0, stream, *a, weight, state, dx);
+        return ck_launch(loss_grad_kernel<T, CK_WARP>, blocks_of(a->samples, CK_WARP), THREADS, 0, stream, *a, weight,
+                         state, dx);
+    return ck_launch(loss_grad_kernel<T, THREADS>, blocks_of(a->samples, THREADS), THREADS, 0, stream, *a, weight,
+                     state, dx);
 }
 
 cudaError_t ck_loss_grad(const struct ck_loss *a, float weight, const double *state, void *dx, cudaStream_t stream) {

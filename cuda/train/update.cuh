@@ -1,11 +1,15 @@
-/* cuda/train/update.cuh: what the update rules share (cuda/train/sgd.cu: sgd; cuda/train/update_rules.cu: adamw, lars): the numbers of a step, and which elements
- * of a vector of four move. */
+/* cuda/train/update.cuh: what the update rules share (cuda/train/sgd.cu: sgd; cuda/train/update_rules.cu: adamw, lars):
+ * the numbers of a step, and which elements of a vector of four move. */
 #ifndef CK_UPDATE_CUH
 #define CK_UPDATE_CUH
 
 #include "cuda/common/common.cuh"
 
-enum { CK_UPDATE_THREADS = 256, CK_UPDATE_LANES = 4 /* floats in a vector */, CK_UPDATE_BLOCK_VECTORS = CK_SGD_BLOCK / CK_UPDATE_LANES };
+enum {
+    CK_UPDATE_THREADS       = 256,
+    CK_UPDATE_VECTOR        = 4 /* floats in a vector */,
+    CK_UPDATE_BLOCK_VECTORS = CK_SGD_BLOCK / CK_UPDATE_VECTOR
+};
 
 struct update_numbers {
     float lr, mu, decay, factor; /* factor: clip / loss scale */
@@ -22,14 +26,14 @@ static __device__ __forceinline__ struct update_numbers update_numbers_of(const 
 }
 
 /* Elements of vector i, from its first on, that the update moves: 0 to 4. */
-static __device__ __forceinline__ int update_live(unsigned how, int64_t i) {
-    const int live = (int)(how >> CK_SGD_LIVE_SHIFT) + 1 - (int)(i % CK_UPDATE_BLOCK_VECTORS) * CK_UPDATE_LANES;
-    return how & CK_SGD_MOVES ? (live < 0 ? 0 : live > CK_UPDATE_LANES ? CK_UPDATE_LANES : live) : 0;
+static __device__ __forceinline__ int update_count(unsigned how, int64_t i) {
+    const int live = (int)(how >> CK_SGD_COUNT_SHIFT) + 1 - (int)(i % CK_UPDATE_BLOCK_VECTORS) * CK_UPDATE_VECTOR;
+    return how & CK_SGD_UPDATED ? (live < 0 ? 0 : live > CK_UPDATE_VECTOR ? CK_UPDATE_VECTOR : live) : 0;
 }
 
 /* Of four elements, bit j: element j is not pruned. */
-static __device__ __forceinline__ unsigned update_kept(const uint8_t *mask, int64_t i) {
-    return mask[i / 2] >> (i % 2 * CK_UPDATE_LANES) & 15u;
+static __device__ __forceinline__ unsigned update_mask(const uint8_t *mask, int64_t i) {
+    return mask[i / 2] >> (i % 2 * CK_UPDATE_VECTOR) & 15u;
 }
 
 /* Behind an update, in cuda/train/sgd.cu: the counters, and the loss scale. */

@@ -1,11 +1,11 @@
-/* cuda/train/update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over whole planes. The truth is
- * device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
+/* cuda/train/update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over
+ * whole planes. The truth is device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
  *
- * All are limited by memory. Bytes an element (a mask is an eighth of one more): AdamW reads 16 and writes 12; LARS reads 12 and
- * writes 8, the norms before it read 8; averages read 8 and write 4. The roof is the memory's rate. */
+ * All are limited by memory. Bytes an element (a mask is an eighth of one more): AdamW reads 16 and writes 12; LARS
+ * reads 12 and writes 8, the norms before it read 8; averages read 8 and write 4. The roof is the memory's rate. */
 #include "cuda/train/update.cuh"
 
-enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_LANES, BLOCKS = 4096 };
+enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
 
 /* ---- AdamW ---- */
 
@@ -37,10 +37,11 @@ template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_k
     const struct adamw_numbers s       = shared;
     const int64_t              vectors = a.sgd.elems / LANES, step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
-        const unsigned how  = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_kept(a.sgd.mask, i) : 15u;
-        const int      live = update_live(how, i);
+        const unsigned how = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_mask(a.sgd.mask, i) : 15u;
+        const int      live = update_count(how, i);
         if (live == 0) continue;
-        const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i), ck_load(a.second, i)};
+        const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i),
+                                ck_load(a.second, i)};
         const float decay    = how & CK_SGD_DECAY ? s.n.lr * s.n.decay : 0.0f;
         float       w[LANES], g[LANES], m[LANES], v[LANES];
         ck_unpack<float>(words[0], w);
@@ -49,9 +50,10 @@ template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_k
         ck_unpack<float>(words[3], v);
 #pragma unroll
         for (int j = 0; j < LANES; j++) {
-            const float grad  = s.n.factor * g[j], first = s.n.mu * m[j] + s.rest1 * grad, second = s.b2 * v[j] + s.rest2 * (grad * grad);
-            const float moved = w[j] - decay * w[j] - s.size * first / (sqrtf(second) * s.root + s.eps);
-            const bool  keeps = kept >> j & 1u;
+            const float grad = s.n.factor * g[j], first = s.n.mu * m[j] + s.rest1 * grad,
+                        second = s.b2 * v[j] + s.rest2 * (grad * grad);
+            const float moved  = w[j] - decay * w[j] - s.size * first / (sqrtf(second) * s.root + s.eps);
+            const bool  keeps  = kept >> j & 1u;
             if (j >= live) continue;
             w[j] = keeps ? moved : 0.0f;
             m[j] = keeps ? first : 0.0f;
@@ -81,8 +83,8 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
     const struct update_numbers n       = shared;
     const int64_t               vectors = a.sgd.elems / LANES, step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
-        const unsigned how  = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_kept(a.sgd.mask, i) : 15u;
-        const int      live = update_live(how, i);
+        const unsigned how = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_mask(a.sgd.mask, i) : 15u;
+        const int      live = update_count(how, i);
         if (live == 0) continue;
         const uint4 words[3] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i)};
         const float decay    = how & CK_SGD_DECAY ? n.decay : 0.0f;
@@ -93,7 +95,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
         ck_unpack<float>(words[2], m);
 #pragma unroll
         for (int j = 0; j < LANES; j++) {
-            const float grad  = ratio * (n.factor * g[j] + decay * w[j]), next = n.mu * m[j] + grad;
+            const float grad = ratio * (n.factor * g[j] + decay * w[j]), next = n.mu * m[j] + grad;
             const float moved = w[j] - n.lr * (NESTEROV ? grad + n.mu * next : next);
             const bool  keeps = kept >> j & 1u;
             if (j >= live) continue;
@@ -154,18 +156,19 @@ static __device__ double ema_decay_of(const struct ck_ema *a) {
 }
 
 /* Both ends exact: d = 0 gives w. */
-static __global__ void __launch_bounds__(THREADS) ema_kernel(struct ck_ema a, const float *now, float *mean, const uint8_t *mask, int64_t elems) {
+static __global__ void __launch_bounds__(THREADS)
+    ema_kernel(struct ck_ema a, const float *now, float *mean, const uint8_t *mask, int64_t elems) {
     __shared__ double shared;
     const float       suppressed = a.norm[1];
     if (threadIdx.x == 0) shared = ema_decay_of(&a);
     __syncthreads();
     if (suppressed != 0.0f) return; /* NaN too */
-    const bool    near    = shared < 0.5;
-    const float   d       = (float)shared, rest = (float)(1 - shared);
+    const bool    near = shared < 0.5;
+    const float   d = (float)shared, rest = (float)(1 - shared);
     const int64_t vectors = elems / LANES, step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
         const uint4    words[2] = {ck_load(now, i), ck_load(mean, i)};
-        const unsigned kept     = mask ? update_kept(mask, i) : 15u;
+        const unsigned kept     = mask ? update_mask(mask, i) : 15u;
         float          w[LANES], e[LANES];
         ck_unpack<float>(words[0], w);
         ck_unpack<float>(words[1], e);
@@ -182,23 +185,31 @@ static __global__ void __launch_bounds__(THREADS) ema_kernel(struct ck_ema a, co
 
 cudaError_t ck_adamw(const struct ck_rule *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
-    if (a->sgd.mask) adamw_kernel<true><<<blocks, THREADS, 0, stream>>>(*a);
-    else adamw_kernel<false><<<blocks, THREADS, 0, stream>>>(*a);
+    if (a->sgd.mask)
+        adamw_kernel<true><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        adamw_kernel<false><<<blocks, THREADS, 0, stream>>>(*a);
     const cudaError_t error = cudaGetLastError();
     return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
 }
 
 cudaError_t ck_lars(const struct ck_rule *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
-    if (a->sgd.mask && a->sgd.nesterov) lars_kernel<true, true><<<blocks, THREADS, 0, stream>>>(*a);
-    else if (a->sgd.mask) lars_kernel<false, true><<<blocks, THREADS, 0, stream>>>(*a);
-    else if (a->sgd.nesterov) lars_kernel<true, false><<<blocks, THREADS, 0, stream>>>(*a);
-    else lars_kernel<false, false><<<blocks, THREADS, 0, stream>>>(*a);
+    if (a->sgd.mask && a->sgd.nesterov)
+        lars_kernel<true, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->sgd.mask)
+        lars_kernel<false, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->sgd.nesterov)
+        lars_kernel<true, false><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        lars_kernel<false, false><<<blocks, THREADS, 0, stream>>>(*a);
     const cudaError_t error = cudaGetLastError();
     return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
 }
 
-size_t ck_param_norms_workspace(int tiles) { return (size_t)tiles * sizeof(double2); }
+size_t ck_param_norms_workspace(int tiles) {
+    return (size_t)tiles * sizeof(double2);
+}
 
 cudaError_t ck_param_norms(const struct ck_param_norms *a, void *workspace, cudaStream_t stream) {
     double2 *part = (double2 *)workspace;
@@ -209,9 +220,10 @@ cudaError_t ck_param_norms(const struct ck_param_norms *a, void *workspace, cuda
 
 cudaError_t ck_ema(const struct ck_ema *a, cudaStream_t stream) {
     if (a->elems)
-        ema_kernel<<<ck_blocks(a->elems / LANES, THREADS, BLOCKS), THREADS, 0, stream>>>(*a, a->value, a->averages, a->mask, a->elems);
+        ema_kernel<<<ck_blocks(a->elems / LANES, THREADS, BLOCKS), THREADS, 0, stream>>>(*a, a->value, a->averages,
+                                                                                         a->mask, a->elems);
     if (a->running_elems)
-        ema_kernel<<<ck_blocks(a->running_elems / LANES, THREADS, BLOCKS), THREADS, 0, stream>>>(*a, a->running, a->running_averages, NULL,
-                                                                                                a->running_elems);
+        ema_kernel<<<ck_blocks(a->running_elems / LANES, THREADS, BLOCKS), THREADS, 0, stream>>>(
+            *a, a->running, a->running_averages, NULL, a->running_elems);
     return cudaGetLastError();
 }

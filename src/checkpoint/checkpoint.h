@@ -1,15 +1,13 @@
 /* checkpoint/checkpoint.h: store <-> files. A checkpoint is a folder step-N/ in the run folder:
  *   model.safetensors   torchvision's state dict of the raw weights (names, shapes OIHW, num_batches_tracked I64
  *                       scalars)
- *   state.safetensors   optimizer planes ("momentum.<name>", AdamW's "second.<name>"), device-owned state, and metadata:
- *                       step, epoch, position in the epoch, seed, loader position, fingerprints. Of several ranks
- *                       without SyncBN "running.of_ranks", "ema_running.of_ranks": each rank's own running statistics
- *                       No time, host or path in either: equal states, equal bytes
- *   ema.safetensors     of runs with [ema]: the moving averages, as model.safetensors
- *   config.ini          the resolved config          classes.txt   one class name a line
- *   costs.txt           of runs on a GPU: the measured costs that its kernels were chosen by (autotune/cost_table.h)
- * Of pruned networks the .safetensors files are sparse, see the end of this header.
- * `last` and `best` are relative symbolic links, replaced by rename(2).
+ *   state.safetensors   optimizer planes ("momentum.<name>", AdamW's "second.<name>"), device-owned state, and
+ * metadata: step, epoch, position in the epoch, seed, loader position, fingerprints. Of several ranks without SyncBN
+ * "running.of_ranks", "ema_running.of_ranks": each rank's own running statistics No time, host or path in either: equal
+ * states, equal bytes ema.safetensors     of runs with [ema]: the moving averages, as model.safetensors config.ini the
+ * resolved config          classes.txt   one class name a line costs.txt           of runs on a GPU: the measured costs
+ * that its kernels were chosen by (autotune/cost_table.h) Of pruned networks the .safetensors files are sparse, see the
+ * end of this header. `last` and `best` are relative symbolic links, replaced by rename(2).
  *
  * Laws
  *   - A folder named step-N is complete: it is written as .tmp-step-N.<pid>, every file and the folder fsynced, then
@@ -20,8 +18,9 @@
  *     old complete folder or the new one.
  *   - Loading checks everything (names, shapes, types, step) before the first byte reaches the store.
  *   - One process at a time writes to a run folder.
- * Files: checkpoint/write.c (write), checkpoint/directory.c (folders, links, find), checkpoint/read.c, checkpoint/stream.c, checkpoint/sparse_tensors.c.
- * Knows stores through the small vtable below; nothing of programs or devices. */
+ * Files: checkpoint/write.c (write), checkpoint/directory.c (folders, links, find), checkpoint/read.c,
+ * checkpoint/stream.c, checkpoint/sparse_tensors.c. Knows stores through the small vtable below; nothing of programs or
+ * devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
@@ -54,7 +53,7 @@ struct cr_ckpt_save {
     int64_t                      step;
     const struct cr_ckpt_tensor *model, *state, *ema;
     int                          model_count, state_count, ema_count; /* ema_count 0: no such file */
-    const struct cr_st_meta     *model_meta, *state_meta; /* "format" = "pt", "step": added when missing */
+    const struct cr_st_meta     *model_meta, *state_meta;             /* "format" = "pt", "step": added when missing */
     int                          model_meta_count, state_meta_count;
     const char                  *config_text; /* config.ini */
     const char                  *costs_text;  /* costs.txt; NULL: none */
@@ -84,7 +83,8 @@ CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Turns what a user may write (a run folder, a step-N folder, a .safetensors file) into the model file's path. */
 CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 
-/* Opens weights from elsewhere: what wrappers put in front of every name ("module.", "_orig_mod.", "model.", "backbone.") is taken off. */
+/* Opens weights from elsewhere: what wrappers put in front of every name ("module.", "_orig_mod.", "model.",
+ * "backbone.") is taken off. */
 CR_MUST cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out);
 
 /* Reads the listed tensors from an open file. Every tensor must be there with this shape and type (F16/BF16/F64 files
@@ -100,33 +100,35 @@ CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const 
 
 /* ---- sparse tensors (checkpoint/sparse_tensors.c) ---- */
 
-/* Version 1. A file with metadata "cresnet_sparse" = "1" may hold, in place of an F32 tensor NAME of which weights are pruned,
- *   NAME.shape   I64 [dims]   its shape
- *   NAME.values  F32 [kept]   what is not pruned, in the order of its elements (filters: O,I,H,W); may be 0
- *   NAME.gaps    U8           where they are: for each the number of pruned elements since the one before (or the start), 255
- *                             standing for 255 pruned ones with more to be added by the next byte; behind the last: nothing
- * so that the file is about 5/4 of the density. In state.safetensors "momentum.NAME.values" and "second.NAME.values" go by the gaps of
- * NAME in the model file. Everything else is as ever. */
-#define CR_CKPT_SPARSE_KEY     "cresnet_sparse"
+/* Version 1. A file with metadata "cresnet_sparse" = "1" may hold, in place of an F32 tensor NAME of which weights are
+ * pruned, NAME.shape   I64 [dims]   its shape NAME.values  F32 [kept]   what is not pruned, in the order of its
+ * elements (filters: O,I,H,W); may be 0 NAME.gaps    U8           where they are: for each the number of pruned
+ * elements since the one before (or the start), 255 standing for 255 pruned ones with more to be added by the next
+ * byte; behind the last: nothing so that the file is about 5/4 of the density. In state.safetensors
+ * "momentum.NAME.values" and "second.NAME.values" go by the gaps of NAME in the model file. Everything else is as ever.
+ */
+#define CR_CKPT_SPARSE_KEY "cresnet_sparse"
 #define CR_CKPT_SPARSE_VERSION "1"
-#define CR_CKPT_SPARSE_PARTS   ".shape,.values,.gaps" /* for `ignore` of cr_ckpt_read */
+#define CR_CKPT_SPARSE_PARTS ".shape,.values,.gaps" /* for `ignore` of cr_ckpt_read */
 
 struct cr_ckpt_sparse {
     int      dims;
-    int64_t  dim[4], elems, kept;
+    int64_t  dim[4], elems, nnz;
     uint8_t *bits;  /* one an element, bit i%8 of byte i/8: kept */
     float   *value; /* [kept] */
 };
 /* CR_ERR_FORMAT when the file is sparse in a version that is not known. */
 CR_MUST cr_status cr_ckpt_is_sparse(struct cr_st_file *file, const char *path, bool *sparse);
 /* Is NAME there in three parts? */
-bool              cr_ckpt_has_sparse(struct cr_st_file *file, const char *name);
+bool cr_ckpt_has_sparse(struct cr_st_file *file, const char *name);
 /* Reads and checks them; cr_ckpt_sparse_free it. */
-CR_MUST cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out);
+CR_MUST cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path, const char *name,
+                                      struct cr_ckpt_sparse *out);
 void              cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse);
 /* The bytes of NAME.gaps for these bits; out may be NULL. Returns how many they are. */
-size_t            cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out);
-/* Writes the file `to`, which must not exist: the model file `from` with all tensors dense, as torchvision's state dict. */
+size_t cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out);
+/* Writes the file `to`, which must not exist: the model file `from` with all tensors dense, as torchvision's state
+ * dict. */
 CR_MUST cr_status cr_ckpt_export_dense(const char *from, const char *to);
 
 #endif

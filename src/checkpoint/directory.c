@@ -122,7 +122,8 @@ cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step) {
     if (cr_fs_rename(temporary, path) < 0) {
         int error = errno;
         cr_fs_unlink(temporary);
-        if (cr_fs_is_dir(path)) return CR_FAIL(CR_ERR_IO, "%s: is a folder; a link must go here: move the folder away", path);
+        if (cr_fs_is_dir(path))
+            return CR_FAIL(CR_ERR_IO, "%s: is a folder; a link must go here: move the folder away", path);
         return cr_fs_refused(path, "replace this link", error);
     }
     if (cr_fs_sync_dir(run_dir) < 0) return cr_fs_refused(run_dir, "write to the disk", errno);

@@ -5,7 +5,8 @@
 #include <string.h>
 
 enum { NAME_MAX_BYTES = 512, GAP_MORE = 255 };
-static const int64_t elems_max = (int64_t)1 << 30; /* of a tensor: beyond any layer; a spoilt file costs 128 MiB of bits at most */
+static const int64_t elems_max = (int64_t)1
+                                 << 30; /* of a tensor: beyond any layer; a spoilt file costs 128 MiB of bits at most */
 
 static const char *const parts[] = {".shape", ".values", ".gaps"};
 
@@ -59,7 +60,7 @@ static bool read_gaps(const uint8_t *gaps, uint64_t bytes, struct cr_ckpt_sparse
         at++;
         found++;
     }
-    return found == s->kept && (!bytes || gaps[bytes - 1] != GAP_MORE);
+    return found == s->nnz && (!bytes || gaps[bytes - 1] != GAP_MORE);
 }
 
 /* ---- reading ---- */
@@ -76,7 +77,8 @@ static cr_status read_shape(struct cr_st_file *file, const char *path, const cha
     out->elems = 1;
     CR_TRY(cr_st_read(file, shape, 0, out->dim, (size_t)shape->bytes));
     for (int i = 0; i < out->dims; i++) {
-        if (out->dim[i] < 1 || out->dim[i] > elems_max / out->elems) return spoilt(path, name, "its shape is beyond all reason");
+        if (out->dim[i] < 1 || out->dim[i] > elems_max / out->elems)
+            return spoilt(path, name, "its shape is beyond all reason");
         out->elems *= out->dim[i];
     }
     return CR_OK;
@@ -84,18 +86,20 @@ static cr_status read_shape(struct cr_st_file *file, const char *path, const cha
 
 static cr_status read_parts(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out) {
     const struct cr_st_entry *values = find_part(file, name, ".values"), *gaps = find_part(file, name, ".gaps");
-    uint8_t                  *bytes  = NULL;
+    uint8_t                  *bytes = NULL;
     cr_status                 status;
     CR_TRY(read_shape(file, path, name, out));
-    if (values->dtype != CR_F32 || values->dims != 1 || gaps->dtype != CR_U8 || gaps->dims != 1 || values->dim[0] > out->elems)
+    if (values->dtype != CR_F32 || values->dims != 1 || gaps->dtype != CR_U8 || gaps->dims != 1 ||
+        values->dim[0] > out->elems)
         return spoilt(path, name, "its parts have other types or shapes than they should");
-    out->kept = values->dim[0];
+    out->nnz = values->dim[0];
     CR_ALLOC(out->bits, (size_t)(out->elems + 7) / 8);
-    CR_ALLOC(out->value, (size_t)out->kept);
+    CR_ALLOC(out->value, (size_t)out->nnz);
     CR_ALLOC(bytes, (size_t)gaps->bytes);
     CR_TRY_OUT(cr_st_read(file, values, 0, out->value, (size_t)values->bytes));
     CR_TRY_OUT(cr_st_read(file, gaps, 0, bytes, (size_t)gaps->bytes));
-    if (!read_gaps(bytes, gaps->bytes, out)) status = spoilt(path, name, "its gaps and its values do not belong together");
+    if (!read_gaps(bytes, gaps->bytes, out))
+        status = spoilt(path, name, "its gaps and its values do not belong together");
 out:
     cr_free(bytes);
     return status;
@@ -157,7 +161,8 @@ static cr_status list_entries(struct export *e) {
     return CR_OK;
 }
 
-static cr_status write_whole(struct export *e, const struct cr_st_entry *from, struct cr_st_writer *writer, unsigned char *buffer) {
+static cr_status write_whole(struct export *e, const struct cr_st_entry *from, struct cr_st_writer *writer,
+                             unsigned char *buffer) {
     for (uint64_t at = 0; at < from->bytes; at += CR_CKPT_CHUNK_BYTES) {
         const size_t bytes = (size_t)CR_MIN(from->bytes - at, (uint64_t)CR_CKPT_CHUNK_BYTES);
         CR_TRY(cr_st_read(e->file, from, at, buffer, bytes));
@@ -192,7 +197,8 @@ static cr_status write_all(struct export *e, const char *to) {
     if (!buffer) return CR_NO_MEMORY(CR_CKPT_CHUNK_BYTES);
     CR_TRY_OUT(cr_st_create(to, e->entry, e->entries, &meta, 1, &writer));
     for (int i = 0; i < e->entries; i++) {
-        const struct cr_st_entry *entry = &e->entry[cr_st_writer_index(writer, i)], *from = cr_st_find(e->file, entry->name);
+        const struct cr_st_entry *entry = &e->entry[cr_st_writer_index(writer, i)],
+                                 *from  = cr_st_find(e->file, entry->name);
         CR_TRY_OUT(from ? write_whole(e, from, writer, buffer) : write_dense(e, entry->name, writer, buffer));
     }
     whole  = writer;
@@ -206,8 +212,8 @@ out:
 
 cr_status cr_ckpt_export_dense(const char *from, const char *to) {
     struct export e = {.path = from};
-    bool          sparse;
-    cr_status     status;
+    bool      sparse;
+    cr_status status;
     CR_TRY(cr_st_open(from, &e.file));
     CR_TRY_OUT(cr_ckpt_is_sparse(e.file, from, &sparse));
     CR_TRY_OUT(write_all(&e, to));

@@ -62,7 +62,9 @@ static cr_status find_beside(const char *given, struct cr_cmd_source *out) {
     if (slash) out->folder[slash == given ? 1 : slash - given] = 0;
     CR_TRY(copy_path(out->folder, "config.ini", &out->config));
     if (cr_fs_is_file(out->config)) return CR_OK;
-    return CR_FAIL(CR_ERR_CONFIG, "%s: holds weights, and no config.ini beside it says of which network: give CONFIG --weights %s", given, given);
+    return CR_FAIL(CR_ERR_CONFIG,
+                   "%s: holds weights, and no config.ini beside it says of which network: give CONFIG --weights %s",
+                   given, given);
 }
 
 /* A file of that name, or, where there is none, the configuration that was installed under it. */
@@ -108,7 +110,8 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
 }
 
 cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source, char path[CR_PATH_MAX]) {
-    if (!source->folder) return cr_args_fail(args, "--ema wants a run or one of its checkpoints; of other files --weights FILE");
+    if (!source->folder)
+        return cr_args_fail(args, "--ema wants a run or one of its checkpoints; of other files --weights FILE");
     if (source->weights) return cr_args_fail(args, "--ema or a file of weights: give one of them");
     CR_TRY(cr_path_join(path, source->folder, "ema.safetensors"));
     if (cr_fs_is_file(path)) return CR_OK;
@@ -119,9 +122,12 @@ cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source
 static cr_status source_weights(const struct cr_args *args, const struct cr_cmd_source *source, struct cr_text *out) {
     char       ema[CR_PATH_MAX];
     const bool wanted = cr_args_has(args, CR_OPT_EMA);
-    if (wanted) CR_TRY(cr_cmd_ema_path(args, source, ema));
-    else if (!source->weights) CR_TRY(cr_path_join(ema, source->folder, "ema.safetensors"));
-    if (!wanted && !source->weights && !args->value[CR_OPT_WEIGHTS] && cr_cli_option_belongs(CR_OPT_EMA, args->command) && cr_fs_is_file(ema))
+    if (wanted)
+        CR_TRY(cr_cmd_ema_path(args, source, ema));
+    else if (!source->weights)
+        CR_TRY(cr_path_join(ema, source->folder, "ema.safetensors"));
+    if (!wanted && !source->weights && !args->value[CR_OPT_WEIGHTS] &&
+        cr_cli_option_belongs(CR_OPT_EMA, args->command) && cr_fs_is_file(ema))
         cr_log(CR_LOG_INFO, "weights: this run has moving averages too: --ema takes them");
     cr_text_add(out, "model.weights=%s", wanted ? ema : source->weights ? source->weights : source->folder);
     return out->failed ? CR_NO_MEMORY(sizeof ema) : CR_OK;
@@ -162,7 +168,8 @@ cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     enum { ASSUMED = 1000 };
     cr_status status = cr_session_classes(config, classes);
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;
-    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", ASSUMED, cr_error_message());
+    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", ASSUMED,
+           cr_error_message());
     cr_error_clear();
     *classes = ASSUMED;
     return CR_OK;
@@ -248,11 +255,11 @@ void cr_cmd_batch_free(struct cr_cmd_batch *batch) {
 
 cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed, struct cr_cmd_batch *out) {
     const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
-    const int64_t           count  = labels->dim[0];
-    struct cr_rng           rng    = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
-    struct cr_cmd_batch     b      = {.images = cr_alloc(images->bytes, 1),
-                                      .labels = cr_alloc(labels->bytes, 1),
-                                      .boxes  = cr_alloc((size_t)count, 4 * sizeof *b.boxes)}; /* dy, dx, flip, 0 */
+    const int64_t           count = labels->dim[0];
+    struct cr_rng           rng   = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
+    struct cr_cmd_batch     b     = {.images = cr_alloc(images->bytes, 1),
+                                     .labels = cr_alloc(labels->bytes, 1),
+                                     .boxes  = cr_alloc((size_t)count, 4 * sizeof *b.boxes)}; /* dy, dx, flip, 0 */
     if (!b.images || !b.labels || !b.boxes) {
         cr_cmd_batch_free(&b);
         return CR_NO_MEMORY(images->bytes + labels->bytes);

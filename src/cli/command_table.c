@@ -1,7 +1,7 @@
 /* cli/command_table.c: the table of commands, cresnet help, --version. */
-#include "device/device.h"
 #include "cli/command.h"
 #include "config/keys.h"
+#include "device/device.h"
 
 #include <png.h>
 #include <stdio.h>
@@ -34,23 +34,24 @@ static const char about_train[] =
 
 static const char about_eval[] =
     "Counts how many pictures of the validation set the weights get right. Give a RUN, or a CONFIG with\n"
-    "--weights FILE. Shares (top1, top5) are 0 to 1 in --json.\n" RUN_NOTE
-    "\n"
+    "--weights FILE. Shares (top1, top5) are 0 to 1 in --json.\n" RUN_NOTE "\n"
     "  cresnet eval checkpoints/demo\n"
     "  cresnet eval checkpoints/demo --per-class --confusion matrix.csv\n"
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
-static const char about_predict[] =
-    "Names the most probable classes of PNG and JPEG pictures, and of all that are in folders: a table with a line a picture\n"
-    "then. Give a RUN, or a CONFIG with --weights FILE. Pictures that cannot be read are named; the rest goes on, the exit code is 1.\n" RUN_NOTE
-    "\n"
-    "  cresnet predict checkpoints/demo a.png b.jpg\n"
-    "  cresnet predict checkpoints/demo holiday/ -k 2\n"
-    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n";
+static const char about_predict[] = "Names the most probable classes of PNG and JPEG pictures, and of all that are in "
+                                    "folders: a table with a line a picture\n"
+                                    "then. Give a RUN, or a CONFIG with --weights FILE. Pictures that cannot be read "
+                                    "are named; the rest goes on, the exit code is 1.\n" RUN_NOTE "\n"
+                                    "  cresnet predict checkpoints/demo a.png b.jpg\n"
+                                    "  cresnet predict checkpoints/demo holiday/ -k 2\n"
+                                    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n";
 
 static const char about_report[] =
-    "Writes a run as one HTML page, RUN/report.html unless -o FILE names another: curves, learning rate, throughput, the memory\n"
-    "plan, the profile (--profile FILE, or RUN/profile.jsonl), sparsity, and of an evaluation of its best weights classes, the\n"
+    "Writes a run as one HTML page, RUN/report.html unless -o FILE names another: curves, learning rate, throughput, "
+    "the memory\n"
+    "plan, the profile (--profile FILE, or RUN/profile.jsonl), sparsity, and of an evaluation of its best weights "
+    "classes, the\n"
     "confusion matrix and the pictures that went most wrong. The page needs neither network nor scripts.\n"
     "RUN is the folder of a run (its best checkpoint is taken, else the newest) or one of its checkpoints.\n"
     "\n"
@@ -62,17 +63,26 @@ static const char about_plan[] =
     "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs beside\n"
     "the lower bound that no plan can beat. Needs neither data nor a GPU; on a GPU, kernels whose times are not\n"
     "known yet are timed, as a run would. --program and --after print the program, --csv the pool, --json the\n"
-    "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way, and of a pruned network\n"
-    "what each takes sparse and dense; --choices --json a line a convolution (row, way, us, source of the time), then the totals.\n"
-    "With memory.limit the plan keeps it as a run would. --lives: where each large tensor waits for its next use, and why;\n"
+    "numbers, --choices what each convolution takes over of BN, ReLU and sums, beside the plain way, and of a pruned "
+    "network\n"
+    "what each takes sparse and dense; --choices --json a line a convolution (row, way, us, source of the time), then "
+    "the totals.\n"
+    "With memory.limit the plan keeps it as a run would. --lives: where each large tensor waits for its next use, and "
+    "why;\n"
     "--curve: predicted time against memory by swapping alone.\n"
-    "--target GPU: for one that is not there: what its kernels take and want as workspace is asked without it where CUDA and cuDNN\n"
+    "--target GPU: for one that is not there: what its kernels take and want as workspace is asked without it where "
+    "CUDA and cuDNN\n"
     "are, else known by a list; costs are the roofline's; device memory beside what the GPU has.\n"
-    "plan --csv FILE.csv: offsets for the lives in the file (id,lower,upper,size; half open), of whatever program: greedy, then\n"
-    "a search for --time-limit S seconds at most. Exit 1 when no plan within --capacity N was found; sizes have no unit.\n"
-    "plan --trace FILE: the memory log of any program (CSV: time,event,id,size; malloc, free, read, write): finds the iteration\n"
-    "that repeats in it, what lives across, the bound, a plan, and what an online best-fit pool needs. --csv: the lives of an\n"
-    "iteration until their last use; one whose upper is beyond the iteration goes on in the next. memory.trace=FILE makes\n"
+    "plan --csv FILE.csv: offsets for the lives in the file (id,lower,upper,size; half open), of whatever program: "
+    "greedy, then\n"
+    "a search for --time-limit S seconds at most. Exit 1 when no plan within --capacity N was found; sizes have no "
+    "unit.\n"
+    "plan --trace FILE: the memory log of any program (CSV: time,event,id,size; malloc, free, read, write): finds the "
+    "iteration\n"
+    "that repeats in it, what lives across, the bound, a plan, and what an online best-fit pool needs. --csv: the "
+    "lives of an\n"
+    "iteration until their last use; one whose upper is beyond the iteration goes on in the next. memory.trace=FILE "
+    "makes\n"
     "cresnet train write such a log.\n";
 
 static const char about_check[] =
@@ -82,34 +92,48 @@ static const char about_check[] =
 
 static const char about_bench[] =
     "bench step: the whole training step on random pictures, median and images/s.\n"
-    "bench infer: the network alone, BN folded into the convolutions: images/s with batches in a row, and the time of one\n"
+    "bench infer: the network alone, BN folded into the convolutions: images/s with batches in a row, and the time of "
+    "one\n"
     "            batch from the host's picture to the end (train.eval_batch=N, 1 for latency).\n"
     "bench ops:  cresnet profile.\n"
-    "bench data: the loader alone, as fast as it can: images/s, also a worker, MB/s of files, where the time goes (first\n"
+    "bench data: the loader alone, as fast as it can: images/s, also a worker, MB/s of files, where the time goes "
+    "(first\n"
     "            meetings are read to the end, later ones as far as the crop needs). --steps N: batches (20).\n"
     "            --against=IMG_PER_S: the share of its time that a trainer of this speed would wait.\n"
-    "bench pools: the memory of a training step, planned and as pools need it that do not know the future: best fit, one\n"
+    "bench pools: the memory of a training step, planned and as pools need it that do not know the future: best fit, "
+    "one\n"
     "call a tensor, and on a GPU cudaMallocAsync; MiB, and ms of their calls.\n"
     "bench init: how long initial values take: drawn on the device; by one thread, copied tensor by tensor; by all\n"
     "            cores into page-locked memory, copied once. Memory of each, and how far the values are apart. For\n"
-    "            CONFIGs, or without any for ResNet-18, 50, 152 and one of 1.16e9 parameters (GPU). --steps N: repeats (3).\n"
-    "bench sparse: every convolution of a network, pruned, on sparse kernels, beside im2col with cuBLAS and cuSPARSE and beside\n"
-    "            dense kernels; what the bytes alone would take; totals (GPU; --nets, --batches, --sparsity, --budget, --types).\n"
-    "bench spdnn: the Graph Challenge's sparse deep networks, made by their rule: inputs/s and TeraEdges/s beside published\n"
+    "            CONFIGs, or without any for ResNet-18, 50, 152 and one of 1.16e9 parameters (GPU). --steps N: repeats "
+    "(3).\n"
+    "bench sparse: every convolution of a network, pruned, on sparse kernels, beside im2col with cuBLAS and cuSPARSE "
+    "and beside\n"
+    "            dense kernels; what the bytes alone would take; totals (GPU; --nets, --batches, --sparsity, --budget, "
+    "--types).\n"
+    "bench spdnn: the Graph Challenge's sparse deep networks, made by their rule: inputs/s and TeraEdges/s beside "
+    "published\n"
     "            rates; categories are compared with the CPU's. --steps N: repeats (3).\n";
 
 static const char about_profile[] =
     "Runs some training steps on random pictures and times every op of the step on the device: time, share,\n"
     "bytes touched, FLOPs, rates, share of the device's roof, the kernel (row) that ran it; then the same summed\n"
-    "by kind, and the sum of the ops beside the step run whole. --which eval: the evaluation's ops instead, of train.eval_batch pictures.\n";
+    "by kind, and the sum of the ops beside the step run whole. --which eval: the evaluation's ops instead, of "
+    "train.eval_batch pictures.\n";
 
 static const char about_prune[] =
-    "Sets the smallest weights to 0 and writes a run folder with what is left and the masks. Training that starts from it\n"
-    "(model.weights=DIR) keeps them at 0; eval and predict take it as any other. Weights come from --weights FILE or a RUN.\n"
-    "A budget's first column names layers (layer1.0.conv1, or their number), others have sparsities (prune.column); of several\n"
-    "the one is taken whose overall sparsity is nearest to --sparsity. Training prunes step by step with prune.end; see help keys.\n"
-    "--target-ms chooses each layer's sparsity (single weights, fp32) by what its kernels take on --device: an evaluation of --batch\n"
-    "pictures is predicted to take at most MS milliseconds, and as little magnitude as can be goes. On the CPU times are estimates.\n"
+    "Sets the smallest weights to 0 and writes a run folder with what is left and the masks. Training that starts from "
+    "it\n"
+    "(model.weights=DIR) keeps them at 0; eval and predict take it as any other. Weights come from --weights FILE or a "
+    "RUN.\n"
+    "A budget's first column names layers (layer1.0.conv1, or their number), others have sparsities (prune.column); of "
+    "several\n"
+    "the one is taken whose overall sparsity is nearest to --sparsity. Training prunes step by step with prune.end; "
+    "see help keys.\n"
+    "--target-ms chooses each layer's sparsity (single weights, fp32) by what its kernels take on --device: an "
+    "evaluation of --batch\n"
+    "pictures is predicted to take at most MS milliseconds, and as little magnitude as can be goes. On the CPU times "
+    "are estimates.\n"
     "\n"
     "  cresnet prune checkpoints/demo --sparsity 0.9 --scope erk -o checkpoints/demo-90\n"
     "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"
@@ -118,9 +142,11 @@ static const char about_prune[] =
     "  cresnet prune configs/resnet50.ini --weights FILE --target-ms 8 --batch 32 train.precision=fp32 -o DIR\n";
 
 static const char about_export[] =
-    "Writes the weights of a run as one safetensors file that torchvision's models load: every tensor dense, pruned weights as 0.\n"
+    "Writes the weights of a run as one safetensors file that torchvision's models load: every tensor dense, pruned "
+    "weights as 0.\n"
     "RUN is the folder of a run, one of its checkpoints, or a safetensors file; FILE must not be there.\n"
-    "--onnx writes the network itself, graph and weights, as an ONNX file: input [batch, 3, H, W], normalised, output logits;\n"
+    "--onnx writes the network itself, graph and weights, as an ONNX file: input [batch, 3, H, W], normalised, output "
+    "logits;\n"
     "mean, std and class names stand in its metadata. Of a RUN, or a CONFIG with --weights FILE.\n"
     "\n"
     "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n"
@@ -132,17 +158,21 @@ static const char about_data[] =
     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
     "data pack CONFIG|DIR OUT: packs the configured data set, or a folder of pictures, into OUT/train.crpk and\n"
     "                 OUT/val.crpk: one file a split with an index and checksums, read with data.kind=packed\n"
-    "                 data.root=OUT. PNG and JPEG files are kept as they are; --raw=SIZE stores pixels, the short side\n"
+    "                 data.root=OUT. PNG and JPEG files are kept as they are; --raw=SIZE stores pixels, the short "
+    "side\n"
     "                 reduced to SIZE. Pictures that cannot be read are left out (data.corrupt). -j N: threads.\n"
-    "data stat CONFIG|DIR: reads every picture: classes, counts, sizes, mean and standard deviation, the same picture twice.\n"
-    "data verify CONFIG|DIR|FILE ...: reads packed files to their end (checksums, index, every picture), or every picture of a\n"
-    "                 data set: names those that cannot be read (exit 1) and those that are there twice. -j N: threads.\n";
+    "data stat CONFIG|DIR: reads every picture: classes, counts, sizes, mean and standard deviation, the same picture "
+    "twice.\n"
+    "data verify CONFIG|DIR|FILE ...: reads packed files to their end (checksums, index, every picture), or every "
+    "picture of a\n"
+    "                 data set: names those that cannot be read (exit 1) and those that are there twice. -j N: "
+    "threads.\n";
 
-static const char about_help[] =
-    "Explains a command, or every key of the configuration.\n"
-    "help keys optim, help optim.lr: one section of it, one key.\n"
-    "help completion SHELL: completion for bash, zsh or fish, to be read by the shell (it is installed with the program).\n"
-    "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
+static const char about_help[] = "Explains a command, or every key of the configuration.\n"
+                                 "help keys optim, help optim.lr: one section of it, one key.\n"
+                                 "help completion SHELL: completion for bash, zsh or fish, to be read by the shell (it "
+                                 "is installed with the program).\n"
+                                 "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
 
 #define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
@@ -150,21 +180,30 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_EVAL]    = {"eval", "score weights on a validation set", "CONFIG|RUN " KEYS, about_eval, cr_cmd_eval},
     [CR_CMD_PREDICT] = {"predict", "name what is in pictures", "RUN|CONFIG PICTURE|FOLDER ... [options]", about_predict,
                         cr_cmd_predict},
-    [CR_CMD_REPORT]  = {"report", "a run as an HTML page: curves, evaluation, memory, profile", "RUN " KEYS, about_report, cr_cmd_report},
-    [CR_CMD_PLAN]    = {"plan", "show the network, its program, its memory", "CONFIG|RUN " KEYS, about_plan,
-                        cr_cmd_plan},
-    [CR_CMD_CHECK]   = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
-    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the loader, initialisation or memory pools", "step|infer|ops|data|pools CONFIG|RUN " KEYS " | init [CONFIG|RUN ...] | sparse | spdnn", about_bench, cr_cmd_bench},
-    [CR_CMD_PROFILE] = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS, about_profile, cr_cmd_profile},
+    [CR_CMD_REPORT]  = {"report", "a run as an HTML page: curves, evaluation, memory, profile", "RUN " KEYS,
+                        about_report, cr_cmd_report},
+    [CR_CMD_PLAN]  = {"plan", "show the network, its program, its memory", "CONFIG|RUN " KEYS, about_plan, cr_cmd_plan},
+    [CR_CMD_CHECK] = {"check", "compare every op with the reference", "CONFIG|RUN " KEYS, about_check, cr_cmd_check},
+    [CR_CMD_BENCH] = {"bench", "time a training step, inference, the loader, initialisation or memory pools",
+                      "step|infer|ops|data|pools CONFIG|RUN " KEYS " | init [CONFIG|RUN ...] | sparse | spdnn",
+                      about_bench, cr_cmd_bench},
+    [CR_CMD_PROFILE] = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
+                        about_profile, cr_cmd_profile},
     [CR_CMD_PRUNE]   = {"prune", "set the smallest weights to 0", "CONFIG|RUN " KEYS, about_prune, cr_cmd_prune},
-    [CR_CMD_EXPORT]  = {"export", "weights of a run for torchvision, or a network as ONNX", "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export, cr_cmd_export},
+    [CR_CMD_EXPORT]  = {"export", "weights of a run for torchvision, or a network as ONNX",
+                        "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export, cr_cmd_export},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, draw the shapes set",
-                        "CONFIG|RUN " KEYS " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR", about_data,
-                        cr_cmd_data},
-    [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND", "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help, cr_cmd_help},
+                        "CONFIG|RUN " KEYS
+                        " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
+                        about_data, cr_cmd_data},
+    [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND",
+                        "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help,
+                        cr_cmd_help},
 };
 
-const struct cr_command *cr_command(enum cr_command_id id) { return &commands[id]; }
+const struct cr_command *cr_command(enum cr_command_id id) {
+    return &commands[id];
+}
 
 void cr_help_overview(struct cr_text *out) {
     cr_text_add(out, "cresnet " CR_VERSION ": trains ResNets from a configuration file\n\n");
@@ -263,8 +302,10 @@ static cr_status unknown_topic(const char *word, const char *hint) {
 /* help man [COMMAND | keys] */
 static cr_status help_man(const struct cr_args *args, struct cr_text *out) {
     const char *hint, *topic = args->operands > 1 ? args->operand[1] : "";
-    if (!*topic) cr_doc_man_overview(out);
-    else if (strcmp(topic, "keys") == 0) cr_doc_man_keys(out);
+    if (!*topic)
+        cr_doc_man_overview(out);
+    else if (strcmp(topic, "keys") == 0)
+        cr_doc_man_keys(out);
     else {
         enum cr_command_id id = cr_command_find(topic, &hint);
         if (id == CR_CMD_COUNT) return unknown_topic(topic, hint);
@@ -298,26 +339,36 @@ static cr_status help_keys(const char *topic, struct cr_text *out) {
     const char *dot = strchr(topic, '.');
     char        section[64];
     snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - topic) : 60, topic);
-    if (dot && cr_key_has_section(section)) cr_key_hint(hint, sizeof hint, section, dot + 1);
-    else cr_key_section_hint(hint, sizeof hint, section);
+    if (dot && cr_key_has_section(section))
+        cr_key_hint(hint, sizeof hint, section, dot + 1);
+    else
+        cr_key_section_hint(hint, sizeof hint, section);
     return CR_FAIL(CR_ERR_USAGE, "there is no key and no section %s%s; see cresnet help keys", topic, hint);
 }
 
 static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {
     const char *hint, *topic = args->operands ? args->operand[0] : "";
-    bool        takes_more = strcmp(topic, "man") == 0 || strcmp(topic, "completion") == 0 || strcmp(topic, "keys") == 0;
+    bool takes_more = strcmp(topic, "man") == 0 || strcmp(topic, "completion") == 0 || strcmp(topic, "keys") == 0;
     CR_TRY(cr_args_most(args, takes_more ? 2 : 1));
-    if (!*topic) cr_help_overview(out);
-    else if (strcmp(topic, "keys") == 0) return help_keys(args->operands > 1 ? args->operand[1] : NULL, out);
-    else if (strchr(topic, '.')) return help_keys(topic, out);
-    else if (strcmp(topic, "man") == 0) return help_man(args, out);
-    else if (strcmp(topic, "completion") == 0) return help_completion(args, out);
-    else if (strcmp(topic, "markdown") == 0) cr_doc_markdown_keys(out);
+    if (!*topic)
+        cr_help_overview(out);
+    else if (strcmp(topic, "keys") == 0)
+        return help_keys(args->operands > 1 ? args->operand[1] : NULL, out);
+    else if (strchr(topic, '.'))
+        return help_keys(topic, out);
+    else if (strcmp(topic, "man") == 0)
+        return help_man(args, out);
+    else if (strcmp(topic, "completion") == 0)
+        return help_completion(args, out);
+    else if (strcmp(topic, "markdown") == 0)
+        cr_doc_markdown_keys(out);
     else {
         enum cr_command_id id = cr_command_find(topic, &hint);
         if (id == CR_CMD_COUNT) return unknown_topic(topic, hint);
-        if (id == CR_CMD_HELP) cr_help_overview(out);
-        else cr_command_help(id, out);
+        if (id == CR_CMD_HELP)
+            cr_help_overview(out);
+        else
+            cr_command_help(id, out);
     }
     return CR_OK;
 }

@@ -1,5 +1,6 @@
-/* cli/installed.c: the configurations that are installed with the program. They are found from where the program lies, not by a
- * path that was compiled in, so that an unpacked archive, a package and `cmake --install` into any folder all do. */
+/* cli/installed.c: the configurations that are installed with the program. They are found from where the program lies,
+ * not by a path that was compiled in, so that an unpacked archive, a package and `cmake --install` into any folder all
+ * do. */
 #include "cli/command.h"
 #include "core/files.h"
 

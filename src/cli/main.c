@@ -93,14 +93,15 @@ static int run_bare(int argc, char **argv) {
     return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
 }
 
-/* GCC's OpenMP lets threads that wait for each other spin for longer than the system's time slice: two programs that share
- * the cores then make each other twenty times slower. It reads the limit from the environment before main begins and never
- * again, so the program starts itself once more with a short one (1 % slower alone). What the user has set stays. */
+/* GCC's OpenMP lets threads that wait for each other spin for longer than the system's time slice: two programs that
+ * share the cores then make each other twenty times slower. It reads the limit from the environment before main begins
+ * and never again, so the program starts itself once more with a short one (1 % slower alone). What the user has set
+ * stays. */
 static void wait_politely(char **argv) {
 #ifdef _OPENMP
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv);
-    /* Still here: no /proc. It works without. */
+        /* Still here: no /proc. It works without. */
 #else
     (void)argv;
 #endif

@@ -1,5 +1,5 @@
-/* comm/dispatch.c: what both ways share: opening and closing, the thread that watches, how a failure is recorded and told, checks
- * of what is called. See comm/comm.h. */
+/* comm/dispatch.c: what both ways share: opening and closing, the thread that watches, how a failure is recorded and
+ * told, checks of what is called. See comm/comm.h. */
 #include "comm/transport.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 static const int64_t ms = 1000000;
 
 int64_t cr_comm_clock_tick(struct cr_comm_clock *clock) {
-    const int64_t now = cr_time_ns(), longest = 2 * CR_COMM_BEAT_MS * ms; /* a loaded machine may be late */
+    const int64_t now = cr_time_ns(), longest = 2 * CR_COMM_HEARTBEAT_MS * ms; /* a loaded machine may be late */
     if (clock->last_ns) clock->awake_ns += CR_MIN(now - clock->last_ns, longest);
     clock->last_ns = now;
     return clock->awake_ns;
@@ -28,15 +28,17 @@ const char *cr_comm_kind_name(uint32_t kind) {
 }
 
 const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size) {
-    const struct cr_comm_place *p = &comm->place[rank];
+    const struct cr_comm_rank_info *p = &comm->info[rank];
     if (p->pid)
-        snprintf(buf, size, "rank %d of %d on %s (process %ld)", rank, comm->where.size, p->host_name, p->pid);
+        snprintf(buf, size, "rank %d of %d on %s (process %ld)", rank, comm->options.size, p->host_name, p->pid);
     else
-        snprintf(buf, size, "rank %d of %d", rank, comm->where.size);
+        snprintf(buf, size, "rank %d of %d", rank, comm->options.size);
     return buf;
 }
 
-size_t cr_comm_type_bytes(enum cr_comm_type type) { return type == CR_COMM_F32 ? 4 : 8; }
+size_t cr_comm_type_bytes(enum cr_comm_type type) {
+    return type == CR_COMM_F32 ? 4 : 8;
+}
 
 void cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type) {
     switch (type) {
@@ -54,7 +56,7 @@ void cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type)
 
 /* ---- failures ---- */
 
-void cr_comm_learn(struct cr_comm *comm, const struct cr_comm_failure *failure) {
+void cr_comm_record_failure(struct cr_comm *comm, const struct cr_comm_failure *failure) {
     pthread_mutex_lock(&comm->lock);
     if (!atomic_load(&comm->failed)) {
         comm->failure = *failure;
@@ -64,17 +66,21 @@ void cr_comm_learn(struct cr_comm *comm, const struct cr_comm_failure *failure) 
     pthread_mutex_unlock(&comm->lock);
 }
 
-cr_status cr_comm_failed(struct cr_comm *comm) { return CR_FAIL(CR_ERR_PEER, "%s", comm->failure.text); }
+cr_status cr_comm_failed(struct cr_comm *comm) {
+    return CR_FAIL(CR_ERR_PEER, "%s", comm->failure.text);
+}
 
 static void raise_failure(struct cr_comm *comm, struct cr_comm_failure *failure) {
     if (atomic_load(&comm->failed)) return;
-    if (comm->board) cr_comm_board_raise(comm->board, failure);
-    else if (comm->tcp) cr_comm_tcp_raise(comm, failure);
-    cr_comm_learn(comm, failure);
+    if (comm->shared_state)
+        cr_comm_shared_state_raise(comm->shared_state, failure);
+    else if (comm->tcp)
+        cr_comm_tcp_raise(comm, failure);
+    cr_comm_record_failure(comm, failure);
 }
 
 cr_status cr_comm_raise(struct cr_comm *comm, int rank, int speaker, const char *fmt, ...) {
-    struct cr_comm_failure failure = {.rank = rank, .speaker = speaker};
+    struct cr_comm_failure failure = {.rank = rank, .reporter = speaker};
     va_list                list;
     va_start(list, fmt);
     vsnprintf(failure.text, sizeof failure.text, fmt, list);
@@ -84,7 +90,7 @@ cr_status cr_comm_raise(struct cr_comm *comm, int rank, int speaker, const char 
 }
 
 void cr_comm_raise_silent(struct cr_comm *comm, int rank, int speaker, double silent_s) {
-    struct cr_comm_failure failure = {.rank = rank, .speaker = speaker, .silent = 1};
+    struct cr_comm_failure failure = {.rank = rank, .reporter = speaker, .silent = 1};
     char                   name[200];
     cr_comm_silent_text(&failure, cr_comm_name(comm, rank, name, sizeof name), silent_s);
     raise_failure(comm, &failure);
@@ -92,7 +98,8 @@ void cr_comm_raise_silent(struct cr_comm *comm, int rank, int speaker, double si
 
 void cr_comm_silent_text(struct cr_comm_failure *failure, const char *name, double silent_s) {
     snprintf(failure->text, sizeof failure->text,
-             "%s has given no sign of life for %.0f s: it was stopped, it hangs, or its machine or the network does", name, silent_s);
+             "%s has given no sign of life for %.0f s: it was stopped, it hangs, or its machine or the network does",
+             name, silent_s);
 }
 
 static void deadline_in(struct timespec *at, int milliseconds) {
@@ -117,23 +124,24 @@ static void call_text(const struct cr_comm_call *call, char *buf, size_t size) {
     snprintf(buf, size, "%s of %" PRIu64 " bytes", cr_comm_kind_name(call->kind), call->bytes);
 }
 
-cr_status cr_comm_differ(struct cr_comm *comm, int rank, const struct cr_comm_call *mine, const struct cr_comm_call *theirs) {
+cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
+                           const struct cr_comm_call *theirs) {
     char a[64], b[64];
     call_text(mine, a, sizeof a);
     call_text(theirs, b, sizeof b);
-    return cr_comm_raise(comm, rank, comm->where.rank,
+    return cr_comm_raise(comm, rank, comm->options.rank,
                          "ranks have come apart: rank %d does %s (number %" PRIu64 ", %u), rank %d %s (number %" PRIu64
                          ", %u). Do all ranks run the same configuration on the same data?",
-                         comm->where.rank, a, mine->number, mine->detail, rank, b, theirs->number, theirs->detail);
+                         comm->options.rank, a, mine->number, mine->detail, rank, b, theirs->number, theirs->detail);
 }
 
 /* ---- the thread that watches ---- */
 
 /* The process is stuck where nothing reaches it (a driver): nobody must wait for it longer. */
 static void end_process(struct cr_comm *comm) {
-    if (cr_comm_speaks(comm))
+    if (cr_comm_reports_error(comm))
         cr_log(CR_LOG_ERROR, "%s. Rank %d did not come back within %d s after that and is ended", comm->failure.text,
-               comm->where.rank, CR_COMM_GRACE_S);
+               comm->options.rank, CR_COMM_GRACE_S);
     _exit(1);
 }
 
@@ -142,13 +150,16 @@ uint64_t cr_comm_pid_space(void) {
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* A rank of this host that was found silent does not end by itself, and its launcher may take long: the first other rank ends it. */
+/* A rank of this host that was found silent does not end by itself, and its launcher may take long: the first other
+ * rank ends it. */
 static void end_silent(const struct cr_comm *comm) {
-    const struct cr_comm_failure *f    = &comm->failure;
-    const struct cr_comm_place   *lost = &comm->place[f->rank], *mine = &comm->place[comm->where.rank];
-    if (!f->silent || lost->host != mine->host || !lost->pid_space || lost->pid_space != mine->pid_space || lost->pid == mine->pid) return;
-    for (int r = 0; r < comm->where.rank; r++)
-        if (comm->place[r].host == mine->host && r != f->rank) return;
+    const struct cr_comm_failure   *f    = &comm->failure;
+    const struct cr_comm_rank_info *lost = &comm->info[f->rank], *mine = &comm->info[comm->options.rank];
+    if (!f->silent || lost->host != mine->host || !lost->pid_space || lost->pid_space != mine->pid_space ||
+        lost->pid == mine->pid)
+        return;
+    for (int r = 0; r < comm->options.rank; r++)
+        if (comm->info[r].host == mine->host && r != f->rank) return;
     kill((pid_t)lost->pid, SIGKILL);
 }
 
@@ -172,9 +183,10 @@ static void after_failure(struct cr_comm *comm) {
 
 static void pause_or_closing(struct cr_comm *comm) {
     struct timespec until;
-    deadline_in(&until, CR_COMM_BEAT_MS);
+    deadline_in(&until, CR_COMM_HEARTBEAT_MS);
     pthread_mutex_lock(&comm->lock);
-    if (!atomic_load(&comm->closing) && !atomic_load(&comm->failed)) pthread_cond_timedwait(&comm->change, &comm->lock, &until);
+    if (!atomic_load(&comm->closing) && !atomic_load(&comm->failed))
+        pthread_cond_timedwait(&comm->change, &comm->lock, &until);
     pthread_mutex_unlock(&comm->lock);
 }
 
@@ -189,9 +201,11 @@ static void *watch(void *argument) {
     cr_free(argument);
     while (!atomic_load(&w.comm->closing) && !atomic_load(&w.comm->failed)) {
         const int64_t awake = cr_comm_clock_tick(&clock);
-        if (w.comm->board) cr_comm_board_watch(w.comm, w.seen, awake);
-        if (w.comm->tcp) cr_comm_tcp_watch(w.comm, awake);
-        else pause_or_closing(w.comm);
+        if (w.comm->shared_state) cr_comm_shared_state_watch(w.comm, w.seen, awake);
+        if (w.comm->tcp)
+            cr_comm_tcp_watch(w.comm, awake);
+        else
+            pause_or_closing(w.comm);
     }
     if (atomic_load(&w.comm->failed)) end_silent(w.comm);
     if (!atomic_load(&w.comm->closing)) after_failure(w.comm);
@@ -201,7 +215,7 @@ static void *watch(void *argument) {
 
 static cr_status start_watch(struct cr_comm *comm) {
     struct watch *w = cr_alloc(1, sizeof *w);
-    if (w) *w = (struct watch){comm, cr_alloc((size_t)comm->where.size, sizeof *w->seen)};
+    if (w) *w = (struct watch){comm, cr_alloc((size_t)comm->options.size, sizeof *w->seen)};
     if (!w || !w->seen) {
         cr_free(w);
         return CR_NO_MEMORY(sizeof *w);
@@ -219,13 +233,14 @@ static cr_status start_watch(struct cr_comm *comm) {
 
 /* ---- open, close ---- */
 
-static cr_status check_where(const struct cr_comm_where *w) {
+static cr_status check_where(const struct cr_comm_options *w) {
     if (w->size < 1 || w->size > CR_COMM_RANKS_MAX)
         return CR_FAIL(CR_ERR_CONFIG, "%d ranks: there can be 1 to %d", w->size, CR_COMM_RANKS_MAX);
     if (w->rank < 0 || w->rank >= w->size)
         return CR_FAIL(CR_ERR_CONFIG, "rank %d of %d: ranks count from 0 to %d", w->rank, w->size, w->size - 1);
-    if (w->shared && !cr_comm_board_fits(w->shared, w->size))
-        return CR_FAIL(CR_ERR_CONFIG, "rank %d: the memory of the ranks was made for another number than %d", w->rank, w->size);
+    if (w->shared && !cr_comm_shared_state_fits(w->shared, w->size))
+        return CR_FAIL(CR_ERR_CONFIG, "rank %d: the memory of the ranks was made for another number than %d", w->rank,
+                       w->size);
     return CR_OK;
 }
 
@@ -240,18 +255,18 @@ static cr_status init_lock(struct cr_comm *comm) {
 }
 
 static cr_status meet(struct cr_comm *comm) {
-    if (comm->where.shared) {
-        comm->board = comm->where.shared;
-        comm->way   = &cr_comm_way_shm;
-        CR_TRY(cr_comm_board_meet(comm, true));
+    if (comm->options.shared) {
+        comm->shared_state = comm->options.shared;
+        comm->transport    = &cr_comm_transport_shm;
+        CR_TRY(cr_comm_shared_state_rendezvous(comm, true));
         return start_watch(comm);
     }
-    CR_TRY(cr_comm_tcp_meet(comm));
-    comm->way = &cr_comm_way_tcp;
+    CR_TRY(cr_comm_tcp_rendezvous(comm));
+    comm->transport = &cr_comm_transport_tcp;
     CR_TRY(cr_comm_tcp_share(comm));
-    if (comm->board) {
-        comm->way = &cr_comm_way_shm;
-        CR_TRY(cr_comm_board_meet(comm, false));
+    if (comm->shared_state) {
+        comm->transport = &cr_comm_transport_shm;
+        CR_TRY(cr_comm_shared_state_rendezvous(comm, false));
     }
     return start_watch(comm);
 }
@@ -261,39 +276,40 @@ static void comm_free(struct cr_comm *comm, bool well) {
     atomic_store(&comm->closing, true);
     pthread_cond_broadcast(&comm->change);
     pthread_mutex_unlock(&comm->lock);
-    if (comm->board && well) cr_comm_board_leave(comm);
+    if (comm->shared_state && well) cr_comm_shared_state_leave(comm);
     if (comm->watched) pthread_join(comm->watcher, NULL);
     cr_comm_tcp_close(comm, well);
-    if (comm->own_board) cr_comm_shared_free(comm->board);
+    if (comm->owns_shared_state) cr_comm_shared_free(comm->shared_state);
     pthread_cond_destroy(&comm->change);
     pthread_mutex_destroy(&comm->lock);
-    cr_free(comm->place);
+    cr_free(comm->info);
     cr_free(comm);
 }
 
-cr_status cr_comm_open(const struct cr_comm_where *where, struct cr_comm **out) {
+cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out) {
     struct cr_comm *comm;
     CR_TRY(check_where(where));
     CR_ALLOC(comm, 1);
-    comm->where = *where;
-    comm->hosts = 1;
-    comm->place = cr_alloc((size_t)where->size, sizeof *comm->place);
-    if (!comm->place) {
+    comm->options = *where;
+    comm->hosts   = 1;
+    comm->info    = cr_alloc((size_t)where->size, sizeof *comm->info);
+    if (!comm->info) {
         cr_free(comm);
-        return CR_NO_MEMORY((size_t)where->size * sizeof *comm->place);
+        return CR_NO_MEMORY((size_t)where->size * sizeof *comm->info);
     }
     cr_status status = init_lock(comm);
     if (status == CR_OK && (where->size > 1 || where->shared))
         status = meet(comm);
     else {
-        struct cr_comm_place *p = comm->place;
-        *p = (struct cr_comm_place){.local_rank = CR_MAX(where->local_rank, 0), .local_size = 1, .pid = (long)getpid()};
+        struct cr_comm_rank_info *p = comm->info;
+        *p                          = (struct cr_comm_rank_info){
+                                     .local_rank = CR_MAX(where->local_rank, 0), .local_size = 1, .pid = (long)getpid()};
         gethostname(p->host_name, sizeof p->host_name - 1);
     }
     if (status != CR_OK) {
         cr_error_hold();
         comm_free(comm, false);
-        cr_error_let_go();
+        cr_error_release();
         return status;
     }
     *out = comm;
@@ -308,19 +324,25 @@ void cr_comm_abort(struct cr_comm *comm, const char *why) {
     char name[200];
     if (!comm || atomic_load(&comm->failed)) return;
     cr_error_hold();
-    cr_status status = cr_comm_raise(comm, comm->where.rank, comm->where.rank, "%s: %s",
-                                     cr_comm_name(comm, comm->where.rank, name, sizeof name), why);
+    cr_status status = cr_comm_raise(comm, comm->options.rank, comm->options.rank, "%s: %s",
+                                     cr_comm_name(comm, comm->options.rank, name, sizeof name), why);
     (void)status;
-    cr_error_let_go();
+    cr_error_release();
 }
 
-int cr_comm_rank(const struct cr_comm *comm) { return comm ? comm->where.rank : 0; }
-int cr_comm_size(const struct cr_comm *comm) { return comm ? comm->where.size : 1; }
-int cr_comm_hosts(const struct cr_comm *comm) { return comm ? comm->hosts : 1; }
+int cr_comm_rank(const struct cr_comm *comm) {
+    return comm ? comm->options.rank : 0;
+}
+int cr_comm_size(const struct cr_comm *comm) {
+    return comm ? comm->options.size : 1;
+}
+int cr_comm_hosts(const struct cr_comm *comm) {
+    return comm ? comm->hosts : 1;
+}
 
-const struct cr_comm_place *cr_comm_place(const struct cr_comm *comm, int rank) {
-    CR_ASSERT(comm && rank >= 0 && rank < comm->where.size);
-    return &comm->place[rank];
+const struct cr_comm_rank_info *cr_comm_rank_info(const struct cr_comm *comm, int rank) {
+    CR_ASSERT(comm && rank >= 0 && rank < comm->options.size);
+    return &comm->info[rank];
 }
 
 cr_status cr_comm_check(struct cr_comm *comm) {
@@ -336,13 +358,15 @@ void cr_comm_on_failure(struct cr_comm *comm, void (*call)(void *context), void 
     pthread_mutex_unlock(&comm->lock);
 }
 
-bool cr_comm_speaks(struct cr_comm *comm) {
-    return !comm || (atomic_load(&comm->failed) && comm->failure.speaker == comm->where.rank);
+bool cr_comm_reports_error(struct cr_comm *comm) {
+    return !comm || (atomic_load(&comm->failed) && comm->failure.reporter == comm->options.rank);
 }
 
 /* ---- collectives ---- */
 
-static bool alone(const struct cr_comm *comm) { return !comm || comm->where.size == 1; }
+static bool alone(const struct cr_comm *comm) {
+    return !comm || comm->options.size == 1;
+}
 
 static struct cr_comm_call next_call(struct cr_comm *comm, enum cr_comm_kind kind, uint32_t detail, size_t bytes) {
     return (struct cr_comm_call){.kind = (uint32_t)kind, .detail = detail, .number = comm->calls++, .bytes = bytes};
@@ -352,15 +376,15 @@ cr_status cr_comm_barrier(struct cr_comm *comm) {
     if (alone(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_BARRIER, 0, 0);
-    return comm->way->gather(comm, &call, NULL, NULL);
+    return comm->transport->gather(comm, &call, NULL, NULL);
 }
 
 cr_status cr_comm_broadcast(struct cr_comm *comm, void *data, size_t bytes, int root) {
     if (alone(comm)) return CR_OK;
-    CR_ASSERT(root >= 0 && root < comm->where.size);
+    CR_ASSERT(root >= 0 && root < comm->options.size);
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_BROADCAST, (uint32_t)root, bytes);
-    return comm->way->broadcast(comm, &call, data);
+    return comm->transport->broadcast(comm, &call, data);
 }
 
 cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t bytes, void *all) {
@@ -370,27 +394,28 @@ cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t byte
     }
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_GATHER, 0, bytes);
-    return comm->way->gather(comm, &call, mine, all);
+    return comm->transport->gather(comm, &call, mine, all);
 }
 
 cr_status cr_comm_all_reduce(struct cr_comm *comm, void *data, size_t count, enum cr_comm_type type) {
     if (alone(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_REDUCE, (uint32_t)type, count * cr_comm_type_bytes(type));
-    return comm->way->reduce(comm, &call, data, count);
+    return comm->transport->reduce(comm, &call, data, count);
 }
 
 cr_status cr_comm_same(struct cr_comm *comm, const void *data, size_t bytes, const char *what) {
     char name[200];
     if (alone(comm)) return CR_OK;
-    char *all = cr_alloc((size_t)comm->where.size, CR_MAX(bytes, 1));
-    if (!all) return CR_NO_MEMORY((size_t)comm->where.size * bytes);
+    char *all = cr_alloc((size_t)comm->options.size, CR_MAX(bytes, 1));
+    if (!all) return CR_NO_MEMORY((size_t)comm->options.size * bytes);
     cr_status status = cr_comm_all_gather(comm, data, bytes, all);
-    for (int r = 1; status == CR_OK && r < comm->where.size; r++)
+    for (int r = 1; status == CR_OK && r < comm->options.size; r++)
         if (memcmp(all, all + (size_t)r * bytes, bytes) != 0) /* found by all ranks; the first to say so is heard */
-            status = cr_comm_raise(comm, r, comm->where.rank, "%s: %s is not that of rank 0 (%s). All ranks must run the same program "
+            status = cr_comm_raise(comm, r, comm->options.rank,
+                                   "%s: %s is not that of rank 0 (%s). All ranks must run the same program "
                                    "with the same configuration, files and kernels",
-                                   cr_comm_name(comm, r, name, sizeof name), what, comm->place[0].host_name);
+                                   cr_comm_name(comm, r, name, sizeof name), what, comm->info[0].host_name);
     cr_free(all);
     return status;
 }
@@ -399,5 +424,5 @@ cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked) {
     *asked = ask;
     if (alone(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
-    return comm->way->vote(comm, comm->votes++, ask, asked);
+    return comm->transport->vote(comm, comm->votes++, ask, asked);
 }

@@ -1,8 +1,8 @@
 /* comm/tcp.c: collectives, votes and the watch over TCP, for ranks on several hosts. See comm/tcp.h.
  *
- * A collective goes up to rank 0 and comes back: every rank sends what it calls and its part, rank 0 takes them in the order
- * of the ranks and answers all. Sums are added by rank 0, so their order is that of the ranks. Large ones go in chunks: this
- * is the slow way; gradients of GPUs do not come here. */
+ * A collective goes up to rank 0 and comes back: every rank sends what it calls and its part, rank 0 takes them in the
+ * order of the ranks and answers all. Sums are added by rank 0, so their order is that of the ranks. Large ones go in
+ * chunks: this is the slow way; gradients of GPUs do not come here. */
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t
 }
 
 static int64_t patience_deadline(const struct cr_comm *comm) {
-    return comm->where.patience_s > 0 ? cr_time_ns() + (int64_t)(comm->where.patience_s * 1e9) : 0;
+    return comm->options.wait_timeout_s > 0 ? cr_time_ns() + (int64_t)(comm->options.wait_timeout_s * 1e9) : 0;
 }
 
 /* What a failed read or write in a collective means. The thread that watches may know it better in a moment. */
@@ -76,20 +76,24 @@ static cr_status data_trouble(struct cr_comm *comm, int rank, int error, const c
     if (error == ECANCELED || atomic_load(&comm->failed)) return cr_comm_failed(comm);
     cr_comm_name(comm, rank, name, sizeof name);
     if (error == ETIMEDOUT)
-        return cr_comm_raise(comm, rank, comm->where.rank,
-                             "%s lives, but rank %d has waited %.0f s for it in %s: it hangs, or it does something long (then raise ranks.patience)",
-                             name, comm->where.rank, comm->where.patience_s, doing);
+        return cr_comm_raise(comm, rank, comm->options.rank,
+                             "%s lives, but rank %d has waited %.0f s for it in %s: it hangs, or it does something "
+                             "long (then raise ranks.patience)",
+                             name, comm->options.rank, comm->options.wait_timeout_s, doing);
     if (cr_comm_await_failure(comm, LAST_WORD_MS)) return cr_comm_failed(comm);
-    return cr_comm_raise(comm, rank, comm->where.rank, "%s has ended its run, or lost its connection, while rank %d waits for it in %s: %s",
-                         name, comm->where.rank, doing, strerror(error));
+    return cr_comm_raise(comm, rank, comm->options.rank,
+                         "%s has ended its run, or lost its connection, while rank %d waits for it in %s: %s", name,
+                         comm->options.rank, doing, strerror(error));
 }
 
-static cr_status up_down_write(struct cr_comm *comm, int rank, const void *bytes, size_t count, const struct cr_comm_call *call) {
+static cr_status up_down_write(struct cr_comm *comm, int rank, const void *bytes, size_t count,
+                               const struct cr_comm_call *call) {
     const int error = cr_tcp_write(comm, comm->tcp->peer[rank].data, bytes, count, patience_deadline(comm));
     return error ? data_trouble(comm, rank, error, cr_comm_kind_name(call->kind)) : CR_OK;
 }
 
-static cr_status up_down_read(struct cr_comm *comm, int rank, void *bytes, size_t count, const struct cr_comm_call *call) {
+static cr_status up_down_read(struct cr_comm *comm, int rank, void *bytes, size_t count,
+                              const struct cr_comm_call *call) {
     const int error = cr_tcp_read(comm, comm->tcp->peer[rank].data, bytes, count, patience_deadline(comm));
     return error ? data_trouble(comm, rank, error, cr_comm_kind_name(call->kind)) : CR_OK;
 }
@@ -102,17 +106,18 @@ static bool same_call(const struct cr_comm_call *a, const struct cr_comm_call *b
 
 /* What all call goes up; rank 0 compares. */
 static cr_status agree(struct cr_comm *comm, const struct cr_comm_call *call) {
-    if (comm->where.rank) return up_down_write(comm, 0, call, sizeof *call, call);
-    for (int r = 1; r < comm->where.size; r++) {
+    if (comm->options.rank) return up_down_write(comm, 0, call, sizeof *call, call);
+    for (int r = 1; r < comm->options.size; r++) {
         struct cr_comm_call theirs;
         CR_TRY(up_down_read(comm, r, &theirs, sizeof theirs, call));
-        if (!same_call(call, &theirs)) return cr_comm_differ(comm, r, call, &theirs);
+        if (!same_call(call, &theirs)) return cr_comm_mismatch(comm, r, call, &theirs);
     }
     return CR_OK;
 }
 
-static cr_status to_all(struct cr_comm *comm, const struct cr_comm_call *call, const void *data, size_t bytes, int but) {
-    for (int r = 1; r < comm->where.size; r++)
+static cr_status to_all(struct cr_comm *comm, const struct cr_comm_call *call, const void *data, size_t bytes,
+                        int but) {
+    for (int r = 1; r < comm->options.size; r++)
         if (r != but) CR_TRY(up_down_write(comm, r, data, bytes, call));
     return CR_OK;
 }
@@ -120,34 +125,36 @@ static cr_status to_all(struct cr_comm *comm, const struct cr_comm_call *call, c
 static cr_status tcp_broadcast(struct cr_comm *comm, const struct cr_comm_call *call, void *data) {
     const int root = (int)call->detail;
     CR_TRY(agree(comm, call));
-    if (comm->where.rank == 0) {
+    if (comm->options.rank == 0) {
         if (root) CR_TRY(up_down_read(comm, root, data, call->bytes, call));
         return to_all(comm, call, data, call->bytes, root);
     }
-    return comm->where.rank == root ? up_down_write(comm, 0, data, call->bytes, call) : up_down_read(comm, 0, data, call->bytes, call);
+    return comm->options.rank == root ? up_down_write(comm, 0, data, call->bytes, call)
+                                      : up_down_read(comm, 0, data, call->bytes, call);
 }
 
 static cr_status tcp_gather(struct cr_comm *comm, const struct cr_comm_call *call, const void *mine, void *all) {
-    const size_t bytes = call->bytes, total = bytes * (size_t)comm->where.size;
-    uint64_t     go    = call->number; /* the answer to a barrier */
+    const size_t bytes = call->bytes, total = bytes * (size_t)comm->options.size;
+    uint64_t     go = call->number; /* the answer to a barrier */
     CR_TRY(agree(comm, call));
-    if (comm->where.rank) {
+    if (comm->options.rank) {
         if (bytes) CR_TRY(up_down_write(comm, 0, mine, bytes, call));
         return bytes ? up_down_read(comm, 0, all, total, call) : up_down_read(comm, 0, &go, sizeof go, call);
     }
     if (!bytes) return to_all(comm, call, &go, sizeof go, 0);
     if (all != mine) memmove(all, mine, bytes);
-    for (int r = 1; r < comm->where.size; r++) CR_TRY(up_down_read(comm, r, (char *)all + (size_t)r * bytes, bytes, call));
+    for (int r = 1; r < comm->options.size; r++)
+        CR_TRY(up_down_read(comm, r, (char *)all + (size_t)r * bytes, bytes, call));
     return to_all(comm, call, all, total, 0);
 }
 
 static cr_status reduce_chunk(struct cr_comm *comm, const struct cr_comm_call *call, void *data, size_t count) {
     const size_t bytes = count * cr_comm_type_bytes((enum cr_comm_type)call->detail);
-    if (comm->where.rank) {
+    if (comm->options.rank) {
         CR_TRY(up_down_write(comm, 0, data, bytes, call));
         return up_down_read(comm, 0, data, bytes, call);
     }
-    for (int r = 1; r < comm->where.size; r++) {
+    for (int r = 1; r < comm->options.size; r++) {
         CR_TRY(up_down_read(comm, r, comm->tcp->chunk, bytes, call));
         cr_comm_add(data, comm->tcp->chunk, count, (enum cr_comm_type)call->detail);
     }
@@ -158,7 +165,8 @@ static cr_status tcp_reduce(struct cr_comm *comm, const struct cr_comm_call *cal
     const size_t each = cr_comm_type_bytes((enum cr_comm_type)call->detail), most = CHUNK_BYTES / each;
     if (!comm->tcp->chunk && !(comm->tcp->chunk = cr_alloc(CHUNK_BYTES, 1))) return CR_NO_MEMORY(CHUNK_BYTES);
     CR_TRY(agree(comm, call));
-    for (size_t at = 0; at < count; at += most) CR_TRY(reduce_chunk(comm, call, (char *)data + at * each, CR_MIN(most, count - at)));
+    for (size_t at = 0; at < count; at += most)
+        CR_TRY(reduce_chunk(comm, call, (char *)data + at * each, CR_MIN(most, count - at)));
     return CR_OK;
 }
 
@@ -172,22 +180,25 @@ static void send_frame(struct cr_comm *comm, int rank, struct cr_tcp_frame frame
     memcpy(bytes, &frame, sizeof frame);
     if (more) memcpy(bytes + sizeof frame, more, frame.bytes);
     pthread_mutex_lock(&comm->tcp->send);
-    (void)cr_tcp_write(NULL, fd, bytes, sizeof frame + frame.bytes, cr_time_ns() + (int64_t)(comm->where.timeout_s * 1e9));
+    (void)cr_tcp_write(NULL, fd, bytes, sizeof frame + frame.bytes,
+                       cr_time_ns() + (int64_t)(comm->options.timeout_s * 1e9));
     pthread_mutex_unlock(&comm->tcp->send);
 }
 
 static void send_frames(struct cr_comm *comm, struct cr_tcp_frame frame, const void *more) {
-    if (comm->where.rank) send_frame(comm, 0, frame, more);
+    if (comm->options.rank)
+        send_frame(comm, 0, frame, more);
     else
-        for (int r = 1; r < comm->where.size; r++) send_frame(comm, r, frame, more);
+        for (int r = 1; r < comm->options.size; r++) send_frame(comm, r, frame, more);
 }
 
 void cr_comm_tcp_raise(struct cr_comm *comm, const struct cr_comm_failure *failure) {
     const struct cr_tcp_frame frame = {.kind = CR_TCP_FAILURE, .bytes = sizeof *failure};
-    if (comm->where.rank == 0) cr_comm_learn(comm, failure); /* first: the verdict is what rank 0 has recorded */
-    send_frames(comm, frame, comm->where.rank ? failure : &comm->failure);
+    if (comm->options.rank == 0)
+        cr_comm_record_failure(comm, failure); /* first: the verdict is what rank 0 has recorded */
+    send_frames(comm, frame, comm->options.rank ? failure : &comm->failure);
     const bool watches = comm->watched && pthread_equal(pthread_self(), comm->watcher);
-    if (comm->where.rank && comm->watched && !watches) cr_comm_await_failure(comm, VERDICT_MS);
+    if (comm->options.rank && comm->watched && !watches) cr_comm_await_failure(comm, VERDICT_MS);
 }
 
 /* ---- votes: to rank 0, which tells all what came of them ---- */
@@ -196,13 +207,13 @@ void cr_comm_tcp_raise(struct cr_comm *comm, const struct cr_comm_failure *failu
 static void count_votes(struct cr_comm *comm, uint32_t *from, uint32_t *to) {
     struct cr_comm_tcp *tcp = comm->tcp;
     uint32_t            all = tcp->peer[0].votes;
-    for (int r = 1; r < comm->where.size; r++)
+    for (int r = 1; r < comm->options.size; r++)
         if ((int32_t)(tcp->peer[r].votes - all) < 0) all = tcp->peer[r].votes;
     *from = tcp->outcomes;
     *to   = all;
     for (uint32_t n = *from; n != *to; n++) {
         uint32_t asked = 0;
-        for (int r = 0; r < comm->where.size; r++) asked |= tcp->peer[r].ask[n % VOTES_KEPT];
+        for (int r = 0; r < comm->options.size; r++) asked |= tcp->peer[r].request[n % VOTES_KEPT];
         tcp->outcome[n % VOTES_KEPT] = asked;
     }
     tcp->outcomes = all;
@@ -212,13 +223,14 @@ static void count_votes(struct cr_comm *comm, uint32_t *from, uint32_t *to) {
 static void take_vote(struct cr_comm *comm, int rank, uint32_t number, uint32_t ask) {
     uint32_t from, to, outcome[VOTES_KEPT];
     pthread_mutex_lock(&comm->lock);
-    comm->tcp->peer[rank].ask[number % VOTES_KEPT] = ask;
-    comm->tcp->peer[rank].votes                    = number + 1;
+    comm->tcp->peer[rank].request[number % VOTES_KEPT] = ask;
+    comm->tcp->peer[rank].votes                        = number + 1;
     count_votes(comm, &from, &to);
     memcpy(outcome, comm->tcp->outcome, sizeof outcome);
     pthread_mutex_unlock(&comm->lock);
     for (uint32_t n = from; n != to; n++)
-        send_frames(comm, (struct cr_tcp_frame){.kind = CR_TCP_OUTCOME, .number = n, .ask = outcome[n % VOTES_KEPT]}, NULL);
+        send_frames(
+            comm, (struct cr_tcp_frame){.kind = CR_TCP_OUTCOME, .number = n, .request = outcome[n % VOTES_KEPT]}, NULL);
 }
 
 static void take_outcome(struct cr_comm *comm, uint32_t number, uint32_t asked) {
@@ -231,7 +243,7 @@ static void take_outcome(struct cr_comm *comm, uint32_t number, uint32_t asked) 
 
 /* Whom this rank would wait for: rank 0; of rank 0 a rank that has not voted. Under the lock. */
 static int behind_in_vote(const struct cr_comm *comm, uint32_t number) {
-    for (int r = 1; comm->where.rank == 0 && r < comm->where.size; r++)
+    for (int r = 1; comm->options.rank == 0 && r < comm->options.size; r++)
         if ((int32_t)(comm->tcp->peer[r].votes - number) <= 0) return r;
     return 0;
 }
@@ -241,8 +253,9 @@ static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *a
     for (;;) {
         pthread_mutex_lock(&comm->lock);
         const int  behind = behind_in_vote(comm, number);
-        const bool left   = (comm->where.rank || behind) && atomic_load(&comm->tcp->peer[behind].left); /* its last outcomes came before */
-        const bool there  = (int32_t)(comm->tcp->outcomes - number) > 0;
+        const bool left   = (comm->options.rank || behind) &&
+                          atomic_load(&comm->tcp->peer[behind].left); /* its last outcomes came before */
+        const bool there = (int32_t)(comm->tcp->outcomes - number) > 0;
         if (there) *asked = comm->tcp->outcome[number % VOTES_KEPT];
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
@@ -257,30 +270,33 @@ static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *a
 }
 
 static cr_status tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked) {
-    if (comm->where.rank) send_frame(comm, 0, (struct cr_tcp_frame){.kind = CR_TCP_VOTE, .number = number, .ask = ask}, NULL);
-    else take_vote(comm, 0, number, ask);
+    if (comm->options.rank)
+        send_frame(comm, 0, (struct cr_tcp_frame){.kind = CR_TCP_VOTE, .number = number, .request = ask}, NULL);
+    else
+        take_vote(comm, 0, number, ask);
     *asked = 0;
     return number < CR_VOTE_LAG ? CR_OK : wait_outcome(comm, number - CR_VOTE_LAG, asked);
 }
 
-const struct cr_comm_way cr_comm_way_tcp = {tcp_broadcast, tcp_gather, tcp_reduce, tcp_vote};
+const struct cr_comm_transport cr_comm_transport_tcp = {tcp_broadcast, tcp_gather, tcp_reduce, tcp_vote};
 
 /* ---- the thread that watches ---- */
 
-/* Which rank prints that another one is lost: rank 0; where that is the lost one, the first other of each host. With a board
- * whoever is first there. */
+/* Which rank prints that another one is lost: rank 0; where that is the lost one, the first other of each host. With a
+ * board whoever is first there. */
 static int speaker_for(const struct cr_comm *comm, int lost) {
-    if (comm->board) return comm->where.rank;
+    if (comm->shared_state) return comm->options.rank;
     if (lost) return 0;
-    for (int r = 1; r < comm->where.size; r++)
-        if (comm->place[r].host == comm->place[comm->where.rank].host) return r;
-    return comm->where.rank;
+    for (int r = 1; r < comm->options.size; r++)
+        if (comm->info[r].host == comm->info[comm->options.rank].host) return r;
+    return comm->options.rank;
 }
 
 static void lose(struct cr_comm *comm, int rank, const char *how) {
     char name[200];
     if (atomic_load(&comm->closing) || atomic_load(&comm->failed)) return;
-    cr_status status = cr_comm_raise(comm, rank, speaker_for(comm, rank), "%s %s", cr_comm_name(comm, rank, name, sizeof name), how);
+    cr_status status =
+        cr_comm_raise(comm, rank, speaker_for(comm, rank), "%s %s", cr_comm_name(comm, rank, name, sizeof name), how);
     (void)status;
 }
 
@@ -288,15 +304,17 @@ static void take_frame(struct cr_comm *comm, int rank, const struct cr_tcp_frame
     struct cr_comm_failure failure;
     switch (frame->kind) {
     case CR_TCP_VOTE:
-        if (comm->where.rank == 0) take_vote(comm, rank, frame->number, frame->ask);
+        if (comm->options.rank == 0) take_vote(comm, rank, frame->number, frame->request);
         break;
-    case CR_TCP_OUTCOME: take_outcome(comm, frame->number, frame->ask); break;
+    case CR_TCP_OUTCOME: take_outcome(comm, frame->number, frame->request); break;
     case CR_TCP_BYE: atomic_store(&comm->tcp->peer[rank].left, true); break;
     case CR_TCP_FAILURE:
         memcpy(&failure, more, sizeof failure);
         failure.text[sizeof failure.text - 1] = 0;
-        if (comm->where.rank == 0) cr_comm_tcp_raise(comm, &failure);
-        else cr_comm_learn(comm, &failure);
+        if (comm->options.rank == 0)
+            cr_comm_tcp_raise(comm, &failure);
+        else
+            cr_comm_record_failure(comm, &failure);
         break;
     default: break; /* a sign of life */
     }
@@ -312,7 +330,7 @@ static void hear(struct cr_comm *comm, int rank, int64_t awake_ns) {
             memcpy(&frame, peer->in, sizeof frame);
             if (frame.bytes && frame.bytes != sizeof(struct cr_comm_failure)) {
                 lose(comm, rank, "sends what no rank would send");
-                peer->deaf = true;
+                peer->closed = true;
                 return;
             }
             want += frame.bytes;
@@ -325,28 +343,29 @@ static void hear(struct cr_comm *comm, int rank, int64_t awake_ns) {
         const ssize_t n = recv(peer->control, peer->in + peer->in_bytes, want - peer->in_bytes, MSG_DONTWAIT);
         if (n > 0) {
             peer->in_bytes += (size_t)n;
-            peer->heard_ns = awake_ns;
+            peer->last_seen_ns = awake_ns;
         } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
         else if (n == 0 || errno != EINTR) {
-            if (!atomic_load(&peer->left)) lose(comm, rank, "has ended without a word: it was killed, or it crashed, or its machine did");
-            peer->deaf = true;
+            if (!atomic_load(&peer->left))
+                lose(comm, rank, "has ended without a word: it was killed, or it crashed, or its machine did");
+            peer->closed = true;
             return;
         }
     }
 }
 
 static void beat(struct cr_comm *comm, int64_t awake_ns) {
-    if (comm->tcp->beat_ns && awake_ns - comm->tcp->beat_ns < INT64_C(1000000) * CR_COMM_BEAT_MS) return;
-    comm->tcp->beat_ns = CR_MAX(awake_ns, 1);
-    send_frames(comm, (struct cr_tcp_frame){.kind = CR_TCP_BEAT}, NULL);
+    if (comm->tcp->heartbeat_ns && awake_ns - comm->tcp->heartbeat_ns < INT64_C(1000000) * CR_COMM_HEARTBEAT_MS) return;
+    comm->tcp->heartbeat_ns = CR_MAX(awake_ns, 1);
+    send_frames(comm, (struct cr_tcp_frame){.kind = CR_TCP_HEARTBEAT}, NULL);
 }
 
 static void look_for_silence(struct cr_comm *comm, int64_t awake_ns) {
-    const int from = comm->where.rank ? 0 : 1, to = comm->where.rank ? 1 : comm->where.size;
+    const int from = comm->options.rank ? 0 : 1, to = comm->options.rank ? 1 : comm->options.size;
     for (int r = from; r < to; r++) {
-        const double silent = (double)(awake_ns - comm->tcp->peer[r].heard_ns) * 1e-9;
-        if (atomic_load(&comm->tcp->peer[r].left) || silent < comm->where.timeout_s) continue;
+        const double silent = (double)(awake_ns - comm->tcp->peer[r].last_seen_ns) * 1e-9;
+        if (atomic_load(&comm->tcp->peer[r].left) || silent < comm->options.timeout_s) continue;
         if (!atomic_load(&comm->closing)) cr_comm_raise_silent(comm, r, speaker_for(comm, r), silent);
         return;
     }
@@ -354,15 +373,16 @@ static void look_for_silence(struct cr_comm *comm, int64_t awake_ns) {
 
 void cr_comm_tcp_watch(struct cr_comm *comm, int64_t awake_ns) {
     struct cr_comm_tcp *tcp  = comm->tcp;
-    const int           from = comm->where.rank ? 0 : 1, to = comm->where.rank ? 1 : comm->where.size;
+    const int           from = comm->options.rank ? 0 : 1, to = comm->options.rank ? 1 : comm->options.size;
     struct pollfd       p[1 + 64];
     beat(comm, awake_ns);
     for (int first = from; first < to; first += 64) { /* of more than 64, the last wait is the only one */
         const int count = CR_MIN(to - first, 64);
         for (int i = 0; i < count; i++)
-            p[i] = (struct pollfd){.fd = tcp->peer[first + i].deaf ? -1 : tcp->peer[first + i].control, .events = POLLIN};
+            p[i] = (struct pollfd){.fd     = tcp->peer[first + i].closed ? -1 : tcp->peer[first + i].control,
+                                   .events = POLLIN};
         p[count] = (struct pollfd){.fd = tcp->listen, .events = POLLIN};
-        if (poll(p, (nfds_t)count + 1, first + count < to ? 0 : CR_COMM_BEAT_MS / 2) <= 0) continue;
+        if (poll(p, (nfds_t)count + 1, first + count < to ? 0 : CR_COMM_HEARTBEAT_MS / 2) <= 0) continue;
         for (int i = 0; i < count; i++)
             if (p[i].revents) hear(comm, first + i, awake_ns);
         if (p[count].revents) cr_tcp_refuse_late(comm);
@@ -384,7 +404,7 @@ void cr_comm_tcp_close(struct cr_comm *comm, bool well) {
     struct cr_comm_tcp *tcp = comm->tcp;
     if (!tcp) return;
     if (well) send_frames(comm, (struct cr_tcp_frame){.kind = CR_TCP_BYE}, NULL);
-    const int peers = comm->where.rank ? 1 : comm->where.size;
+    const int peers = comm->options.rank ? 1 : comm->options.size;
     for (int r = 0; r < peers; r++) {
         hang_up(tcp->peer[r].data);
         hang_up(tcp->peer[r].control);

@@ -1,4 +1,5 @@
-/* comm/transport.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the two ways. */
+/* comm/transport.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the two
+ * ways. */
 #ifndef CR_COMM_PARTS_H
 #define CR_COMM_PARTS_H
 
@@ -7,13 +8,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { CR_COMM_TEXT_MAX = 2000, CR_COMM_BEAT_MS = 250 };
+enum { CR_COMM_TEXT_MAX = 2000, CR_COMM_HEARTBEAT_MS = 250 };
 
 /* The first failure of a run, as all ranks get to know it. */
 struct cr_comm_failure {
     int  rank;                   /* whose it is */
     int  silent;                 /* 1: it gives no sign of life, so it will not end by itself */
-    int  speaker;                /* which rank prints it; -1: no rank, a parent does */
+    int  reporter;               /* which rank prints it; -1: no rank, a parent does */
     char text[CR_COMM_TEXT_MAX]; /* the whole message */
 };
 
@@ -24,7 +25,7 @@ struct cr_comm_clock {
 };
 int64_t cr_comm_clock_tick(struct cr_comm_clock *clock); /* ns awake so far */
 
-struct cr_comm_board;
+struct cr_comm_shared_state;
 struct cr_comm_tcp;
 
 enum cr_comm_kind { CR_COMM_BARRIER, CR_COMM_BROADCAST, CR_COMM_GATHER, CR_COMM_REDUCE };
@@ -37,7 +38,7 @@ struct cr_comm_call {
     uint64_t bytes;
 };
 
-struct cr_comm_way {
+struct cr_comm_transport {
     cr_status (*broadcast)(struct cr_comm *comm, const struct cr_comm_call *call, void *data);
     cr_status (*gather)(struct cr_comm *comm, const struct cr_comm_call *call, const void *mine, void *all);
     cr_status (*reduce)(struct cr_comm *comm, const struct cr_comm_call *call, void *data, size_t count);
@@ -45,15 +46,15 @@ struct cr_comm_way {
 };
 
 struct cr_comm {
-    struct cr_comm_where      where;
-    struct cr_comm_place     *place; /* size */
-    int                       hosts;
-    const struct cr_comm_way *way;
-    struct cr_comm_board     *board; /* NULL: the ranks share no memory */
-    bool                      own_board;
-    struct cr_comm_tcp       *tcp;   /* NULL: ranks of one parent */
-    uint64_t                  calls;
-    uint32_t                  votes;
+    struct cr_comm_options          options;
+    struct cr_comm_rank_info       *info; /* size */
+    int                             hosts;
+    const struct cr_comm_transport *transport;
+    struct cr_comm_shared_state    *shared_state; /* NULL: the ranks share no memory */
+    bool                            owns_shared_state;
+    struct cr_comm_tcp             *tcp; /* NULL: ranks of one parent */
+    uint64_t                        calls;
+    uint32_t                        votes;
 
     pthread_mutex_t        lock;   /* of what follows, and of the votes of TCP */
     pthread_cond_t         change; /* a failure, an outcome of a vote */
@@ -71,7 +72,7 @@ struct cr_comm {
 /* ---- failures (comm/dispatch.c) ---- */
 
 /* Records a failure in this process, if it is the first; wakes who waits. */
-void cr_comm_learn(struct cr_comm *comm, const struct cr_comm_failure *failure);
+void cr_comm_record_failure(struct cr_comm *comm, const struct cr_comm_failure *failure);
 /* Finds out who was first among all ranks, tells them, and records that one. Returns CR_ERR_PEER with its text. */
 cr_status cr_comm_raise(struct cr_comm *comm, int rank, int speaker, const char *fmt, ...) CR_PRINTF(4, 5);
 /* The same for a rank that has been silent for so long. */
@@ -85,46 +86,49 @@ bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds);
 const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size);
 uint64_t    cr_comm_pid_space(void); /* of this process */
 /* The message for two ranks that call different things. */
-cr_status cr_comm_differ(struct cr_comm *comm, int rank, const struct cr_comm_call *mine, const struct cr_comm_call *theirs);
+cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
+                           const struct cr_comm_call *theirs);
 
 /* sum += x, in the given type */
-void cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type);
+void   cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type);
 size_t cr_comm_type_bytes(enum cr_comm_type type);
 
 /* ---- shared memory (comm/shared_memory.c) ---- */
 
-extern const struct cr_comm_way cr_comm_way_shm;
+extern const struct cr_comm_transport cr_comm_transport_shm;
 
-size_t cr_comm_board_bytes(int size);
-/* Makes zeroed memory of cr_comm_board_bytes a board. */
-void cr_comm_board_make(struct cr_comm_board *board, int size, long parent);
-bool cr_comm_board_fits(const struct cr_comm_board *board, int size);
+size_t cr_comm_shared_state_bytes(int size);
+/* Makes zeroed memory of cr_comm_shared_state_bytes a board. */
+void cr_comm_shared_state_init(struct cr_comm_shared_state *board, int size, long parent);
+bool cr_comm_shared_state_fits(const struct cr_comm_shared_state *board, int size);
 /* Enters and waits for all others; fills comm->place where `places`. */
-CR_MUST cr_status cr_comm_board_meet(struct cr_comm *comm, bool places);
-void              cr_comm_board_leave(struct cr_comm *comm);
+CR_MUST cr_status cr_comm_shared_state_rendezvous(struct cr_comm *comm, bool places);
+void              cr_comm_shared_state_leave(struct cr_comm *comm);
 /* Of several that claim one is first: into *failure, as it stands on the board, comes that one's. */
-void cr_comm_board_raise(struct cr_comm_board *board, struct cr_comm_failure *failure);
-/* By the thread that watches: sign of life, and a look at the others. `seen`: memory of the last looks, size entries. */
+void cr_comm_shared_state_raise(struct cr_comm_shared_state *board, struct cr_comm_failure *failure);
+/* By the thread that watches: sign of life, and a look at the others. `seen`: memory of the last looks, size entries.
+ */
 struct cr_comm_seen {
-    int64_t beat, at_ns;
+    int64_t heartbeat, at_ns;
 };
-void cr_comm_board_watch(struct cr_comm *comm, struct cr_comm_seen *seen, int64_t awake_ns);
+void cr_comm_shared_state_watch(struct cr_comm *comm, struct cr_comm_seen *seen, int64_t awake_ns);
 /* The first rank but `but` (-1: any) that has given no sign of life for so long; -1: none. */
-int cr_comm_board_silent(struct cr_comm_board *board, int but, struct cr_comm_seen *seen, int64_t awake_ns, double timeout_s, double *silent_s);
+int cr_comm_shared_state_silent(struct cr_comm_shared_state *board, int but, struct cr_comm_seen *seen,
+                                int64_t awake_ns, double timeout_s, double *silent_s);
 /* For a parent: has that rank taken its leave? What failed first, NULL: nothing. */
-bool                          cr_comm_board_left(struct cr_comm_board *board, int rank);
-const struct cr_comm_failure *cr_comm_board_failure(struct cr_comm_board *board);
+bool                          cr_comm_shared_state_has_left(struct cr_comm_shared_state *board, int rank);
+const struct cr_comm_failure *cr_comm_shared_state_failure(struct cr_comm_shared_state *board);
 
 /* ---- TCP (comm/tcp.c, comm/rendezvous.c) ---- */
 
-extern const struct cr_comm_way cr_comm_way_tcp;
+extern const struct cr_comm_transport cr_comm_transport_tcp;
 
 /* Meets over TCP: comm->tcp, comm->place. */
-CR_MUST cr_status cr_comm_tcp_meet(struct cr_comm *comm);
+CR_MUST cr_status cr_comm_tcp_rendezvous(struct cr_comm *comm);
 /* If all ranks are on one host: memory that they share becomes comm->board; stays NULL where that cannot be had. */
 CR_MUST cr_status cr_comm_tcp_share(struct cr_comm *comm);
 void              cr_comm_tcp_close(struct cr_comm *comm, bool well);
-/* By the thread that watches: reads what others sent, sends signs of life, waits up to CR_COMM_BEAT_MS. */
+/* By the thread that watches: reads what others sent, sends signs of life, waits up to CR_COMM_HEARTBEAT_MS. */
 void cr_comm_tcp_watch(struct cr_comm *comm, int64_t awake_ns);
 /* To the others: rank 0 tells all, others tell rank 0 and wait for its verdict a moment. */
 void cr_comm_tcp_raise(struct cr_comm *comm, const struct cr_comm_failure *failure);

@@ -18,14 +18,15 @@ static cr_status find_last(const char *until, enum pass *last) {
     return CR_FAIL(CR_ERR_USAGE, "there is no pass \"%s\": use grad, fuse, select, order or plan", until);
 }
 
-static cr_status fit(struct cr_program *program, const struct cr_target *target, const struct cr_compile_options *options) {
+static cr_status fit(struct cr_program *program, const struct cr_cost_model *target,
+                     const struct cr_compile_options *options) {
     struct cr_fit_report report;
     CR_TRY(cr_pass_fit(program, target, options, &report));
     if (options->report) *options->report = report;
     return cr_program_check(program);
 }
 
-cr_status cr_compile(struct cr_program *program, const struct cr_target *target,
+cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *target,
                      const struct cr_compile_options *options) {
     enum pass last;
     CR_TRY(find_last(options->until, &last));
@@ -55,11 +56,11 @@ cr_status cr_compile(struct cr_program *program, const struct cr_target *target,
         CR_TRY(cr_pass_buckets(program, target, options->bucket_bytes, options->wire));
         CR_TRY(cr_program_check(program));
     }
-    CR_TRY(cr_pass_order(program));
-    CR_TRY(cr_order_check(program));
+    CR_TRY(cr_pass_insert_waits(program));
+    CR_TRY(cr_waits_check(program));
     if (last == PASS_ORDER) return CR_OK;
 
     CR_TRY(cr_pass_plan(program, target->alignment, options->reuse));
     CR_TRY(cr_plan_check(program, target->alignment));
-    return cr_order_check(program); /* once more: memory that is used again makes new hazards */
+    return cr_waits_check(program); /* once more: memory that is used again makes new hazards */
 }

@@ -56,7 +56,8 @@ static void check_model(const struct check *c) {
 static void check_memory(const struct check *c) {
     const char *limit = c->config->memory.limit;
     size_t      bytes;
-    if (was_refused(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes)) return;
+    if (was_refused(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes))
+        return;
     COMPLAIN(c, "memory.limit", "is an amount of memory with its unit, e.g. 8GiB or 700MB, or auto");
 }
 
@@ -74,8 +75,7 @@ static void check_freeze(const struct check *c) {
         size_t length = strcspn(at, ","), used = length;
         while (used && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
         if (!is_part(at, used))
-            COMPLAIN(c, "model.freeze",
-                     "'%.*s' is no part of a network; allowed: stem, layer1, layer2, ..., fc",
+            COMPLAIN(c, "model.freeze", "'%.*s' is no part of a network; allowed: stem, layer1, layer2, ..., fc",
                      (int)CR_MIN(used, (size_t)40), at);
         at += length;
         if (!*at) return;
@@ -142,7 +142,8 @@ static void check_schedule(const struct check *c) {
     }
     if (was_refused(c, "schedule.kind")) return;
     if (config->schedule.kind == CR_SCHEDULE_ONE_CYCLE && config->schedule.warmup_epochs > 0)
-        COMPLAIN(c, "schedule.warmup_epochs", "must be 0 with one_cycle, which begins with a rise of its own: see peak");
+        COMPLAIN(c, "schedule.warmup_epochs",
+                 "must be 0 with one_cycle, which begins with a rise of its own: see peak");
     if (config->schedule.low_momentum > 0 && config->schedule.kind != CR_SCHEDULE_ONE_CYCLE)
         COMPLAIN(c, "schedule.low_momentum", "is for one_cycle; use 0");
     else if (config->schedule.low_momentum > config->optim.momentum && !was_refused(c, "optim.momentum"))
@@ -168,7 +169,9 @@ bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *
 static void check_block(const struct check *c) {
     int64_t outputs, inputs;
     if (was_refused(c, "prune.block") || cr_config_block(c->config, &outputs, &inputs)) return;
-    COMPLAIN(c, "prune.block", "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each side from 1 to 4096 (1x1 is no block)");
+    COMPLAIN(c, "prune.block",
+             "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each side from 1 to 4096 (1x1 "
+             "is no block)");
 }
 
 static void check_prune(const struct check *c) {
@@ -181,18 +184,26 @@ static void check_prune(const struct check *c) {
         COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
     if (config->prune.end > 0 && config->prune.end < config->prune.start)
         COMPLAIN(c, "prune.end", "must not come before start (%g)", config->prune.start);
-    if (*config->prune.column && !*config->prune.budget) COMPLAIN(c, "prune.column", "is for a budget: set budget to its file");
+    if (*config->prune.column && !*config->prune.budget)
+        COMPLAIN(c, "prune.column", "is for a budget: set budget to its file");
 }
 
 static void check_ranks(const struct check *c) {
     if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
-        COMPLAIN(c, "ranks.transport", "peer carries gradients in fp32 alone: leave reduce out, or set transport to nccl");
+        COMPLAIN(c, "ranks.transport",
+                 "peer carries gradients in fp32 alone: leave reduce out, or set transport to nccl");
 }
 
-bool cr_config_prunes(const struct cr_config *config) { return config->prune.sparsity > 0 || *config->prune.budget; }
+bool cr_config_prunes(const struct cr_config *config) {
+    return config->prune.sparsity > 0 || *config->prune.budget;
+}
 
-bool cr_config_mixes_labels(const struct cr_config *config) { return config->data.mixup > 0 || config->data.cutmix > 0; }
-bool cr_config_mixes(const struct cr_config *config) { return cr_config_mixes_labels(config) || config->data.erase > 0; }
+bool cr_config_mixes_labels(const struct cr_config *config) {
+    return config->data.mixup > 0 || config->data.cutmix > 0;
+}
+bool cr_config_mixes(const struct cr_config *config) {
+    return cr_config_mixes_labels(config) || config->data.erase > 0;
+}
 
 bool cr_config_is_small(const struct cr_config *config) {
     if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;

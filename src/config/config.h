@@ -9,8 +9,8 @@
 #ifndef CR_CONFIG_H
 #define CR_CONFIG_H
 
-#include "core/base.h"
 #include "config/config.def"
+#include "core/base.h"
 
 struct cr_ints {
     int     count;
@@ -37,7 +37,7 @@ CR_ENUMS(E)
 #define FIELD_REALS(section, key, def, min, max, help) struct cr_reals key;
 #define SECTION(name, KEYS, help)                                                                                      \
     struct {                                                                                                           \
-        KEYS(FIELD_INT, FIELD_AUTO, FIELD_REAL, FIELD_BOOL, FIELD_TEXT, FIELD_ENUM, FIELD_INTS, FIELD_REALS)                       \
+        KEYS(FIELD_INT, FIELD_AUTO, FIELD_REAL, FIELD_BOOL, FIELD_TEXT, FIELD_ENUM, FIELD_INTS, FIELD_REALS)           \
     } name;
 
 struct cr_config {
@@ -74,13 +74,14 @@ void              cr_config_close(struct cr_config *config);
  * "configs/x.ini:14: [train] batch = 900: ..." Returns CR_ERR_CONFIG. `dotted` = "train.batch". */
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Is the network one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
-bool      cr_config_is_small(const struct cr_config *config);
-bool      cr_config_prunes(const struct cr_config *config); /* does training prune? */
-/* prune.block: output channels, or output x input channels, each 1 to 4096, more than one weight; false: it is neither. */
-bool      cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
-bool      cr_config_mixes(const struct cr_config *config);  /* does training erase or mix pictures? */
-bool      cr_config_mixes_labels(const struct cr_config *config); /* ... and labels */
-bool      cr_config_is_set(const struct cr_config *config, const char *dotted); /* false: the default */
+bool cr_config_is_small(const struct cr_config *config);
+bool cr_config_prunes(const struct cr_config *config); /* does training prune? */
+/* prune.block: output channels, or output x input channels, each 1 to 4096, more than one weight; false: it is neither.
+ */
+bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
+bool cr_config_mixes(const struct cr_config *config);                      /* does training erase or mix pictures? */
+bool cr_config_mixes_labels(const struct cr_config *config);               /* ... and labels */
+bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false: the default */
 
 /* The word of an enum value, e.g. cr_word_arch(CR_ARCH_RESNET50) = "resnet50". */
 #define E(name) const char *cr_word_##name(enum cr_##name value);
@@ -92,13 +93,14 @@ CR_ENUMS(E)
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
-/* The same of one section ("optim"), of one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none. */
+/* The same of one section ("optim"), of one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none.
+ */
 bool cr_config_help_of(const char *topic, struct cr_text *out);
 /* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 
-/* "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... in powers of 1024; KB ... of 1000). False: none of these,
- * or beyond all reason. */
+/* "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... in powers of 1024; KB ... of 1000). False:
+ * none of these, or beyond all reason. */
 bool cr_bytes_parse(const char *text, size_t *bytes);
 
 #endif

@@ -32,7 +32,9 @@ static void type_words(struct cr_text *out, const struct cr_words *words, bool w
 void cr_key_kind_describe(const struct cr_key *key, bool wrap, struct cr_text *out) {
     switch (key->kind) {
     case CR_KEY_INT: cr_text_add(out, "integer, %" PRId64 " to %" PRId64, key->int_min, key->int_max); break;
-    case CR_KEY_AUTO: cr_text_add(out, "integer, %" PRId64 " to %" PRId64 ", or auto", key->int_min, key->int_max); break;
+    case CR_KEY_AUTO:
+        cr_text_add(out, "integer, %" PRId64 " to %" PRId64 ", or auto", key->int_min, key->int_max);
+        break;
     case CR_KEY_REAL: type_real(out, key, "number,"); break;
     case CR_KEY_BOOL: cr_text_add(out, "yes or no"); break;
     case CR_KEY_TEXT: cr_text_add(out, "text"); break;
@@ -56,7 +58,8 @@ static void key_add(struct cr_text *out, const struct cr_key *key) {
 static bool is_meant(const struct cr_key *key, const char *topic) {
     const size_t section = strlen(key->section);
     if (strcmp(topic, key->section) == 0 || strcmp(topic, key->name) == 0) return true;
-    return strncmp(topic, key->section, section) == 0 && topic[section] == '.' && strcmp(topic + section + 1, key->name) == 0;
+    return strncmp(topic, key->section, section) == 0 && topic[section] == '.' &&
+           strcmp(topic + section + 1, key->name) == 0;
 }
 
 bool cr_config_help_of(const char *topic, struct cr_text *out) {
@@ -64,7 +67,8 @@ bool cr_config_help_of(const char *topic, struct cr_text *out) {
     const char *section = "";
     for (int i = 0; i < cr_key_count; i++) {
         if (!is_meant(&cr_keys[i], topic)) continue;
-        if (strcmp(section, cr_keys[i].section) != 0) cr_text_add(out, "%s[%s]\n", *section ? "\n" : "", cr_keys[i].section);
+        if (strcmp(section, cr_keys[i].section) != 0)
+            cr_text_add(out, "%s[%s]\n", *section ? "\n" : "", cr_keys[i].section);
         section = cr_keys[i].section;
         key_add(out, &cr_keys[i]);
     }

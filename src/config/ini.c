@@ -1,6 +1,6 @@
-/* config/ini.c: see config/ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or `#` first makes
- * a comment; "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and narrows them to what
- * cannot be misread. */
+/* config/ini.c: see config/ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or
+ * `#` first makes a comment; "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and narrows
+ * them to what cannot be misread. */
 #include "config/ini.h"
 
 #include <errno.h>

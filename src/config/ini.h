@@ -1,5 +1,5 @@
-/* config/ini.h: INI files through iniparser, plus what iniparser does not tell: the line of each key, and complaints about
- * everything it would accept in silence. Internal to the configuration (config/ini.c, config*.c) and its tests.
+/* config/ini.h: INI files through iniparser, plus what iniparser does not tell: the line of each key, and complaints
+ * about everything it would accept in silence. Internal to the configuration (config/ini.c, config*.c) and its tests.
  *
  * Laws
  *   - Our scan and iniparser read the same bytes; a value is iniparser's, a line number is ours. Where the two read a

@@ -1,8 +1,9 @@
-/* config/keys.h: config/config.def as tables, for the files that parse, print, check and explain the configuration. Internal
- * to config*.c. Values are reached through these rows only, so a new key is one line in config/config.def and nothing else.
+/* config/keys.h: config/config.def as tables, for the files that parse, print, check and explain the configuration.
+ * Internal to config*.c. Values are reached through these rows only, so a new key is one line in config/config.def and
+ * nothing else.
  *
- * Numbers are read and printed by the C library in the thread's locale: the public functions of config/config.h put the C
- * locale in place first (cr_c_locale_enter). */
+ * Numbers are read and printed by the C library in the thread's locale: the public functions of config/config.h put the
+ * C locale in place first (cr_c_locale_enter). */
 #ifndef CR_CONFIG_KEYS_H
 #define CR_CONFIG_KEYS_H
 
@@ -11,7 +12,16 @@
 
 #include <locale.h>
 
-enum cr_key_kind { CR_KEY_INT, CR_KEY_AUTO, CR_KEY_REAL, CR_KEY_BOOL, CR_KEY_TEXT, CR_KEY_ENUM, CR_KEY_INTS, CR_KEY_REALS };
+enum cr_key_kind {
+    CR_KEY_INT,
+    CR_KEY_AUTO,
+    CR_KEY_REAL,
+    CR_KEY_BOOL,
+    CR_KEY_TEXT,
+    CR_KEY_ENUM,
+    CR_KEY_INTS,
+    CR_KEY_REALS
+};
 
 struct cr_words {
     const char *const *at;
@@ -60,9 +70,10 @@ void cr_value_print(const struct cr_key *key, const struct cr_config *config, st
 bool cr_value_equal(const struct cr_key *key, const struct cr_config *a, const struct cr_config *b);
 /* The default, as it must be parsed. `buffer` is used where there is no ready text. */
 const char *cr_value_default(const struct cr_key *key, char *buffer, size_t bytes);
-/* Appends what a value may be: "integer, 1 to 64"; `wrap`: long lists of words are broken into lines for `help keys`. */
-void        cr_key_kind_describe(const struct cr_key *key, bool wrap, struct cr_text *out);
-void        cr_real_print(double value, char *out, size_t bytes);
+/* Appends what a value may be: "integer, 1 to 64"; `wrap`: long lists of words are broken into lines for `help keys`.
+ */
+void cr_key_kind_describe(const struct cr_key *key, bool wrap, struct cr_text *out);
+void cr_real_print(double value, char *out, size_t bytes);
 
 enum { CR_KEY_REFUSED = -1 }; /* the line of a value that was refused, while the config is being read */
 /* Rules between keys; complaints carry the place of the value. */

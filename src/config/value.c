@@ -71,7 +71,8 @@ static bool read_auto(const struct reader *r, const char *text, int64_t *out) {
     if (strcasecmp(text, "auto") == 0) return true;
     const char *digits = text + (*text == '-' || *text == '+');
     if (*digits && !digits[strspn(digits, "0123456789")]) return read_int(r, "", text, out);
-    return refuse(r, "must be a whole number from %" PRId64 " to %" PRId64 ", or auto", r->key->int_min, r->key->int_max);
+    return refuse(r, "must be a whole number from %" PRId64 " to %" PRId64 ", or auto", r->key->int_min,
+                  r->key->int_max);
 }
 
 static bool read_real(const struct reader *r, const char *what, const char *text, double *out) {
@@ -101,7 +102,8 @@ static bool read_bool(const struct reader *r, const char *text, bool *out) {
 static int other_name(const struct cr_words *words, const char *text) {
     static const struct {
         const char *word, *ours;
-    } names[] = {{"gpu", "cuda"}, {"nvidia", "cuda"}, {"half", "fp16"}, {"float16", "fp16"}, {"bfloat16", "bf16"}, {"float32", "fp32"}};
+    } names[] = {{"gpu", "cuda"},     {"nvidia", "cuda"},   {"half", "fp16"},
+                 {"float16", "fp16"}, {"bfloat16", "bf16"}, {"float32", "fp32"}};
     for (size_t n = 0; n < CR_COUNT(names); n++)
         for (int i = 0; i < words->count && strcasecmp(text, names[n].word) == 0; i++)
             if (strcmp(words->at[i], names[n].ours) == 0) return i;
@@ -219,8 +221,10 @@ void cr_value_print(const struct cr_key *key, const struct cr_config *config, st
     switch (key->kind) {
     case CR_KEY_INT: cr_text_add(out, "%" PRId64, *(const int64_t *)field); break;
     case CR_KEY_AUTO:
-        if (*(const int64_t *)field) cr_text_add(out, "%" PRId64, *(const int64_t *)field);
-        else cr_text_add(out, "auto");
+        if (*(const int64_t *)field)
+            cr_text_add(out, "%" PRId64, *(const int64_t *)field);
+        else
+            cr_text_add(out, "auto");
         break;
     case CR_KEY_REAL: print_real(out, *(const double *)field); break;
     case CR_KEY_BOOL: cr_text_add(out, "%s", *(const bool *)field ? "yes" : "no"); break;

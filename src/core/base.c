@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- status, error trail ---- */
 
@@ -18,7 +18,7 @@ int cr_compare_i64(const void *a, const void *b) {
 
 const char *cr_status_name(cr_status status) {
     switch (status) {
-#define X(code, exit_status, name) \
+#define X(code, exit_status, name)                                                                                     \
     case code: return name;
         CR_STATUS_LIST(X)
 #undef X
@@ -28,7 +28,7 @@ const char *cr_status_name(cr_status status) {
 
 int cr_status_exit(cr_status status) {
     switch (status) {
-#define X(code, exit_status, name) \
+#define X(code, exit_status, name)                                                                                     \
     case code: return exit_status;
         CR_STATUS_LIST(X)
 #undef X
@@ -70,8 +70,12 @@ cr_status cr_error_forward(cr_status status, const char *file, int line) {
     return status;
 }
 
-const char *cr_error_message(void) { return error_message; }
-const char *cr_error_trail(void) { return error_trail; }
+const char *cr_error_message(void) {
+    return error_message;
+}
+const char *cr_error_trail(void) {
+    return error_trail;
+}
 
 void cr_error_clear(void) {
     if (error_holds) return;
@@ -79,14 +83,17 @@ void cr_error_clear(void) {
     error_trail[0]   = 0;
 }
 
-void cr_error_hold(void) { error_holds++; }
-void cr_error_let_go(void) {
+void cr_error_hold(void) {
+    error_holds++;
+}
+void cr_error_release(void) {
     CR_ASSERT(error_holds > 0);
     error_holds--;
 }
 
 void cr_assert_failed(const char *what, const char *file, int line) {
-    fprintf(stderr, "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a mistake in cresnet; please report it.\n",
+    fprintf(stderr,
+            "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a mistake in cresnet; please report it.\n",
             short_path(file), line, what);
     abort();
 }
@@ -99,9 +106,15 @@ static atomic_uint_fast64_t alloc_calls;
 static atomic_int_fast64_t  alloc_live;
 static atomic_int_fast64_t  alloc_fail_countdown;
 
-uint64_t cr_alloc_calls(void) { return atomic_load(&alloc_calls); }
-int64_t  cr_alloc_live(void) { return atomic_load(&alloc_live); }
-void     cr_alloc_fail_at(int64_t nth) { atomic_store(&alloc_fail_countdown, nth > 0 ? nth : 0); }
+uint64_t cr_alloc_calls(void) {
+    return atomic_load(&alloc_calls);
+}
+int64_t cr_alloc_live(void) {
+    return atomic_load(&alloc_live);
+}
+void cr_alloc_fail_at(int64_t nth) {
+    atomic_store(&alloc_fail_countdown, nth > 0 ? nth : 0);
+}
 
 static bool told_to_fail(void) {
     if (atomic_load(&alloc_fail_countdown) <= 0) return false;
@@ -122,7 +135,9 @@ static void *block_new(size_t count, size_t size) {
     return raw + HEADER_BYTES;
 }
 
-void *cr_alloc(size_t count, size_t size) { return block_new(count, size); }
+void *cr_alloc(size_t count, size_t size) {
+    return block_new(count, size);
+}
 
 void *cr_realloc(void *p, size_t count, size_t size) {
     void *fresh = block_new(count, size);
@@ -149,7 +164,8 @@ char *cr_strdup(const char *s) {
 
 cr_status cr_no_memory_at(const char *file, int line, size_t bytes) {
     if (bytes < (1 << 20)) return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory");
-    return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory: %.1f MiB more were needed", (double)bytes / (1 << 20));
+    return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory: %.1f MiB more were needed",
+                        (double)bytes / (1 << 20));
 }
 
 /* ---- arena ---- */
@@ -236,9 +252,12 @@ void cr_text_add_json(struct cr_text *text, const char *s) {
     cr_text_add_bytes(text, "\"", 1);
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') cr_text_add(text, "\\%c", c);
-        else if (c < 0x20) cr_text_add(text, "\\u%04x", c);
-        else cr_text_add_bytes(text, s, 1);
+        if (c == '"' || c == '\\')
+            cr_text_add(text, "\\%c", c);
+        else if (c < 0x20)
+            cr_text_add(text, "\\u%04x", c);
+        else
+            cr_text_add_bytes(text, s, 1);
     }
     cr_text_add_bytes(text, "\"", 1);
 }
@@ -253,9 +272,13 @@ void cr_text_free(struct cr_text *text) {
 static atomic_bool log_is_quiet;
 static char        log_who[32];
 
-void cr_log_quiet(bool quiet) { atomic_store(&log_is_quiet, quiet); }
+void cr_log_quiet(bool quiet) {
+    atomic_store(&log_is_quiet, quiet);
+}
 
-void cr_log_who(const char *who) { snprintf(log_who, sizeof log_who, "%s", who); }
+void cr_log_prefix(const char *who) {
+    snprintf(log_who, sizeof log_who, "%s", who);
+}
 
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
@@ -275,13 +298,13 @@ int64_t cr_time_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Field 22 of /proc/self/stat, in clock ticks since the machine started; the name in field 2 may hold anything but ends with
- * the last ')'. */
+/* Field 22 of /proc/self/stat, in clock ticks since the machine started; the name in field 2 may hold anything but ends
+ * with the last ')'. */
 int64_t cr_process_age_ns(void) {
-    char          text[1024];
-    int64_t       start = 0;
-    FILE         *file  = fopen("/proc/self/stat", "r");
-    const long    ticks = sysconf(_SC_CLK_TCK);
+    char            text[1024];
+    int64_t         start = 0;
+    FILE           *file  = fopen("/proc/self/stat", "r");
+    const long      ticks = sysconf(_SC_CLK_TCK);
     struct timespec now;
     if (!file) return 0;
     const size_t length = fread(text, 1, sizeof text - 1, file);

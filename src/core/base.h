@@ -22,15 +22,15 @@
 /* code, exit status of the program, name */
 #define CR_STATUS_LIST(X)                                                                                              \
     X(CR_OK, 0, "ok")                                                                                                  \
-    X(CR_ERR_USAGE, 2, "usage")              /* wrong command line */                                                  \
-    X(CR_ERR_CONFIG, 2, "config")            /* wrong configuration, refused request */                                \
-    X(CR_ERR_IO, 1, "input/output")          /* the system refused: missing file, full disk, no permission */          \
-    X(CR_ERR_FORMAT, 1, "format")            /* a file that is not what it says it is */                               \
+    X(CR_ERR_USAGE, 2, "usage")     /* wrong command line */                                                           \
+    X(CR_ERR_CONFIG, 2, "config")   /* wrong configuration, refused request */                                         \
+    X(CR_ERR_IO, 1, "input/output") /* the system refused: missing file, full disk, no permission */                   \
+    X(CR_ERR_FORMAT, 1, "format")   /* a file that is not what it says it is */                                        \
     X(CR_ERR_MEMORY, 1, "out of memory")                                                                               \
-    X(CR_ERR_DEVICE, 1, "device")            /* no such device, missing kernel row, device fault */                    \
-    X(CR_ERR_NUMERIC, 1, "numeric")          /* non-finite loss, a check out of its bound */                           \
-    X(CR_ERR_INTERRUPTED, 1, "interrupted")  /* a signal asked us to stop */                                            \
-    X(CR_ERR_PEER, 1, "another rank")        /* a process that this one works with failed, ended or does not answer */
+    X(CR_ERR_DEVICE, 1, "device")           /* no such device, missing kernel row, device fault */                     \
+    X(CR_ERR_NUMERIC, 1, "numeric")         /* non-finite loss, a check out of its bound */                            \
+    X(CR_ERR_INTERRUPTED, 1, "interrupted") /* a signal asked us to stop */                                            \
+    X(CR_ERR_PEER, 1, "another rank")       /* a process that this one works with failed, ended or does not answer */
 
 typedef enum cr_status {
 #define X(code, exit_status, name) code,
@@ -44,13 +44,15 @@ typedef enum cr_status {
 #define CR_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CR_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-static inline double cr_mib(size_t bytes) { return (double)bytes / (1 << 20); }
-int                  cr_compare_i64(const void *a, const void *b); /* for qsort */
+static inline double cr_mib(size_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+int cr_compare_i64(const void *a, const void *b); /* for qsort */
 
 const char *cr_status_name(cr_status status);
 int         cr_status_exit(cr_status status);
 
-/* ---- error trail (per thread) ---------------------------------------------------------------------------------- */
+/* ---- error trail (per thread) ---- */
 
 /* Starts a trail: the message speaks to the person who runs the program (what, where, what to do). */
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) CR_PRINTF(4, 5);
@@ -59,10 +61,10 @@ cr_status   cr_error_forward(cr_status status, const char *file, int line);
 const char *cr_error_message(void); /* "" when none; valid until the next error of this thread */
 const char *cr_error_trail(void);   /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
 void        cr_error_clear(void);
-/* Between the two the trail stays as it is: cleaning up after an error may meet others, and the first is what the user must
- * read. They nest. */
+/* Between the two the trail stays as it is: cleaning up after an error may meet others, and the first is what the user
+ * must read. They nest. */
 void cr_error_hold(void);
-void cr_error_let_go(void);
+void cr_error_release(void);
 
 /* Ends in the status itself, so that compilers see that a failure is never CR_OK. */
 #define CR_FAIL(status, ...) (cr_error_set((status), __FILE__, __LINE__, __VA_ARGS__), (status))
@@ -89,7 +91,7 @@ void cr_error_let_go(void);
 _Noreturn void cr_assert_failed(const char *what, const char *file, int line);
 #define CR_ASSERT(cond) ((cond) ? (void)0 : cr_assert_failed(#cond, __FILE__, __LINE__))
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 /* count*size zeroed bytes, aligned to 64; NULL when the system has none, when count*size overflows, or when a
  * test asked for failure (then cr_error_message says how much was asked for). count = 0 gives a valid pointer. */
@@ -133,14 +135,15 @@ void cr_text_add_bytes(struct cr_text *text, const void *bytes, size_t count);
 void cr_text_add_json(struct cr_text *text, const char *s); /* s as a JSON string with its quotes */
 void cr_text_free(struct cr_text *text);
 
-/* ---- log, time ------------------------------------------------------------------------------------------------- */
+/* ---- log, time ---- */
 
 enum cr_log_level { CR_LOG_ERROR, CR_LOG_WARN, CR_LOG_INFO };
 /* One line on stderr, "cresnet: warning: ..."; info lines carry no prefix. Thread-safe. */
 void cr_log(enum cr_log_level level, const char *fmt, ...) CR_PRINTF(2, 3);
 void cr_log_quiet(bool quiet); /* drops info lines (for --json and tests) */
-/* Of several processes that share a terminal: "rank 3: ", in front of warnings and errors. Before threads are started. */
-void cr_log_who(const char *who);
+/* Of several processes that share a terminal: "rank 3: ", in front of warnings and errors. Before threads are started.
+ */
+void cr_log_prefix(const char *who);
 
 int64_t cr_time_ns(void);        /* monotonic */
 int64_t cr_process_age_ns(void); /* since the kernel started this process, to 10 ms; 0: unknown */

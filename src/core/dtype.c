@@ -48,16 +48,18 @@ uint16_t cr_f32_to_bf16(float x) {
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-float cr_bf16_to_f32(uint16_t h) { return bits_float((uint32_t)h << 16); }
+float cr_bf16_to_f32(uint16_t h) {
+    return bits_float((uint32_t)h << 16);
+}
 
 uint16_t cr_f32_to_f16(float x) {
     uint32_t u = float_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds beyond 65504 */
     if (a < 0x38800000u) {                                   /* below 2^-14: a multiple of 2^-24 */
-        float scaled = bits_float(a) * 0x1p24f;              /* exact; rounding to an integer is ties-to-even below */
-        uint32_t whole = (uint32_t)scaled;
-        float    rest  = scaled - (float)whole;
+        float    scaled = bits_float(a) * 0x1p24f;           /* exact; rounding to an integer is ties-to-even below */
+        uint32_t whole  = (uint32_t)scaled;
+        float    rest   = scaled - (float)whole;
         if (rest > 0.5f || (rest == 0.5f && (whole & 1))) whole++;
         return (uint16_t)(sign | whole);
     }

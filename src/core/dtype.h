@@ -45,7 +45,8 @@ static inline __attribute__((always_inline)) double cr_number_load(enum cr_dtype
     return 0;
 }
 
-static inline __attribute__((always_inline)) void cr_number_store(enum cr_dtype dtype, void *data, int64_t i, double x) {
+static inline __attribute__((always_inline)) void cr_number_store(enum cr_dtype dtype, void *data, int64_t i,
+                                                                  double x) {
     switch (dtype) {
     case CR_F32: ((float *)data)[i] = (float)x; return;
     case CR_F64: ((double *)data)[i] = x; return;

@@ -158,9 +158,8 @@ static cr_status disk_full(const char *path, uint64_t missing, int error) {
     const char *why = error == ENOSPC   ? "disk full"
                       : error == EDQUOT ? "disk quota reached"
                                         : "file size limit reached";
-    return CR_FAIL(CR_ERR_IO,
-                   "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; %s",
-                   path, why, missing, (double)missing / (1 << 20),
+    return CR_FAIL(CR_ERR_IO, "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; %s", path, why, missing,
+                   (double)missing / (1 << 20),
                    error == EFBIG ? "raise the limit (ulimit -f)" : "free some space or choose another place");
 }
 

@@ -1,5 +1,5 @@
-/* core/files.h: files and folders: the calls that change something on disk, in one place, so that a test can make the n-th
- * of them fail; reading a file whole or by parts; replacing a file at once.
+/* core/files.h: files and folders: the calls that change something on disk, in one place, so that a test can make the
+ * n-th of them fail; reading a file whole or by parts; replacing a file at once.
  *
  * Laws
  *   - Every call that changes the disk goes through this file and is counted.

@@ -31,7 +31,7 @@ struct cr_rng cr_rng_make(uint64_t seed, enum cr_rng_purpose purpose, uint64_t a
     struct cr_rng rng = {.used = 4};
     rng.key[0]        = (uint32_t)seed;
     rng.key[1]        = (uint32_t)(seed >> 32) ^ ((uint32_t)purpose << 24); /* seeds below 2^56 never meet */
-    rng.counter[0]    = 0;                                                 /* the draw */
+    rng.counter[0]    = 0;                                                  /* the draw */
     rng.counter[1]    = b;
     rng.counter[2]    = (uint32_t)a;
     rng.counter[3]    = (uint32_t)(a >> 32);
@@ -61,10 +61,13 @@ uint64_t cr_rng_below(struct cr_rng *rng, uint64_t limit) {
 }
 
 /* Uniform in (0, 1]: never 0, so that its logarithm is finite. */
-static inline float word_to_open_unit(uint32_t word) { return ((float)(word >> 8) + 1.0f) * 0x1p-24f; }
+static inline float word_to_open_unit(uint32_t word) {
+    return ((float)(word >> 8) + 1.0f) * 0x1p-24f;
+}
 
-/* log, sin and cos in double, rounded to float once: the same values with every C library, and on the GPU (cuda/train/init.cu has
- * the same polynomials; those of a C library and of CUDA are off by up to 1 and 2 units in the last place). */
+/* log, sin and cos in double, rounded to float once: the same values with every C library, and on the GPU
+ * (cuda/train/init.cu has the same polynomials; those of a C library and of CUDA are off by up to 1 and 2 units in the
+ * last place). */
 static inline double polynomial(const double *c, int terms, double x) {
     double sum = c[terms - 1];
     for (int i = terms - 2; i >= 0; i--) sum = sum * x + c[i];
@@ -73,9 +76,10 @@ static inline double polynomial(const double *c, int terms, double x) {
 
 /* Of a float in (0, 1]: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
 static float log_of(float x) {
-    static const double c[] = {0x1.0000000034ca3p+0,  -0x1.0000001a7f017p-1, 0x1.555553aa0f980p-2,  -0x1.ffffaae30d483p-3,
-                               0x1.999a7d48c0d3ap-3,  -0x1.5568d22fe6100p-3, 0x1.24883dada0a00p-3,  -0x1.fc599187f3b0ep-4,
-                               0x1.c44f7ad7d524cp-4,  -0x1.be62fe319e0dfp-4, 0x1.b3ac3b074d2bbp-4,  -0x1.dee09d025c21ap-5};
+    static const double c[] = {0x1.0000000034ca3p+0,  -0x1.0000001a7f017p-1, 0x1.555553aa0f980p-2,
+                               -0x1.ffffaae30d483p-3, 0x1.999a7d48c0d3ap-3,  -0x1.5568d22fe6100p-3,
+                               0x1.24883dada0a00p-3,  -0x1.fc599187f3b0ep-4, 0x1.c44f7ad7d524cp-4,
+                               -0x1.be62fe319e0dfp-4, 0x1.b3ac3b074d2bbp-4,  -0x1.dee09d025c21ap-5};
     uint32_t            bits;
     memcpy(&bits, &x, sizeof bits);
     const int32_t whole = ((int32_t)bits - 0x3f3504f3 - 0x007fffff) / 0x00800000; /* rounded down: never above 0 */
@@ -87,14 +91,15 @@ static float log_of(float x) {
 
 /* Of a float in [0, 2 pi]: a = q pi/2 + r with |r| <= pi/4. */
 static float sine_of(float a, int quarters) {
-    static const double even[] = {0x1.ffffffff97859p-1, -0x1.ffffffbdd5162p-2, 0x1.55553a80e36e4p-5, -0x1.6c07840b6086dp-10,
-                                  0x1.990692c59fc3ap-16};
-    static const double odd[]  = {0x1.fffffffff67c2p-1, -0x1.5555554948073p-3, 0x1.1111074b2d8c8p-7, -0x1.a00ee7e21e29fp-13,
-                                  0x1.6cb7488e7e88fp-19};
-    const int    q = (int)((double)a * 0x1.45f306dc9c883p-1 + 0.5);
-    const double r = ((double)a - q * 0x1.921fb544p+0) - q * 0x1.0b4611a626331p-34, square = r * r; /* pi/2 in two parts */
-    const int    turn  = q + quarters;
-    const float  value = turn & 1 ? (float)polynomial(even, 5, square) : (float)(r * polynomial(odd, 5, square));
+    static const double even[] = {0x1.ffffffff97859p-1, -0x1.ffffffbdd5162p-2, 0x1.55553a80e36e4p-5,
+                                  -0x1.6c07840b6086dp-10, 0x1.990692c59fc3ap-16};
+    static const double odd[]  = {0x1.fffffffff67c2p-1, -0x1.5555554948073p-3, 0x1.1111074b2d8c8p-7,
+                                  -0x1.a00ee7e21e29fp-13, 0x1.6cb7488e7e88fp-19};
+    const int           q      = (int)((double)a * 0x1.45f306dc9c883p-1 + 0.5);
+    const double        r      = ((double)a - q * 0x1.921fb544p+0) - q * 0x1.0b4611a626331p-34,
+                 square        = r * r; /* pi/2 in two parts */
+    const int   turn           = q + quarters;
+    const float value = turn & 1 ? (float)polynomial(even, 5, square) : (float)(r * polynomial(odd, 5, square));
     return turn & 2 ? -value : value;
 }
 

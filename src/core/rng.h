@@ -9,8 +9,17 @@
 void cr_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 /* Streams keep purposes apart. */
-enum cr_rng_purpose { CR_RNG_INIT = 1, CR_RNG_ORDER = 2, CR_RNG_AUGMENT = 3, CR_RNG_SHAPES = 4, CR_RNG_SYNTHETIC = 5, CR_RNG_TEST = 6,
-                      CR_RNG_SEARCH = 7, CR_RNG_COLOUR = 8, CR_RNG_MIX = 9 };
+enum cr_rng_purpose {
+    CR_RNG_INIT      = 1,
+    CR_RNG_ORDER     = 2,
+    CR_RNG_AUGMENT   = 3,
+    CR_RNG_SHAPES    = 4,
+    CR_RNG_SYNTHETIC = 5,
+    CR_RNG_TEST      = 6,
+    CR_RNG_SEARCH    = 7,
+    CR_RNG_COLOUR    = 8,
+    CR_RNG_MIX       = 9
+};
 
 /* A reader over one stream: (seed, purpose, a, b) name it, the draws come in order. Plain data. */
 struct cr_rng {

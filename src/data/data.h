@@ -16,7 +16,7 @@
 
 enum cr_split { CR_SPLIT_TRAIN, CR_SPLIT_VAL };
 
-/* ---- pictures -------------------------------------------------------------------------------------------------- */
+/* ---- pictures ---- */
 
 struct cr_image {
     int      width, height;
@@ -38,11 +38,11 @@ CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int w
 CR_MUST cr_status cr_image_resize(const struct cr_image *src, double x, double y, double w, double h, uint8_t *dst,
                                   int out_w, int out_h, bool flip);
 
-/* All pictures in a folder and below it, by the endings of their names (jpg, jpeg, png and kin; nothing hidden), sorted by
- * bytes; links are followed, loops entered once. Names and list are in the arena. CR_ERR_IO. */
-CR_MUST cr_status cr_folder_pictures(const char *folder, struct cr_arena *arena, const char ***out, int64_t *count);
+/* All pictures in a folder and below it, by the endings of their names (jpg, jpeg, png and kin; nothing hidden), sorted
+ * by bytes; links are followed, loops entered once. Names and list are in the arena. CR_ERR_IO. */
+CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, const char ***out, int64_t *count);
 
-/* ---- preparation of one sample --------------------------------------------------------------------------------- */
+/* ---- preparation of one sample ---- */
 
 struct cr_prepare {           /* resolved from [data]; see cr_prepare_from_config */
     int          size;        /* pixels a side of the result */
@@ -50,26 +50,28 @@ struct cr_prepare {           /* resolved from [data]; see cr_prepare_from_confi
     enum cr_crop crop;        /* training; never AUTO */
     int          pad;
     double       scale[2], ratio[2], hflip;
-    bool         trivial;     /* training: TrivialAugment */
-    double       jitter[4];   /* training: reach of brightness, contrast, saturation, hue; 0: none */
-    bool         mixes;       /* training: erases or mixes, by the next six */
+    bool         trivial;   /* training: TrivialAugment */
+    double       jitter[4]; /* training: reach of brightness, contrast, saturation, hue; 0: none */
+    bool         mixes;     /* training: erases or mixes, by the next six */
     double       erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
 };
 /* Sizes and crop for this config and split, with all `auto`s and zeros resolved. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
 /* Training picture, drawn from (seed, epoch, sample): out [size][size][3] and what is still to be done to it, box =
- * (dy, dx, flip, 0): the network sees pixel (y + dy, x + dx) at (y, x), with flip (y + dy, size-1-x + dx), black outside
- * the picture. */
+ * (dy, dx, flip, 0): the network sees pixel (y + dy, x + dx) at (y, x), with flip (y + dy, size-1-x + dx), black
+ * outside the picture. */
 CR_MUST cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
                                    int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]);
-/* What is to be done to the picture at place `at` of a batch on the device, drawn from (seed, epoch, sample): an entry of cr_batch.mixes.
- * Partners are neighbours, at ^ 1 (timm counts from the other end; the order is random either way): a batch that ranks share is then mixed
- * as one rank mixes it, where each has an even number. The last of an odd batch takes the one before it. */
-void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at, int64_t batch, int32_t *mix);
+/* What is to be done to the picture at place `at` of a batch on the device, drawn from (seed, epoch, sample): an entry
+ * of cr_batch.mixes. Partners are neighbours, at ^ 1 (timm counts from the other end; the order is random either way):
+ * a batch that ranks share is then mixed as one rank mixes it, where each has an even number. The last of an odd batch
+ * takes the one before it. */
+void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at,
+                    int64_t batch, int32_t *mix);
 /* Evaluation picture: short side to eval_resize, centre crop (torchvision's rounding). */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
 
-/* ---- data sets ------------------------------------------------------------------------------------------------- */
+/* ---- data sets ---- */
 
 struct cr_dataset; /* read-only once open: any number of threads may call cr_dataset_get */
 
@@ -95,7 +97,7 @@ uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
  * temporary folder beside and renamed. */
 CR_MUST cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_images);
 
-/* ---- loader ---------------------------------------------------------------------------------------------------- */
+/* ---- loader ---- */
 
 struct cr_loader_options {
     enum cr_split     split;
@@ -107,7 +109,7 @@ struct cr_loader_options {
     bool              drop_last;
     bool              corrupt_fatal;
     int               rank, ranks; /* of several processes that share each batch: see below; ranks 0: one */
-    int64_t           epoch; /* where to start: epoch and batch within it (train); eval starts at 0, 0 */
+    int64_t           epoch;       /* where to start: epoch and batch within it (train); eval starts at 0, 0 */
     int64_t           first_batch;
 };
 
@@ -121,10 +123,10 @@ struct cr_batch {
     int            slot; /* private */
 };
 
-/* Ranks: batches of all ranks are cut from one order. Global batch g has ranks * batch places, [g*ranks*batch, (g+1)*ranks*batch) of the
- * epoch's order, and rank r fills the r-th `batch` of them: as many pictures in a global batch give the same batches for any
- * number of ranks. In evaluation each picture is delivered by exactly one rank, and a rank whose places lie behind the last
- * picture has fewer batches. */
+/* Ranks: batches of all ranks are cut from one order. Global batch g has ranks * batch places, [g*ranks*batch,
+ * (g+1)*ranks*batch) of the epoch's order, and rank r fills the r-th `batch` of them: as many pictures in a global
+ * batch give the same batches for any number of ranks. In evaluation each picture is delivered by exactly one rank, and
+ * a rank whose places lie behind the last picture has fewer batches. */
 struct cr_loader;
 /* Batches an epoch, of each rank: floor(count/(batch*ranks)) when training with drop_last, else ceil. */
 int64_t           cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options);
@@ -142,9 +144,9 @@ void              cr_loader_release(struct cr_loader *loader, struct cr_batch *b
 int64_t           cr_loader_wait_ns(const struct cr_loader *loader); /* spent inside cr_loader_next so far */
 int64_t           cr_loader_corrupt(const struct cr_loader *loader); /* different corrupt pictures met so far */
 
-struct cr_load_counts { /* of all workers, since the loader was opened */
-    int64_t images, proven; /* proven: known to be sound, so that a JPEG was decoded only as far as its crop needs */
-    int64_t file_bytes;     /* encoded bytes, or pixels where a set has those */
+struct cr_load_counts {       /* of all workers, since the loader was opened */
+    int64_t images, verified; /* proven: known to be sound, so that a JPEG was decoded only as far as its crop needs */
+    int64_t file_bytes;       /* encoded bytes, or pixels where a set has those */
     int64_t fetch_ns, decode_ns, resize_ns, other_ns; /* other: drawing of boxes, copies */
     int64_t cpu_ns;                                   /* what the workers had of a core for all that */
 };

@@ -3,18 +3,18 @@
  * Laws
  *   - Whatever a sample needs in memory lives in the scratch of the thread that works on it, so that a loader stops
  *     allocating once its largest picture has been met.
- *   - A stored sample, a picture and a view of one are borrowed: from the data set or from the scratch. It holds until the next call with them.
- * Knows what data/data.h knows. */
+ *   - A stored sample, a picture and a view of one are borrowed: from the data set or from the scratch. It holds until
+ * the next call with them. Knows what data/data.h knows. */
 #ifndef CR_DATA_IMPL_H
 #define CR_DATA_IMPL_H
 
+#include "core/rng.h"
 #include "data/data.h"
 #include "graph/graph.h" /* enum cr_mix */
-#include "core/rng.h"
 
 #include <limits.h>
 
-/* ---- scratch: one per thread; a zeroed struct is empty ---------------------------------------------------------- */
+/* ---- scratch: one per thread; a zeroed struct is empty ---- */
 
 struct cr_buffer {
     uint8_t *bytes;
@@ -32,7 +32,7 @@ struct cr_scratch {
 CR_MUST cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count);
 void              cr_scratch_free(struct cr_scratch *scratch);
 
-/* ---- pictures --------------------------------------------------------------------------------------------------- */
+/* ---- pictures ---- */
 
 /* Checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
 CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
@@ -48,15 +48,16 @@ CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratc
 struct cr_stored {
     const uint8_t  *bytes; /* encoded; NULL: `pixels` has the picture */
     size_t          count;
-    bool            proven; /* was decoded to its end before: what a crop does not need may stay undecoded */
+    bool            verified; /* was decoded to its end before: what a crop does not need may stay undecoded */
     struct cr_image pixels;
 };
 /* A picture whose size is known. image.rgb is NULL while a JPEG waits in the scratch for the box to decode. */
-struct cr_picture {
+struct cr_lazy_image {
     struct cr_image image;
-    bool            proven;
+    bool            verified;
 };
-/* Pixels around a box of a picture, perhaps at half, a quarter or an eighth of its size; x, y, w, h is the box in them. */
+/* Pixels around a box of a picture, perhaps at half, a quarter or an eighth of its size; x, y, w, h is the box in them.
+ */
 struct cr_window {
     const uint8_t *rgb;
     int            width, height;
@@ -64,36 +65,40 @@ struct cr_window {
     double         x, y, w, h;
 };
 /* `name` must live as long as the picture. */
-CR_MUST cr_status cr_picture_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
-                                  struct cr_picture *out);
-CR_MUST cr_status cr_picture_whole(const struct cr_picture *picture, struct cr_scratch *scratch, struct cr_image *view);
+CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                                     struct cr_lazy_image *out);
+CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *picture, struct cr_scratch *scratch,
+                                      struct cr_image *view);
 /* Decodes the box x, y, width, height of the picture and little else. With least > 0 a JPEG is decoded at the smallest
- * scale that leaves the box at least `least` pixels a side; else the pixels are those of the whole picture to the bit. */
-CR_MUST cr_status cr_picture_window(const struct cr_picture *picture, const int box[4], int least,
-                                    struct cr_scratch *scratch, struct cr_window *out);
+ * scale that leaves the box at least `least` pixels a side; else the pixels are those of the whole picture to the bit.
+ */
+CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int box[4], int least,
+                                       struct cr_scratch *scratch, struct cr_window *out);
 
 /* JPEG: the header, then the part that is wanted. Each open is followed by at most one read. */
 CR_MUST cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                int *width, int *height);
 struct cr_jpeg_part {
     int  box[4]; /* x, y, width, height in the picture's own pixels */
-    int  least;  /* as in cr_picture_window */
+    int  least;  /* as in cr_lazy_image_window */
     bool whole;  /* decode the entropy-coded data to the end, so that damage anywhere is found */
 };
 CR_MUST cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out);
 void              cr_jpeg_close(struct cr_jpeg *jpeg); /* NULL is fine */
 
-/* data/image/jpeg_baseline.c: the part from a header that libjpeg has read; *done is false when it is left to libjpeg, whose state
- * is untouched. Only CR_ERR_MEMORY. cr_jpeg_only_libjpeg: for tests. */
+/* data/image/jpeg_baseline.c: the part from a header that libjpeg has read; *done is false when it is left to libjpeg,
+ * whose state is untouched. Only CR_ERR_MEMORY. cr_jpeg_only_libjpeg: for tests. */
 struct jpeg_decompress_struct;
 CR_MUST cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
                                struct cr_scratch *scratch, struct cr_window *out, bool *done);
 void              cr_jpeg_only_libjpeg(bool only);
-/* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8 samples; one of
- * which only the first counts (false: too large, libjpeg decides); a row of samples to full width; rows of samples to RGB, 16 pixels at a time. */
+/* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2: a block of coefficients, times the quantiser's steps, to 8 x 8
+ * samples; one of which only the first counts (false: too large, libjpeg decides); a row of samples to full width; rows
+ * of samples to RGB, 16 pixels at a time. */
 bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
 bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride);
-void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second, uint8_t *out);
+void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second,
+                      uint8_t *out);
 void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst);
 
 /* A resize of which only a part may be wanted: out of the whole result of full_w x full_h pixels the rectangle at
@@ -121,20 +126,20 @@ struct cr_axis {
     int     *first, *taps;  /* [count]: first source pixel and how many */
     int32_t *weight;        /* [count][stride] */
 };
-/* data/image/resize_avx512.c; none but the first may be called where that is false. make says whether the axis can be had so; it
- * needs `bytes` bytes, aligned to 64. source_bytes: of a source row. */
+/* data/image/resize_avx512.c; none but the first may be called where that is false. make says whether the axis can be
+ * had so; it needs `bytes` bytes, aligned to 64. source_bytes: of a source row. */
 bool   cr_resize_has_avx512(void);
 size_t cr_resize_across512_bytes(const struct cr_axis *axis);
 bool   cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables);
 void   cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride,
                            int rows, uint8_t *dst, size_t dst_stride);
-void   cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
+void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
 
 /* cr_prepare_train and cr_prepare_eval on a picture that need not be decoded yet, with the caller's scratch. */
-CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_picture *picture, uint64_t seed,
-                                        int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
-                                        int32_t box[4]);
-CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_picture *picture,
+CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+                                        uint64_t seed, int64_t epoch, int64_t sample, struct cr_scratch *scratch,
+                                        uint8_t *out, int32_t box[4]);
+CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
                                        struct cr_scratch *scratch, uint8_t *out);
 
 /* The box x, y, width, height of a random_resized crop, as torchvision's RandomResizedCrop chooses it. */
@@ -144,17 +149,31 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
 
 /* The first fourteen are TrivialAugment's, in torchvision's order. */
 enum cr_pixel_op {
-    CR_PIXELS_IDENTITY, CR_PIXELS_SHEAR_X, CR_PIXELS_SHEAR_Y, CR_PIXELS_TRANSLATE_X, CR_PIXELS_TRANSLATE_Y, CR_PIXELS_ROTATE,
-    CR_PIXELS_BRIGHTNESS, CR_PIXELS_COLOUR, CR_PIXELS_CONTRAST, CR_PIXELS_SHARPNESS, CR_PIXELS_POSTERIZE, CR_PIXELS_SOLARIZE,
-    CR_PIXELS_AUTO_CONTRAST, CR_PIXELS_EQUALIZE, CR_PIXELS_HUE
+    CR_PIXELS_IDENTITY,
+    CR_PIXELS_SHEAR_X,
+    CR_PIXELS_SHEAR_Y,
+    CR_PIXELS_TRANSLATE_X,
+    CR_PIXELS_TRANSLATE_Y,
+    CR_PIXELS_ROTATE,
+    CR_PIXELS_BRIGHTNESS,
+    CR_PIXELS_COLOUR,
+    CR_PIXELS_CONTRAST,
+    CR_PIXELS_SHARPNESS,
+    CR_PIXELS_POSTERIZE,
+    CR_PIXELS_SOLARIZE,
+    CR_PIXELS_AUTO_CONTRAST,
+    CR_PIXELS_EQUALIZE,
+    CR_PIXELS_HUE
 };
-/* In place on [size][size][3]; `copy` has room for as much. `by`: shears a share of the side, translations pixels, rotation degrees,
- * blends a factor (1 leaves the picture), posterize the bits that stay, solarize a threshold, hue a share of the circle. */
+/* In place on [size][size][3]; `copy` has room for as much. `by`: shears a share of the side, translations pixels,
+ * rotation degrees, blends a factor (1 leaves the picture), posterize the bits that stay, solarize a threshold, hue a
+ * share of the circle. */
 void cr_pixels_apply(enum cr_pixel_op op, double by, uint8_t *rgb, int size, uint8_t *copy);
 /* TrivialAugmentWide's choice for one picture. */
 void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount);
 bool cr_prepare_colours(const struct cr_prepare *prep); /* is there anything to do? */
-/* What prep->trivial and prep->jitter ask for, done to the picture behind what its box asks for, which is then done too. */
+/* What prep->trivial and prep->jitter ask for, done to the picture behind what its box asks for, which is then done
+ * too. */
 CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample,
                                     struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]);
 
@@ -162,10 +181,11 @@ CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed
 void    cr_load_counts_take(struct cr_load_counts *sum, struct cr_load_counts *part);
 int64_t cr_thread_cpu_ns(void);
 
-/* data/source/pack_read.c: runs work(argument) in this thread and in workers - 1 others; those that cannot be started are done without. */
+/* data/source/pack_read.c: runs work(argument) in this thread and in workers - 1 others; those that cannot be started
+ * are done without. */
 void cr_work_together(void *(*work)(void *), void *argument, int workers);
 
-/* ---- data sets -------------------------------------------------------------------------------------------------- */
+/* ---- data sets ---- */
 
 enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32 };
 struct cr_dataset_ops {

@@ -88,17 +88,17 @@ void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, ch
 
 cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out, int32_t *label) {
     CR_ASSERT(sample >= 0 && sample < dataset->count);
-    struct cr_scratch scratch = {0};
-    struct cr_image   view, copy;
-    struct cr_stored  stored;
-    struct cr_picture picture;
-    char              name[CR_SAMPLE_NAME_BYTES];
-    int32_t           found;
-    cr_status         status;
+    struct cr_scratch    scratch = {0};
+    struct cr_image      view, copy;
+    struct cr_stored     stored;
+    struct cr_lazy_image picture;
+    char                 name[CR_SAMPLE_NAME_BYTES];
+    int32_t              found;
+    cr_status            status;
     dataset->ops->name(dataset, sample, name, sizeof name);
     CR_TRY_OUT(dataset->ops->fetch(dataset, sample, &scratch, &stored, &found));
-    CR_TRY_OUT(cr_picture_open(&stored, name, &scratch, &picture));
-    CR_TRY_OUT(cr_picture_whole(&picture, &scratch, &view));
+    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &picture));
+    CR_TRY_OUT(cr_lazy_image_whole(&picture, &scratch, &view));
     copy = view;
     if (view.rgb == scratch.pixels.bytes) {
         scratch.pixels.bytes = NULL; /* handed over */

@@ -1,4 +1,5 @@
-/* data/pack.h: the packed data set: one file a split that holds every picture with an index, made to be mapped into memory.
+/* data/pack.h: the packed data set: one file a split that holds every picture with an index, made to be mapped into
+ * memory.
  *
  *   header     128 bytes, see below; its last four are the CRC-32C of the ones before
  *   names      class names in label order, each ended by a 0
@@ -94,7 +95,7 @@ struct cr_pack_options {
     const atomic_int *stop; /* not 0: give up, leaving nothing behind, with CR_ERR_INTERRUPTED; may be NULL */
 };
 struct cr_pack_result {
-    int64_t pictures, left_out, bytes;
+    int64_t images, skipped, bytes;
 };
 CR_MUST cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path,
                                   const struct cr_pack_options *options, struct cr_pack_result *out);

@@ -15,8 +15,8 @@ struct job {
     const struct cr_dataset *dataset;
     struct cr_data_stat     *stat;
     atomic_llong             next;
-    atomic_int               ended;  /* a worker met an error that is no picture's */
-    pthread_mutex_t          mutex;  /* of what follows, and of stat->bad */
+    atomic_int               ended; /* a worker met an error that is no picture's */
+    pthread_mutex_t          mutex; /* of what follows, and of stat->bad */
     cr_status                status;
     char                     message[1024];
 };
@@ -52,20 +52,23 @@ static cr_status note_bad(struct job *job, int64_t sample) {
         if (fresh) {
             s->bad          = fresh;
             s->bad_capacity = capacity;
-        } else status = CR_NO_MEMORY((size_t)capacity * sizeof *fresh);
+        } else
+            status = CR_NO_MEMORY((size_t)capacity * sizeof *fresh);
     }
     if (status == CR_OK) {
         const char *why = cr_arena_printf(&s->arena, "%s", cr_error_message());
-        if (why) s->bad[s->bads++] = (struct cr_bad_sample){sample, why};
-        else status = CR_NO_MEMORY(256);
+        if (why)
+            s->bad[s->bads++] = (struct cr_bad_sample){sample, why};
+        else
+            status = CR_NO_MEMORY(256);
     }
     pthread_mutex_unlock(&job->mutex);
     return status;
 }
 
 static cr_status read_one(struct job *job, int64_t i) {
-    struct cr_sample_stat *s     = &job->stat->sample[i];
-    struct cr_image        image = {0};
+    struct cr_sample_stat *s      = &job->stat->sample[i];
+    struct cr_image        image  = {0};
     cr_status              status = cr_dataset_get(job->dataset, i, &image, &s->label);
     if (status == CR_OK) measure(&image, s);
     cr_image_free(&image);

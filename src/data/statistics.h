@@ -1,5 +1,5 @@
-/* data/statistics.h: every picture of a split, read once: what can be decoded, how large, its mean and spread, and which are the
- * same picture.
+/* data/statistics.h: every picture of a split, read once: what can be decoded, how large, its mean and spread, and
+ * which are the same picture.
  *
  * Knows nothing of how it is shown. */
 #ifndef CR_DATA_STAT_H
@@ -23,8 +23,8 @@ struct cr_data_stat {
     struct cr_sample_stat *sample; /* [count] */
     struct cr_bad_sample  *bad;    /* [bads], by sample: cannot be read */
     int64_t                bads, bad_capacity;
-    double                 mean[3], std[3]; /* over all pictures that can be read, each with the same weight whatever its size */
-    struct cr_arena        arena;
+    double mean[3], std[3]; /* over all pictures that can be read, each with the same weight whatever its size */
+    struct cr_arena arena;
 };
 /* Reads with `workers` threads; their number changes nothing. */
 CR_MUST cr_status cr_data_stat_open(const struct cr_dataset *dataset, int workers, struct cr_data_stat *out);

@@ -1,5 +1,5 @@
-/* device/registry.c: the list of backends and the choice among them. The only source file that knows whether the build has
- * CUDA. */
+/* device/registry.c: the list of backends and the choice among them. The only source file that knows whether the build
+ * has CUDA. */
 #include "device/device.h"
 
 #include <stdatomic.h>
@@ -79,8 +79,8 @@ void cr_device_close(struct cr_device *device) {
 }
 
 double cr_device_flops(const struct cr_device *device, enum cr_math math) {
-    const struct cr_device_caps *caps  = &device->caps;
-    const double                 share = math == CR_MATH_TF32 ? caps->tf32_share : math == CR_MATH_F32 ? caps->f32_share : 0;
+    const struct cr_device_caps *caps = &device->caps;
+    const double share = math == CR_MATH_TF32 ? caps->tf32_fraction : math == CR_MATH_F32 ? caps->f32_fraction : 0;
     return share > 0 ? share * caps->flops_per_s : caps->flops_per_s;
 }
 
@@ -88,28 +88,31 @@ static bool takes_pattern(const struct cr_kernel *row, const struct cr_op *op) {
     return cr_op_has_pattern(op) ? row->sparse || strncmp(row->name, "ref.", 4) == 0 : !row->sparse;
 }
 
-bool cr_row_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot) {
+bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot) {
     return device->caps.host_memory || (row->host_slots >> slot & 1);
 }
 
-static bool reaches_inputs(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *p, const struct cr_op *op) {
+static bool reaches_inputs(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *p,
+                           const struct cr_op *op) {
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_row_reads_host(device, row, s)) return false;
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_kernel_reads_host(device, row, s))
+            return false;
     return true;
 }
 
-bool cr_row_takes(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program, const struct cr_op *op) {
-    return row->op == op->kind && !row->baseline && takes_pattern(row, op) && reaches_inputs(device, row, program, op) &&
-           (!row->accepts || row->accepts(device, program, op));
+bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program,
+                       const struct cr_op *op) {
+    return row->op == op->kind && !row->baseline && takes_pattern(row, op) &&
+           reaches_inputs(device, row, program, op) && (!row->accepts || row->accepts(device, program, op));
 }
 
-const struct cr_kernel *cr_row_find(const struct cr_device *device, const struct cr_program *program,
-                                    const struct cr_op *op, int from, int *index) {
-    const struct cr_kernel *const *rows = device->rows;
+const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
+                                       const struct cr_op *op, int from, int *index) {
+    const struct cr_kernel *const *rows = device->kernels;
     for (int i = 0; rows[i]; i++) {
         if (i < from || rows[i]->op != op->kind) continue;
         if (device->options.deterministic && !rows[i]->deterministic) continue;
-        if (!cr_row_takes(device, rows[i], program, op)) continue;
+        if (!cr_kernel_accepts(device, rows[i], program, op)) continue;
         *index = i;
         return rows[i];
     }

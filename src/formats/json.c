@@ -132,8 +132,8 @@ static bool skip_closings(struct cr_json *json, const char *open, int *depth) {
 }
 
 bool cr_json_skip(struct cr_json *json) {
-    char  open[64], *key;
-    int   depth = 0;
+    char open[64], *key;
+    int  depth = 0;
     do {
         if (depth && open[depth - 1] == '{' && !(cr_json_string(json, &key) && cr_json_expect(json, ':'))) return false;
         const bool object = cr_json_take(json, '{');

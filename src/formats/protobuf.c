@@ -16,7 +16,9 @@ static void add_varint(struct cr_text *out, uint64_t value) {
     cr_text_add_bytes(out, bytes, count);
 }
 
-static void add_key(struct cr_text *out, int field, enum wire wire) { add_varint(out, (uint64_t)field << 3 | (uint64_t)wire); }
+static void add_key(struct cr_text *out, int field, enum wire wire) {
+    add_varint(out, (uint64_t)field << 3 | (uint64_t)wire);
+}
 
 void cr_pb_add_little(struct cr_text *out, uint64_t value, int count) {
     uint8_t bytes[8];
@@ -50,7 +52,9 @@ void cr_pb_add_bytes(struct cr_text *out, int field, const void *bytes, size_t c
     if (count) cr_text_add_bytes(out, bytes, count);
 }
 
-void cr_pb_add_string(struct cr_text *out, int field, const char *s) { cr_pb_add_bytes(out, field, s, strlen(s)); }
+void cr_pb_add_string(struct cr_text *out, int field, const char *s) {
+    cr_pb_add_bytes(out, field, s, strlen(s));
+}
 
 void cr_pb_add_message(struct cr_text *out, int field, struct cr_text *message) {
     cr_pb_add_bytes(out, field, message->data, message->length);

@@ -1,7 +1,8 @@
 /* formats/protobuf.h: protocol buffers, written into a text: ONNX files and TensorBoard's events are made of them.
  *
- * A message is a sequence of fields, each a key (number and wire type) and a value; a message within another is its bytes.
- * The encoding: https://protobuf.dev/programming-guides/encoding. Out of memory is sticky in the text (`failed`). */
+ * A message is a sequence of fields, each a key (number and wire type) and a value; a message within another is its
+ * bytes. The encoding: https://protobuf.dev/programming-guides/encoding. Out of memory is sticky in the text
+ * (`failed`). */
 #ifndef CR_PROTOBUF_H
 #define CR_PROTOBUF_H
 

@@ -1,7 +1,7 @@
-/* formats/safetensors.h: reading and writing the safetensors container. The reader trusts nothing: every length, offset,
- * shape and name is checked against the file before anybody sees it.
- * Format: u64 little-endian header length N, N bytes of JSON, then the tensors without gaps (github.com/huggingface/
- * safetensors). Tensors are streamed: neither side ever holds the whole file.
+/* formats/safetensors.h: reading and writing the safetensors container. The reader trusts nothing: every length,
+ * offset, shape and name is checked against the file before anybody sees it. Format: u64 little-endian header length N,
+ * N bytes of JSON, then the tensors without gaps (github.com/huggingface/ safetensors). Tensors are streamed: neither
+ * side ever holds the whole file.
  *
  * Laws
  *   - A file that opens is well formed to the last byte: known element types, shapes that fit their bytes, tensors that
@@ -40,7 +40,7 @@ const struct cr_st_entry *cr_st_at(const struct cr_st_file *file, int i);       
 const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *name);     /* NULL: none */
 const char               *cr_st_meta_find(const struct cr_st_file *file, const char *key); /* NULL: none */
 /* Takes `prefix` off the names when all of them begin with it and none is nothing else: false when not so. */
-bool                      cr_st_strip(struct cr_st_file *file, const char *prefix);
+bool cr_st_strip(struct cr_st_file *file, const char *prefix);
 /* Reads `bytes` bytes of the tensor, starting `from` bytes into it; beyond its end is a mistake of the caller. */
 CR_MUST cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst,
                              size_t bytes);

@@ -1,4 +1,5 @@
-/* formats/safetensors_read.c: the reader of formats/safetensors.h. One buffer holds the header; names are decoded in it, in place. */
+/* formats/safetensors_read.c: the reader of formats/safetensors.h. One buffer holds the header; names are decoded in
+ * it, in place. */
 #include "formats/safetensors.h"
 
 #include "core/files.h"

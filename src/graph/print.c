@@ -25,7 +25,7 @@ static void print_finish(const struct cr_op *op, struct cr_text *out) {
 
 static void print_pattern(const struct cr_op *op, struct cr_text *out) {
     const struct cr_pattern_attr *a = &op->attr.conv.pattern;
-    if (a->kept) cr_text_add(out, "  kept=%lld layout=%d", (long long)a->kept, a->layout);
+    if (a->nnz) cr_text_add(out, "  kept=%lld layout=%d", (long long)a->nnz, a->format);
 }
 
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
@@ -34,8 +34,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad:
-        cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad, op->attr.conv.relu ? " relu" : "",
-                    op->attr.conv.accumulate ? " accumulate" : "");
+        cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
+                    op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
         print_pattern(op, out);
         print_finish(op, out);
         break;
@@ -47,13 +47,15 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         cr_text_add(out, "  window=%d stride=%d pad=%d", op->attr.conv.window, op->attr.conv.stride, op->attr.conv.pad);
         break;
     case CR_OP_pad_shortcut:
-    case CR_OP_pad_shortcut_grad: cr_text_add(out, "  stride=%d pad_c=%d", op->attr.conv.stride, op->attr.conv.pad_c); break;
+    case CR_OP_pad_shortcut_grad:
+        cr_text_add(out, "  stride=%d pad_c=%d", op->attr.conv.stride, op->attr.conv.pad_c);
+        break;
     case CR_OP_bn_finalize:
         cr_text_add(out, "  eps=%g momentum=%g count=%lld", (double)op->attr.bn.eps, (double)op->attr.bn.momentum,
                     (long long)op->attr.bn.count);
         break;
     case CR_OP_fold_bn:
-    case CR_OP_bn_coef: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
+    case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
     case CR_OP_bn_grad_finalize:
         cr_text_add(out, "  count=%lld%s", (long long)op->attr.bn.count, op->attr.bn.accumulate ? " accumulate" : "");
@@ -70,7 +72,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         break;
     case CR_OP_adamw: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;
     case CR_OP_lars:
-        cr_text_add(out, "%s  trust=%g eps=%g", op->attr.sgd.nesterov ? "  nesterov" : "", op->attr.sgd.trust, op->attr.sgd.eps);
+        cr_text_add(out, "%s  trust=%g eps=%g", op->attr.sgd.nesterov ? "  nesterov" : "", op->attr.sgd.trust,
+                    op->attr.sgd.eps);
         break;
     case CR_OP_ema: cr_text_add(out, "  decay=%g%s", op->attr.ema.decay, op->attr.ema.warmup ? " warmup" : ""); break;
     case CR_OP_sgd: cr_text_add(out, "%s", op->attr.sgd.nesterov ? "  nesterov" : ""); break;
@@ -97,7 +100,7 @@ static void print_op(const struct cr_program *p, int index, struct cr_text *out)
     }
     print_attributes(op, out);
     if (op->workspace >= 0) cr_text_add(out, "  workspace=%zu", p->tensor[op->workspace].bytes);
-    if (op->lane != CR_LANE_COMPUTE) cr_text_add(out, "  lane=%s", cr_lane_name(op->lane));
+    if (op->stream != CR_STREAM_COMPUTE) cr_text_add(out, "  lane=%s", cr_stream_name(op->stream));
     for (int i = 0; i < CR_OP_WAIT_MAX && op->wait[i] >= 0; i++) cr_text_add(out, "  wait=%d", op->wait[i]);
     cr_text_add(out, "\n");
 }
@@ -109,7 +112,9 @@ void cr_program_print(const struct cr_program *p, struct cr_text *out) {
 
 /* ---- check ---- */
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static cr_status check_names(const struct cr_program *p) {
     const char **names = cr_alloc((size_t)p->tensors, sizeof *names);
@@ -149,8 +154,8 @@ static cr_status check_flow(const struct cr_program *p, int index, bool *written
     for (int s = 0; s < info->ins; s++) {
         int id = op->in[s];
         if (flows(p, id) && !written[id])
-            return CR_FAIL(CR_ERR_DEVICE, "program %s: op %d (%s) reads %s before anything wrote it", p->name, index, info->name,
-                           p->tensor[id].name);
+            return CR_FAIL(CR_ERR_DEVICE, "program %s: op %d (%s) reads %s before anything wrote it", p->name, index,
+                           info->name, p->tensor[id].name);
     }
     for (int s = 0; s < info->outs; s++) {
         int id = op->out[s];
@@ -177,8 +182,8 @@ static bool writes_gradient(const struct cr_program *p, const struct cr_op *op, 
     return false;
 }
 
-/* Where gradients are added up over ranks: each trainable one's, once and whole, after its last writer and before the first op that
- * uses it. */
+/* Where gradients are added up over ranks: each trainable one's, once and whole, after its last writer and before the
+ * first op that uses it. */
 static cr_status check_reduced(const struct cr_program *p, const struct cr_param *q, size_t begin, size_t end) {
     int sums = 0, last_writer = -1, first_user = p->ops, at = -1;
     for (int i = 0; i < p->ops; i++) {
@@ -186,7 +191,9 @@ static cr_status check_reduced(const struct cr_program *p, const struct cr_param
         if (op->kind == CR_OP_all_reduce) {
             if (!overlaps(p, op->out[0], begin, end)) continue;
             const struct cr_tensor *t = &p->tensor[op->out[0]];
-            sums += t->offset <= begin && end <= t->offset + t->bytes && op->in[0] == op->out[0] ? 1 : 2; /* a part is no sum */
+            sums += t->offset <= begin && end <= t->offset + t->bytes && op->in[0] == op->out[0]
+                        ? 1
+                        : 2; /* a part is no sum */
             at = i;
             continue;
         }
@@ -196,12 +203,15 @@ static cr_status check_reduced(const struct cr_program *p, const struct cr_param
     }
     if (q->frozen) return CR_OK; /* zeros between others may go along */
     if (sums == 1 && at > last_writer && at < first_user) return CR_OK;
-    return CR_FAIL(CR_ERR_DEVICE, "program %s: the gradient of %s is not added up over the ranks once, between its writer (op %d) and its use (op %d): %d sums, the last is op %d",
+    return CR_FAIL(CR_ERR_DEVICE,
+                   "program %s: the gradient of %s is not added up over the ranks once, between its writer (op %d) and "
+                   "its use (op %d): %d sums, the last is op %d",
                    p->name, q->name, last_writer, first_user, sums, at);
 }
 
 static bool reduces_gradients(const struct cr_program *p) {
-    const size_t begin = cr_store_plane_offset(p->store, CR_PLANE_GRAD), end = begin + cr_store_plane_bytes(p->store, CR_PLANE_GRAD);
+    const size_t begin = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
+                 end   = begin + cr_param_store_buffer_bytes(p->store, CR_BUFFER_GRAD);
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_all_reduce && overlaps(p, p->op[i].out[0], begin, end)) return true;
     return false;
@@ -212,11 +222,11 @@ static cr_status check_gradients(const struct cr_program *p) {
     bool has_backward = false;
     for (int i = 0; i < p->ops; i++) has_backward |= p->op[i].kind == CR_OP_loss_grad;
     if (!has_backward || !p->store) return CR_OK;
-    size_t     plane = cr_store_plane_offset(p->store, CR_PLANE_GRAD), size = cr_dtype_bytes(p->store->real);
+    size_t     plane = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD), size = cr_dtype_bytes(p->store->real);
     const bool reduced = reduces_gradients(p);
     for (int k = 0; k < p->store->params; k++) {
         const struct cr_param *q = &p->store->param[k];
-        if (cr_store_is_running(q->role)) continue;
+        if (cr_param_is_running(q->role)) continue;
         size_t begin = plane + (size_t)q->offset * size, end = begin + (size_t)q->elems * size;
         int    writers = 0;
         for (int i = 0; i < p->ops; i++) writers += writes_gradient(p, &p->op[i], begin, end);

@@ -14,7 +14,10 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
 #define OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot,
 #define OPT_OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot, .out_optional[CR_OUT_##op##_##slot] = true,
 #define GRAD(op) .has_grad = true,
-#define END(op) .ins = CR_INS_##op, .outs = CR_OUTS_##op},
+#define END(op)                                                                                                        \
+    .ins = CR_INS_##op, .outs = CR_OUTS_##op                                                                           \
+    }                                                                                                                  \
+    ,
 #include "graph/ops.def"
     };
     return &table[kind];
@@ -37,11 +40,11 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
 
 bool cr_op_has_pattern(const struct cr_op *op) {
     const bool can = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
-    return can && op->attr.conv.pattern.kept > 0;
+    return can && op->attr.conv.pattern.nnz > 0;
 }
 
-const char *cr_lane_name(enum cr_lane lane) {
-    static const char *const names[CR_LANES] = {"compute", "to_host", "to_device", "comm"};
+const char *cr_stream_name(enum cr_stream lane) {
+    static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm"};
     return names[lane];
 }
 
@@ -50,13 +53,22 @@ const char *cr_region_name(enum cr_region region) {
     return names[region];
 }
 
-int64_t cr_tensor_elems(const struct cr_tensor *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
+int64_t cr_tensor_elems(const struct cr_tensor *t) {
+    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+}
 
 /* ---- building ---- */
 
-void cr_program_init(struct cr_program *p, const char *name, const struct cr_store *store) {
-    *p = (struct cr_program){.name = name, .store = store, .real = CR_F32, .images = CR_NONE, .labels = CR_NONE, .boxes = CR_NONE, .mixes = CR_NONE,
-                             .logits = CR_NONE, .metrics = CR_NONE};
+void cr_program_init(struct cr_program *p, const char *name, const struct cr_param_store *store) {
+    *p = (struct cr_program){.name    = name,
+                             .store   = store,
+                             .real    = CR_F32,
+                             .images  = CR_NONE,
+                             .labels  = CR_NONE,
+                             .boxes   = CR_NONE,
+                             .mixes   = CR_NONE,
+                             .logits  = CR_NONE,
+                             .metrics = CR_NONE};
 }
 
 void cr_program_free(struct cr_program *p) {
@@ -96,16 +108,21 @@ int cr_program_layer(struct cr_program *p, const char *name) {
     return p->layers++;
 }
 
-int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, enum cr_region region, int64_t d0, int64_t d1,
-                  int64_t d2, int64_t d3) {
+int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, enum cr_region region, int64_t d0,
+                  int64_t d1, int64_t d2, int64_t d3) {
     CR_ASSERT(d0 > 0 && d1 > 0 && d2 > 0 && d3 > 0);
     double bytes = (double)d0 * (double)d1 * (double)d2 * (double)d3 * (double)cr_dtype_bytes(dtype);
     if (bytes > (double)CR_TENSOR_BYTES_MAX) p->failed = p->too_large = true;
     if (!grow(p, &p->tensor, p->tensors, &p->tensor_capacity, sizeof *p->tensor)) return 0;
     struct cr_tensor *t = &p->tensor[p->tensors];
-    *t = (struct cr_tensor){.name = copy_name(p, name), .dtype = dtype, .region = region, .dim = {d0, d1, d2, d3}, .first = -1,
-                            .last = -1, .alias = CR_NONE};
-    t->bytes = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
+    *t                  = (struct cr_tensor){.name   = copy_name(p, name),
+                                             .dtype  = dtype,
+                                             .region = region,
+                                             .dim    = {d0, d1, d2, d3},
+                                             .first  = -1,
+                                             .last   = -1,
+                                             .alias  = CR_NONE};
+    t->bytes            = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
     if (region == CR_REGION_INPUT || region == CR_REGION_HOST) {
         t->offset = p->region_bytes[region];
         p->region_bytes[region] += (t->bytes + 255) / 256 * 256;
@@ -119,27 +136,30 @@ int cr_tensor_find(const struct cr_program *p, const char *name) {
     return CR_NONE;
 }
 
-static int store_plane_tensor(struct cr_program *p, enum cr_plane plane, const char *name) {
-    size_t        bytes = cr_store_plane_bytes(p->store, plane);
-    enum cr_dtype dtype = cr_store_plane_dtype(p->store, plane);
+static int store_plane_tensor(struct cr_program *p, enum cr_param_buffer plane, const char *name) {
+    size_t        bytes = cr_param_store_buffer_bytes(p->store, plane);
+    enum cr_dtype dtype = cr_param_store_buffer_dtype(p->store, plane);
     int64_t       elems = (int64_t)(bytes / cr_dtype_bytes(dtype));
     return cr_tensor_add(p, name, dtype, CR_REGION_STORE, 1, 1, 1, CR_MAX(elems, 1));
 }
 
-int cr_tensor_store(struct cr_program *p, enum cr_plane plane, int param) {
+int cr_tensor_store(struct cr_program *p, enum cr_param_buffer plane, int param) {
     char name[256];
-    if (param == CR_NONE) snprintf(name, sizeof name, "plane.%s", cr_plane_name(plane));
-    else if (plane == CR_PLANE_VALUE || plane == CR_PLANE_RUNNING) snprintf(name, sizeof name, "%s", p->store->param[param].name);
-    else snprintf(name, sizeof name, "%s.%s", cr_plane_name(plane), p->store->param[param].name);
+    if (param == CR_NONE)
+        snprintf(name, sizeof name, "plane.%s", cr_param_buffer_name(plane));
+    else if (plane == CR_BUFFER_VALUE || plane == CR_BUFFER_RUNNING)
+        snprintf(name, sizeof name, "%s", p->store->param[param].name);
+    else
+        snprintf(name, sizeof name, "%s.%s", cr_param_buffer_name(plane), p->store->param[param].name);
     int id = cr_tensor_find(p, name);
     if (id != CR_NONE || p->failed) return CR_MAX(id, 0);
-    size_t offset = cr_store_plane_offset(p->store, plane);
+    size_t offset = cr_param_store_buffer_offset(p->store, plane);
     if (param == CR_NONE) {
         id = store_plane_tensor(p, plane, name);
     } else {
-        CR_ASSERT(plane != CR_PLANE_MASK);
-        const struct cr_param *q = &p->store->param[param];
-        enum cr_dtype          dtype = cr_store_plane_dtype(p->store, plane);
+        CR_ASSERT(plane != CR_BUFFER_MASK);
+        const struct cr_param *q     = &p->store->param[param];
+        enum cr_dtype          dtype = cr_param_store_buffer_dtype(p->store, plane);
         id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
         offset += (size_t)q->offset * cr_dtype_bytes(dtype);
     }
@@ -148,7 +168,8 @@ int cr_tensor_store(struct cr_program *p, enum cr_plane plane, int param) {
 }
 
 struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {
-    struct cr_op op = {.kind = kind, .lane = CR_LANE_COMPUTE, .layer = layer, .workspace = CR_NONE, .row = CR_NONE};
+    struct cr_op op = {
+        .kind = kind, .stream = CR_STREAM_COMPUTE, .layer = layer, .workspace = CR_NONE, .kernel = CR_NONE};
     for (int i = 0; i < CR_OP_IN_MAX; i++) op.in[i] = CR_NONE;
     for (int i = 0; i < CR_OP_OUT_MAX; i++) op.out[i] = CR_NONE;
     for (int i = 0; i < CR_OP_WAIT_MAX; i++) op.wait[i] = CR_NONE;
@@ -166,8 +187,10 @@ int cr_emit(struct cr_program *p, const struct cr_op *proto, const char *name) {
         int64_t       dim[4];
         char          full[256];
         cr_op_infer(p, &op, s, &dtype, dim);
-        if (s == 0) snprintf(full, sizeof full, "%s", name);
-        else snprintf(full, sizeof full, "%s.%s", name, info->out_name[s]);
+        if (s == 0)
+            snprintf(full, sizeof full, "%s", name);
+        else
+            snprintf(full, sizeof full, "%s.%s", name, info->out_name[s]);
         op.out[s] = cr_tensor_add(p, full, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
         if (p->failed) return 0;
     }

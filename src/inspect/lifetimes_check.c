@@ -1,5 +1,6 @@
-/* inspect/lifetimes_check.c: the proof of a plan of lives (inspect/lifetimes_csv.h). Shares no code with the planner: a sweep over time keeps
- * what is alive sorted by place, and whatever begins is compared with the neighbour on either side of its place. */
+/* inspect/lifetimes_check.c: the proof of a plan of lives (inspect/lifetimes_csv.h). Shares no code with the planner: a
+ * sweep over time keeps what is alive sorted by place, and whatever begins is compared with the neighbour on either
+ * side of its place. */
 #include "inspect/lifetimes_csv.h"
 
 #include <stdlib.h>
@@ -11,10 +12,10 @@ struct event { /* at one time ends come before beginnings: lives are half open *
 };
 
 struct sweep {
-    const struct cr_lives *lives;
-    struct event          *event;
-    int                   *alive; /* by offset */
-    int                    count;
+    const struct cr_lifetimes *lives;
+    struct event              *event;
+    int                       *alive; /* by offset */
+    int                        count;
 };
 
 static int compare_events(const void *a, const void *b) {
@@ -29,7 +30,7 @@ static int count_below(const struct sweep *w, size_t offset) {
     int low = 0, high = w->count;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (w->lives->life[w->alive[middle]].offset <= offset)
+        if (w->lives->interval[w->alive[middle]].offset <= offset)
             low = middle + 1;
         else
             high = middle;
@@ -43,8 +44,8 @@ static cr_status clash(const struct sweep *w, int a, int b) {
 }
 
 static cr_status begin(struct sweep *w, int i) {
-    const struct cr_life *life = w->lives->life, *x = &life[i];
-    int                   at = count_below(w, x->offset);
+    const struct cr_interval *life = w->lives->interval, *x = &life[i];
+    int                       at = count_below(w, x->offset);
     if (at > 0 && x->offset - life[w->alive[at - 1]].offset < life[w->alive[at - 1]].size)
         return clash(w, w->alive[at - 1], i);
     if (at < w->count && life[w->alive[at]].offset - x->offset < x->size) return clash(w, i, w->alive[at]);
@@ -55,7 +56,7 @@ static cr_status begin(struct sweep *w, int i) {
 }
 
 static void end(struct sweep *w, int i) {
-    int at = count_below(w, w->lives->life[i].offset) - 1; /* no two of the living begin at one place */
+    int at = count_below(w, w->lives->interval[i].offset) - 1; /* no two of the living begin at one place */
     CR_ASSERT(at >= 0 && w->alive[at] == i);
     memmove(&w->alive[at], &w->alive[at + 1], (size_t)(w->count - at - 1) * sizeof *w->alive);
     w->count--;
@@ -64,7 +65,7 @@ static void end(struct sweep *w, int i) {
 static cr_status run_sweep(struct sweep *w) {
     int events = 0;
     for (int i = 0; i < w->lives->count; i++) {
-        const struct cr_life *x = &w->lives->life[i];
+        const struct cr_interval *x = &w->lives->interval[i];
         if (!x->size || x->lower >= x->upper) continue;
         w->event[events++] = (struct event){x->lower, 1, i};
         w->event[events++] = (struct event){x->upper, 0, i};
@@ -79,11 +80,11 @@ static cr_status run_sweep(struct sweep *w) {
     return CR_OK;
 }
 
-cr_status cr_lives_check(const struct cr_lives *lives, size_t capacity) {
+cr_status cr_lifetimes_check(const struct cr_lifetimes *lives, size_t capacity) {
     cr_status    status = CR_OK;
     struct sweep w      = {.lives = lives};
     for (int i = 0; i < lives->count; i++)
-        if (lives->life[i].size > capacity || lives->life[i].offset > capacity - lives->life[i].size)
+        if (lives->interval[i].size > capacity || lives->interval[i].offset > capacity - lives->interval[i].size)
             return CR_FAIL(CR_ERR_FORMAT, "the plan is wrong: %.40s ends above the capacity %zu", lives->id[i],
                            capacity);
     w.event = cr_alloc(2 * (size_t)lives->count, sizeof *w.event);

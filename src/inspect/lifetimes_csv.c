@@ -15,14 +15,14 @@ enum { FILE_BYTES_MAX = 256 << 20 };
 static const char *const column_names[COLUMNS] = {"id", "lower", "upper", "size", "offset"};
 
 struct reader {
-    const char      *name;
-    char            *next; /* what is left of the text */
-    int              line;
-    int              place[COLUMNS]; /* which field of a line, or -1 */
-    int              fields;         /* a line has */
-    struct cr_lives *lives;
-    int              room;
-    int64_t          sum; /* of the sizes */
+    const char          *name;
+    char                *next; /* what is left of the text */
+    int                  line;
+    int                  place[COLUMNS]; /* which field of a line, or -1 */
+    int                  fields;         /* a line has */
+    struct cr_lifetimes *lives;
+    int                  room;
+    int64_t              sum; /* of the sizes */
 };
 
 /* ---- lines and fields ---- */
@@ -98,10 +98,10 @@ static cr_status read_number(const struct reader *r, enum column column, const c
 static cr_status make_room(struct reader *r) {
     if (r->lives->count < r->room) return CR_OK;
     int   room = CR_MAX(64, 2 * r->room); /* a file has less than 2^28 lines */
-    void *life = cr_realloc(r->lives->life, (size_t)room, sizeof *r->lives->life);
-    if (!life) return CR_NO_MEMORY((size_t)room * sizeof *r->lives->life);
-    r->lives->life = life;
-    void *id       = cr_realloc(r->lives->id, (size_t)room, sizeof *r->lives->id);
+    void *life = cr_realloc(r->lives->interval, (size_t)room, sizeof *r->lives->interval);
+    if (!life) return CR_NO_MEMORY((size_t)room * sizeof *r->lives->interval);
+    r->lives->interval = life;
+    void *id           = cr_realloc(r->lives->id, (size_t)room, sizeof *r->lives->id);
     if (!id) return CR_NO_MEMORY((size_t)room * sizeof *r->lives->id);
     r->lives->id = id;
     void *line   = cr_realloc(r->lives->line, (size_t)room, sizeof *r->lives->line);
@@ -125,7 +125,7 @@ static cr_status read_life(struct reader *r, char *line) {
     if (!*field[COLUMN_ID] || strchr(field[COLUMN_ID], '"'))
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: id must be a name or a number without quotes", r->name, r->line);
     CR_TRY(make_room(r));
-    struct cr_life *life = &r->lives->life[r->lives->count];
+    struct cr_interval *life = &r->lives->interval[r->lives->count];
     CR_TRY(read_number(r, COLUMN_LOWER, field[COLUMN_LOWER], INT64_MIN, &life->lower));
     CR_TRY(read_number(r, COLUMN_UPPER, field[COLUMN_UPPER], INT64_MIN, &life->upper));
     CR_TRY(read_number(r, COLUMN_SIZE, field[COLUMN_SIZE], 0, &size));
@@ -151,9 +151,9 @@ static int compare_names(const void *a, const void *b) {
 }
 
 static cr_status refuse_twins(const struct reader *r) {
-    const struct cr_lives *l      = r->lives;
-    struct named          *sorted = cr_alloc((size_t)l->count, sizeof *sorted);
-    cr_status              status = CR_OK;
+    const struct cr_lifetimes *l      = r->lives;
+    struct named              *sorted = cr_alloc((size_t)l->count, sizeof *sorted);
+    cr_status                  status = CR_OK;
     if (!sorted) return CR_NO_MEMORY((size_t)l->count * sizeof *sorted);
     for (int i = 0; i < l->count; i++) sorted[i] = (struct named){l->id[i], l->line[i]};
     qsort(sorted, (size_t)l->count, sizeof *sorted, compare_names);
@@ -173,47 +173,47 @@ static cr_status read_all(struct reader *r) {
 
 /* ---- outside ---- */
 
-void cr_lives_free(struct cr_lives *lives) {
-    cr_free(lives->life);
+void cr_lifetimes_free(struct cr_lifetimes *lives) {
+    cr_free(lives->interval);
     cr_free(lives->id);
     cr_free(lives->line);
     cr_free(lives->text);
-    *lives = (struct cr_lives){0};
+    *lives = (struct cr_lifetimes){0};
 }
 
 /* Takes `text` over. */
-static cr_status parse_text(const char *name, char *text, size_t count, struct cr_lives *out) {
-    struct cr_lives lives  = {.text = text};
-    struct reader   r      = {.name = name, .next = text, .lives = &lives};
-    cr_status       status = CR_OK;
+static cr_status parse_text(const char *name, char *text, size_t count, struct cr_lifetimes *out) {
+    struct cr_lifetimes lives  = {.text = text};
+    struct reader       r      = {.name = name, .next = text, .lives = &lives};
+    cr_status           status = CR_OK;
     if (strlen(text) != count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: holds a 0 byte at %zu: not a text", name, strlen(text));
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0) r.next += 3; /* a byte-order mark */
     CR_TRY_OUT(read_all(&r));
 out:
     if (status != CR_OK)
-        cr_lives_free(&lives);
+        cr_lifetimes_free(&lives);
     else
         *out = lives;
     return status;
 }
 
-cr_status cr_lives_parse(const char *name, const char *bytes, size_t count, struct cr_lives *out) {
+cr_status cr_lifetimes_parse(const char *name, const char *bytes, size_t count, struct cr_lifetimes *out) {
     char *text = cr_alloc(count + 1, 1);
     if (!text) return CR_NO_MEMORY(count + 1);
     if (count) memcpy(text, bytes, count);
     return parse_text(name, text, count, out);
 }
 
-cr_status cr_lives_read(const char *path, struct cr_lives *out) {
+cr_status cr_lifetimes_read(const char *path, struct cr_lifetimes *out) {
     char  *text;
     size_t count;
     CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &text, &count));
     return parse_text(path, text, count, out);
 }
 
-void cr_lives_print(const struct cr_lives *l, struct cr_text *out) {
+void cr_lifetimes_print(const struct cr_lifetimes *l, struct cr_text *out) {
     cr_text_add(out, "id,lower,upper,size,offset\n");
     for (int i = 0; i < l->count; i++)
-        cr_text_add(out, "%s,%lld,%lld,%zu,%zu\n", l->id[i], (long long)l->life[i].lower, (long long)l->life[i].upper,
-                    l->life[i].size, l->life[i].offset);
+        cr_text_add(out, "%s,%lld,%lld,%zu,%zu\n", l->id[i], (long long)l->interval[i].lower,
+                    (long long)l->interval[i].upper, l->interval[i].size, l->interval[i].offset);
 }

@@ -1,4 +1,5 @@
-/* inspect/plan_png.c: see inspect/plan_png.h. Letters come from a font of 3 x 5 dots, drawn double; libpng only packs the pixels. */
+/* inspect/plan_png.c: see inspect/plan_png.h. Letters come from a font of 3 x 5 dots, drawn double; libpng only packs
+ * the pixels. */
 #include "inspect/plan_png.h"
 
 #include "core/files.h"
@@ -34,12 +35,10 @@ struct colour {
 static const struct {
     struct colour colour;
     const char   *name;
-} kinds[CR_PLAN_KINDS + 1] = {[CR_PLAN_ACTIVATION] = {{66, 133, 190}, "activations"},
-                              [CR_PLAN_GRADIENT]   = {{226, 130, 50}, "gradients"},
-                              [CR_PLAN_STATISTICS] = {{80, 170, 90}, "statistics"},
-                              [CR_PLAN_WORKSPACE]  = {{205, 70, 80}, "workspaces"},
-                              [CR_PLAN_SWAPPED]    = {{210, 190, 60}, "swapped"},
-                              [CR_PLAN_KINDS]      = {{130, 100, 170}, "kept"}};
+} kinds[CR_PLAN_KINDS + 1] = {
+    [CR_PLAN_ACTIVATION] = {{66, 133, 190}, "activations"}, [CR_PLAN_GRADIENT] = {{226, 130, 50}, "gradients"},
+    [CR_PLAN_STATISTICS] = {{80, 170, 90}, "statistics"},   [CR_PLAN_WORKSPACE] = {{205, 70, 80}, "workspaces"},
+    [CR_PLAN_OFFLOADED] = {{210, 190, 60}, "swapped"},      [CR_PLAN_KINDS] = {{130, 100, 170}, "kept"}};
 
 static const struct colour ink = {40, 40, 40}, paper = {255, 255, 255}, nothing = {236, 236, 236};
 

@@ -1,5 +1,5 @@
-/* inspect/plan_png.h: the pool of a planned program as a picture: time goes right, addresses go up, a rectangle a tensor,
- * coloured by kind. Reads the program only. */
+/* inspect/plan_png.h: the pool of a planned program as a picture: time goes right, addresses go up, a rectangle a
+ * tensor, coloured by kind. Reads the program only. */
 #ifndef CR_PLAN_PNG_H
 #define CR_PLAN_PNG_H
 

@@ -9,7 +9,8 @@
 static const struct {
     char        letter;
     const char *name;
-} kinds[CR_PLAN_KINDS] = {{'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}, {'o', "swapped"}};
+} kinds[CR_PLAN_KINDS] = {
+    {'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}, {'o', "swapped"}};
 
 enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
@@ -21,15 +22,15 @@ struct life { /* of a chain of tensors that hand one storage on; only at the cha
 };
 
 struct view {
-    const struct cr_program *p;
-    enum cr_plan_kind       *kind; /* by tensor */
-    struct cr_stay          *stay; /* by tensor: as it is planned, stretched where lanes run beside each other */
-    struct life             *life; /* by tensor: its chain's when it is the first of it */
-    size_t                  *load; /* by op: bytes alive */
-    int                      fullest;
-    size_t                   sum; /* bytes of all transients, as if nothing were used again */
-    const char              *unit;
-    double                   unit_bytes;
+    const struct cr_program   *p;
+    enum cr_plan_kind         *kind; /* by tensor */
+    struct cr_stream_interval *stay; /* by tensor: as it is planned, stretched where lanes run beside each other */
+    struct life               *life; /* by tensor: its chain's when it is the first of it */
+    size_t                    *load; /* by op: bytes alive */
+    int                        fullest;
+    size_t                     sum; /* bytes of all transients, as if nothing were used again */
+    const char                *unit;
+    double                     unit_bytes;
 };
 
 static double in_units(const struct view *v, double bytes) {
@@ -47,17 +48,18 @@ static int chain_root(const struct cr_program *p, int t) {
 
 static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     switch (op) {
-    case CR_OP_bn_stats:
+    case CR_OP_bn_sums:
     case CR_OP_bn_finalize:
-    case CR_OP_bn_coef:
-    case CR_OP_bn_grad_stats:
+    case CR_OP_bn_scale_bias:
+    case CR_OP_bn_grad_sums:
     case CR_OP_bn_grad_finalize:
-    case CR_OP_grad_check:
+    case CR_OP_grad_norm:
     case CR_OP_param_norms:
     case CR_OP_loss:
     case CR_OP_zero: return CR_PLAN_STATISTICS;
     default:
-        return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT : CR_PLAN_ACTIVATION; /* graph/ops.def: backward stands after forward */
+        return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT
+                                     : CR_PLAN_ACTIVATION; /* graph/ops.def: backward stands after forward */
     }
 }
 
@@ -74,9 +76,10 @@ void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     }
     for (int i = 0; i < p->ops; i++) { /* what goes to the host, and what comes back */
         const struct cr_op *op = &p->op[i];
-        if (op->kind == CR_OP_swap_out) out[op->in[CR_IN_swap_out_x]] = CR_PLAN_SWAPPED;
-        if (op->kind == CR_OP_swap_in) out[op->out[CR_OUT_swap_in_y]] = CR_PLAN_SWAPPED;
-        if (op->kind == CR_OP_sync && op->out[CR_OUT_sync_token] >= 0) out[op->out[CR_OUT_sync_token]] = CR_PLAN_SWAPPED;
+        if (op->kind == CR_OP_offload) out[op->in[CR_IN_offload_x]] = CR_PLAN_OFFLOADED;
+        if (op->kind == CR_OP_prefetch) out[op->out[CR_OUT_prefetch_y]] = CR_PLAN_OFFLOADED;
+        if (op->kind == CR_OP_barrier && op->out[CR_OUT_barrier_event] >= 0)
+            out[op->out[CR_OUT_barrier_event]] = CR_PLAN_OFFLOADED;
     }
 }
 
@@ -115,7 +118,7 @@ static bool view_open(struct view *v, const struct cr_program *p, struct cr_text
     v->stay    = cr_alloc((size_t)p->tensors, sizeof *v->stay);
     v->life    = cr_alloc((size_t)p->tensors, sizeof *v->life);
     v->load    = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
-    if (!v->kind || !v->stay || !v->life || !v->load || cr_lanes_stays(p, v->stay) != CR_OK) {
+    if (!v->kind || !v->stay || !v->life || !v->load || cr_stream_intervals(p, v->stay) != CR_OK) {
         view_close(v);
         out->failed = true;
         return false;
@@ -138,15 +141,17 @@ static void print_regions(const struct view *v, struct cr_text *out) {
     cr_text_add(out, "pool   %10.2f %s   lower bound %.2f, peak/bound %.4f; %.2f if no memory were used again\n",
                 in_units(v, (double)p->region_bytes[CR_REGION_POOL]), v->unit, in_units(v, (double)p->bound_bytes),
                 ratio(p), in_units(v, (double)v->sum));
-    cr_text_add(out, "store  %10.2f %s  ", in_units(v, p->store ? (double)cr_store_bytes(p->store) : 0), v->unit);
-    for (int k = 0; k < CR_PLANES && p->store; k++) {
-        const size_t bytes = cr_store_plane_bytes(p->store, (enum cr_plane)k);
-        if (bytes) cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_plane_name((enum cr_plane)k), in_units(v, (double)bytes));
+    cr_text_add(out, "store  %10.2f %s  ", in_units(v, p->store ? (double)cr_param_store_bytes(p->store) : 0), v->unit);
+    for (int k = 0; k < CR_BUFFERS && p->store; k++) {
+        const size_t bytes = cr_param_store_buffer_bytes(p->store, (enum cr_param_buffer)k);
+        if (bytes)
+            cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_param_buffer_name((enum cr_param_buffer)k),
+                        in_units(v, (double)bytes));
     }
     cr_text_add(out, "\ninput  %10.2f %s\n", in_units(v, (double)p->region_bytes[CR_REGION_INPUT]), v->unit);
     if (p->region_bytes[CR_REGION_HOST])
-        cr_text_add(out, "host   %10.2f %s  page-locked, for what is swapped\n", in_units(v, (double)p->region_bytes[CR_REGION_HOST]),
-                    v->unit);
+        cr_text_add(out, "host   %10.2f %s  page-locked, for what is swapped\n",
+                    in_units(v, (double)p->region_bytes[CR_REGION_HOST]), v->unit);
 }
 
 /* The tensor that holds its storage at op `at`: in the op that hands over, the new owner. */
@@ -175,9 +180,9 @@ static void print_kinds(const struct view *v, struct cr_text *out) {
     }
     cr_text_add(out, "\n%-16s %8s %10s in all %10s at the fullest op\n", "kind", "tensors", v->unit, v->unit);
     for (int k = 0; k < CR_PLAN_KINDS; k++)
-        if (k != CR_PLAN_SWAPPED || sum[k].tensors) /* few programs swap */
+        if (k != CR_PLAN_OFFLOADED || sum[k].tensors) /* few programs swap */
             cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
-                    in_units(v, sum[k].all), in_units(v, sum[k].fullest));
+                        in_units(v, sum[k].all), in_units(v, sum[k].fullest));
 }
 
 static void print_largest(const struct view *v, struct cr_text *out) {
@@ -286,12 +291,12 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
 }
 
 static void print_homes(const struct cr_program *p, struct cr_text *out) {
-    int swapped = 0, read_there = 0;
+    int swapped = 0, mapped = 0;
     for (int i = 0; i < p->ops; i++) {
-        swapped += p->op[i].kind == CR_OP_swap_in;
-        for (int s = 0; s < CR_OP_IN_MAX; s++) read_there += cr_plan_read_there(p, &p->op[i], s) != CR_NONE;
+        swapped += p->op[i].kind == CR_OP_prefetch;
+        for (int s = 0; s < CR_OP_IN_MAX; s++) mapped += cr_plan_mapped_reads(p, &p->op[i], s) != CR_NONE;
     }
-    cr_text_add(out, ", \"swapped\": %d, \"zero_copy\": %d", swapped, read_there);
+    cr_text_add(out, ", \"swapped\": %d, \"zero_copy\": %d", swapped, mapped);
 }
 
 void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
@@ -318,9 +323,10 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
     cr_text_add(out, ", \"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu",
                 p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
     cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"fullest_op\": %d",
-                p->store ? cr_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT], p->region_bytes[CR_REGION_HOST], v.fullest);
+                p->store ? cr_param_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT],
+                p->region_bytes[CR_REGION_HOST], v.fullest);
     print_homes(p, out);
-    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes, plan_ms,
-                online_bytes);
+    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes,
+                plan_ms, online_bytes);
     view_close(&v);
 }

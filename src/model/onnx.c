@@ -11,7 +11,14 @@
 
 /* ---- fields ---- */
 
-enum model_field { MODEL_IR_VERSION = 1, MODEL_PRODUCER_NAME = 2, MODEL_PRODUCER_VERSION = 3, MODEL_GRAPH = 7, MODEL_OPSET_IMPORT = 8, MODEL_METADATA = 14 };
+enum model_field {
+    MODEL_IR_VERSION       = 1,
+    MODEL_PRODUCER_NAME    = 2,
+    MODEL_PRODUCER_VERSION = 3,
+    MODEL_GRAPH            = 7,
+    MODEL_OPSET_IMPORT     = 8,
+    MODEL_METADATA         = 14
+};
 enum graph_field { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
 enum node_field { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP_TYPE = 4, NODE_ATTRIBUTE = 5 };
 enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_INTS = 8, ATTR_TYPE = 20 };
@@ -62,9 +69,13 @@ static struct cr_text node_begin(const char *op_type, const char *output, const 
     return node;
 }
 
-static void node_end(struct onnx *x, struct cr_text *node) { cr_pb_add_message(&x->nodes, GRAPH_NODE, node); }
+static void node_end(struct onnx *x, struct cr_text *node) {
+    cr_pb_add_message(&x->nodes, GRAPH_NODE, node);
+}
 
-static const char *layer_of(const struct onnx *x, const struct cr_op *op) { return op->layer >= 0 ? x->p->layer[op->layer] : "node"; }
+static const char *layer_of(const struct onnx *x, const struct cr_op *op) {
+    return op->layer >= 0 ? x->p->layer[op->layer] : "node";
+}
 
 /* Names of values: the program's, but for the two that a user meets. */
 static const char *name_of(const struct onnx *x, int tensor) {
@@ -77,7 +88,8 @@ static const char *name_of(const struct onnx *x, int tensor) {
 /* ---- weights ---- */
 
 /* raw_data is little-endian, as these arrays are on every machine that cresnet runs on. */
-static void put_tensor(struct onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim, const void *data, size_t bytes) {
+static void put_tensor(struct onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim,
+                       const void *data, size_t bytes) {
     struct cr_text t = {0};
     for (int i = 0; i < dims; i++) cr_pb_add_int(&t, TENSOR_DIMS, dim[i]);
     cr_pb_add_int(&t, TENSOR_DATA_TYPE, type);
@@ -87,11 +99,13 @@ static void put_tensor(struct onnx *x, const char *name, enum data_type type, in
 }
 
 /* The parameter that a tensor of the store is; CR_NONE: none. */
-static int param_of(const struct onnx *x, int tensor) { return cr_store_find(x->p->store, x->p->tensor[tensor].name); }
+static int param_of(const struct onnx *x, int tensor) {
+    return cr_param_store_find(x->p->store, x->p->tensor[tensor].name);
+}
 
 static const float *data_of(const struct onnx *x, int param) {
     const struct cr_param *q = &x->p->store->param[param];
-    return (cr_store_is_running(q->role) ? x->n->running : x->n->value) + q->offset;
+    return (cr_param_is_running(q->role) ? x->n->running : x->n->value) + q->offset;
 }
 
 /* A vector, or a dense weight K,1,1,C as the matrix [K,C]. */
@@ -111,7 +125,7 @@ static cr_status put_filter(struct onnx *x, int param, const double *factor) {
     for (int64_t k = 0; k < K; k++)
         for (int64_t rs = 0; rs < R * S; rs++)
             for (int64_t c = 0; c < C; c++) {
-                const float w                     = src[(k * R * S + rs) * C + c];
+                const float w                  = src[(k * R * S + rs) * C + c];
                 oihw[(k * C + c) * R * S + rs] = factor ? (float)((double)w * factor[k]) : w;
             }
     put_tensor(x, q->name, DATA_FLOAT, 4, dim, oihw, (size_t)q->elems * sizeof *oihw);
@@ -143,9 +157,10 @@ static int writer_of(const struct cr_program *p, int tensor) {
 /* The parameters of the BN whose coefficients `coef` are: gamma, beta, mean, variance. */
 static bool bn_params(const struct onnx *x, int coef, int param[4], float *eps) {
     const int maker = writer_of(x->p, coef);
-    if (maker < 0 || x->p->op[maker].kind != CR_OP_bn_coef) return false;
-    const struct cr_op *op      = &x->p->op[maker];
-    const int           slots[] = {CR_IN_bn_coef_gamma, CR_IN_bn_coef_beta, CR_IN_bn_coef_running_mean, CR_IN_bn_coef_running_var};
+    if (maker < 0 || x->p->op[maker].kind != CR_OP_bn_scale_bias) return false;
+    const struct cr_op *op = &x->p->op[maker];
+    const int slots[]      = {CR_IN_bn_scale_bias_gamma, CR_IN_bn_scale_bias_beta, CR_IN_bn_scale_bias_running_mean,
+                              CR_IN_bn_scale_bias_running_var};
     for (int i = 0; i < 4; i++) {
         param[i] = param_of(x, op->in[slots[i]]);
         if (param[i] < 0) return false;
@@ -156,11 +171,12 @@ static bool bn_params(const struct onnx *x, int coef, int param[4], float *eps) 
 
 /* Conv with the BN behind it: w*gamma/sqrt(var+eps) and beta - mean*gamma/sqrt(var+eps), in double, rounded once. */
 static cr_status put_folded(struct onnx *x, int filter, const int bn[4], float eps, const char *bias) {
-    const int64_t K = x->p->store->param[filter].dim[0];
-    const float  *gamma = data_of(x, bn[0]), *beta = data_of(x, bn[1]), *mean = data_of(x, bn[2]), *var = data_of(x, bn[3]);
-    double       *factor = cr_alloc((size_t)K, sizeof *factor);
-    float        *summand = cr_alloc((size_t)K, sizeof *summand);
-    cr_status     status  = factor && summand ? CR_OK : CR_NO_MEMORY((size_t)K * sizeof *factor);
+    const int64_t K     = x->p->store->param[filter].dim[0];
+    const float  *gamma = data_of(x, bn[0]), *beta = data_of(x, bn[1]), *mean = data_of(x, bn[2]),
+                *var  = data_of(x, bn[3]);
+    double   *factor  = cr_alloc((size_t)K, sizeof *factor);
+    float    *summand = cr_alloc((size_t)K, sizeof *summand);
+    cr_status status  = factor && summand ? CR_OK : CR_NO_MEMORY((size_t)K * sizeof *factor);
     for (int64_t k = 0; status == CR_OK && k < K; k++) {
         factor[k]  = (double)gamma[k] / sqrt((double)var[k] + (double)eps);
         summand[k] = (float)((double)beta[k] - (double)mean[k] * factor[k]);
@@ -173,15 +189,16 @@ static cr_status put_folded(struct onnx *x, int filter, const int bn[4], float e
 }
 
 static cr_status put_conv(struct onnx *x, const struct cr_op *op) {
-    const int filter = param_of(x, op->in[CR_IN_conv_w]);
-    int       output = op->out[CR_OUT_conv_y], readers, bn[4];
+    const int filter    = param_of(x, op->in[CR_IN_conv_w]);
+    int       output    = op->out[CR_OUT_conv_y], readers, bn[4];
     char      bias[256] = "";
     float     eps;
     if (filter < 0 || !cr_op_uses_only(op, 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y))
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused convolution has no counterpart", layer_of(x, op));
     const struct cr_param *q    = &x->p->store->param[filter];
     const int              next = reader_of(x->p, output, &readers);
-    if (x->n->fold && readers == 1 && x->p->op[next].kind == CR_OP_bn_apply && bn_params(x, x->p->op[next].in[CR_IN_bn_apply_coef], bn, &eps)) {
+    if (x->n->fold && readers == 1 && x->p->op[next].kind == CR_OP_bn_apply &&
+        bn_params(x, x->p->op[next].in[CR_IN_bn_apply_scale_bias], bn, &eps)) {
         const size_t stem = strlen(q->name) - (strlen(q->name) > 7 ? strlen(".weight") : 0);
         snprintf(bias, sizeof bias, "%.*s.bias", (int)stem, q->name);
         CR_TRY(put_folded(x, filter, bn, eps, bias));
@@ -204,11 +221,12 @@ static cr_status put_conv(struct onnx *x, const struct cr_op *op) {
 static cr_status put_batchnorm(struct onnx *x, const struct cr_op *op) {
     int   bn[4];
     float eps;
-    if (!cr_op_uses_only(op, 1u << CR_IN_bn_apply_x | 1u << CR_IN_bn_apply_coef, 1u << CR_OUT_bn_apply_y) ||
-        !bn_params(x, op->in[CR_IN_bn_apply_coef], bn, &eps) || op->attr.bn.relu)
+    if (!cr_op_uses_only(op, 1u << CR_IN_bn_apply_x | 1u << CR_IN_bn_apply_scale_bias, 1u << CR_OUT_bn_apply_y) ||
+        !bn_params(x, op->in[CR_IN_bn_apply_scale_bias], bn, &eps) || op->attr.bn.relu)
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused batch normalisation has no counterpart", layer_of(x, op));
     const struct cr_param *q        = x->p->store->param;
-    const char *const      inputs[] = {name_of(x, op->in[CR_IN_bn_apply_x]), q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
+    const char *const      inputs[] = {
+             name_of(x, op->in[CR_IN_bn_apply_x]), q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
     for (int i = 0; i < 4; i++) put_plain(x, bn[i], false);
     struct cr_text node = node_begin("BatchNormalization", name_of(x, op->out[CR_OUT_bn_apply_y]), inputs);
     put_attribute_float(&node, "epsilon", eps);
@@ -227,7 +245,8 @@ static cr_status put_simple(struct onnx *x, const struct cr_op *op, const char *
 
 static cr_status put_maxpool(struct onnx *x, const struct cr_op *op) {
     const struct cr_conv_attr *a = &op->attr.conv;
-    if (op->in[CR_IN_maxpool_coef] >= 0) return CR_FAIL(CR_ERR_FORMAT, "ONNX: a fused max-pooling has no counterpart");
+    if (op->in[CR_IN_maxpool_scale_bias] >= 0)
+        return CR_FAIL(CR_ERR_FORMAT, "ONNX: a fused max-pooling has no counterpart");
     const char *const inputs[] = {name_of(x, op->in[CR_IN_maxpool_x]), NULL};
     struct cr_text    node     = node_begin("MaxPool", name_of(x, op->out[CR_OUT_maxpool_y]), inputs);
     put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){a->window, a->window});
@@ -253,7 +272,8 @@ static cr_status put_avgpool(struct onnx *x, const struct cr_op *op) {
 static cr_status put_dense(struct onnx *x, const struct cr_op *op) {
     const int w = param_of(x, op->in[CR_IN_dense_w]), b = param_of(x, op->in[CR_IN_dense_b]);
     if (w < 0 || b < 0) return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: its weights are no parameters", layer_of(x, op));
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_dense_x]), x->p->store->param[w].name, x->p->store->param[b].name, NULL};
+    const char *const inputs[] = {name_of(x, op->in[CR_IN_dense_x]), x->p->store->param[w].name,
+                                  x->p->store->param[b].name, NULL};
     put_plain(x, w, true);
     put_plain(x, b, false);
     struct cr_text node = node_begin("Gemm", name_of(x, op->out[CR_OUT_dense_y]), inputs);
@@ -268,8 +288,9 @@ static void put_int64s(struct onnx *x, const char *name, int64_t count, const in
 
 /* Option A: every stride-th pixel, then zero channels on both sides. */
 static cr_status put_shortcut(struct onnx *x, const struct cr_op *op) {
-    const struct cr_tensor *in = &x->p->tensor[op->in[CR_IN_pad_shortcut_x]], *out = &x->p->tensor[op->out[CR_OUT_pad_shortcut_y]];
-    const int64_t           stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
+    const struct cr_tensor *in  = &x->p->tensor[op->in[CR_IN_pad_shortcut_x]],
+                           *out = &x->p->tensor[op->out[CR_OUT_pad_shortcut_y]];
+    const int64_t stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
     static const char *const part[] = {"starts", "ends", "axes", "steps", "pads", "sliced"};
     char                     name[CR_COUNT(part)][256];
     for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", layer_of(x, op), part[i]);
@@ -282,15 +303,16 @@ static cr_status put_shortcut(struct onnx *x, const struct cr_op *op) {
     const char *const pad[]   = {name[5], name[4], NULL};
     struct cr_text    node    = node_begin("Slice", name[5], slice);
     node_end(x, &node);
-    node = node_begin("Pad", name_of(x, op->out[CR_OUT_pad_shortcut_y]), pad); /* mode constant, value 0: the defaults */
+    node =
+        node_begin("Pad", name_of(x, op->out[CR_OUT_pad_shortcut_y]), pad); /* mode constant, value 0: the defaults */
     node_end(x, &node);
     return CR_OK;
 }
 
 /* Means of 2x2 windows; of odd sides the last ones have one row or column. */
-static cr_status put_meanpool(struct onnx *x, const struct cr_op *op) {
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_meanpool_x]), NULL};
-    struct cr_text    node     = node_begin("AveragePool", name_of(x, op->out[CR_OUT_meanpool_y]), inputs);
+static cr_status put_avgpool2x2(struct onnx *x, const struct cr_op *op) {
+    const char *const inputs[] = {name_of(x, op->in[CR_IN_avgpool2x2_x]), NULL};
+    struct cr_text    node     = node_begin("AveragePool", name_of(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
     put_attribute_int(&node, "ceil_mode", 1);
     put_attribute_int(&node, "count_include_pad", 0);
     put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
@@ -305,13 +327,14 @@ static cr_status put_gate(struct onnx *x, const struct cr_op *op) {
     char                     name[CR_COUNT(part)][256];
     for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", layer_of(x, op), part[i]);
     put_int64s(x, name[1], 2, (const int64_t[]){2, 3});
-    const char *const gate[] = {name_of(x, op->in[CR_IN_gate_gate]), NULL}, *const flat[] = {name[0], name[1], NULL};
-    const char *const both[] = {name_of(x, op->in[CR_IN_gate_x]), name[2], NULL};
+    const char *const gate[] = {name_of(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0], name[1],
+                                                                                                  NULL};
+    const char *const both[] = {name_of(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
     struct cr_text    node   = node_begin("Sigmoid", name[0], gate);
     node_end(x, &node);
     node = node_begin("Unsqueeze", name[2], flat);
     node_end(x, &node);
-    node = node_begin("Mul", name_of(x, op->out[CR_OUT_gate_y]), both);
+    node = node_begin("Mul", name_of(x, op->out[CR_OUT_se_scale_y]), both);
     node_end(x, &node);
     return CR_OK;
 }
@@ -319,8 +342,8 @@ static cr_status put_gate(struct onnx *x, const struct cr_op *op) {
 static cr_status put_op(struct onnx *x, int index) {
     const struct cr_op *op = &x->p->op[index];
     switch (op->kind) {
-    case CR_OP_normalize: /* the input is normalised */
-    case CR_OP_bn_coef:   /* read with its bn_apply */
+    case CR_OP_normalize:     /* the input is normalised */
+    case CR_OP_bn_scale_bias: /* read with its bn_apply */
     case CR_OP_loss:
     case CR_OP_zero: return CR_OK;
     case CR_OP_conv: return put_conv(x, op);
@@ -331,9 +354,11 @@ static cr_status put_op(struct onnx *x, int index) {
     case CR_OP_avgpool: return put_avgpool(x, op);
     case CR_OP_dense: return put_dense(x, op);
     case CR_OP_pad_shortcut: return put_shortcut(x, op);
-    case CR_OP_meanpool: return put_meanpool(x, op);
-    case CR_OP_gate: return put_gate(x, op);
-    default: return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no counterpart here", layer_of(x, op), cr_op_info(op->kind)->name);
+    case CR_OP_avgpool2x2: return put_avgpool2x2(x, op);
+    case CR_OP_se_scale: return put_gate(x, op);
+    default:
+        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no counterpart here", layer_of(x, op),
+                       cr_op_info(op->kind)->name);
     }
 }
 
@@ -344,8 +369,10 @@ static void put_value_info(struct cr_text *graph, int field, const char *name, i
     struct cr_text shape = {0}, tensor = {0}, type = {0}, info = {0};
     for (int i = 0; i < dims; i++) {
         struct cr_text one = {0};
-        if (dim[i] > 0) cr_pb_add_int(&one, 1, dim[i]);
-        else cr_pb_add_string(&one, 2, "batch");
+        if (dim[i] > 0)
+            cr_pb_add_int(&one, 1, dim[i]);
+        else
+            cr_pb_add_string(&one, 2, "batch");
         cr_pb_add_message(&shape, 1, &one);
     }
     cr_pb_add_int(&tensor, 1, DATA_FLOAT);
@@ -421,16 +448,20 @@ static cr_status write_model(struct onnx *x, const char *path) {
     cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version; the domain is the default one */
     cr_pb_add_message(&model, MODEL_OPSET_IMPORT, &opset);
     put_all_metadata(x, &model);
-    if (failed || model.failed) status = CR_NO_MEMORY(model.length + x->initializers.length);
-    else if (model.length > INT32_MAX) status = CR_FAIL(CR_ERR_FORMAT, "%s: %zu bytes: an ONNX file holds at most 2 GB", path, model.length);
-    else status = cr_file_write_atomic(path, model.data, model.length);
+    if (failed || model.failed)
+        status = CR_NO_MEMORY(model.length + x->initializers.length);
+    else if (model.length > INT32_MAX)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: %zu bytes: an ONNX file holds at most 2 GB", path, model.length);
+    else
+        status = cr_file_write_atomic(path, model.data, model.length);
     cr_text_free(&model);
     return status;
 }
 
 cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path) {
-    struct onnx x      = {.n = network, .p = network->eval, .folded = cr_alloc((size_t)network->eval->ops + 1, sizeof *x.folded)};
-    cr_status   status = x.folded ? CR_OK : CR_NO_MEMORY((size_t)network->eval->ops);
+    struct onnx x = {
+        .n = network, .p = network->eval, .folded = cr_alloc((size_t)network->eval->ops + 1, sizeof *x.folded)};
+    cr_status status = x.folded ? CR_OK : CR_NO_MEMORY((size_t)network->eval->ops);
     CR_ASSERT(x.p->real == CR_F32 && x.p->images >= 0 && x.p->logits >= 0);
     for (int i = 0; status == CR_OK && i < x.p->ops; i++) status = put_op(&x, i);
     if (status == CR_OK) status = write_model(&x, path);

@@ -1,9 +1,9 @@
 /* model/resnet.c: see model/model.h. */
 #include "model/model.h"
 
+#include "compiler/compiler.h"
 #include "layers/layer.h"
 #include "optim/optim.h"
-#include "compiler/compiler.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +17,11 @@ struct preset {
 };
 
 static struct preset preset_of(enum cr_arch arch) {
-    const int n = arch == CR_ARCH_RESNET20 ? 3 : arch == CR_ARCH_RESNET32 ? 5 : arch == CR_ARCH_RESNET44 ? 7
-                : arch == CR_ARCH_RESNET56 ? 9 : 18; /* CIFAR nets: 6n+2 layers */
+    const int n = arch == CR_ARCH_RESNET20   ? 3
+                  : arch == CR_ARCH_RESNET32 ? 5
+                  : arch == CR_ARCH_RESNET44 ? 7
+                  : arch == CR_ARCH_RESNET56 ? 9
+                                             : 18; /* CIFAR nets: 6n+2 layers */
     switch (arch) {
     case CR_ARCH_RESNET18: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}};
     case CR_ARCH_RESNET34: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
@@ -33,7 +36,8 @@ static struct preset preset_of(enum cr_arch arch) {
 
 static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
     if (c->model.depths.count < 1 || c->model.depths.count > CR_STAGES_MAX)
-        return cr_config_fail(c, "model.depths", "%d stages: a custom network has 1 to %d", c->model.depths.count, CR_STAGES_MAX);
+        return cr_config_fail(c, "model.depths", "%d stages: a custom network has 1 to %d", c->model.depths.count,
+                              CR_STAGES_MAX);
     if (c->model.depths.count != c->model.widths.count)
         return cr_config_fail(c, "model.widths", "%d widths for %d stages: give one a stage", c->model.widths.count,
                               c->model.depths.count);
@@ -61,17 +65,21 @@ static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
 
 enum { BASE_WIDTH = 64 }; /* of torchvision's width_per_group */
 
-/* As torchvision counts it: the whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis 2016. */
+/* As torchvision counts it: the whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis
+ * 2016. */
 static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
     const bool    wide  = c->model.arch == CR_ARCH_WIDE_RESNET50_2 || c->model.arch == CR_ARCH_WIDE_RESNET101_2;
     const int64_t asked = c->model.width_per_group, group = asked ? asked : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
     if (asked && m->block != CR_BLOCK_BOTTLENECK)
-        return cr_config_fail(c, "model.width_per_group", "is for bottleneck blocks, this network has basic ones: leave it at 0");
+        return cr_config_fail(c, "model.width_per_group",
+                              "is for bottleneck blocks, this network has basic ones: leave it at 0");
     for (int s = 0; s < m->stages; s++) {
         m->inner[s] = m->width[s] * group / BASE_WIDTH;
         if (m->inner[s] < 1)
-            return cr_config_fail(c, "model.width_per_group", "%lld leaves no channel in stage %d, whose width is %lld: at least %lld",
-                                  (long long)group, s + 1, (long long)m->width[s], (long long)((BASE_WIDTH + m->width[s] - 1) / m->width[s]));
+            return cr_config_fail(c, "model.width_per_group",
+                                  "%lld leaves no channel in stage %d, whose width is %lld: at least %lld",
+                                  (long long)group, s + 1, (long long)m->width[s],
+                                  (long long)((BASE_WIDTH + m->width[s] - 1) / m->width[s]));
     }
     return CR_OK;
 }
@@ -85,9 +93,10 @@ static cr_status resolve_shortcut(const struct cr_config *c, struct cr_model *m)
     for (int s = 0; s < m->stages; s++) {
         int64_t after = m->width[s] * expansion;
         if (after < before || (after - before) % 2)
-            return cr_config_fail(c, "model.shortcut",
-                                  "A pads channels evenly on both sides, from %lld to %lld at stage %d is not possible: use B",
-                                  (long long)before, (long long)after, s + 1);
+            return cr_config_fail(
+                c, "model.shortcut",
+                "A pads channels evenly on both sides, from %lld to %lld at stage %d is not possible: use B",
+                (long long)before, (long long)after, s + 1);
         before = after;
     }
     return CR_OK;
@@ -100,12 +109,15 @@ static cr_status resolve_freeze(const struct cr_config *c, struct cr_model *m) {
     for (char *w = strtok_r(words, ", \t", &save); w; w = strtok_r(NULL, ", \t", &save)) {
         int  stage = 0;
         char end;
-        if (strcmp(w, "stem") == 0) m->frozen |= 1u;
-        else if (strcmp(w, "fc") == 0) m->frozen |= 1u << (CR_STAGES_MAX + 1);
-        else if (sscanf(w, "layer%d%c", &stage, &end) == 1 && stage >= 1 && stage <= m->stages) m->frozen |= 1u << stage;
+        if (strcmp(w, "stem") == 0)
+            m->frozen |= 1u;
+        else if (strcmp(w, "fc") == 0)
+            m->frozen |= 1u << (CR_STAGES_MAX + 1);
+        else if (sscanf(w, "layer%d%c", &stage, &end) == 1 && stage >= 1 && stage <= m->stages)
+            m->frozen |= 1u << stage;
         else
-            return cr_config_fail(c, "model.freeze", "\"%s\" is no part of this network: stem, layer1 to layer%d, fc", w,
-                                  m->stages);
+            return cr_config_fail(c, "model.freeze", "\"%s\" is no part of this network: stem, layer1 to layer%d, fc",
+                                  w, m->stages);
     }
     unsigned all = 1u | 1u << (CR_STAGES_MAX + 1);
     for (int s = 1; s <= m->stages; s++) all |= 1u << s;
@@ -122,21 +134,25 @@ static cr_status check_size(const struct cr_config *c, const struct cr_model *m,
 
 /* ---- emission ---- */
 
-static bool part_frozen(const struct cr_model *m, int part) { return m->frozen >> part & 1; }
+static bool part_frozen(const struct cr_model *m, int part) {
+    return m->frozen >> part & 1;
+}
 
 /* ResNet-D (He et al. 2019): three 3x3 convolutions, the first two half as wide; timm's names. */
 static int emit_deep(struct cr_net *net, const struct cr_model *m, int x) {
     const int64_t half = m->width[0] / 2;
-    int y = cr_layer_batchnorm(net, "conv1.1", cr_layer_conv(net, "conv1.0", x, half, 3, 2, 1), false);
-    y     = cr_layer_conv(net, "conv1.3", cr_layer_relu(net, "conv1.2", y), half, 3, 1, 1);
-    y     = cr_layer_relu(net, "conv1.5", cr_layer_batchnorm(net, "conv1.4", y, false));
+    int           y    = cr_layer_batchnorm(net, "conv1.1", cr_layer_conv(net, "conv1.0", x, half, 3, 2, 1), false);
+    y                  = cr_layer_conv(net, "conv1.3", cr_layer_relu(net, "conv1.2", y), half, 3, 1, 1);
+    y                  = cr_layer_relu(net, "conv1.5", cr_layer_batchnorm(net, "conv1.4", y, false));
     return cr_layer_conv(net, "conv1.6", y, m->width[0], 3, 1, 1);
 }
 
 static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
     net->frozen = part_frozen(m, 0);
     bool large  = m->stem != CR_STEM_CIFAR;
-    int  y      = m->stem == CR_STEM_DEEP ? emit_deep(net, m, x) : cr_layer_conv(net, "conv1", x, m->width[0], large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
+    int  y      = m->stem == CR_STEM_DEEP
+                      ? emit_deep(net, m, x)
+                      : cr_layer_conv(net, "conv1", x, m->width[0], large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
     y           = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", y, false));
     return large ? cr_layer_maxpool(net, "maxpool", y, 3, 2, 1) : y;
 }
@@ -148,10 +164,16 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
     for (int s = 0; s < m->stages; s++) {
         char path[32];
         snprintf(path, sizeof path, "layer%d", s + 1);
-        net->frozen = part_frozen(m, s + 1);
-        struct cr_stage stage = {.path = path, .block = m->block, .shortcut = m->shortcut, .width = m->width[s],
-                                 .inner = m->inner[s], .depth = m->depth[s], .stride = s == 0 ? 1 : 2, .excite = net->config->model.excitation};
-        x = cr_layer_stage(net, &stage, x);
+        net->frozen           = part_frozen(m, s + 1);
+        struct cr_stage stage = {.path     = path,
+                                 .block    = m->block,
+                                 .shortcut = m->shortcut,
+                                 .width    = m->width[s],
+                                 .inner    = m->inner[s],
+                                 .depth    = m->depth[s],
+                                 .stride   = s == 0 ? 1 : 2,
+                                 .excite   = net->config->model.excitation};
+        x                     = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
     return cr_layer_dense(net, "fc", cr_layer_avgpool(net, "avgpool", x), m->classes);
@@ -167,12 +189,13 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     bool      training = kind != CR_PROGRAM_EVAL;
     cr_status status   = CR_OK;
     cr_program_init(p, program_name(kind), &m->store);
-    p->real = m->real;
-    const int     ranks     = CR_MAX(m->ranks, 1);
-    struct cr_net net       = {.program = p, .store = &m->store, .config = c, .training = training, .bn_ranks = c->model.sync_bn ? ranks : 1};
-    float         smoothing = training ? (float)c->train.label_smoothing : 0;
-    int           logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
-    int           loss      = cr_layer_loss(&net, logits, smoothing);
+    p->real             = m->real;
+    const int     ranks = CR_MAX(m->ranks, 1);
+    struct cr_net net   = {
+          .program = p, .store = &m->store, .config = c, .training = training, .bn_ranks = c->model.sync_bn ? ranks : 1};
+    float smoothing = training ? (float)c->train.label_smoothing : 0;
+    int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
+    int   loss      = cr_layer_loss(&net, logits, smoothing);
     if (training && !p->failed) {
         bool  adds   = kind == CR_PROGRAM_MICRO || kind == CR_PROGRAM_MICRO_LAST;
         float weight = 1.0f / (float)((kind == CR_PROGRAM_STEP ? 1 : c->train.accumulate) * ranks);
@@ -193,14 +216,18 @@ out:
     return status;
 }
 
-cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_size, int64_t eval_size, struct cr_model *out) {
+cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_size, int64_t eval_size,
+                        struct cr_model *out) {
     struct cr_model m      = {.classes = classes, .image_size = image_size, .eval_size = eval_size};
     cr_status       status = CR_OK;
-    if (c->model.arch == CR_ARCH_CUSTOM) CR_TRY(resolve_custom(c, &m));
-    else resolve_preset(c, &m);
+    if (c->model.arch == CR_ARCH_CUSTOM)
+        CR_TRY(resolve_custom(c, &m));
+    else
+        resolve_preset(c, &m);
     CR_TRY(resolve_inner(c, &m));
     CR_TRY(resolve_shortcut(c, &m));
-    if (m.stem == CR_STEM_DEEP && m.width[0] < 2) return cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
+    if (m.stem == CR_STEM_DEEP && m.width[0] < 2)
+        return cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
     CR_TRY(resolve_freeze(c, &m));
     CR_TRY(check_size(c, &m, image_size, "data.image_size"));
     CR_TRY(check_size(c, &m, eval_size, "data.eval_crop"));
@@ -214,7 +241,9 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     bool failed = p.failed || m.store.failed, too_large = p.too_large;
     cr_program_free(&p);
     if (too_large) {
-        status = cr_config_fail(c, "data.image_size", "tensors of more than 2^50 bytes for one picture: lower model.widths or data.image_size");
+        status =
+            cr_config_fail(c, "data.image_size",
+                           "tensors of more than 2^50 bytes for one picture: lower model.widths or data.image_size");
         goto out;
     }
     if (failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the network");
@@ -222,7 +251,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     *out = m;
     return CR_OK;
 out:
-    cr_store_free(&m.store);
+    cr_param_store_free(&m.store);
     return status;
 }
 
@@ -232,7 +261,7 @@ void cr_model_set_real(struct cr_model *m, enum cr_dtype real) {
 }
 
 void cr_model_close(struct cr_model *m) {
-    cr_store_free(&m->store);
+    cr_param_store_free(&m->store);
     *m = (struct cr_model){0};
 }
 
@@ -255,14 +284,15 @@ void cr_model_table(const struct cr_model *m, const struct cr_program *eval, str
         const struct cr_op *op = &eval->op[i];
         if (op->kind != CR_OP_conv && op->kind != CR_OP_dense) continue;
         const struct cr_tensor *y = &eval->tensor[op->out[0]], *w = &eval->tensor[op->in[CR_IN_conv_w]];
-        double  bytes, flops;
-        char    shape[48];
+        double                  bytes, flops;
+        char                    shape[48];
         int64_t extra = op->kind == CR_OP_dense ? y->dim[3] : 2 * y->dim[3]; /* bias, or the BN's gamma and beta */
         cr_op_cost(eval, op, &bytes, &flops);
-        snprintf(shape, sizeof shape, "%lld,%lld,%lld", (long long)y->dim[1], (long long)y->dim[2], (long long)y->dim[3]);
+        snprintf(shape, sizeof shape, "%lld,%lld,%lld", (long long)y->dim[1], (long long)y->dim[2],
+                 (long long)y->dim[3]);
         cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", eval->layer[op->layer], shape,
                     (long long)(cr_tensor_elems(w) + extra), flops / (double)y->dim[0] / 1e6);
     }
-    cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", "total", "", (long long)cr_store_trainable(&m->store),
+    cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", "total", "", (long long)cr_param_store_trainable(&m->store),
                 cr_model_flops(eval) / 1e6);
 }

@@ -1,9 +1,10 @@
 /* pruning/budget.c: sparsities by layer from a CSV file. See pruning/pruning.h.
  *
- * The first line names the columns. In the others the first cell names a layer: "layer1.0.conv1", with anything that ends in " - "
- * in front of it, or its number, counted from 1 in the order of the network. Sparsities stand in the column "Sparsity" and those
- * behind it, else in all but the first; in percent where the column's name or the number says "%", else as shares of 1. Of several
- * columns prune.column names one; without it the row "Overall" decides which is nearest to prune.sparsity. */
+ * The first line names the columns. In the others the first cell names a layer: "layer1.0.conv1", with anything that
+ * ends in " - " in front of it, or its number, counted from 1 in the order of the network. Sparsities stand in the
+ * column "Sparsity" and those behind it, else in all but the first; in percent where the column's name or the number
+ * says "%", else as shares of 1. Of several columns prune.column names one; without it the row "Overall" decides which
+ * is nearest to prune.sparsity. */
 #include "pruning/pruning.h"
 
 #include "core/files.h"
@@ -23,7 +24,7 @@ struct line {
 
 struct table {
     const char  *path;
-    struct line *line; /* line[0] is the head */
+    struct line *line;         /* line[0] is the head */
     int          lines, first; /* first column of sparsities */
     int          column;       /* that counts */
     char        *text;
@@ -42,7 +43,8 @@ static cr_status split(const char *path, char *text, struct line *line) {
     for (char *at = text; at;) {
         char *comma = strchr(at, ',');
         if (comma) *comma = 0;
-        if (line->cells == CELLS_MAX) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: more than %d columns", path, line->number, CELLS_MAX);
+        if (line->cells == CELLS_MAX)
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: more than %d columns", path, line->number, CELLS_MAX);
         line->cell[line->cells++] = trimmed(at);
         at                        = comma ? comma + 1 : NULL;
     }
@@ -55,7 +57,8 @@ static cr_status read_lines(const char *path, struct table *t) {
     size_t            length;
     t->path = path;
     CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &t->text, &length));
-    if (strlen(t->text) != length) return CR_FAIL(CR_ERR_FORMAT, "%s: there are zero bytes in it: CSV as plain text (UTF-8) is wanted", path);
+    if (strlen(t->text) != length)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: there are zero bytes in it: CSV as plain text (UTF-8) is wanted", path);
     for (const char *c = t->text; *c; c++) most += *c == '\n';
     CR_ALLOC(t->line, (size_t)most);
     char *at = strncmp(t->text, mark, strlen(mark)) ? t->text : t->text + strlen(mark);
@@ -71,7 +74,10 @@ static cr_status read_lines(const char *path, struct table *t) {
         at = end ? end + 1 : NULL;
     }
     if (t->lines >= 2 && t->line[0].cells >= 2) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s: no table: a line that names the columns, and a line for each layer are wanted, cells with commas between", path);
+    return CR_FAIL(
+        CR_ERR_FORMAT,
+        "%s: no table: a line that names the columns, and a line for each layer are wanted, cells with commas between",
+        path);
 }
 
 /* ---- numbers ---- */
@@ -113,18 +119,20 @@ static cr_status column_by_overall(const struct cr_prune *prune, struct table *t
     const struct line *overall = find_overall(t);
     const double       wanted  = prune->config->prune.sparsity;
     const int          columns = t->line[0].cells - t->first;
-    double             best = 2, share;
+    double             best    = 2, share;
     if (!overall)
-        return cr_config_fail(prune->config, "prune.column", "%s has %d columns and no row Overall: name one", t->path, columns);
-    if (wanted <= 0)
-        return cr_config_fail(prune->config, "prune.sparsity", "%s has %d columns: set the overall sparsity that is wanted", t->path,
+        return cr_config_fail(prune->config, "prune.column", "%s has %d columns and no row Overall: name one", t->path,
                               columns);
+    if (wanted <= 0)
+        return cr_config_fail(prune->config, "prune.sparsity",
+                              "%s has %d columns: set the overall sparsity that is wanted", t->path, columns);
     for (int c = t->first; c < t->line[0].cells; c++) {
         if (!share_at(t, overall, c, &share) || fabs(share - wanted) >= best) continue;
         best      = fabs(share - wanted);
         t->column = c;
     }
-    return best <= 1 ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "%s:%d: no sparsity in the row Overall", t->path, overall->number);
+    return best <= 1 ? CR_OK
+                     : CR_FAIL(CR_ERR_FORMAT, "%s:%d: no sparsity in the row Overall", t->path, overall->number);
 }
 
 static cr_status choose_column(const struct cr_prune *prune, struct table *t) {
@@ -145,31 +153,39 @@ static struct cr_prune_layer *find_layer(struct cr_prune *prune, const char *lab
     size_t length = strlen(name), suffix = strlen(".weight");
     if (length > suffix && strcmp(name + length - suffix, ".weight") == 0) length -= suffix;
     for (int l = 0; l < prune->layers; l++)
-        if (strlen(prune->layer[l].name) == length && strncmp(prune->layer[l].name, name, length) == 0) return &prune->layer[l];
+        if (strlen(prune->layer[l].name) == length && strncmp(prune->layer[l].name, name, length) == 0)
+            return &prune->layer[l];
     return NULL;
 }
 
 /* Sums over layers are not layers. */
-static bool is_sum(const char *label) { return strcasecmp(label, "Overall") == 0 || strcasecmp(label, "Backbone") == 0; }
+static bool is_sum(const char *label) {
+    return strcasecmp(label, "Overall") == 0 || strcasecmp(label, "Backbone") == 0;
+}
 
 /* A file without a line of names would lose its first layer. */
 static cr_status check_head(struct cr_prune *prune, const struct table *t) {
     const struct line *head = &t->line[0];
     if (!find_layer(prune, head->cell[0])) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the first line names the columns, e.g. \"layer,sparsity\"; \"%s\" is a layer", t->path, head->number, head->cell[0]);
+    return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the first line names the columns, e.g. \"layer,sparsity\"; \"%s\" is a layer",
+                   t->path, head->number, head->cell[0]);
 }
 
 /* line_of: of each layer the line that named it before; 0: none. */
-static cr_status set_layer(struct cr_prune *prune, const struct table *t, const struct line *line, double share, int *line_of) {
+static cr_status set_layer(struct cr_prune *prune, const struct table *t, const struct line *line, double share,
+                           int *line_of) {
     struct cr_prune_layer *layer = find_layer(prune, line->cell[0]);
     if (!layer && share > 0)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this network has no layer \"%s\"", t->path, line->number, line->cell[0]);
     if (!layer) return CR_OK;
     int *before = &line_of[layer - prune->layer];
-    if (*before) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: layer %s has a line already, line %d: one is too many", t->path, line->number, layer->name, *before);
+    if (*before)
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: layer %s has a line already, line %d: one is too many", t->path,
+                       line->number, layer->name, *before);
     if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && !layer->dense && share > 0.5)
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %s of layer %s: must not exceed 0.5 with pattern 2:4, which keeps two of four weights", t->path, line->number,
-                       line->cell[t->column], layer->name);
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s:%d: %s of layer %s: must not exceed 0.5 with pattern 2:4, which keeps two of four weights",
+                       t->path, line->number, line->cell[t->column], layer->name);
     *before         = line->number;
     layer->sparsity = share;
     return CR_OK;
@@ -181,8 +197,8 @@ static cr_status set_layers(struct cr_prune *prune, const struct table *t, int *
         double             share;
         if (is_sum(line->cell[0])) continue;
         if (!share_at(t, line, t->column, &share))
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %d: a sparsity is wanted, 0 to 1 or 0 to 100 %%, not \"%s\"", t->path,
-                           line->number, t->column + 1, t->column < line->cells ? line->cell[t->column] : "");
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %d: a sparsity is wanted, 0 to 1 or 0 to 100 %%, not \"%s\"",
+                           t->path, line->number, t->column + 1, t->column < line->cells ? line->cell[t->column] : "");
         CR_TRY(set_layer(prune, t, line, share, line_of));
     }
     return CR_OK;

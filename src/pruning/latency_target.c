@@ -1,4 +1,5 @@
-/* pruning/latency_target.c: which point of each layer's table keeps a time with the least loss. See pruning/pruning.h. */
+/* pruning/latency_target.c: which point of each layer's table keeps a time with the least loss. See pruning/pruning.h.
+ */
 #include "pruning/pruning.h"
 
 #include <math.h>
@@ -23,8 +24,10 @@ static int parts_of(double above, double slack) {
     return above <= slack ? (int)CR_MIN(ceil(above / slack * PARTS), PARTS) : PARTS + 1;
 }
 
-/* least[q]: the least loss of the layers so far in q parts; it becomes that with one layer more, whose points go to from[q]. */
-static void add_layer(const struct cr_prune_point *point, int points, double slack, const double *least, double *next, uint8_t *from) {
+/* least[q]: the least loss of the layers so far in q parts; it becomes that with one layer more, whose points go to
+ * from[q]. */
+static void add_layer(const struct cr_prune_point *point, int points, double slack, const double *least, double *next,
+                      uint8_t *from) {
     const double base = point[fastest(point, points)].seconds;
     for (int q = 0; q <= PARTS; q++) next[q] = INFINITY;
     for (int i = 0; i < points; i++)
@@ -50,7 +53,7 @@ static cr_status choose(const struct cr_prune_point *point, int layers, int poin
     }
     for (int l = layers - 1; l >= 0; l--) {
         const struct cr_prune_point *row = point + l * points;
-        choice[l] = from[(size_t)l * (PARTS + 1) + (size_t)q];
+        choice[l]                        = from[(size_t)l * (PARTS + 1) + (size_t)q];
         q -= parts_of(row[choice[l]].seconds - row[fastest(row, points)].seconds, slack);
     }
 out:
@@ -60,7 +63,8 @@ out:
     return status;
 }
 
-cr_status cr_prune_choose(const struct cr_prune_point *point, int layers, int points, double budget, int *choice, double *seconds) {
+cr_status cr_prune_choose(const struct cr_prune_point *point, int layers, int points, double budget, int *choice,
+                          double *seconds) {
     double sum = 0;
     CR_ASSERT(points > 0 && points <= POINTS_MAX);
     for (int l = 0; l < layers; l++) {

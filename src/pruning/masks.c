@@ -8,13 +8,15 @@
 
 struct units {
     int64_t count, elems; /* elements in each */
-    /* Blocks: rows of `inputs` elements, each `filter` behind the one before; `across` of them side by side, and the next ones `group`
-     * further on. */
+    /* Blocks: rows of `inputs` elements, each `filter` behind the one before; `across` of them side by side, and the
+     * next ones `group` further on. */
     int64_t filter, inputs, across, group;
     bool    filters; /* elements lie one behind the other */
 };
 
-static int64_t filter_elems(const struct cr_param *q) { return q->dim[1] * q->dim[2] * q->dim[3]; }
+static int64_t filter_elems(const struct cr_param *q) {
+    return q->dim[1] * q->dim[2] * q->dim[3];
+}
 
 static struct units units_of(const struct cr_prune *prune, const struct cr_param *q) {
     const int64_t filter = filter_elems(q);
@@ -22,8 +24,12 @@ static struct units units_of(const struct cr_prune *prune, const struct cr_param
     switch (prune->config->prune.pattern) {
     case CR_PRUNE_PATTERN_BLOCK:
         CR_ASSERT(cr_config_block(prune->config, &outputs, &inputs));
-        return (struct units){.count = q->elems / (outputs * inputs), .elems = outputs * inputs, .filter = filter, .inputs = inputs,
-                              .across = filter / inputs, .group = outputs * filter};
+        return (struct units){.count  = q->elems / (outputs * inputs),
+                              .elems  = outputs * inputs,
+                              .filter = filter,
+                              .inputs = inputs,
+                              .across = filter / inputs,
+                              .group  = outputs * filter};
     case CR_PRUNE_PATTERN_CHANNEL: return (struct units){.count = q->dim[0], .elems = filter, .filters = true};
     default: return (struct units){.count = q->elems, .elems = 1, .filters = true};
     }
@@ -31,7 +37,8 @@ static struct units units_of(const struct cr_prune *prune, const struct cr_param
 
 static int64_t unit_element(const struct units *units, int64_t u, int64_t i) {
     if (units->filters) return u * units->elems + i;
-    return u / units->across * units->group + u % units->across * units->inputs + i / units->inputs * units->filter + i % units->inputs;
+    return u / units->across * units->group + u % units->across * units->inputs + i / units->inputs * units->filter +
+           i % units->inputs;
 }
 
 /* ---- keys ---- */
@@ -40,7 +47,9 @@ static int64_t unit_element(const struct units *units, int64_t u, int64_t i) {
 enum { KEY_PRUNED = 0 };
 #define KEY_NEVER UINT32_MAX
 
-static bool kept(const uint8_t *mask, int64_t i) { return mask[i / 8] >> (i % 8) & 1; }
+static bool kept(const uint8_t *mask, int64_t i) {
+    return mask[i / 8] >> (i % 8) & 1;
+}
 
 static uint32_t key_of(float magnitude) {
     uint32_t bits;
@@ -48,7 +57,8 @@ static uint32_t key_of(float magnitude) {
     return (bits & 0x7fffffffu) + 1; /* NaN above infinity: it stays, and is seen */
 }
 
-static uint32_t unit_key(const struct units *units, int64_t u, const float *value, const uint8_t *mask, int64_t offset) {
+static uint32_t unit_key(const struct units *units, int64_t u, const float *value, const uint8_t *mask,
+                         int64_t offset) {
     double sum = 0;
     bool   any = false;
     for (int64_t i = 0; i < units->elems; i++) {
@@ -62,7 +72,8 @@ static uint32_t unit_key(const struct units *units, int64_t u, const float *valu
 /* The same for single elements; the mask begins with them, as every parameter does with a byte. */
 static void element_keys(const float *value, const uint8_t *mask, int64_t count, uint32_t *key) {
     for (int64_t i = 0; i < count; i += 8)
-        for (int64_t j = i; j < CR_MIN(i + 8, count); j++) key[j] = mask[i / 8] >> (j - i) & 1 ? key_of(value[j]) : KEY_PRUNED;
+        for (int64_t j = i; j < CR_MIN(i + 8, count); j++)
+            key[j] = mask[i / 8] >> (j - i) & 1 ? key_of(value[j]) : KEY_PRUNED;
 }
 
 /* Of each four the two largest are never pruned. */
@@ -86,15 +97,17 @@ static void keep_largest(uint32_t *key, int64_t count) {
     if (key[largest] != KEY_PRUNED) key[largest] = KEY_NEVER;
 }
 
-static cr_status make_keys(const struct cr_prune *prune, const struct cr_param *q, const float *value, const uint8_t *mask,
-                           uint32_t **out) {
+static cr_status make_keys(const struct cr_prune *prune, const struct cr_param *q, const float *value,
+                           const uint8_t *mask, uint32_t **out) {
     const struct units units = units_of(prune, q);
     uint32_t          *key;
     CR_ALLOC(key, (size_t)units.count);
     if (units.elems == 1) element_keys(value + q->offset, mask + q->offset / 8, q->elems, key);
     for (int64_t u = 0; u < units.count && units.elems > 1; u++) key[u] = unit_key(&units, u, value, mask, q->offset);
-    if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4) keep_two_of_four(key, units.count);
-    else keep_largest(key, units.count);
+    if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4)
+        keep_two_of_four(key, units.count);
+    else
+        keep_largest(key, units.count);
     *out = key;
     return CR_OK;
 }
@@ -103,7 +116,7 @@ static cr_status make_keys(const struct cr_prune *prune, const struct cr_param *
 
 struct choice {
     struct cr_prune *prune;
-    uint32_t       **key; /* [layers]; NULL: not pruned */
+    uint32_t       **key;        /* [layers]; NULL: not pruned */
     int              first, end; /* layers that share a target */
 };
 
@@ -133,7 +146,7 @@ static uint32_t find_digit(const int64_t sum[DIGITS], int64_t *left) {
 static void prune_unit(const struct cr_param *q, const struct units *units, int64_t u, uint8_t *mask) {
     for (int64_t i = 0; i < units->elems; i++) {
         const int64_t at = q->offset + unit_element(units, u, i);
-        mask[at / 8] &= (uint8_t)~(1u << (at % 8));
+        mask[at / 8] &= (uint8_t) ~(1u << (at % 8));
     }
 }
 
@@ -212,7 +225,8 @@ cr_status cr_prune_masks(struct cr_prune *prune, double share, const float *valu
     CR_ALLOC(c.key, (size_t)CR_MAX(prune->layers, 1));
     count_pruned(prune, mask);
     for (int l = 0; l < prune->layers; l++)
-        if (!prune->layer[l].dense) CR_TRY_OUT(make_keys(prune, &prune->store->param[prune->layer[l].param], value, mask, &c.key[l]));
+        if (!prune->layer[l].dense)
+            CR_TRY_OUT(make_keys(prune, &prune->store->param[prune->layer[l].param], value, mask, &c.key[l]));
     if (prune->global) {
         c.end = prune->layers;
         CR_TRY_OUT(choose(&c, target_of(prune, 0, c.end, share), mask));
@@ -230,7 +244,7 @@ out:
     return status;
 }
 
-void cr_prune_zero(const struct cr_store *store, const uint8_t *mask, float *plane) {
+void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *plane) {
     for (int64_t i = 0; i < store->value_elems; i += 8) {
         if (mask[i / 8] == 0xff) continue;
         for (int64_t j = i; j < i + 8; j++)
@@ -238,7 +252,7 @@ void cr_prune_zero(const struct cr_store *store, const uint8_t *mask, float *pla
     }
 }
 
-cr_status cr_prune_draw(const struct cr_store *store, const struct cr_config *config, uint8_t **mask) {
+cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_config *config, uint8_t **mask) {
     const size_t    bytes = (size_t)store->value_elems / 8;
     struct cr_prune prune = {0};
     float          *value = NULL;
@@ -249,7 +263,7 @@ cr_status cr_prune_draw(const struct cr_store *store, const struct cr_config *co
     *mask = cr_alloc(bytes, 1);
     if (!*mask) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for masks of %zu bytes", bytes);
     memset(*mask, 0xff, bytes);
-    cr_store_init_host(store, config, value, value + store->value_elems);
+    cr_param_store_init_host(store, config, value, value + store->value_elems);
     CR_TRY_OUT(cr_prune_masks(&prune, 1, value, *mask));
 out:
     cr_free(value);

@@ -34,7 +34,8 @@ static cr_status exempt(struct cr_prune *prune) {
             found                 = true;
         }
         if (found) continue;
-        return cr_config_fail(prune->config, "prune.exempt", "\"%.*s\" is no layer or part of this network", (int)length, word);
+        return cr_config_fail(prune->config, "prune.exempt", "\"%.*s\" is no layer or part of this network",
+                              (int)length, word);
     }
     return CR_OK;
 }
@@ -48,14 +49,16 @@ static const char *misfit(struct cr_prune *prune, const struct cr_param *q) {
     if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && q->dim[3] % 4)
         return cr_arena_printf(&prune->arena, "has %lld input channels, not fours", (long long)q->dim[3]);
     if (blocks && q->dim[0] % outputs)
-        return cr_arena_printf(&prune->arena, "has %lld output channels, not blocks of %lld", (long long)q->dim[0], (long long)outputs);
+        return cr_arena_printf(&prune->arena, "has %lld output channels, not blocks of %lld", (long long)q->dim[0],
+                               (long long)outputs);
     if (blocks && q->dim[3] % inputs)
-        return cr_arena_printf(&prune->arena, "has %lld input channels, not blocks of %lld", (long long)q->dim[3], (long long)inputs);
+        return cr_arena_printf(&prune->arena, "has %lld input channels, not blocks of %lld", (long long)q->dim[3],
+                               (long long)inputs);
     return NULL;
 }
 
 static cr_status list_layers(struct cr_prune *prune) {
-    const struct cr_store *store = prune->store;
+    const struct cr_param_store *store = prune->store;
     prune->layer = cr_arena_alloc(&prune->arena, (size_t)CR_MAX(store->params, 1) * sizeof *prune->layer);
     if (!prune->layer) return CR_NO_MEMORY((size_t)store->params * sizeof *prune->layer);
     for (int i = 0; i < store->params; i++) {
@@ -65,8 +68,10 @@ static cr_status list_layers(struct cr_prune *prune) {
         const bool             usual = length > suffix && strcmp(q->name + length - suffix, ".weight") == 0;
         const int              kept  = (int)(usual ? length - suffix : length);
         struct cr_prune_layer *layer = &prune->layer[prune->layers++];
-        *layer = (struct cr_prune_layer){.name = cr_arena_printf(&prune->arena, "%.*s", kept, q->name),
-                                         .param = i, .elems = q->elems, .dense = misfit(prune, q)};
+        *layer = (struct cr_prune_layer){.name  = cr_arena_printf(&prune->arena, "%.*s", kept, q->name),
+                                         .param = i,
+                                         .elems = q->elems,
+                                         .dense = misfit(prune, q)};
         if (!layer->name) return CR_NO_MEMORY(length);
     }
     return CR_OK;
@@ -82,7 +87,7 @@ static double raw_density(const struct cr_param *q) {
 /* Layers whose density would pass 1 are dense, which leaves less for the others: until no more do. */
 void cr_prune_erk(struct cr_prune *prune, double sparsity) {
     const struct cr_param *param = prune->store->param;
-    double                 left = 0, weight, factor;
+    double                 left  = 0, weight, factor;
     bool                   again = true;
     for (int l = 0; l < prune->layers; l++) {
         prune->layer[l].sparsity = prune->layer[l].dense ? 0 : 1; /* 1: not yet found to be dense */
@@ -92,7 +97,8 @@ void cr_prune_erk(struct cr_prune *prune, double sparsity) {
         again  = false;
         weight = 0;
         for (int l = 0; l < prune->layers; l++)
-            if (prune->layer[l].sparsity > 0) weight += raw_density(&param[prune->layer[l].param]) * (double)prune->layer[l].elems;
+            if (prune->layer[l].sparsity > 0)
+                weight += raw_density(&param[prune->layer[l].param]) * (double)prune->layer[l].elems;
         factor = weight > 0 ? left / weight : 0;
         for (int l = 0; l < prune->layers; l++) {
             struct cr_prune_layer *layer = &prune->layer[l];
@@ -103,7 +109,8 @@ void cr_prune_erk(struct cr_prune *prune, double sparsity) {
         }
     }
     for (int l = 0; l < prune->layers; l++)
-        if (prune->layer[l].sparsity > 0) prune->layer[l].sparsity = 1 - factor * raw_density(&param[prune->layer[l].param]);
+        if (prune->layer[l].sparsity > 0)
+            prune->layer[l].sparsity = 1 - factor * raw_density(&param[prune->layer[l].param]);
 }
 
 static cr_status set_shares(struct cr_prune *prune) {
@@ -121,8 +128,9 @@ static cr_status nothing_left(const struct cr_prune *prune) {
     static const char what[] = "no layer is left that could be pruned";
     for (int l = 0; l < prune->layers; l++)
         if (prune->layer[l].dense != by_exempt)
-            return cr_config_fail(prune->config, prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK ? "prune.block" : "prune.pattern", "%s: %s %s", what,
-                                  prune->layer[l].name, prune->layer[l].dense);
+            return cr_config_fail(
+                prune->config, prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK ? "prune.block" : "prune.pattern",
+                "%s: %s %s", what, prune->layer[l].name, prune->layer[l].dense);
     return cr_config_fail(prune->config, "prune.exempt", "%s: all of them stay dense", what);
 }
 
@@ -135,7 +143,7 @@ static cr_status resolve(struct cr_prune *prune) {
     return prune->elems ? CR_OK : nothing_left(prune);
 }
 
-cr_status cr_prune_open(const struct cr_store *store, const struct cr_config *config, struct cr_prune *out) {
+cr_status cr_prune_open(const struct cr_param_store *store, const struct cr_config *config, struct cr_prune *out) {
     *out             = (struct cr_prune){.store = store, .config = config};
     cr_status status = resolve(out);
     if (status != CR_OK) cr_prune_close(out);

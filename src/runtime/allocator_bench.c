@@ -18,7 +18,7 @@ static int root_of(const struct cr_program *p, int t) {
     return t;
 }
 
-static void join_chains(const struct cr_program *p, const struct cr_stay *own, struct stay *stay) {
+static void join_chains(const struct cr_program *p, const struct cr_stream_interval *own, struct stay *stay) {
     for (int t = 0; t < p->tensors; t++) {
         if (p->tensor[t].region != CR_REGION_POOL || p->tensor[t].first < 0 || !p->tensor[t].bytes) continue;
         struct stay *s = &stay[root_of(p, t)];
@@ -29,15 +29,18 @@ static void join_chains(const struct cr_program *p, const struct cr_stay *own, s
 }
 
 /* What is taken and given at one op: in the order of ids. */
-static int put_events(const struct cr_program *p, const struct stay *stay, size_t alignment, struct cr_pool_event *event) {
+static int put_events(const struct cr_program *p, const struct stay *stay, size_t alignment,
+                      struct cr_pool_event *event) {
     int count = 0;
     for (int i = 0; i < p->ops; i++) {
         for (int t = 0; t < p->tensors; t++)
             if (stay[t].used && stay[t].lower == i)
-                event[count++] = (struct cr_pool_event){t, true, (p->tensor[t].bytes + alignment - 1) / alignment * alignment};
+                event[count++] =
+                    (struct cr_pool_event){t, true, (p->tensor[t].bytes + alignment - 1) / alignment * alignment};
         for (int t = 0; t < p->tensors; t++)
             if (stay[t].used && stay[t].upper - 1 == i)
-                event[count++] = (struct cr_pool_event){t, false, (p->tensor[t].bytes + alignment - 1) / alignment * alignment};
+                event[count++] =
+                    (struct cr_pool_event){t, false, (p->tensor[t].bytes + alignment - 1) / alignment * alignment};
     }
     return count;
 }
@@ -47,7 +50,7 @@ static cr_status number_blocks(struct cr_pool_event *event, int events, int tens
     int *number, next = 0;
     CR_ALLOC(number, (size_t)CR_MAX(tensors, 1));
     for (int i = 0; i < events; i++) {
-        if (event[i].take) number[event[i].block] = next++;
+        if (event[i].alloc) number[event[i].block] = next++;
         event[i].block = number[event[i].block];
     }
     cr_free(number);
@@ -55,13 +58,13 @@ static cr_status number_blocks(struct cr_pool_event *event, int events, int tens
 }
 
 cr_status cr_pool_events(const struct cr_program *p, size_t alignment, struct cr_pool_event **event, int *events) {
-    const size_t    n      = (size_t)CR_MAX(p->tensors, 1);
-    struct cr_stay *own    = cr_alloc(n, sizeof *own);
-    struct stay    *stay   = cr_alloc(n, sizeof *stay);
-    cr_status       status = CR_OK;
-    *event                 = cr_alloc(2 * n, sizeof **event);
+    const size_t               n      = (size_t)CR_MAX(p->tensors, 1);
+    struct cr_stream_interval *own    = cr_alloc(n, sizeof *own);
+    struct stay               *stay   = cr_alloc(n, sizeof *stay);
+    cr_status                  status = CR_OK;
+    *event                            = cr_alloc(2 * n, sizeof **event);
     if (!own || !stay || !*event) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the requests of %s", p->name);
-    CR_TRY_OUT(cr_lanes_stays(p, own));
+    CR_TRY_OUT(cr_stream_intervals(p, own));
     join_chains(p, own, stay);
     *events = put_events(p, stay, alignment, *event);
     CR_TRY_OUT(number_blocks(*event, *events, p->tensors));
@@ -79,7 +82,7 @@ size_t cr_pool_load(const struct cr_pool_event *event, int events, size_t piece)
     size_t load = 0, most = 0;
     for (int i = 0; i < events; i++) {
         const size_t bytes = (event[i].bytes + piece - 1) / piece * piece;
-        load               = event[i].take ? load + bytes : load - bytes;
+        load               = event[i].alloc ? load + bytes : load - bytes;
         most               = CR_MAX(most, load);
     }
     return most;
@@ -89,8 +92,10 @@ size_t cr_pool_load(const struct cr_pool_event *event, int events, size_t piece)
 
 static cr_status play(struct cr_best_fit *pool, const struct cr_pool_event *event, int events, size_t *offset) {
     for (int i = 0; i < events; i++) {
-        if (event[i].take) CR_TRY(cr_best_fit_take(pool, event[i].bytes, &offset[event[i].block]));
-        else cr_best_fit_give(pool, offset[event[i].block]);
+        if (event[i].alloc)
+            CR_TRY(cr_best_fit_alloc(pool, event[i].bytes, &offset[event[i].block]));
+        else
+            cr_best_fit_release(pool, offset[event[i].block]);
     }
     return CR_OK;
 }

@@ -1,21 +1,23 @@
-/* runtime/executor_poison.c: when the bytes of a dead tensor can be filled with NaN, for tests: see cr_exec_poison in runtime/executor.h.
+/* runtime/executor_poison.c: when the bytes of a dead tensor can be filled with NaN, for tests: see cr_exec_poison in
+ * runtime/executor.h.
  *
- * Fills are work of the compute lane. One stands at the first place of that lane where compute knows every op that touched the
- * tensor to be complete: behind the op that touches it last, or, where another lane did so, in front of the first op of compute
- * whose waits cover that. What lies at the same bytes later must come behind the fill: an op of compute does by its place, an op
- * of another lane when its clock says that it waits for the op at which the fill stands (the fill comes before that op's mark).
- * Where the bytes go from one lane to the other without compute in between no such place exists, and the tensor is left out: a
- * fill there would need a wait of its own, and would hide what is looked for. */
-#include "runtime/executor.h"
+ * Fills are work of the compute lane. One stands at the first place of that lane where compute knows every op that
+ * touched the tensor to be complete: behind the op that touches it last, or, where another lane did so, in front of the
+ * first op of compute whose waits cover that. What lies at the same bytes later must come behind the fill: an op of
+ * compute does by its place, an op of another lane when its clock says that it waits for the op at which the fill
+ * stands (the fill comes before that op's mark). Where the bytes go from one lane to the other without compute in
+ * between no such place exists, and the tensor is left out: a fill there would need a wait of its own, and would hide
+ * what is looked for. */
 #include "compiler/schedule/streams.h"
+#include "runtime/executor.h"
 
 #include <stdlib.h>
 
 struct search {
-    const struct cr_program *p;
-    struct cr_clock         *clock; /* by op */
-    struct cr_stay          *stay;  /* by tensor */
-    int                     *begin, *op; /* ops that touch tensor t: op[begin[t]] to op[begin[t + 1]] */
+    const struct cr_program   *p;
+    struct cr_clock           *clock;      /* by op */
+    struct cr_stream_interval *stay;       /* by tensor */
+    int                       *begin, *op; /* ops that touch tensor t: op[begin[t]] to op[begin[t + 1]] */
 };
 
 static int touched(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
@@ -40,8 +42,8 @@ static cr_status open_search(struct search *s, const struct cr_program *p) {
     s->p = p;
     CR_ALLOC(s->clock, (size_t)CR_MAX(p->ops, 1));
     CR_ALLOC(s->stay, (size_t)CR_MAX(p->tensors, 1));
-    cr_lanes_clocks(p, s->clock);
-    CR_TRY(cr_lanes_stays(p, s->stay));
+    cr_stream_clocks(p, s->clock);
+    CR_TRY(cr_stream_intervals(p, s->stay));
     return list_touches(s);
 }
 
@@ -52,11 +54,12 @@ static void close_search(struct search *s) {
     cr_free(s->op);
 }
 
-/* Does compute, when it has launched op j of its own, know all that touched the tensor to be complete, or have it in its past? */
+/* Does compute, when it has launched op j of its own, know all that touched the tensor to be complete, or have it in
+ * its past? */
 static bool knows_all(const struct search *s, int tensor, int j) {
     for (int k = s->begin[tensor]; k < s->begin[tensor + 1]; k++) {
-        const enum cr_lane lane = s->p->op[s->op[k]].lane;
-        if (lane == CR_LANE_COMPUTE ? s->op[k] > j : !cr_clock_covers(&s->clock[j], lane, s->op[k])) return false;
+        const enum cr_stream lane = s->p->op[s->op[k]].stream;
+        if (lane == CR_STREAM_COMPUTE ? s->op[k] > j : !cr_clock_covers(&s->clock[j], lane, s->op[k])) return false;
     }
     return true;
 }
@@ -69,8 +72,8 @@ static bool touches(const struct search *s, int tensor, int op) {
 
 /* Is op w, which touches bytes that the fill covers, sure to come behind it? */
 static bool comes_behind(const struct search *s, int w, const struct cr_fill *fill) {
-    if (s->p->op[w].lane != CR_LANE_COMPUTE) return cr_clock_covers(&s->clock[w], CR_LANE_COMPUTE, fill->op);
-    return w > fill->op || (w == fill->op && !fill->behind);
+    if (s->p->op[w].stream != CR_STREAM_COMPUTE) return cr_clock_covers(&s->clock[w], CR_STREAM_COMPUTE, fill->op);
+    return w > fill->op || (w == fill->op && !fill->after_launch);
 }
 
 static bool harms_nothing(const struct search *s, int tensor, const struct cr_fill *fill) {
@@ -89,8 +92,11 @@ static bool harms_nothing(const struct search *s, int tensor, const struct cr_fi
 static bool find_place(const struct search *s, int tensor, struct cr_fill *out) {
     const struct cr_tensor *t = &s->p->tensor[tensor];
     int                     j = t->first;
-    while (j < s->p->ops && (s->p->op[j].lane != CR_LANE_COMPUTE || !knows_all(s, tensor, j))) j++;
-    *out = (struct cr_fill){.op = j, .behind = j < s->p->ops && touches(s, tensor, j), .begin = t->offset, .end = t->offset + t->bytes};
+    while (j < s->p->ops && (s->p->op[j].stream != CR_STREAM_COMPUTE || !knows_all(s, tensor, j))) j++;
+    *out = (struct cr_fill){.op           = j,
+                            .after_launch = j < s->p->ops && touches(s, tensor, j),
+                            .begin        = t->offset,
+                            .end          = t->offset + t->bytes};
     return harms_nothing(s, tensor, out);
 }
 
@@ -105,12 +111,12 @@ static bool dies(const struct cr_program *p, int tensor) {
 static int compare_fills(const void *a, const void *b) {
     const struct cr_fill *x = a, *y = b;
     if (x->op != y->op) return x->op - y->op;
-    if (x->behind != y->behind) return x->behind - y->behind;
+    if (x->after_launch != y->after_launch) return x->after_launch - y->after_launch;
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 cr_status cr_fills_make(const struct cr_program *p, struct cr_fill **out, int *count) {
-    struct search   s = {0};
+    struct search   s    = {0};
     struct cr_fill *fill = NULL;
     cr_status       status;
     *count = 0;

@@ -1,7 +1,8 @@
-/* runtime/feed_ring.c: how batches reach a device that works beside the host. A slot is a piece of page-locked host memory, which the host
- * fills while the batch before travels. Pictures go from there straight to the INPUT region, whose address recordings know, as soon
- * as the run before has read its own: that is at its beginning, so they come beside the rest of it, and the device has them once.
- * Labels, boxes and mixes, which runs read later, wait in a small piece of device memory, and the compute lane moves them. */
+/* runtime/feed_ring.c: how batches reach a device that works beside the host. A slot is a piece of page-locked host
+ * memory, which the host fills while the batch before travels. Pictures go from there straight to the INPUT region,
+ * whose address recordings know, as soon as the run before has read its own: that is at its beginning, so they come
+ * beside the rest of it, and the device has them once. Labels, boxes and mixes, which runs read later, wait in a small
+ * piece of device memory, and the compute lane moves them. */
 #include "runtime/executor.h"
 
 #include <string.h>
@@ -19,7 +20,7 @@ struct slot {
 
 struct cr_feed_ring {
     struct slot slot[SLOTS];
-    void       *taken; /* the latest run has read its pictures */
+    void       *taken;    /* the latest run has read its pictures */
     size_t      pictures; /* bytes of the latest batch's; 0: none yet */
     int64_t     sent;
 };
@@ -49,14 +50,16 @@ size_t cr_feed_small_bytes(const struct cr_program *p) {
     return p->region_bytes[CR_REGION_INPUT] - images->bytes;
 }
 
-size_t cr_feed_need(const struct cr_device *device, size_t small_bytes) { return device->backend->async ? SLOTS * small_bytes : 0; }
+size_t cr_feed_need(const struct cr_device *device, size_t small_bytes) {
+    return device->backend->async ? SLOTS * small_bytes : 0;
+}
 
 static cr_status slot_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct slot *s) {
     const struct cr_async *async = device->backend->async;
     CR_TRY(async->host_reserve(device, bytes, &s->host));
     if (small_bytes) CR_TRY(device->backend->reserve(device, small_bytes, &s->small));
-    CR_TRY(async->mark_open(device, &s->arrived));
-    return async->mark_open(device, &s->moved);
+    CR_TRY(async->event_create(device, &s->arrived));
+    return async->event_create(device, &s->moved);
 }
 
 cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct cr_feed_ring **out) {
@@ -65,7 +68,7 @@ cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_byte
     *out = NULL;
     if (!device->backend->async) return CR_OK;
     CR_ALLOC(ring, 1);
-    CR_TRY_OUT(device->backend->async->mark_open(device, &ring->taken));
+    CR_TRY_OUT(device->backend->async->event_create(device, &ring->taken));
     for (int i = 0; i < SLOTS; i++) CR_TRY_OUT(slot_open(device, bytes, small_bytes, &ring->slot[i]));
     *out = ring;
     return CR_OK;
@@ -77,11 +80,11 @@ out:
 void cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring) {
     if (!ring) return;
     const struct cr_async *async = device->backend->async;
-    async->mark_close(device, ring->taken);
+    async->event_destroy(device, ring->taken);
     for (int i = 0; i < SLOTS; i++) {
         struct slot *s = &ring->slot[i];
-        async->mark_close(device, s->arrived);
-        async->mark_close(device, s->moved);
+        async->event_destroy(device, s->arrived);
+        async->event_destroy(device, s->moved);
         if (s->small) device->backend->release(device, s->small);
         if (s->host) async->host_release(device, s->host);
     }
@@ -99,20 +102,23 @@ cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, cons
     const struct cr_async *async = device->backend->async;
     struct slot           *s     = &ring->slot[ring->sent++ % SLOTS];
     const size_t           small = cr_feed_small_bytes(p), pictures = p->region_bytes[CR_REGION_INPUT] - small;
-    unsigned char         *rest  = (unsigned char *)input + pictures;
-    /* Larger pictures, another program's, lie where the run before has its labels and reads them to its end: they wait for all of it. */
-    if (pictures > ring->pictures && ring->pictures) CR_TRY(async->mark_set(device, CR_LANE_COMPUTE, ring->taken));
+    unsigned char         *rest = (unsigned char *)input + pictures;
+    /* Larger pictures, another program's, lie where the run before has its labels and reads them to its end: they wait
+     * for all of it. */
+    if (pictures > ring->pictures && ring->pictures)
+        CR_TRY(async->event_record(device, CR_STREAM_COMPUTE, ring->taken));
     ring->pictures = pictures;
-    CR_TRY(async->lane_wait(device, CR_LANE_TO_DEVICE, ring->taken));
-    CR_TRY(async->put(device, CR_LANE_TO_DEVICE, input, s->host, pictures));
-    CR_TRY(async->lane_wait(device, CR_LANE_TO_DEVICE, s->moved));
-    if (small) CR_TRY(async->put(device, CR_LANE_TO_DEVICE, s->small, (const unsigned char *)s->host + pictures, small));
-    CR_TRY(async->mark_set(device, CR_LANE_TO_DEVICE, s->arrived));
-    CR_TRY(async->lane_wait(device, CR_LANE_COMPUTE, s->arrived));
-    if (small) CR_TRY(async->move(device, CR_LANE_COMPUTE, rest, s->small, small));
-    return async->mark_set(device, CR_LANE_COMPUTE, s->moved);
+    CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, ring->taken));
+    CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, input, s->host, pictures));
+    CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, s->moved));
+    if (small)
+        CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, (const unsigned char *)s->host + pictures, small));
+    CR_TRY(async->event_record(device, CR_STREAM_TO_DEVICE, s->arrived));
+    CR_TRY(async->stream_wait_event(device, CR_STREAM_COMPUTE, s->arrived));
+    if (small) CR_TRY(async->move(device, CR_STREAM_COMPUTE, rest, s->small, small));
+    return async->event_record(device, CR_STREAM_COMPUTE, s->moved);
 }
 
-cr_status cr_feed_taken(struct cr_device *device, struct cr_feed_ring *ring) {
-    return device->backend->async->mark_set_each(device, CR_LANE_COMPUTE, ring->taken);
+cr_status cr_feed_consumed(struct cr_device *device, struct cr_feed_ring *ring) {
+    return device->backend->async->event_record_external(device, CR_STREAM_COMPUTE, ring->taken);
 }

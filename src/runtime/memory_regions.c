@@ -1,4 +1,5 @@
-/* runtime/memory_regions.c: the device as passes see it, and the memory that the programs of a run share. See runtime/executor.h. */
+/* runtime/memory_regions.c: the device as passes see it, and the memory that the programs of a run share. See
+ * runtime/executor.h. */
 #include "runtime/executor.h"
 
 #include <string.h>
@@ -7,13 +8,15 @@
 
 bool cr_device_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     int                     index;
-    const struct cr_kernel *row = cr_row_find(device, p, op, 0, &index);
+    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
     if (!row) return false;
     /* The reference does every op and none of them fast: nothing is joined to end there, unless all is reference. */
     return strncmp(row->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
 }
 
-static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) { return cr_device_accepts(self, p, op); }
+static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_accepts(self, p, op);
+}
 
 /* Names the op and the shapes of its operands, for the message of an op that no row takes. */
 static void describe_op(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
@@ -26,8 +29,9 @@ static void describe_op(const struct cr_program *p, const struct cr_op *op, stru
     }
 }
 
-cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, size_t *workspace) {
-    const struct cr_kernel *kernel   = device->rows[op->row];
+cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              size_t *workspace) {
+    const struct cr_kernel *kernel   = device->kernels[op->kernel];
     void                   *prepared = NULL;
     *workspace                       = 0;
     if (!kernel->prepare) return CR_OK;
@@ -36,77 +40,95 @@ cr_status cr_device_workspace(struct cr_device *device, const struct cr_program 
     return CR_OK;
 }
 
-int64_t cr_device_kept_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return device->backend->kept_elems ? device->backend->kept_elems(device, p, op) : 0;
+int64_t cr_device_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return device->backend->packed_elems ? device->backend->packed_elems(device, p, op) : 0;
 }
 
-double cr_device_foresee(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+double cr_device_estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     int                     index;
-    const struct cr_kernel *row = cr_row_find(device, p, op, 0, &index);
-    return row && row->foresee ? row->foresee(device, p, op) : 0;
+    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
+    return row && row->estimate ? row->estimate(device, p, op) : 0;
 }
 
-void cr_device_name_way(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+void cr_device_algo_name(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         struct cr_text *out) {
     int                     index;
-    const struct cr_kernel *row = cr_row_find(device, p, op, 0, &index);
-    if (row && row->name_way) row->name_way(op, out);
+    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
+    if (row && row->algo_name) row->algo_name(op, out);
 }
 
 cr_status cr_device_select(struct cr_device *device, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
-    op->way = 0;
-    if (cr_row_find(device, p, op, 0, &op->row)) return cr_device_workspace(device, p, op, workspace);
+    op->algo = 0;
+    if (cr_kernel_find(device, p, op, 0, &op->kernel)) return cr_device_workspace(device, p, op, workspace);
     struct cr_text text = {0};
     describe_op(p, op, &text);
-    cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s (images N,H,W,C, filters K,R,S,C) on %s", device->backend->name,
-                               text.data ? text.data : "an op", device->caps.text);
+    cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s (images N,H,W,C, filters K,R,S,C) on %s",
+                               device->backend->name, text.data ? text.data : "an op", device->caps.text);
     cr_text_free(&text);
     return status;
 }
 
 static int64_t target_kept_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_kept_elems(self, p, op);
+    return cr_device_packed_elems(self, p, op);
 }
 
-static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) { return cr_device_foresee(self, p, op); }
+static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_estimate(self, p, op);
+}
 
 static void target_name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
-    cr_device_name_way(self, p, op, out);
+    cr_device_algo_name(self, p, op, out);
 }
 
 static cr_status target_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     return cr_device_select(self, p, op, workspace);
 }
 
-static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_told *out) {
-    struct cr_target        roof = cr_device_target(self);
+static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
+    struct cr_cost_model    roof = cr_device_cost_model(self);
     int                     index;
-    const struct cr_kernel *row = cr_row_find(self, p, op, 0, &index);
-    if (row) *out = (struct cr_told){.row = row->name, .seconds = cr_op_seconds(&roof, p, op), .source = "roofline"};
+    const struct cr_kernel *row = cr_kernel_find(self, p, op, 0, &index);
+    if (row)
+        *out = (struct cr_selection){.kernel = row->name, .seconds = cr_op_seconds(&roof, p, op), .source = "roofline"};
     return CR_OK;
 }
 
 bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot) {
-    return cr_row_reads_host(device, device->rows[op->row], slot);
+    return cr_kernel_reads_host(device, device->kernels[op->kernel], slot);
 }
 
-static bool target_reads_host(void *self, const struct cr_op *op, int slot) { return cr_device_reads_host(self, op, slot); }
+static bool target_reads_host(void *self, const struct cr_op *op, int slot) {
+    return cr_device_reads_host(self, op, slot);
+}
 
-struct cr_target cr_device_target(struct cr_device *device) {
+struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
     const struct cr_device_caps *caps = &device->caps;
-    return (struct cr_target){.self = device, .alignment = caps->alignment, .bytes_per_s = caps->bytes_per_s,
-                              .flops_per_s = caps->flops_per_s, .to_host_bytes_per_s = caps->to_host_bytes_per_s,
-                              .to_device_bytes_per_s = caps->to_device_bytes_per_s, .copy_latency_s = caps->copy_latency_s,
-                              .copy_alone = caps->copy_alone, .beside_share = caps->beside_share, .sparse_share = caps->sparse_share,
-                              .kept_elems = target_kept_elems, .foresee = target_foresee, .name_way = target_name_way, .accepts = target_accepts,
-                              .select = target_select, .tell = target_tell, .reads_host = target_reads_host};
+    return (struct cr_cost_model){.self                  = device,
+                                  .alignment             = caps->alignment,
+                                  .bytes_per_s           = caps->bytes_per_s,
+                                  .flops_per_s           = caps->flops_per_s,
+                                  .to_host_bytes_per_s   = caps->to_host_bytes_per_s,
+                                  .to_device_bytes_per_s = caps->to_device_bytes_per_s,
+                                  .copy_latency_s        = caps->copy_latency_s,
+                                  .duplex_speedup        = caps->duplex_speedup,
+                                  .host_memory_overhead  = caps->host_memory_overhead,
+                                  .sparse_density_max    = caps->sparse_density_max,
+                                  .packed_elems          = target_kept_elems,
+                                  .estimate              = target_foresee,
+                                  .algo_name             = target_name_way,
+                                  .accepts               = target_accepts,
+                                  .select                = target_select,
+                                  .explain               = target_tell,
+                                  .reads_host            = target_reads_host};
 }
 
 /* ---- memory ---- */
 
 /* The HOST region is empty in most runs; a kernel may be handed the address of any other. */
-static void sum_up(const struct cr_store *store, const struct cr_program *const *programs, int count, size_t bytes[CR_REGIONS]) {
+static void sum_up(const struct cr_param_store *store, const struct cr_program *const *programs, int count,
+                   size_t bytes[CR_REGIONS]) {
     memset(bytes, 0, CR_REGIONS * sizeof *bytes);
-    bytes[CR_REGION_STORE] = cr_store_bytes(store);
+    bytes[CR_REGION_STORE] = cr_param_store_bytes(store);
     for (int i = 0; i < count; i++)
         for (int r = CR_REGION_POOL; r < CR_REGIONS; r++) bytes[r] = CR_MAX(bytes[r], programs[i]->region_bytes[r]);
     for (int r = 0; r < CR_REGIONS; r++)
@@ -119,13 +141,13 @@ static size_t small_bytes(const struct cr_program *const *programs, int count) {
     return most;
 }
 
-size_t cr_memory_need(const struct cr_device *device, const struct cr_store *store, const struct cr_program *const *programs,
-                      int count) {
+size_t cr_memory_need(const struct cr_device *device, const struct cr_param_store *store,
+                      const struct cr_program *const *programs, int count) {
     size_t bytes[CR_REGIONS], sum = 0;
     sum_up(store, programs, count, bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) sum += bytes[r];
-    sum += (size_t)((double)bytes[CR_REGION_HOST] * device->caps.beside_share);
+    sum += (size_t)((double)bytes[CR_REGION_HOST] * device->caps.host_memory_overhead);
     return sum + cr_feed_need(device, small_bytes(programs, count));
 }
 
@@ -142,19 +164,22 @@ static cr_status reserve_host(struct cr_memory *m) {
     if (!bytes) return CR_OK;
     if (!async) return m->device->backend->reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
     const cr_status status = async->host_reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
-    return status != CR_ERR_MEMORY ? status
-                                   : CR_FAIL(status, "the host has no %.0f MiB of page-locked memory for swapped tensors",
-                                             (double)bytes / (1 << 20));
+    return status != CR_ERR_MEMORY
+               ? status
+               : CR_FAIL(status, "the host has no %.0f MiB of page-locked memory for swapped tensors",
+                         (double)bytes / (1 << 20));
 }
 
 static void release_host(struct cr_memory *m) {
     const struct cr_async *async = m->device->backend->async;
     if (!m->region[CR_REGION_HOST]) return;
-    if (async) async->host_release(m->device, m->region[CR_REGION_HOST]);
-    else m->device->backend->release(m->device, m->region[CR_REGION_HOST]);
+    if (async)
+        async->host_release(m->device, m->region[CR_REGION_HOST]);
+    else
+        m->device->backend->release(m->device, m->region[CR_REGION_HOST]);
 }
 
-cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_store *store,
+cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_param_store *store,
                          const struct cr_program *const *programs, int count) {
     struct cr_memory m      = {.device = device};
     cr_status        status = CR_OK;
@@ -163,7 +188,9 @@ cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, con
         if (r != CR_REGION_HOST) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
     CR_TRY_OUT(reserve_host(&m));
     CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], small_bytes(programs, count), &m.ring));
-    if (device->backend->share) CR_TRY_OUT(device->backend->share(device, m.region[CR_REGION_STORE])); /* last: who fails above shares nothing */
+    if (device->backend->share)
+        CR_TRY_OUT(
+            device->backend->share(device, m.region[CR_REGION_STORE])); /* last: who fails above shares nothing */
     *memory = m;
     return CR_OK;
 out:
@@ -176,6 +203,7 @@ void cr_memory_close(struct cr_memory *memory) {
     release_host(memory);
     if (memory->device->backend->unshare) memory->device->backend->unshare(memory->device);
     for (int r = 0; r < CR_REGIONS; r++)
-        if (r != CR_REGION_HOST && memory->region[r]) memory->device->backend->release(memory->device, memory->region[r]);
+        if (r != CR_REGION_HOST && memory->region[r])
+            memory->device->backend->release(memory->device, memory->region[r]);
     *memory = (struct cr_memory){0};
 }

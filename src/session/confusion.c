@@ -23,11 +23,11 @@ static bool is_worse(const struct cr_miss *a, const struct cr_miss *b) {
 }
 
 static void keep_worst(struct cr_confusion *c, const struct cr_miss *miss) {
-    int at = c->worsts;
+    int at = c->worst_count;
     while (at > 0 && is_worse(miss, &c->worst[at - 1])) at--;
     if (at == CR_WORST_MAX) return;
-    if (c->worsts < CR_WORST_MAX) c->worsts++;
-    memmove(&c->worst[at + 1], &c->worst[at], (size_t)(c->worsts - at - 1) * sizeof *c->worst);
+    if (c->worst_count < CR_WORST_MAX) c->worst_count++;
+    memmove(&c->worst[at + 1], &c->worst[at], (size_t)(c->worst_count - at - 1) * sizeof *c->worst);
     c->worst[at] = *miss;
 }
 
@@ -42,12 +42,17 @@ static void see(void *self, int64_t sample, int32_t label, const float *logits) 
     c->count[(size_t)label * (size_t)c->classes + (size_t)top]++;
     if (top == label) return;
     for (int k = 0; k < c->classes; k++) sum += exp((double)logits[k] - (double)logits[top]);
-    const struct cr_miss miss = {.sample = sample, .label = label, .taken_for = top, .probability = 1 / sum,
-                                 .loss = log(sum) - ((double)logits[label] - (double)logits[top])};
+    const struct cr_miss miss = {.sample      = sample,
+                                 .label       = label,
+                                 .predicted   = top,
+                                 .probability = 1 / sum,
+                                 .loss        = log(sum) - ((double)logits[label] - (double)logits[top])};
     keep_worst(c, &miss);
 }
 
-struct cr_judge cr_confusion_judge(struct cr_confusion *confusion) { return (struct cr_judge){.self = confusion, .see = see}; }
+struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion) {
+    return (struct cr_sample_callback){.self = confusion, .on_sample = see};
+}
 
 struct cr_class_score cr_confusion_class(const struct cr_confusion *c, int label) {
     struct cr_class_score score = {.confused_with = CR_NONE};
@@ -56,7 +61,8 @@ struct cr_class_score cr_confusion_class(const struct cr_confusion *c, int label
         const int64_t here = c->count[(size_t)label * n + (size_t)k];
         score.images += here;
         score.predicted += c->count[(size_t)k * n + (size_t)label];
-        if (k == label) score.right = here;
+        if (k == label)
+            score.correct = here;
         else if (here > score.confused) {
             score.confused      = here;
             score.confused_with = k;

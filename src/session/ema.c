@@ -1,28 +1,30 @@
-/* session/ema.c: the moving averages of a session's store: their start, their evaluation, their file. See session/state.h. */
+/* session/ema.c: the moving averages of a session's store: their start, their evaluation, their file. See
+ * session/state.h. */
 #include "session/state.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static const enum cr_plane pairs[2][2] = {{CR_PLANE_VALUE, CR_PLANE_EMA}, {CR_PLANE_RUNNING, CR_PLANE_EMA_RUNNING}};
+static const enum cr_param_buffer pairs[2][2] = {{CR_BUFFER_VALUE, CR_BUFFER_EMA},
+                                                 {CR_BUFFER_RUNNING, CR_BUFFER_EMA_RUNNING}};
 
 /* A plane on the host. Rare (once an evaluation), so copies through the host do not matter. */
-static cr_status plane_get(struct cr_session *s, enum cr_plane plane, void **host) {
-    const size_t bytes = cr_store_plane_bytes(&s->model.store, plane);
-    const char  *from  = (char *)s->memory.region[CR_REGION_STORE] + cr_store_plane_offset(&s->model.store, plane);
-    *host              = cr_alloc(CR_MAX(bytes, 1), 1);
+static cr_status plane_get(struct cr_session *s, enum cr_param_buffer plane, void **host) {
+    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, plane);
+    const char *from = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, plane);
+    *host            = cr_alloc(CR_MAX(bytes, 1), 1);
     if (!*host) return CR_NO_MEMORY(bytes);
     return s->device->backend->get(s->device, *host, from, bytes);
 }
 
-static cr_status plane_put(struct cr_session *s, enum cr_plane plane, const void *host) {
-    char *to = (char *)s->memory.region[CR_REGION_STORE] + cr_store_plane_offset(&s->model.store, plane);
-    return s->device->backend->put(s->device, to, host, cr_store_plane_bytes(&s->model.store, plane));
+static cr_status plane_put(struct cr_session *s, enum cr_param_buffer plane, const void *host) {
+    char *to = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, plane);
+    return s->device->backend->put(s->device, to, host, cr_param_store_buffer_bytes(&s->model.store, plane));
 }
 
 /* What is averaged goes to its averages; with `both` ways. */
-static cr_status move_pair(struct cr_session *s, const enum cr_plane pair[2], bool both) {
+static cr_status move_pair(struct cr_session *s, const enum cr_param_buffer pair[2], bool both) {
     void     *now = NULL, *mean = NULL;
     cr_status status;
     CR_TRY_OUT(plane_get(s, pair[0], &now));
@@ -40,9 +42,13 @@ static cr_status move_all(struct cr_session *s, bool both) {
     return CR_OK;
 }
 
-cr_status cr_state_ema_start(struct cr_session *s) { return move_all(s, false); }
+cr_status cr_state_ema_start(struct cr_session *s) {
+    return move_all(s, false);
+}
 
-cr_status cr_state_ema_exchange(struct cr_session *s) { return move_all(s, true); }
+cr_status cr_state_ema_exchange(struct cr_session *s) {
+    return move_all(s, true);
+}
 
 static cr_status load_file(struct cr_session *s, const char *path) {
     const struct cr_ckpt_io io     = cr_state_io(s);

@@ -31,7 +31,8 @@ cr_status cr_session_logits(struct cr_session *s, void *raw, float *logits) {
 }
 
 /* The picture as the network wants it, or why not: out->error. Only lack of memory is an error here. */
-static cr_status prepare_picture(const struct cr_session *s, const char *path, uint8_t *dst, struct cr_prediction *out) {
+static cr_status prepare_picture(const struct cr_session *s, const char *path, uint8_t *dst,
+                                 struct cr_prediction *out) {
     struct cr_image image  = {0};
     cr_status       status = cr_image_read(path, &image);
     if (status == CR_OK) status = cr_prepare_eval(&s->prepare_eval, &image, dst);
@@ -44,18 +45,20 @@ static cr_status prepare_picture(const struct cr_session *s, const char *path, u
 }
 
 cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int count, struct cr_prediction *out) {
-    const struct cr_step_block step    = {0};
-    size_t                     bytes   = (size_t)s->prepare_eval.size * (size_t)s->prepare_eval.size * 3;
-    int                        batch   = (int)s->eval_batch, classes = s->model.classes;
-    cr_status                  status  = CR_OK;
-    uint8_t                   *images  = cr_alloc((size_t)batch, bytes);
-    float                     *logits  = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
-    void                      *raw     = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
-    if (!images || !logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
+    const struct cr_step_block step  = {0};
+    size_t                     bytes = (size_t)s->prepare_eval.size * (size_t)s->prepare_eval.size * 3;
+    int                        batch = (int)s->eval_batch, classes = s->model.classes;
+    cr_status                  status = CR_OK;
+    uint8_t                   *images = cr_alloc((size_t)batch, bytes);
+    float                     *logits = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
+    void                      *raw    = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
+    if (!images || !logits || !raw)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
     cr_exec_refresh(s->eval_exec);
     for (int first = 0; first < count; first += batch) {
         int n = CR_MIN(batch, count - first);
-        for (int i = 0; i < n; i++) CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes, &out[first + i]));
+        for (int i = 0; i < n; i++)
+            CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes, &out[first + i]));
         CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL, NULL));
         CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
         CR_TRY_OUT(cr_session_logits(s, raw, logits));

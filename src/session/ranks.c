@@ -30,7 +30,7 @@ struct choices {
 static cr_status send_choices(struct cr_session *s) {
     char          *text = NULL;
     struct choices c    = {.batch = s->batch, .limit = s->limit};
-    if (s->costs) CR_TRY(cr_costs_text(s->costs, &text));
+    if (s->cost_table) CR_TRY(cr_cost_table_text(s->cost_table, &text));
     c.costs_length   = text ? strlen(text) : 0;
     cr_status status = cr_comm_broadcast(s->comm, &c, sizeof c, 0);
     if (status == CR_OK && text) status = cr_comm_broadcast(s->comm, text, c.costs_length, 0);
@@ -43,10 +43,13 @@ static cr_status take_costs(struct cr_session *s, size_t length) {
     CR_ALLOC(text, length + 1);
     cr_status status = cr_comm_broadcast(s->comm, text, length, 0);
     if (status == CR_OK) {
-        status = s->costs ? cr_costs_pin(s->costs, text, length, "rank 0's table of costs")
-                          : CR_FAIL(CR_ERR_DEVICE, "rank 0 chose its kernels by their measured times, here they are not measured");
+        status = s->cost_table
+                     ? cr_cost_table_load_fixed(s->cost_table, text, length, "rank 0's table of costs")
+                     : CR_FAIL(CR_ERR_DEVICE,
+                               "rank 0 chose its kernels by their measured times, here they are not measured");
         if (status != CR_OK && status != CR_ERR_MEMORY)
-            status = CR_FAIL(status, "the ranks of a run need the same device, driver and libraries: %s", cr_error_message());
+            status = CR_FAIL(status, "the ranks of a run need the same device, driver and libraries: %s",
+                             cr_error_message());
     }
     cr_free(text);
     return status;
@@ -67,7 +70,8 @@ cr_status cr_session_share_choices(struct cr_session *s) {
 
 /* ---- the same everywhere ---- */
 
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) { /* FNV-1a on 8 bytes at a time; the rest singly */
+static uint64_t hash_bytes(uint64_t h, const void *data,
+                           size_t bytes) { /* FNV-1a on 8 bytes at a time; the rest singly */
     const unsigned char *p = data;
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint64_t word;
@@ -97,10 +101,10 @@ cr_status cr_session_same_programs(struct cr_session *s) {
     return cr_comm_same(s->comm, &h, sizeof h, "the training program");
 }
 
-static cr_status hash_plane(struct cr_session *s, enum cr_plane plane, void *piece, uint64_t *h) {
-    const struct cr_store *store = &s->model.store;
-    const char            *from  = (const char *)s->memory.region[CR_REGION_STORE] + cr_store_plane_offset(store, plane);
-    const size_t           bytes = cr_store_plane_bytes(store, plane);
+static cr_status hash_plane(struct cr_session *s, enum cr_param_buffer plane, void *piece, uint64_t *h) {
+    const struct cr_param_store *store = &s->model.store;
+    const char  *from  = (const char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, plane);
+    const size_t bytes = cr_param_store_buffer_bytes(store, plane);
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
         const size_t n = CR_MIN((size_t)PIECE_BYTES, bytes - at);
         CR_TRY(s->device->backend->get(s->device, piece, from + at, n));
@@ -110,16 +114,17 @@ static cr_status hash_plane(struct cr_session *s, enum cr_plane plane, void *pie
 }
 
 cr_status cr_session_same_values(struct cr_session *s) {
-    static const enum cr_plane planes[] = {CR_PLANE_VALUE,  CR_PLANE_RUNNING, CR_PLANE_MOMENTUM, CR_PLANE_STATE,
-                                           CR_PLANE_SECOND, CR_PLANE_EMA,     CR_PLANE_EMA_RUNNING, CR_PLANE_MASK};
-    uint64_t                   h        = hash_start;
-    void                      *piece;
+    static const enum cr_param_buffer planes[] = {CR_BUFFER_VALUE,       CR_BUFFER_RUNNING, CR_BUFFER_MOMENTUM,
+                                                  CR_BUFFER_STATE,       CR_BUFFER_SECOND,  CR_BUFFER_EMA,
+                                                  CR_BUFFER_EMA_RUNNING, CR_BUFFER_MASK};
+    uint64_t                          h        = hash_start;
+    void                             *piece;
     if (cr_comm_size(s->comm) == 1) return CR_OK;
     piece = cr_alloc(PIECE_BYTES, 1);
     if (!piece) return CR_NO_MEMORY(PIECE_BYTES);
     cr_status status = CR_OK;
     for (size_t i = 0; i < CR_COUNT(planes) && status == CR_OK; i++)
-        if (cr_store_plane_bytes(&s->model.store, planes[i])) status = hash_plane(s, planes[i], piece, &h);
+        if (cr_param_store_buffer_bytes(&s->model.store, planes[i])) status = hash_plane(s, planes[i], piece, &h);
     cr_free(piece);
     CR_TRY(status);
     return cr_comm_same(s->comm, &h, sizeof h, "the hash of weights and state");

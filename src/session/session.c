@@ -29,11 +29,11 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
 /* ---- programs ---- */
 
 static cr_status compile_train(struct cr_session *s) {
-    const enum cr_program_kind whole[] = {CR_PROGRAM_STEP};
-    const enum cr_program_kind parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
-    bool                       split   = s->config->train.accumulate > 1;
-    const enum cr_program_kind *kinds  = split ? parts : whole;
-    int                        count   = split ? 3 : 1;
+    const enum cr_program_kind  whole[] = {CR_PROGRAM_STEP};
+    const enum cr_program_kind  parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
+    bool                        split   = s->config->train.accumulate > 1;
+    const enum cr_program_kind *kinds   = split ? parts : whole;
+    int                         count   = split ? 3 : 1;
     for (; s->trains < count; s->trains++) {
         struct cr_program *p = &s->train[s->trains];
         CR_TRY(cr_session_compile(s, kinds[s->trains], s->batch, NULL, p));
@@ -61,11 +61,13 @@ static void free_programs(struct cr_session *s) {
 static bool eval_is_too_large(const struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
-    const size_t             need = cr_memory_need(s->device, &s->model.store, all, count), least = cr_memory_need(s->device, &s->model.store, all, s->trains);
+    const size_t             need  = cr_memory_need(s->device, &s->model.store, all, count),
+                 least             = cr_memory_need(s->device, &s->model.store, all, s->trains);
     return s->limit && need > CR_MAX(s->limit, least);
 }
 
-/* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants it. */
+/* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants
+ * it. */
 static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
     const int64_t              wanted = s->eval_batch;
     const struct cr_fit_report before = s->fit;
@@ -77,7 +79,8 @@ static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
         s->has_eval = false;
         s->fit      = before;
     }
-    if (s->eval_batch < wanted) cr_log(CR_LOG_INFO, "memory  evaluation in batches of %lld: more does not fit", (long long)s->eval_batch);
+    if (s->eval_batch < wanted)
+        cr_log(CR_LOG_INFO, "memory  evaluation in batches of %lld: more does not fit", (long long)s->eval_batch);
     return CR_OK;
 }
 
@@ -92,8 +95,8 @@ static cr_status count_input(struct cr_session *s) {
 
 static cr_status compile_programs(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c = s->config;
-    s->eval_batch = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
-    const bool may_shrink = !o->eval_batch && !c->train.eval_batch;
+    s->eval_batch             = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
+    const bool may_shrink     = !o->eval_batch && !c->train.eval_batch;
     if (s->limit && o->eval && !may_shrink) CR_TRY(count_input(s));
     if (o->train) CR_TRY(compile_train(s));
     return o->eval ? compile_eval(s, may_shrink) : CR_OK;
@@ -103,13 +106,15 @@ static cr_status compile_programs(struct cr_session *s, const struct cr_session_
 static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const struct cr_program *eval[] = {&s->eval};
-    const bool               found = !s->batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
+    const bool               found  = !s->batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
     if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
     for (;;) {
         CR_TRY(compile_programs(s, o));
         const int count = all_programs(s, all);
-        if (s->has_eval && s->limit && cr_memory_need(s->device, &s->model.store, eval, 1) > s->limit) return CR_OK; /* no smaller batch helps */
-        if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count))) return CR_OK;
+        if (s->has_eval && s->limit && cr_memory_need(s->device, &s->model.store, eval, 1) > s->limit)
+            return CR_OK; /* no smaller batch helps */
+        if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count)))
+            return CR_OK;
         cr_log(CR_LOG_INFO, "batch   a little too large with the kernels chosen: %lld pictures", (long long)s->batch);
         free_programs(s);
         s->fit = (struct cr_fit_report){0};
@@ -127,13 +132,16 @@ static cr_status bind_programs(struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
     /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
-    const size_t need = cr_memory_need(s->device, &s->model.store, all, count), left = s->device->backend->memory_free(s->device);
+    const size_t need = cr_memory_need(s->device, &s->model.store, all, count),
+                 left = s->device->backend->memory_free(s->device);
     if (s->limit && need > s->limit)
-        return *s->config->memory.limit ? cr_session_limit_missed(s, need) : cr_session_lacks_memory(s, all, count, need - s->limit);
+        return *s->config->memory.limit ? cr_session_limit_missed(s, need)
+                                        : cr_session_lacks_memory(s, all, count, need - s->limit);
     say_fit(s);
     if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
-    if (status == CR_ERR_MEMORY && !s->fit.swapped) return cr_session_lacks_memory(s, all, count, 0); /* else the host's memory may lack: it says so */
+    if (status == CR_ERR_MEMORY && !s->fit.offloaded)
+        return cr_session_lacks_memory(s, all, count, 0); /* else the host's memory may lack: it says so */
     CR_TRY(status);
     for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
     if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
@@ -151,15 +159,20 @@ cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_
     return cr_session_rank_device(c, ref_only, NULL, device, real);
 }
 
-cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struct cr_comm *comm, struct cr_device **device,
-                                 enum cr_dtype *real) {
-    const int                      local   = comm ? cr_comm_place(comm, cr_comm_rank(comm))->local_rank : 0;
-    const bool                     halves  = c->ranks.reduce != CR_REDUCE_FP32; /* NCCL alone carries those */
-    const enum cr_transport        transport = halves && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
-    const struct cr_device_options options = {.threads = (int)c->train.threads, .deterministic = c->train.deterministic,
-                                              .ref_only = ref_only, .tf32 = c->train.precision == CR_PRECISION_TF32,
-                                              .index = (int)c->train.gpu + local, .comm = comm, .comm_blocks = (int)c->ranks.blocks,
-                                              .transport = transport};
+cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struct cr_comm *comm,
+                                 struct cr_device **device, enum cr_dtype *real) {
+    const int               local  = comm ? cr_comm_rank_info(comm, cr_comm_rank(comm))->local_rank : 0;
+    const bool              halves = c->ranks.reduce != CR_REDUCE_FP32; /* NCCL alone carries those */
+    const enum cr_transport transport =
+        halves && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
+    const struct cr_device_options options = {.threads       = (int)c->train.threads,
+                                              .deterministic = c->train.deterministic,
+                                              .ref_only      = ref_only,
+                                              .tf32          = c->train.precision == CR_PRECISION_TF32,
+                                              .index         = (int)c->train.gpu + local,
+                                              .comm          = comm,
+                                              .comm_blocks   = (int)c->ranks.blocks,
+                                              .transport     = transport};
     CR_TRY(cr_device_open(c->train.device, &options, device));
     enum cr_precision precision = resolve_precision(c, *device);
     *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;
@@ -176,15 +189,16 @@ static void say_what_is_idle(const struct cr_session *s, bool trains) {
     const bool              gpu  = c->train.gpu && !s->device->backend->async;
     const bool              loss = trains && c->train.loss_scale > 0 && s->model.real != CR_F16;
     if (gpu || loss)
-        cr_log(CR_LOG_INFO, "without effect here: %s%s%s", gpu ? "train.gpu (no GPU is used)" : "", gpu && loss ? ", " : "",
-               loss ? "train.loss_scale (for fp16 only)" : "");
+        cr_log(CR_LOG_INFO, "without effect here: %s%s%s", gpu ? "train.gpu (no GPU is used)" : "",
+               gpu && loss ? ", " : "", loss ? "train.loss_scale (for fp16 only)" : "");
 }
 
 static void say_what_lasts(const struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
-    if (s->costs && cr_costs_lasting(s->costs, all, count))
-        cr_log(CR_LOG_INFO, "sparse tensor cores were timed and are not used: dense work draws more power until this process ends, and may take 6 %% "
+    if (s->cost_table && cr_cost_table_has_lasting_effect(s->cost_table, all, count))
+        cr_log(CR_LOG_INFO, "sparse tensor cores were timed and are not used: dense work draws more power until this "
+                            "process ends, and may take 6 %% "
                             "longer where power limits the GPU; a start that knows the times is not concerned");
 }
 
@@ -193,7 +207,8 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     int                     classes = o->classes;
     if (!classes) CR_TRY(cr_session_classes(c, &classes));
     if (c->model.classes && c->model.classes != classes)
-        return cr_config_fail(c, "model.classes", "%lld, but the data set has %d: leave the key out, or set data.root to the right set",
+        return cr_config_fail(c, "model.classes",
+                              "%lld, but the data set has %d: leave the key out, or set data.root to the right set",
                               (long long)c->model.classes, classes);
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
@@ -207,17 +222,20 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->model.ranks = cr_comm_size(s->comm);
     if (o->masks) s->model.store.has_mask = true;
     say_what_is_idle(s, o->train);
-    s->batch      = o->batch ? o->batch : c->train.batch;
-    if (o->train) CR_TRY(cr_session_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from, o->draw_masks)); /* masks that training moves are none */
-    else if (!o->masks) CR_TRY(cr_session_pattern(s, c->model.weights, o->draw_masks));
-    CR_TRY(cr_session_costs(s, o));
+    s->batch = o->batch ? o->batch : c->train.batch;
+    if (o->train)
+        CR_TRY(cr_session_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from,
+                                  o->draw_masks)); /* masks that training moves are none */
+    else if (!o->masks)
+        CR_TRY(cr_session_pattern(s, c->model.weights, o->draw_masks));
+    CR_TRY(cr_session_open_cost_table(s, o));
     cr_session_limit(s);
     CR_TRY(cr_session_share_limit(s));
     if (cr_comm_rank(s->comm) > 0) CR_TRY(cr_session_share_choices(s));
     CR_TRY(compile_all(s, o));
     if (cr_comm_rank(s->comm) == 0) CR_TRY(cr_session_share_choices(s));
     CR_TRY(cr_session_same_programs(s));
-    if (s->costs) cr_costs_rest(s->costs);
+    if (s->cost_table) cr_cost_table_flush(s->cost_table);
     say_what_lasts(s);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
@@ -226,7 +244,8 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     return CR_OK;
 }
 
-cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options, struct cr_session *out) {
+cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
+                          struct cr_session *out) {
     *out             = (struct cr_session){.config = config, .comm = options->comm};
     cr_status status = open_all(out, options);
     if (status == CR_OK) return CR_OK;
@@ -241,7 +260,7 @@ void cr_session_close(struct cr_session *s) {
     if (s->memory.device) cr_memory_close(&s->memory);
     free_programs(s);
     cr_model_close(&s->model);
-    cr_costs_close(s->costs);
+    cr_cost_table_close(s->cost_table);
     cr_free(s->pattern);
     cr_state_running_free(s);
     cr_device_close(s->device);
@@ -251,7 +270,7 @@ void cr_session_close(struct cr_session *s) {
 /* ---- values ---- */
 
 static char *state_address(struct cr_session *s, int which) {
-    return (char *)s->memory.region[CR_REGION_STORE] + cr_store_plane_offset(&s->model.store, CR_PLANE_STATE) +
+    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE) +
            (size_t)which * sizeof(double);
 }
 
@@ -262,8 +281,10 @@ cr_status cr_session_fit_loss_scale(struct cr_session *s) {
     const struct cr_backend *backend = s->device->backend;
     double                   scale, wanted = s->config->train.loss_scale;
     CR_TRY(backend->get(s->device, &scale, state_address(s, CR_STATE_LOSS_SCALE), sizeof scale));
-    if (s->model.real != CR_F16) wanted = 1;
-    else if (wanted == 0) wanted = scale > 1 ? scale : scale_start;
+    if (s->model.real != CR_F16)
+        wanted = 1;
+    else if (wanted == 0)
+        wanted = scale > 1 ? scale : scale_start;
     return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &wanted, sizeof wanted);
 }
 
@@ -273,12 +294,12 @@ cr_status cr_session_init(struct cr_session *s) {
     CR_TRY(cr_state_mask_full(s));
     CR_TRY(cr_state_ema_start(s));
     CR_TRY(cr_session_fit_loss_scale(s));
-    s->times.values_ns = cr_time_ns() - start;
+    s->times.init_ns = cr_time_ns() - start;
     return CR_OK;
 }
 
 void cr_session_times_text(const struct cr_session *s, char *text, size_t size) {
     const struct cr_session_times *t = &s->times;
     snprintf(text, size, "device %.2f s, kernels %.2f s, memory %.2f s, values %.2f s", (double)t->device_ns * 1e-9,
-             (double)t->compile_ns * 1e-9, (double)t->memory_ns * 1e-9, (double)t->values_ns * 1e-9);
+             (double)t->compile_ns * 1e-9, (double)t->memory_ns * 1e-9, (double)t->init_ns * 1e-9);
 }

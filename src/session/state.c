@@ -14,10 +14,10 @@ static const uint64_t ADDRESS_NOWHERE = UINT64_MAX - 1; /* read and dropped: a c
 
 /* ---- lists ---- */
 
-static struct cr_ckpt_tensor param_tensor(const struct cr_store *store, const struct cr_param *q, enum cr_plane plane,
-                                          const char *name) {
+static struct cr_ckpt_tensor param_tensor(const struct cr_param_store *store, const struct cr_param *q,
+                                          enum cr_param_buffer plane, const char *name) {
     struct cr_ckpt_tensor t = {.name = name, .dtype = CR_F32};
-    t.address = cr_store_plane_offset(store, plane) + (uint64_t)q->offset * sizeof(float);
+    t.address               = cr_param_store_buffer_offset(store, plane) + (uint64_t)q->offset * sizeof(float);
     switch (q->role) {
     case CR_ROLE_CONV:
         t.dims         = 4;
@@ -32,9 +32,7 @@ static struct cr_ckpt_tensor param_tensor(const struct cr_store *store, const st
         t.dim[0] = q->dim[0];
         t.dim[1] = q->dim[3];
         break;
-    default:
-        t.dims   = 1;
-        t.dim[0] = q->dim[3];
+    default: t.dims = 1; t.dim[0] = q->dim[3];
     }
     return t;
 }
@@ -45,14 +43,14 @@ static const char *tracked_name(const struct cr_param *var, struct cr_arena *are
     return cr_arena_printf(arena, "%.*snum_batches_tracked", stem, var->name);
 }
 
-static cr_status model_list(const struct cr_store *store, enum cr_plane values, enum cr_plane running, struct cr_arena *arena,
-                            struct cr_state_list *out) {
+static cr_status model_list(const struct cr_param_store *store, enum cr_param_buffer values,
+                            enum cr_param_buffer running, struct cr_arena *arena, struct cr_state_list *out) {
     size_t most = 2 * (size_t)store->params;
     *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
     if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q     = &store->param[i];
-        enum cr_plane          plane = cr_store_is_running(q->role) ? running : values;
+        enum cr_param_buffer   plane = cr_param_is_running(q->role) ? running : values;
         out->tensor[out->count++]    = param_tensor(store, q, plane, q->name);
         if (q->role != CR_ROLE_VAR) continue;
         const char *name = tracked_name(q, arena);
@@ -62,35 +60,40 @@ static cr_status model_list(const struct cr_store *store, enum cr_plane values, 
     return CR_OK;
 }
 
-cr_status cr_state_model_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    return model_list(store, CR_PLANE_VALUE, CR_PLANE_RUNNING, arena, out);
+cr_status cr_state_model_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
+    return model_list(store, CR_BUFFER_VALUE, CR_BUFFER_RUNNING, arena, out);
 }
 
-cr_status cr_state_ema_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out) {
+cr_status cr_state_ema_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
     *out = (struct cr_state_list){0};
-    return store->has_ema ? model_list(store, CR_PLANE_EMA, CR_PLANE_EMA_RUNNING, arena, out) : CR_OK;
+    return store->has_ema ? model_list(store, CR_BUFFER_EMA, CR_BUFFER_EMA_RUNNING, arena, out) : CR_OK;
 }
 
 /* "prefix.NAME" of every trainable parameter. */
-static cr_status add_plane(const struct cr_store *store, enum cr_plane plane, struct cr_arena *arena, struct cr_state_list *out) {
+static cr_status add_plane(const struct cr_param_store *store, enum cr_param_buffer plane, struct cr_arena *arena,
+                           struct cr_state_list *out) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
-        if (cr_store_is_running(q->role)) continue;
-        const char *name = cr_arena_printf(arena, "%s.%s", cr_plane_name(plane), q->name);
+        if (cr_param_is_running(q->role)) continue;
+        const char *name = cr_arena_printf(arena, "%s.%s", cr_param_buffer_name(plane), q->name);
         if (!name) return CR_NO_MEMORY(64);
         out->tensor[out->count++] = param_tensor(store, q, plane, name);
     }
     return CR_OK;
 }
 
-cr_status cr_state_optim_list(const struct cr_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t most = 2 * (size_t)store->params + 1 + CR_RUNNING_PLANES;
+cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
+    size_t most = 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS;
     *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
     if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
-    if (store->has_momentum) CR_TRY(add_plane(store, CR_PLANE_MOMENTUM, arena, out));
-    if (store->has_second) CR_TRY(add_plane(store, CR_PLANE_SECOND, arena, out));
-    out->tensor[out->count++] = (struct cr_ckpt_tensor){.name = "device_state", .dtype = CR_F64, .dims = 1,
-                                                        .dim = {CR_STATE_COUNT}, .address = cr_store_plane_offset(store, CR_PLANE_STATE)};
+    if (store->has_momentum) CR_TRY(add_plane(store, CR_BUFFER_MOMENTUM, arena, out));
+    if (store->has_second) CR_TRY(add_plane(store, CR_BUFFER_SECOND, arena, out));
+    out->tensor[out->count++] =
+        (struct cr_ckpt_tensor){.name    = "device_state",
+                                .dtype   = CR_F64,
+                                .dims    = 1,
+                                .dim     = {CR_STATE_COUNT},
+                                .address = cr_param_store_buffer_offset(store, CR_BUFFER_STATE)};
     return CR_OK;
 }
 
@@ -102,7 +105,7 @@ static unsigned char *store_bytes(struct cr_session *s, uint64_t address) {
 
 static cr_status get_batches(struct cr_session *s, int64_t *out) {
     double   state[CR_STATE_COUNT];
-    uint64_t at = cr_store_plane_offset(&s->model.store, CR_PLANE_STATE);
+    uint64_t at = cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE);
     CR_TRY(s->device->backend->get(s->device, state, store_bytes(s, at), sizeof state));
     *out = (int64_t)state[CR_STATE_BATCHES];
     return CR_OK;
@@ -110,11 +113,12 @@ static cr_status get_batches(struct cr_session *s, int64_t *out) {
 
 static cr_status store_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
     struct cr_session *s = self;
-    if (address >= CR_STATE_RANKS_ADDRESS && address < CR_STATE_RANKS_ADDRESS + CR_RUNNING_PLANES) {
+    if (address >= CR_STATE_RANKS_ADDRESS && address < CR_STATE_RANKS_ADDRESS + CR_RUNNING_BUFFERS) {
         cr_state_running_get(s, address, offset, host, bytes);
         return CR_OK;
     }
-    if (address != ADDRESS_BATCHES) return s->device->backend->get(s->device, host, store_bytes(s, address + offset), bytes);
+    if (address != ADDRESS_BATCHES)
+        return s->device->backend->get(s->device, host, store_bytes(s, address + offset), bytes);
     int64_t batches;
     CR_TRY(get_batches(s, &batches));
     CR_ASSERT(offset + bytes <= sizeof batches);
@@ -130,25 +134,28 @@ static cr_status store_put(void *self, uint64_t address, uint64_t offset, const 
     return s->device->backend->put(s->device, store_bytes(s, address + offset), host, bytes);
 }
 
-struct cr_ckpt_io cr_state_io(struct cr_session *s) { return (struct cr_ckpt_io){.self = s, .get = store_get, .put = store_put}; }
+struct cr_ckpt_io cr_state_io(struct cr_session *s) {
+    return (struct cr_ckpt_io){.self = s, .get = store_get, .put = store_put};
+}
 
 /* ---- save ---- */
 
-cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir, const char *config_text,
-                              const char *const *class_names, int classes) {
-    struct cr_arena        arena  = {0};
+cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir,
+                              const char *config_text, const char *const *class_names, int classes) {
+    struct cr_arena        arena = {0};
     struct cr_state_list   model, optim, ema;
     struct cr_state_sparse sparse = {0};
     struct cr_ckpt_io      io     = cr_state_io(s);
-    cr_status            status = CR_OK;
-    char                 step[32], per_epoch[32], fingerprint[32], seed[32], ranks[32], *costs = NULL;
+    cr_status              status = CR_OK;
+    char                   step[32], per_epoch[32], fingerprint[32], seed[32], ranks[32], *costs = NULL;
     snprintf(step, sizeof step, "%" PRId64, at->step);
     snprintf(per_epoch, sizeof per_epoch, "%" PRId64, at->steps_per_epoch);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, at->data_fingerprint);
     snprintf(seed, sizeof seed, "%" PRId64, s->config->train.seed);
     snprintf(ranks, sizeof ranks, "%" PRId64, CR_MAX(at->ranks, 1));
-    const struct cr_st_meta state_meta[] = {{"cresnet_state", "1"}, {"step", step}, {"steps_per_epoch", per_epoch},
-                                            {"data_fingerprint", fingerprint}, {"seed", seed}, {"ranks", ranks}};
+    const struct cr_st_meta state_meta[] = {
+        {"cresnet_state", "1"}, {"step", step},  {"steps_per_epoch", per_epoch}, {"data_fingerprint", fingerprint},
+        {"seed", seed},         {"ranks", ranks}};
     const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* what PyTorch's readers look for */
                                             {CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION}};
 
@@ -157,13 +164,24 @@ cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at
     cr_state_running_list(s, &optim);
     CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &ema));
     CR_TRY_OUT(cr_state_sparse_save(s, &model, &optim, &ema, &io, &sparse));
-    if (s->costs) CR_TRY_OUT(cr_costs_text(s->costs, &costs));
-    const struct cr_ckpt_save save = {
-        .run_dir = run_dir, .step = at->step, .model = model.tensor, .model_count = model.count, .state = optim.tensor,
-        .state_count = optim.count, .ema = ema.tensor, .ema_count = ema.count, .model_meta = model_meta, .model_meta_count = s->model.store.has_mask ? 2 : 1,
-        .state_meta = state_meta, .state_meta_count = CR_COUNT(state_meta), .config_text = config_text,
-        .costs_text = costs,
-        .class_names = class_names, .classes = classes, .keep = (int)CR_MIN(s->config->train.keep, 1000000)};
+    if (s->cost_table) CR_TRY_OUT(cr_cost_table_text(s->cost_table, &costs));
+    const struct cr_ckpt_save save = {.run_dir          = run_dir,
+                                      .step             = at->step,
+                                      .model            = model.tensor,
+                                      .model_count      = model.count,
+                                      .state            = optim.tensor,
+                                      .state_count      = optim.count,
+                                      .ema              = ema.tensor,
+                                      .ema_count        = ema.count,
+                                      .model_meta       = model_meta,
+                                      .model_meta_count = s->model.store.has_mask ? 2 : 1,
+                                      .state_meta       = state_meta,
+                                      .state_meta_count = CR_COUNT(state_meta),
+                                      .config_text      = config_text,
+                                      .costs_text       = costs,
+                                      .class_names      = class_names,
+                                      .classes          = classes,
+                                      .keep             = (int)CR_MIN(s->config->train.keep, 1000000)};
     CR_TRY_OUT(cr_ckpt_write(&save, &io));
 out:
     cr_state_sparse_close(&sparse);
@@ -172,8 +190,8 @@ out:
     return status;
 }
 
-cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir, const char *config_text,
-                        const struct cr_dataset *dataset) {
+cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
+                        const char *config_text, const struct cr_dataset *dataset) {
     const int    classes = cr_dataset_classes(dataset);
     const char **names;
     CR_ALLOC(names, (size_t)classes);
@@ -197,7 +215,9 @@ static cr_status meta_number(struct cr_st_file *file, const char *path, const ch
 static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t *out) {
     *out = 1;
     if (cr_st_meta_find(file, "ranks")) CR_TRY(meta_number(file, path, "ranks", 10, out));
-    return *out >= 1 && *out <= CR_COMM_RANKS_MAX ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
+    return *out >= 1 && *out <= CR_COMM_RANKS_MAX
+               ? CR_OK
+               : CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
 }
 
 static cr_status read_position(struct cr_st_file *file, const char *path, struct cr_position *out) {
@@ -237,14 +257,14 @@ static const char *sparse_ignore(const struct cr_state_sparse *sparse) {
 }
 
 cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_position *position) {
-    struct cr_arena        arena = {0};
-    struct cr_state_list   model, optim, taken;
-    struct cr_state_sparse sparse  = {0};
-    struct cr_st_file     *weights = NULL, *state = NULL;
-    cr_status            status = CR_OK;
-    const struct cr_ckpt_io io  = cr_state_io(s);
-    const char *weights_path = cr_arena_printf(&arena, "%s/model.safetensors", path);
-    const char *state_path   = cr_arena_printf(&arena, "%s/state.safetensors", path);
+    struct cr_arena         arena = {0};
+    struct cr_state_list    model, optim, taken;
+    struct cr_state_sparse  sparse  = {0};
+    struct cr_st_file      *weights = NULL, *state = NULL;
+    cr_status               status       = CR_OK;
+    const struct cr_ckpt_io io           = cr_state_io(s);
+    const char             *weights_path = cr_arena_printf(&arena, "%s/model.safetensors", path);
+    const char             *state_path   = cr_arena_printf(&arena, "%s/state.safetensors", path);
     if (!weights_path || !state_path) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while loading %s", path);
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
     CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
@@ -253,13 +273,14 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     CR_TRY_OUT(read_position(state, state_path, position));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, state, state_path, &optim));
-    taken = sparse.apart;
+    taken = sparse.split;
     CR_TRY_OUT(cr_state_sparse_take(&sparse, weights, weights_path, &model));
     CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, sparse_ignore(&sparse), NULL, &io));
     CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count,
-                            sparse_ignore(&sparse) ? CR_STATE_OF_RANKS "," CR_CKPT_SPARSE_PARTS : CR_STATE_OF_RANKS, NULL, &io));
+                            sparse_ignore(&sparse) ? CR_STATE_OF_RANKS "," CR_CKPT_SPARSE_PARTS : CR_STATE_OF_RANKS,
+                            NULL, &io));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, weights, &io));
-    sparse.apart = taken;
+    sparse.split = taken;
     CR_TRY_OUT(cr_state_sparse_put(&sparse, state, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     CR_TRY_OUT(cr_state_ema_load(s, path));
@@ -276,9 +297,10 @@ out:
 cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
     if (!*given || access(given, F_OK) == 0 || errno != ENOENT) return CR_OK; /* other trouble is told by who reads */
-    return cr_config_fail(config, "model.weights",
-                          "there is no such file or folder: give model.weights=FILE (safetensors of this network, a checkpoint or a run; "
-                          "scripts/pth_to_safetensors.py makes one of PyTorch's), or model.weights= to train from scratch");
+    return cr_config_fail(
+        config, "model.weights",
+        "there is no such file or folder: give model.weights=FILE (safetensors of this network, a checkpoint or a run; "
+        "scripts/pth_to_safetensors.py makes one of PyTorch's), or model.weights= to train from scratch");
 }
 
 static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char *name) {
@@ -286,8 +308,8 @@ static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char 
     return e || !alias_of(name) ? e : cr_st_find(file, alias_of(name));
 }
 
-/* Drops what the file need not have (counters) and, when the classifier starts fresh, turns its tensors into ones that are
- * read and dropped. */
+/* Drops what the file need not have (counters) and, when the classifier starts fresh, turns its tensors into ones that
+ * are read and dropped. */
 static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_list *list) {
     int kept = 0;
     for (int i = 0; i < list->count; i++) {
@@ -306,31 +328,36 @@ static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_l
     list->count = kept;
 }
 
-static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact, bool *fresh) {
+static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact,
+                             bool *fresh) {
     const struct cr_st_entry *e = find_entry(file, "fc.weight");
     if (!e) e = find_entry(file, "fc.bias"); /* of a pruned classifier the weight stands there in parts */
-    int64_t have = e && e->dims >= 1 ? e->dim[0] : 0;
+    int64_t      have = e && e->dims >= 1 ? e->dim[0] : 0;
     enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
-    *fresh = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
+    *fresh            = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
     if (!*fresh && have && have != s->model.classes)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, the data set has %d%s", path, (long long)have,
-                       s->model.classes, exact ? "" : " (model.head = auto or new starts a fresh one)");
-    if (*fresh && have) cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a fresh one of %d", path,
-                               (long long)have, s->model.classes);
-    else if (*fresh) cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: a fresh one of %d classes", path, s->model.classes);
-    else cr_log(CR_LOG_INFO, "weights: %s", path);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, the data set has %d%s", path,
+                       (long long)have, s->model.classes,
+                       exact ? "" : " (model.head = auto or new starts a fresh one)");
+    if (*fresh && have)
+        cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a fresh one of %d", path,
+               (long long)have, s->model.classes);
+    else if (*fresh)
+        cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: a fresh one of %d classes", path, s->model.classes);
+    else
+        cr_log(CR_LOG_INFO, "weights: %s", path);
     return CR_OK;
 }
 
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
-    struct cr_arena        arena = {0};
-    struct cr_state_list   list;
-    struct cr_state_sparse sparse = {0};
-    struct cr_st_file     *file   = NULL;
-    char                  *path   = NULL;
-    bool                   fresh  = false, parts;
-    cr_status              status = CR_OK;
-    const struct cr_ckpt_io io  = cr_state_io(s);
+    struct cr_arena         arena = {0};
+    struct cr_state_list    list;
+    struct cr_state_sparse  sparse = {0};
+    struct cr_st_file      *file   = NULL;
+    char                   *path   = NULL;
+    bool                    fresh  = false, parts;
+    cr_status               status = CR_OK;
+    const struct cr_ckpt_io io     = cr_state_io(s);
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh));
@@ -340,7 +367,8 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
     CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
-                            parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of, &io));
+                            parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of,
+                            &io));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
 out:

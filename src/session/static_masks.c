@@ -1,4 +1,5 @@
-/* session/static_masks.c: which weights are pruned for good, as far as programs may rely on it. See session/session.h. */
+/* session/static_masks.c: which weights are pruned for good, as far as programs may rely on it. See session/session.h.
+ */
 #include "pruning/pruning.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -30,31 +31,34 @@ out:
 cr_status cr_session_pattern(struct cr_session *s, const char *weights, bool draw) {
     if (!s->config->train.sparse || s->model.store.real != CR_F32) return CR_OK;
     CR_TRY(read_pattern(s, weights));
-    if (!s->pattern && draw && cr_config_prunes(s->config)) CR_TRY(cr_prune_draw(&s->model.store, s->config, &s->pattern));
+    if (!s->pattern && draw && cr_config_prunes(s->config))
+        CR_TRY(cr_prune_draw(&s->model.store, s->config, &s->pattern));
     s->model.store.pattern = s->pattern;
     return CR_OK;
 }
 
-bool cr_session_may_mask_gradients(const struct cr_config *c) { return c->train.clip_norm == 0 && c->optim.kind != CR_OPTIM_LARS; }
+bool cr_session_may_mask_gradients(const struct cr_config *c) {
+    return c->train.clip_norm == 0 && c->optim.kind != CR_OPTIM_LARS;
+}
 
 /* ---- measurements ---- */
 
 cr_status cr_session_prune(struct cr_session *s) {
-    const struct cr_store *store = &s->model.store;
-    struct cr_state_planes planes = {0};
-    uint8_t               *drawn  = NULL;
-    const uint8_t         *mask   = s->pattern;
-    cr_status              status = CR_OK;
+    const struct cr_param_store *store  = &s->model.store;
+    struct cr_state_buffers      planes = {0};
+    uint8_t                     *drawn  = NULL;
+    const uint8_t               *mask   = s->pattern;
+    cr_status                    status = CR_OK;
     if (!store->has_mask || (!mask && !cr_config_prunes(s->config))) return CR_OK;
     if (!mask) CR_TRY_OUT(cr_prune_draw(store, s->config, &drawn));
     if (!mask) mask = drawn;
-    CR_TRY_OUT(cr_state_planes_get(s, &planes));
-    memcpy(planes.mask, mask, cr_store_plane_bytes(store, CR_PLANE_MASK));
+    CR_TRY_OUT(cr_state_buffers_get(s, &planes));
+    memcpy(planes.mask, mask, cr_param_store_buffer_bytes(store, CR_BUFFER_MASK));
     cr_prune_zero(store, planes.mask, planes.value);
     cr_prune_zero(store, planes.mask, planes.momentum);
-    CR_TRY_OUT(cr_state_planes_put(s, &planes));
+    CR_TRY_OUT(cr_state_buffers_put(s, &planes));
 out:
-    cr_state_planes_free(&planes);
+    cr_state_buffers_free(&planes);
     cr_free(drawn);
     return status;
 }
@@ -63,7 +67,8 @@ void cr_session_sparse_text(const struct cr_program *p, struct cr_text *out) {
     static const struct {
         enum cr_op_kind kind;
         const char     *name;
-    } kinds[] = {{CR_OP_conv, "convolutions"}, {CR_OP_conv_dgrad, "data gradients"}, {CR_OP_conv_wgrad, "filter gradients"}};
+    } kinds[] = {
+        {CR_OP_conv, "convolutions"}, {CR_OP_conv_dgrad, "data gradients"}, {CR_OP_conv_wgrad, "filter gradients"}};
     const char *between = "";
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
         int all = 0, sparse = 0;

@@ -1,4 +1,5 @@
-/* sparsity/block.c: filters that are kept in blocks of channels, as lists of what to load and to multiply. See sparsity/sparsity.h. */
+/* sparsity/block.c: filters that are kept in blocks of channels, as lists of what to load and to multiply. See
+ * sparsity/sparsity.h. */
 #include "sparsity/sparsity.h"
 
 #include <stdlib.h>
@@ -11,7 +12,9 @@ struct map {
     uint8_t *kept;             /* [K][C][R*S] */
 };
 
-static bool is_kept(const uint8_t *bits, int64_t i) { return bits[i / 8] >> (i % 8) & 1; }
+static bool is_kept(const uint8_t *bits, int64_t i) {
+    return bits[i / 8] >> (i % 8) & 1;
+}
 
 static bool any_kept(const uint8_t *bits, int64_t first, const struct map *m, int64_t k, int64_t tap, int64_t c) {
     const int64_t taps = m->R * m->S, channels = m->C * m->side;
@@ -31,7 +34,7 @@ static bool any_kept(const uint8_t *bits, int64_t first, const struct map *m, in
 static int64_t fill_map(const uint8_t *bits, int64_t first, const struct map *m, int64_t *stored) {
     const int64_t taps = m->R * m->S;
     int64_t       sum  = 0;
-    *stored = 0;
+    *stored            = 0;
     for (int64_t k = 0; k < m->K; k++) {
         const int64_t before = sum;
         for (int64_t c = 0; c < m->C; c++)
@@ -45,8 +48,8 @@ static int64_t fill_map(const uint8_t *bits, int64_t first, const struct map *m,
     return sum;
 }
 
-int64_t cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, int64_t side,
-                               int64_t *stored) {
+int64_t cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                               int64_t side, int64_t *stored) {
     CR_ASSERT(side > 0 && K % side == 0 && C % side == 0);
     const struct map m = {.side = side, .K = K / side, .R = R, .S = S, .C = C / side};
     return fill_map(bits, first, &m, stored);
@@ -78,12 +81,12 @@ static void order_outputs(const struct map *m, int64_t groups, int64_t teams, st
 /* ---- the table ---- */
 
 struct writer {
-    const struct map          *map;
-    const struct cr_block_how *how;
-    const struct output       *output;
-    struct cr_blocks          *to;
-    uint32_t                   steps, items, entries; /* written so far */
-    uint32_t                  *on;                    /* [teams]: steps since a team's last product */
+    const struct map             *map;
+    const struct cr_block_layout *how;
+    const struct output          *output;
+    struct cr_blocks             *to;
+    uint32_t                      steps, items, entries; /* written so far */
+    uint32_t                     *on;                    /* [teams]: steps since a team's last product */
 };
 
 static bool has(const struct writer *w, int64_t of, int64_t c, int64_t tap) {
@@ -96,7 +99,9 @@ static bool has_fill(const struct writer *w, int64_t of, int64_t c, int64_t tap)
     return w->output[of].kept == 0 && c == 0 && tap == 0;
 }
 
-static bool has_any(const struct writer *w, int64_t of, int64_t c, int64_t tap) { return has(w, of, c, tap) || has_fill(w, of, c, tap); }
+static bool has_any(const struct writer *w, int64_t of, int64_t c, int64_t tap) {
+    return has(w, of, c, tap) || has_fill(w, of, c, tap);
+}
 
 static bool step_is_needed(const struct writer *w, int64_t group, int64_t c, int64_t first_tap, int64_t taps) {
     for (int64_t team = 0; team < w->how->teams; team++)
@@ -106,14 +111,16 @@ static bool step_is_needed(const struct writer *w, int64_t group, int64_t c, int
 }
 
 static void put_product(struct writer *w, int64_t of, int64_t team, int64_t c, int64_t tap) {
-    const struct map *m      = w->map;
-    uint32_t         *table  = w->to->table;
-    const int64_t     r = tap / m->S, s = tap % m->S, element = (w->output[of].k * m->side * m->R * m->S + tap) * m->C * m->side + c * m->side;
+    const struct map *m     = w->map;
+    uint32_t         *table = w->to->table;
+    const int64_t     r = tap / m->S, s = tap % m->S,
+                  element           = (w->output[of].k * m->side * m->R * m->S + tap) * m->C * m->side + c * m->side;
     table[w->to->from + w->items]   = has(w, of, c, tap) ? (uint32_t)element : CR_SPARSE_FILL;
     table[w->to->item + w->items++] = (uint32_t)team;
     /* Entries of a team lie together: each team has a range of its own, whose length is its count. */
-    table[w->to->entry + table[w->to->entries + of + 1]++] = w->on[team] << 16 | (uint32_t)(w->how->patch ? r * w->how->pitch + s : 0);
-    w->on[team]                                           = 0;
+    table[w->to->entry + table[w->to->entries + of + 1]++] =
+        w->on[team] << 16 | (uint32_t)(w->how->patch ? r * w->how->pitch + s : 0);
+    w->on[team] = 0;
 }
 
 static void put_step(struct writer *w, int64_t group, int64_t c, int64_t first_tap, int64_t taps) {
@@ -138,7 +145,8 @@ static void put_group(struct writer *w, int64_t group) {
     w->to->table[w->to->items + group + 1] = w->items;
 }
 
-/* While products are written, entries[of + 1] is where the next one of `of` goes: it begins as the sum of the counts before. */
+/* While products are written, entries[of + 1] is where the next one of `of` goes: it begins as the sum of the counts
+ * before. */
 static void put_all(struct writer *w) {
     struct cr_blocks *to    = w->to;
     const int64_t     teams = to->groups * w->how->teams;
@@ -154,8 +162,9 @@ static void put_all(struct writer *w) {
 
 /* Offsets of the parts; steps are at most blocks. */
 static void lay_out(struct cr_blocks *b, int64_t teams) {
-    const int64_t count[] = {b->groups + 1, b->blocks, b->groups + 1, b->blocks, b->groups * teams + 1, b->blocks, b->groups * teams, b->blocks};
-    uint32_t *const to[]  = {&b->steps, &b->step, &b->items, &b->item, &b->entries, &b->entry, &b->block, &b->from};
+    const int64_t   count[] = {b->groups + 1,         b->blocks, b->groups + 1,     b->blocks,
+                               b->groups * teams + 1, b->blocks, b->groups * teams, b->blocks};
+    uint32_t *const to[]    = {&b->steps, &b->step, &b->items, &b->item, &b->entries, &b->entry, &b->block, &b->from};
     for (size_t i = 0; i < CR_COUNT(to); i++) {
         *to[i] = (uint32_t)b->words;
         b->words += count[i];
@@ -167,25 +176,27 @@ void cr_blocks_free(struct cr_blocks *blocks) {
     memset(blocks, 0, sizeof *blocks);
 }
 
-cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C, const struct cr_block_how *how,
-                           struct cr_blocks *blocks) {
-    const int64_t  side = how->side;
-    struct map     m    = {.side = side, .K = K / side, .R = R, .S = S, .C = C / side};
+cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                           const struct cr_block_layout *how, struct cr_blocks *blocks) {
+    const int64_t  side   = how->side;
+    struct map     m      = {.side = side, .K = K / side, .R = R, .S = S, .C = C / side};
     struct output *output = NULL;
     struct writer  w      = {.map = &m, .how = how, .to = blocks};
     cr_status      status = CR_OK;
     CR_ASSERT(side > 0 && K % side == 0 && C % side == 0 && m.C <= UINT16_MAX && K <= UINT32_MAX / (R * S * C));
     memset(blocks, 0, sizeof *blocks);
     blocks->groups = (m.K + how->teams - 1) / how->teams;
-    m.kept = cr_alloc((size_t)(m.K * m.C), (size_t)(R * S));
-    output = cr_alloc((size_t)(blocks->groups * how->teams), sizeof *output);
-    w.on   = cr_alloc((size_t)how->teams, sizeof *w.on);
-    if (!m.kept || !output || !w.on) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the blocks of a filter of %lld weights", (long long)(K * R * S * C));
+    m.kept         = cr_alloc((size_t)(m.K * m.C), (size_t)(R * S));
+    output         = cr_alloc((size_t)(blocks->groups * how->teams), sizeof *output);
+    w.on           = cr_alloc((size_t)how->teams, sizeof *w.on);
+    if (!m.kept || !output || !w.on)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the blocks of a filter of %lld weights", (long long)(K * R * S * C));
     fill_map(bits, first, &m, &blocks->blocks);
     order_outputs(&m, blocks->groups, how->teams, output);
     lay_out(blocks, how->teams);
     blocks->table = cr_alloc((size_t)blocks->words, sizeof *blocks->table);
-    if (!blocks->table) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a list of %lld filter blocks", (long long)blocks->blocks);
+    if (!blocks->table)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a list of %lld filter blocks", (long long)blocks->blocks);
     w.output = output;
     put_all(&w);
 out:

@@ -8,7 +8,15 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-enum { SIDE = CR_SPDNN_SIDE, PIXELS = SIDE * SIDE, HEADER = 16, WORD = 32, SAMPLE = 10000, LEVELS = 257, SIDE_MAX = 256 };
+enum {
+    SIDE     = CR_SPDNN_SIDE,
+    PIXELS   = SIDE * SIDE,
+    HEADER   = 16,
+    WORD     = 32,
+    SAMPLE   = 10000,
+    LEVELS   = 257,
+    SIDE_MAX = 256
+};
 
 /* ---- pictures ---- */
 
@@ -18,18 +26,21 @@ static uint32_t big_endian(const char *bytes) {
     return value;
 }
 
-cr_status cr_spdnn_pictures_read(const char *path, struct cr_spdnn_pictures *out) {
+cr_status cr_spdnn_images_read(const char *path, struct cr_spdnn_images *out) {
     const size_t limit = (size_t)1 << 30;
     char        *file;
     size_t       length;
     CR_TRY(cr_file_read(path, limit, &file, &length));
     cr_status status = CR_OK;
-    *out             = (struct cr_spdnn_pictures){0};
+    *out             = (struct cr_spdnn_images){0};
     if (length < HEADER || big_endian(file) != 0x803 || big_endian(file + 8) != SIDE || big_endian(file + 12) != SIDE)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: not a file of 28 x 28 pictures in MNIST's idx format (train-images-idx3-ubyte, not compressed)", path);
+        CR_FAIL_OUT(
+            CR_ERR_FORMAT,
+            "%s: not a file of 28 x 28 pictures in MNIST's idx format (train-images-idx3-ubyte, not compressed)", path);
     out->count = big_endian(file + 4);
     if (out->count < 1 || length != HEADER + (size_t)out->count * PIXELS)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %zu bytes, but its head says %lld pictures", path, length, (long long)out->count);
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %zu bytes, but its head says %lld pictures", path, length,
+                    (long long)out->count);
     out->pixel = cr_alloc((size_t)out->count, PIXELS);
     if (!out->pixel) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %lld pictures", (long long)out->count);
     for (size_t i = 0; i < (size_t)out->count * PIXELS; i++) out->pixel[i] = (uint8_t)file[HEADER + i];
@@ -41,7 +52,7 @@ out:
 
 static double distance(double x, double y, const double a[2], const double b[2]) {
     const double dx = b[0] - a[0], dy = b[1] - a[1], square = dx * dx + dy * dy;
-    const double t  = square > 0 ? CR_MIN(CR_MAX(((x - a[0]) * dx + (y - a[1]) * dy) / square, 0.0), 1.0) : 0.0;
+    const double t = square > 0 ? CR_MIN(CR_MAX(((x - a[0]) * dx + (y - a[1]) * dy) / square, 0.0), 1.0) : 0.0;
     return hypot(x - a[0] - t * dx, y - a[1] - t * dy);
 }
 
@@ -56,21 +67,22 @@ static void draw(uint8_t *pixel, uint64_t seed, int64_t number) {
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++) {
             double near = SIDE;
-            for (int i = 0; i + 1 < points; i++) near = CR_MIN(near, distance(x + 0.5, y + 0.5, point[i], point[i + 1]));
+            for (int i = 0; i + 1 < points; i++)
+                near = CR_MIN(near, distance(x + 0.5, y + 0.5, point[i], point[i + 1]));
             pixel[y * SIDE + x] = (uint8_t)(255.0 * CR_MIN(CR_MAX(pen + 0.5 - near, 0.0), 1.0));
         }
 }
 
-cr_status cr_spdnn_pictures_draw(int64_t count, uint64_t seed, struct cr_spdnn_pictures *out) {
-    *out = (struct cr_spdnn_pictures){.count = count};
+cr_status cr_spdnn_images_generate(int64_t count, uint64_t seed, struct cr_spdnn_images *out) {
+    *out = (struct cr_spdnn_images){.count = count};
     CR_ALLOC(out->pixel, (size_t)count * PIXELS);
     for (int64_t i = 0; i < count; i++) draw(out->pixel + i * PIXELS, seed, i);
     return CR_OK;
 }
 
-void cr_spdnn_pictures_free(struct cr_spdnn_pictures *pictures) {
+void cr_spdnn_images_free(struct cr_spdnn_images *pictures) {
     cr_free(pictures->pixel);
-    *pictures = (struct cr_spdnn_pictures){0};
+    *pictures = (struct cr_spdnn_images){0};
 }
 
 /* ---- enlarging: bilinear, pixels are areas, the border's value goes on outside ---- */
@@ -109,11 +121,12 @@ static void enlarge_line(const struct enlarging *e, const float *wide, int y, fl
 /* ---- the threshold ---- */
 
 /* A value is above threshold t exactly when its ceiling is: one histogram answers for all thresholds. */
-static int choose_threshold(const struct cr_spdnn_pictures *pictures, const struct enlarging *e, double share) {
-    const int64_t step           = CR_MAX(pictures->count / SAMPLE, (int64_t)1) | 1; /* in MNIST, every other picture is of the same source */
-    double        count[LEVELS]  = {0}, all = 0, above = 0, best = INFINITY;
-    float         wide[SIDE * SIDE_MAX], line[SIDE_MAX];
-    int           threshold = 0;
+static int choose_threshold(const struct cr_spdnn_images *pictures, const struct enlarging *e, double share) {
+    const int64_t step =
+        CR_MAX(pictures->count / SAMPLE, (int64_t)1) | 1; /* in MNIST, every other picture is of the same source */
+    double count[LEVELS] = {0}, all = 0, above = 0, best = INFINITY;
+    float  wide[SIDE * SIDE_MAX], line[SIDE_MAX];
+    int    threshold = 0;
     for (int64_t i = 0; i < pictures->count; i += step) {
         enlarge_rows(e, pictures->pixel + i * PIXELS, wide);
         for (int y = 0; y < e->side; y++) {
@@ -134,10 +147,10 @@ static int choose_threshold(const struct cr_spdnn_pictures *pictures, const stru
 /* ---- inputs ---- */
 
 struct filling {
-    const struct cr_spdnn_pictures *pictures;
-    struct cr_spdnn_inputs         *inputs;
-    struct enlarging                e;
-    atomic_llong                    nonzeros;
+    const struct cr_spdnn_images *pictures;
+    struct cr_spdnn_inputs       *inputs;
+    struct enlarging              e;
+    atomic_llong                  nonzeros;
 };
 
 /* A word of every neuron: 32 inputs. */
@@ -167,11 +180,12 @@ static cr_status fill_word(void *context, int64_t word) {
     return CR_OK;
 }
 
-cr_status cr_spdnn_inputs_open(const struct cr_spdnn_pictures *pictures, int64_t neurons, int64_t count, double share, int threads,
-                               struct cr_spdnn_inputs *out) {
+cr_status cr_spdnn_inputs_open(const struct cr_spdnn_images *pictures, int64_t neurons, int64_t count, double share,
+                               int threads, struct cr_spdnn_inputs *out) {
     struct filling f = {.pictures = pictures, .inputs = out};
     enlarging_open(neurons, &f.e);
-    if ((int64_t)f.e.side * f.e.side != neurons) return CR_FAIL(CR_ERR_USAGE, "%lld neurons are not a square picture", (long long)neurons);
+    if ((int64_t)f.e.side * f.e.side != neurons)
+        return CR_FAIL(CR_ERR_USAGE, "%lld neurons are not a square picture", (long long)neurons);
     *out           = (struct cr_spdnn_inputs){.neurons = neurons, .count = count, .words = (count + WORD - 1) / WORD};
     out->threshold = choose_threshold(pictures, &f.e, share);
     CR_ALLOC(out->bit, (size_t)(neurons * out->words));
@@ -181,7 +195,8 @@ cr_status cr_spdnn_inputs_open(const struct cr_spdnn_pictures *pictures, int64_t
 }
 
 cr_status cr_spdnn_inputs_pick(const struct cr_spdnn_inputs *all, int64_t step, struct cr_spdnn_inputs *out) {
-    *out = (struct cr_spdnn_inputs){.neurons = all->neurons, .count = (all->count + step - 1) / step, .threshold = all->threshold};
+    *out = (struct cr_spdnn_inputs){
+        .neurons = all->neurons, .count = (all->count + step - 1) / step, .threshold = all->threshold};
     out->words = (out->count + WORD - 1) / WORD;
     CR_ALLOC(out->bit, (size_t)(out->neurons * out->words));
     for (int64_t n = 0; n < out->neurons; n++)

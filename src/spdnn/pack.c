@@ -1,6 +1,7 @@
-/* spdnn/pack.c: a sparse matrix as kernels read it: rows with the same columns become groups, so that an input is loaded once for
- * all rows of a group. The order of groups is a walk from each to the one that shares most columns with it: what runs side by side
- * then finds its inputs in the nearest cache. Any matrix is fine; one without equal rows becomes groups of one. */
+/* spdnn/pack.c: a sparse matrix as kernels read it: rows with the same columns become groups, so that an input is
+ * loaded once for all rows of a group. The order of groups is a walk from each to the one that shares most columns with
+ * it: what runs side by side then finds its inputs in the nearest cache. Any matrix is fine; one without equal rows
+ * becomes groups of one. */
 #include "spdnn/spdnn.h"
 
 #include "core/dtype.h"
@@ -19,10 +20,10 @@ struct key {
 
 struct packing {
     const struct cr_spdnn_csr *csr;
-    struct key *key;     /* rows by pattern; those of pattern p are key[first[p] .. first[p + 1]) */
-    int64_t    *first;   /* [patterns + 1] */
-    int64_t    *order;   /* of patterns, as they are written */
-    int64_t     patterns;
+    struct key                *key;   /* rows by pattern; those of pattern p are key[first[p] .. first[p + 1]) */
+    int64_t                   *first; /* [patterns + 1] */
+    int64_t                   *order; /* of patterns, as they are written */
+    int64_t                    patterns;
 };
 
 static int compare_keys(const void *a, const void *b) {
@@ -42,7 +43,8 @@ static void find_patterns(struct packing *p) {
     const struct cr_spdnn_csr *csr = p->csr;
     for (int64_t j = 0; j < csr->rows; j++) {
         uint64_t hash = 1469598103934665603u;
-        for (uint32_t e = csr->start[j]; e < csr->start[j + 1]; e++) hash = (hash ^ csr->column[e]) * 1099511628211u, hash ^= hash >> 29;
+        for (uint32_t e = csr->start[j]; e < csr->start[j + 1]; e++)
+            hash = (hash ^ csr->column[e]) * 1099511628211u, hash ^= hash >> 29;
         p->key[j] = (struct key){hash, (uint32_t)j};
     }
     qsort(p->key, (size_t)csr->rows, sizeof *p->key, compare_keys);
@@ -81,8 +83,10 @@ static void walk_fill(const struct packing *p, struct walk *w) {
             const uint32_t row = p->key[p->first[i]].row;
             for (uint32_t e = csr->start[row]; e < csr->start[row + 1]; e++) {
                 uint32_t *slot = &w->start[csr->column[e] + 1];
-                if (pass == 0) ++*slot;
-                else w->pattern[w->start[csr->column[e]]++] = (uint32_t)i;
+                if (pass == 0)
+                    ++*slot;
+                else
+                    w->pattern[w->start[csr->column[e]]++] = (uint32_t)i;
             }
         }
         if (pass == 0)
@@ -103,10 +107,12 @@ static int64_t walk_next(const struct packing *p, struct walk *w, int64_t from) 
             if (w->start[c + 1] - w->start[c] > CROWD) continue;
             for (uint32_t i = w->start[c]; i < w->start[c + 1]; i++) {
                 const uint32_t q = w->pattern[i];
-                if (clear) w->score[q] = 0;
+                if (clear)
+                    w->score[q] = 0;
                 else if (!w->done[q]) {
                     const uint32_t s = ++w->score[q];
-                    if (best == none || s > w->score[best] || (s == w->score[best] && (int64_t)q < best)) best = (int64_t)q;
+                    if (best == none || s > w->score[best] || (s == w->score[best] && (int64_t)q < best))
+                        best = (int64_t)q;
                 }
             }
         }
@@ -121,7 +127,8 @@ static cr_status walk(struct packing *p) {
     w.pattern            = cr_alloc((size_t)edges + 1, sizeof *w.pattern);
     w.score              = cr_alloc((size_t)p->patterns, sizeof *w.score);
     w.done               = cr_alloc((size_t)p->patterns, 1);
-    if (!w.start || !w.pattern || !w.score || !w.done) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the order of %lld rows", (long long)p->csr->rows);
+    if (!w.start || !w.pattern || !w.score || !w.done)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the order of %lld rows", (long long)p->csr->rows);
     walk_fill(p, &w);
     for (int64_t i = 0, at = 0, untouched = 0; i < p->patterns; i++) {
         p->order[i] = at;
@@ -145,7 +152,9 @@ static bool is_power(float w) {
     return w == 0 || fabsf(frexpf(w, &exponent)) == 0.5f;
 }
 
-static size_t align_up(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t align_up(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
 
 static void look_at_weights(const struct cr_spdnn_csr *csr, struct cr_spdnn_layer *out) {
     float last = 0;
@@ -164,7 +173,7 @@ static void write_group(const struct packing *p, struct cr_spdnn_layer *out, int
     uint32_t                  *start  = (uint32_t *)(void *)out->data;
     uint16_t                  *row    = (uint16_t *)(void *)(out->data + out->row_at) + group * out->rows;
     uint16_t                  *column = (uint16_t *)(void *)(out->data + out->column_at) + start[group];
-    const uint32_t             first  = p->key[from].row, count = csr->start[first + 1] - csr->start[first];
+    const uint32_t             first = p->key[from].row, count = csr->start[first + 1] - csr->start[first];
     start[group + 1] = start[group] + count;
     for (uint32_t k = 0; k < count; k++) column[k] = (uint16_t)csr->column[csr->start[first] + k];
     for (int r = 0; r < out->rows; r++) {
@@ -173,8 +182,10 @@ static void write_group(const struct packing *p, struct cr_spdnn_layer *out, int
         for (uint32_t k = 0; k < count; k++) {
             const size_t at = ((size_t)start[group] + k) * (size_t)out->rows + (size_t)r;
             const float  w  = csr->weight[csr->start[j] + k];
-            if (out->half) ((uint16_t *)(void *)(out->data + out->weight_at))[at] = cr_f32_to_f16(w);
-            else ((float *)(void *)(out->data + out->weight_at))[at] = w;
+            if (out->half)
+                ((uint16_t *)(void *)(out->data + out->weight_at))[at] = cr_f32_to_f16(w);
+            else
+                ((float *)(void *)(out->data + out->weight_at))[at] = w;
         }
     }
 }
@@ -184,7 +195,8 @@ static cr_status write_layer(const struct packing *p, struct cr_spdnn_layer *out
     int64_t                    group = 0;
     for (int64_t i = 0; i < p->patterns; i++) {
         const uint32_t row = p->key[p->first[i]].row;
-        out->columns += (p->first[i + 1] - p->first[i] + out->rows - 1) / out->rows * (int64_t)(csr->start[row + 1] - csr->start[row]);
+        out->columns += (p->first[i + 1] - p->first[i] + out->rows - 1) / out->rows *
+                        (int64_t)(csr->start[row + 1] - csr->start[row]);
     }
     out->row_at    = align_up((size_t)(out->groups + 1) * sizeof(uint32_t));
     out->column_at = out->row_at + align_up((size_t)(out->groups * out->rows) * sizeof(uint16_t));

@@ -22,10 +22,10 @@ const struct cr_spdnn_published *cr_spdnn_published(int64_t neurons) {
 
 const struct cr_spdnn_rates *cr_spdnn_rates(int64_t neurons, int64_t layers) {
     static const struct cr_spdnn_rates list[] = {
-        {1024, 120, 10.51, 16.74, 15.8},  {1024, 480, 12.87, 20.99, 23.1},  {1024, 1920, 14.30, 20.68, 26.4},
-        {4096, 120, 9.45, 14.27, 24.2},   {4096, 480, 11.74, 18.63, 40.2},  {4096, 1920, 13.88, 19.86, 48.3},
-        {16384, 120, 6.15, 11.60, 26.4},  {16384, 480, 7.45, 14.31, 45.4},  {16384, 1920, 7.84, 15.27, 55.2},
-        {65536, 120, 3.47, 8.15, 27.0},   {65536, 480, 3.83, 9.08, 45.9},   {65536, 1920, 3.93, 9.33, 55.6},
+        {1024, 120, 10.51, 16.74, 15.8}, {1024, 480, 12.87, 20.99, 23.1}, {1024, 1920, 14.30, 20.68, 26.4},
+        {4096, 120, 9.45, 14.27, 24.2},  {4096, 480, 11.74, 18.63, 40.2}, {4096, 1920, 13.88, 19.86, 48.3},
+        {16384, 120, 6.15, 11.60, 26.4}, {16384, 480, 7.45, 14.31, 45.4}, {16384, 1920, 7.84, 15.27, 55.2},
+        {65536, 120, 3.47, 8.15, 27.0},  {65536, 480, 3.83, 9.08, 45.9},  {65536, 1920, 3.93, 9.33, 55.6},
     };
     for (size_t i = 0; i < CR_COUNT(list); i++)
         if (list[i].neurons == neurons && list[i].layers == layers) return &list[i];
@@ -63,10 +63,11 @@ static void *team_main(void *argument) {
 }
 
 cr_status cr_spdnn_parallel(int64_t count, int threads, cr_status (*work)(void *context, int64_t i), void *context) {
-    struct team t = {.work = work, .context = context, .count = count, .mutex = PTHREAD_MUTEX_INITIALIZER, .failed = count};
-    pthread_t   thread[THREADS_MAX];
-    int         started = 0;
-    const int   others  = CR_MIN(CR_MIN(threads - 1, (int)THREADS_MAX), (int)CR_MIN(count, (int64_t)THREADS_MAX) - 1);
+    struct team t = {
+        .work = work, .context = context, .count = count, .mutex = PTHREAD_MUTEX_INITIALIZER, .failed = count};
+    pthread_t thread[THREADS_MAX];
+    int       started = 0;
+    const int others  = CR_MIN(CR_MIN(threads - 1, (int)THREADS_MAX), (int)CR_MIN(count, (int64_t)THREADS_MAX) - 1);
     while (started < others && pthread_create(&thread[started], NULL, team_main, &t) == 0) started++;
     (void)team_main(&t);
     for (int i = 0; i < started; i++) (void)pthread_join(thread[i], NULL);
@@ -116,8 +117,10 @@ static cr_status residues(int64_t neurons, int block, uint64_t seed, uint32_t *i
 
 static void merge(const uint32_t *a, const uint32_t *b, uint32_t *out) {
     for (int i = 0, j = 0; i + j < 2 * KRONECKER;)
-        if (j == KRONECKER || (i < KRONECKER && a[i] < b[j])) out[i + j] = a[i], i++;
-        else out[i + j] = b[j], j++;
+        if (j == KRONECKER || (i < KRONECKER && a[i] < b[j]))
+            out[i + j] = a[i], i++;
+        else
+            out[i + j] = b[j], j++;
 }
 
 cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, struct cr_spdnn_csr *out) {
@@ -127,7 +130,8 @@ cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, struct cr_sp
     cr_status     status = CR_OK;
     while ((int64_t)2 << bits <= M) bits++;
     if (neurons > CR_SPDNN_NEURONS_MAX || bits < 1 || (int64_t)1 << bits != M || M * KRONECKER != neurons)
-        return CR_FAIL(CR_ERR_USAGE, "%lld neurons: must be a power of two from 32 to %d", (long long)neurons, (int)CR_SPDNN_NEURONS_MAX);
+        return CR_FAIL(CR_ERR_USAGE, "%lld neurons: must be a power of two from 32 to %d", (long long)neurons,
+                       (int)CR_SPDNN_NEURONS_MAX);
     CR_ALLOC(inputs, (size_t)neurons);
     CR_TRY_OUT(residues(neurons, index / bits, seed, inputs));
     CR_TRY_OUT(csr_open(neurons, neurons, neurons * 2 * KRONECKER, out));
@@ -159,7 +163,8 @@ static cr_status make_layer(void *context, int64_t i) {
     return status;
 }
 
-cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads, struct cr_spdnn_net *out) {
+cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
+                            struct cr_spdnn_net *out) {
     struct making m = {.net = out, .seed = seed, .most_rows = most_rows};
     if (!(bias <= 0)) return CR_FAIL(CR_ERR_USAGE, "a bias above 0 would bring inputs back to life that were dropped");
     *out = (struct cr_spdnn_net){.neurons = neurons, .layers = layers, .bias = bias, .exact = true};

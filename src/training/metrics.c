@@ -78,7 +78,8 @@ static void log_line(struct cr_report *r, const char *event, const char *fields)
 static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
     static const char *const groups[][2] = {{"train", "train"}, {"eval", "val"}, {"prune", "prune"}};
     for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
-        if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK) tensorboard_lost(r);
+        if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
+            tensorboard_lost(r);
 }
 
 static void clear_line(struct cr_report *r) {
@@ -96,20 +97,23 @@ void cr_report_event(struct cr_report *r, const char *event, const char *json_fi
 
 static void format_duration(double seconds, char *buf, size_t size) {
     int64_t s = (int64_t)(seconds + 0.5);
-    if (s >= 3600) snprintf(buf, size, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
-    else snprintf(buf, size, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
+    if (s >= 3600)
+        snprintf(buf, size, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, size, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
 }
 
 static void format_progress(const struct cr_report *r, int64_t step, char *buf, size_t size) {
     const struct cr_report_options *o     = &r->options;
     double                          valid = r->sum.valid > 0 ? r->sum.valid : 1;
-    double                          wait  = r->interval_ns > 0 ? 100.0 * (double)r->wait_ns / (double)r->interval_ns : 0;
+    double                          wait = r->interval_ns > 0 ? 100.0 * (double)r->wait_ns / (double)r->interval_ns : 0;
     char                            left[32];
     format_duration((double)(o->total_steps - step) * r->seconds_per_step, left, sizeof left);
     snprintf(buf, size,
-             "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64 "  loss %.4f  top-1 %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
+             "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64
+             "  loss %.4f  top-1 %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
              (step - 1) / o->steps_per_epoch + 1, o->epochs, step, o->total_steps, r->sum.loss_sum / valid,
-             100 * r->sum.right1 / valid, r->sum.lr, r->images_per_s, wait, left);
+             100 * r->sum.correct1 / valid, r->sum.lr, r->images_per_s, wait, left);
 }
 
 static void log_interval(struct cr_report *r, int64_t step) {
@@ -119,9 +123,10 @@ static void log_interval(struct cr_report *r, int64_t step) {
     if (r->sum.loss_scale > 0)
         snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped\":%" PRId64, r->sum.loss_scale, r->sum.skipped);
     snprintf(json, sizeof json,
-             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
-             step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.right1 / valid,
-             r->sum.right5 / valid, r->sum.lr, norm, r->images_per_s,
+             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_"
+                                                       "norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
+             step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.correct1 / valid,
+             r->sum.correct5 / valid, r->sum.lr, norm, r->images_per_s,
              r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
     format_progress(r, step, human, sizeof human);
     cr_report_event(r, "train", json, r->terminal ? NULL : human);
@@ -145,10 +150,10 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
     int64_t now = cr_time_ns();
     r->sum.loss_sum += result->loss_sum;
     r->sum.valid += result->valid;
-    r->sum.right1 += result->right1;
-    r->sum.right5 += result->right5;
-    r->sum.lr        = result->lr;
-    r->sum.grad_norm = result->grad_norm;
+    r->sum.correct1 += result->correct1;
+    r->sum.correct5 += result->correct5;
+    r->sum.lr         = result->lr;
+    r->sum.grad_norm  = result->grad_norm;
     r->sum.loss_scale = result->loss_scale;
     r->sum.skipped    = result->skipped;
     r->steps++;

@@ -1,8 +1,8 @@
 /* training/metrics.h: what a person sees while training, and log.jsonl for programs.
  *
- * On a terminal one line is redrawn (epoch, step, loss, rate, img/s, data wait, time left); elsewhere a plain line every
- * train.log_every steps. log.jsonl gets one JSON object a line, flushed at once. Throughput is images divided by elapsed
- * time; evaluation and saving do not count. Knows nothing of programs or devices. */
+ * On a terminal one line is redrawn (epoch, step, loss, rate, img/s, data wait, time left); elsewhere a plain line
+ * every train.log_every steps. log.jsonl gets one JSON object a line, flushed at once. Throughput is images divided by
+ * elapsed time; evaluation and saving do not count. Knows nothing of programs or devices. */
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 
@@ -17,11 +17,11 @@ struct cr_report_options {
     int64_t     first_step;  /* of a run that goes on: the first update that it does; else 0 */
 };
 struct cr_step_result { /* sums over the step's micro-batches */
-    double  loss_sum, valid, right1, right5;
+    double  loss_sum, valid, correct1, correct5;
     double  lr, grad_norm; /* not finite when the update was suppressed */
     double  loss_scale;    /* fp16: the factor of the loss, else 0 */
     int64_t skipped;       /* fp16: updates suppressed since the run began */
-    int64_t wait_ns; /* loader wait since the run began */
+    int64_t wait_ns;       /* loader wait since the run began */
 };
 
 CR_MUST cr_status cr_report_open(const struct cr_report_options *options, struct cr_report **out);

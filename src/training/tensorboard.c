@@ -2,8 +2,8 @@
 #include "training/tensorboard.h"
 
 #include "core/files.h"
-#include "formats/json.h"
 #include "data/pack.h"
+#include "formats/json.h"
 #include "formats/protobuf.h"
 
 #include <dirent.h>
@@ -26,7 +26,13 @@ struct cr_tensorboard {
 
 /* ---- messages ---- */
 
-enum event_field { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum event_field {
+    EVENT_WALL_TIME    = 1,
+    EVENT_STEP         = 2,
+    EVENT_FILE_VERSION = 3,
+    EVENT_SUMMARY      = 5,
+    EVENT_SESSION_LOG  = 7
+};
 enum value_field { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
 
 static void add_head(struct cr_text *event, int64_t step) {
@@ -92,7 +98,8 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
     char           text[MEMBERS_MAX], *name;
     int64_t        step   = 0;
     const size_t   length = strlen(members);
-    if (length >= sizeof text) return CR_FAIL(CR_ERR_FORMAT, "%s: a line of %zu bytes has no place in an event", t->path, length);
+    if (length >= sizeof text)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: a line of %zu bytes has no place in an event", t->path, length);
     memcpy(text, members, length + 1);
     cr_json_start(&json, text, length);
     do {
@@ -104,8 +111,10 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
             continue;
         }
         json = value;
-        if (strcmp(name, "step") == 0) step = (int64_t)number;
-        else add_scalar(&summary, group, name, number);
+        if (strcmp(name, "step") == 0)
+            step = (int64_t)number;
+        else
+            add_scalar(&summary, group, name, number);
     } while (cr_json_take(&json, ','));
     add_head(&event, step);
     cr_pb_add_message(&event, EVENT_SUMMARY, &summary);
@@ -114,8 +123,8 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
 
 /* ---- the file ---- */
 
-/* TensorBoard reads the files of a folder in the order of their names, so the number in ours is above all that are there,
- * even when the clock went back. */
+/* TensorBoard reads the files of a folder in the order of their names, so the number in ours is above all that are
+ * there, even when the clock went back. */
 static int64_t free_number(const char *folder) {
     int64_t        number = (int64_t)time(NULL);
     DIR           *dir    = opendir(folder);
@@ -138,7 +147,8 @@ cr_status cr_tensorboard_open(const char *folder, int64_t first_step, struct cr_
         if (*c == '/') *c = '-';
     CR_ALLOC(t, 1);
     t->file = -1;
-    CR_TRY_OUT(cr_path_join(t->path, folder, "%s%010" PRId64 ".%s.%ld", name_start, free_number(folder), host, (long)getpid()));
+    CR_TRY_OUT(cr_path_join(t->path, folder, "%s%010" PRId64 ".%s.%ld", name_start, free_number(folder), host,
+                            (long)getpid()));
     t->file = cr_fs_create(t->path);
     if (t->file < 0) {
         status = cr_fs_refused(t->path, "create the event file", errno);

@@ -22,7 +22,8 @@ cr_status cr_run_trace(const struct cr_run *run) {
     cr_trace_write(programs, programs_of(run, programs), ITERATIONS, run->session.device->caps.alignment, &text);
     cr_status status = text.failed ? CR_FAIL(CR_ERR_MEMORY, "out of memory while writing %s", path)
                                    : cr_file_write_atomic(path, text.data, text.length);
-    if (status == CR_OK) cr_log(CR_LOG_INFO, "trace   %s: %d iterations of the step; cresnet plan --trace %s", path, ITERATIONS, path);
+    if (status == CR_OK)
+        cr_log(CR_LOG_INFO, "trace   %s: %d iterations of the step; cresnet plan --trace %s", path, ITERATIONS, path);
     cr_text_free(&text);
     cr_free(programs);
     return status;

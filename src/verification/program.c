@@ -1,4 +1,5 @@
-/* verification/program.c: a whole program on its device, op by op, each op judged on the inputs that the device itself holds. */
+/* verification/program.c: a whole program on its device, op by op, each op judged on the inputs that the device itself
+ * holds. */
 #include "verification/verify.h"
 
 /* Host copies of one op's operands. */
@@ -21,7 +22,8 @@ static cr_status fetch(struct cr_exec *exec, const struct cr_program *program, i
     return cr_exec_get(exec, tensor, *host);
 }
 
-static cr_status fetch_before(struct cr_exec *exec, const struct cr_program *program, const struct cr_op *op, struct copies *c) {
+static cr_status fetch_before(struct cr_exec *exec, const struct cr_program *program, const struct cr_op *op,
+                              struct copies *c) {
     const struct cr_op_info *info = cr_op_info(op->kind);
     for (int s = 0; s < info->ins; s++)
         if (op->in[s] >= 0) CR_TRY(fetch(exec, program, op->in[s], &c->in[s]));
@@ -30,7 +32,8 @@ static cr_status fetch_before(struct cr_exec *exec, const struct cr_program *pro
     return CR_OK;
 }
 
-static cr_status fetch_after(struct cr_exec *exec, const struct cr_program *program, const struct cr_op *op, struct copies *c) {
+static cr_status fetch_after(struct cr_exec *exec, const struct cr_program *program, const struct cr_op *op,
+                             struct copies *c) {
     for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
         if (op->out[s] >= 0) CR_TRY(fetch(exec, program, op->out[s], &c->out[s]));
     return CR_OK;
@@ -48,11 +51,12 @@ static cr_status report(const struct cr_program *program, int index, const struc
 }
 
 static cr_status check_op(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
-                          const struct cr_program *program, const struct cr_step_block *step, int index, double *worst) {
+                          const struct cr_program *program, const struct cr_step_block *step, int index,
+                          double *worst) {
     const struct cr_op     *op  = &program->op[index];
-    const struct cr_kernel *row = device->rows[op->row];
+    const struct cr_kernel *row = device->kernels[op->kernel];
     struct copies           c   = {0};
-    struct cr_verify_io     io  = {.liberties = row->liberties};
+    struct cr_verify_io     io  = {.relaxations = row->relaxations};
     struct cr_verify_result r   = {0};
     cr_status               status;
     CR_TRY_OUT(fetch_before(exec, program, op, &c));
@@ -69,11 +73,12 @@ out:
 }
 
 cr_status cr_verify_program(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
-                            const struct cr_program *program, const struct cr_step_block *step, int *checked, double *worst) {
+                            const struct cr_program *program, const struct cr_step_block *step, int *checked,
+                            double *worst) {
     *checked = 0;
     *worst   = 0;
     for (int i = 0; i < program->ops; i++) {
-        CR_ASSERT(program->op[i].row >= 0); /* compiled programs only */
+        CR_ASSERT(program->op[i].kernel >= 0); /* compiled programs only */
         CR_TRY(check_op(cpu, device, exec, program, step, i, worst));
         ++*checked;
     }

@@ -1,13 +1,16 @@
-/* verification/verify.c: one op, or a whole program op by op, against the reference row in double. See verification/verify.h. */
+/* verification/verify.c: one op, or a whole program op by op, against the reference row in double. See
+ * verification/verify.h. */
 #include "verification/verify.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-static bool is_real(enum cr_dtype dtype) { return dtype == CR_F32 || dtype == CR_F64 || dtype == CR_F16 || dtype == CR_BF16; }
+static bool is_real(enum cr_dtype dtype) {
+    return dtype == CR_F32 || dtype == CR_F64 || dtype == CR_F16 || dtype == CR_BF16;
+}
 
-/* ---- the twin: the same op on f64 tensors ------------------------------------------------------------------------ */
+/* ---- the twin: the same op on f64 tensors ---- */
 
 struct twin {
     struct cr_device          *cpu;
@@ -15,9 +18,9 @@ struct twin {
     const struct cr_program   *original;
     const struct cr_verify_io *io;
     struct cr_program          program; /* shallow: shares ops, layers and names with the original */
-    struct cr_store            store;   /* the original's, with f64 planes */
+    struct cr_param_store      store;   /* the original's, with f64 planes */
     struct cr_tensor          *tensor;
-    struct cr_op               op;      /* a copy: the run on magnitudes may change attributes */
+    struct cr_op               op; /* a copy: the run on magnitudes may change attributes */
     struct cr_step_block       step;
     void                      *in[CR_OP_IN_MAX], *out[CR_OP_OUT_MAX];
     void                      *own[CR_OP_IN_MAX + CR_OP_OUT_MAX]; /* buffers to free; in and out may share */
@@ -25,7 +28,7 @@ struct twin {
 };
 
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind) {
-    for (const struct cr_kernel *const *row = cpu->rows; *row; row++)
+    for (const struct cr_kernel *const *row = cpu->kernels; *row; row++)
         if ((*row)->op == kind && strncmp((*row)->name, "ref.", 4) == 0) return *row;
     return NULL;
 }
@@ -45,13 +48,14 @@ static cr_status twin_buffer(struct twin *t, int id, void **out) {
 }
 
 /* Where a tensor of the store lies when the planes are f64: at the same element of the same plane. */
-static size_t offset_in_twin(const struct cr_store *from, const struct cr_store *to, size_t offset) {
-    enum cr_plane plane = CR_PLANE_VALUE;
-    for (int i = 0; i < CR_PLANES; i++)
-        if (cr_store_plane_offset(from, (enum cr_plane)i) <= offset && cr_store_plane_bytes(from, (enum cr_plane)i))
-            plane = (enum cr_plane)i;
-    const size_t elem = (offset - cr_store_plane_offset(from, plane)) / cr_dtype_bytes(from->real);
-    return cr_store_plane_offset(to, plane) + elem * cr_dtype_bytes(to->real);
+static size_t offset_in_twin(const struct cr_param_store *from, const struct cr_param_store *to, size_t offset) {
+    enum cr_param_buffer plane = CR_BUFFER_VALUE;
+    for (int i = 0; i < CR_BUFFERS; i++)
+        if (cr_param_store_buffer_offset(from, (enum cr_param_buffer)i) <= offset &&
+            cr_param_store_buffer_bytes(from, (enum cr_param_buffer)i))
+            plane = (enum cr_param_buffer)i;
+    const size_t elem = (offset - cr_param_store_buffer_offset(from, plane)) / cr_dtype_bytes(from->real);
+    return cr_param_store_buffer_offset(to, plane) + elem * cr_dtype_bytes(to->real);
 }
 
 static cr_status twin_tensors(struct twin *t, const struct cr_program *program) {
@@ -77,15 +81,15 @@ static cr_status twin_tensors(struct twin *t, const struct cr_program *program) 
 }
 
 /* Only the op's own tensors get buffers; all others are only looked at for their shapes. */
-static cr_status twin_open(struct twin *t, struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
-                           const struct cr_step_block *step, const struct cr_verify_io *io) {
+static cr_status twin_open(struct twin *t, struct cr_device *cpu, const struct cr_program *program,
+                           const struct cr_op *op, const struct cr_step_block *step, const struct cr_verify_io *io) {
     const struct cr_op_info *info = cr_op_info(op->kind);
-    t->cpu      = cpu;
-    t->row      = cr_verify_ref(cpu, op->kind);
-    t->original = program;
-    t->io       = io;
-    t->op       = *op;
-    t->step     = *step;
+    t->cpu                        = cpu;
+    t->row                        = cr_verify_ref(cpu, op->kind);
+    t->original                   = program;
+    t->io                         = io;
+    t->op                         = *op;
+    t->step                       = *step;
     if (!t->row) return CR_FAIL(CR_ERR_DEVICE, "there is no reference row for the op %s", info->name);
     CR_TRY(twin_tensors(t, program));
     for (int s = 0; s < info->ins; s++)
@@ -130,13 +134,14 @@ static void twin_load(struct twin *t, const char *letters, char before) {
     for (int s = 0; s < info->ins; s++)
         if (t->in[s]) twin_load_one(t, t->op.in[s], t->io->in[s], t->in[s], letters ? letters[s] : 'k');
     for (int s = 0; s < info->outs; s++)
-        if (t->out[s] && t->io->before[s]) twin_load_one(t, t->op.out[s], t->io->before[s], t->out[s], letters ? before : 'k');
+        if (t->out[s] && t->io->before[s])
+            twin_load_one(t, t->op.out[s], t->io->before[s], t->out[s], letters ? before : 'k');
 }
 
 static cr_status twin_run(struct twin *t) {
-    cr_status      status    = CR_OK;
-    size_t         bytes     = 0;
-    struct cr_call call      = {.program = &t->program, .op = &t->op, .step = &t->step};
+    cr_status      status = CR_OK;
+    size_t         bytes  = 0;
+    struct cr_call call   = {.program = &t->program, .op = &t->op, .step = &t->step};
     memcpy(call.out, t->out, sizeof call.out);
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->in[s];
     if (t->row->prepare) CR_TRY(t->row->prepare(t->cpu, &t->program, &t->op, &call.prepared, &bytes));
@@ -155,24 +160,24 @@ out:
     return status;
 }
 
-/* ---- the truth --------------------------------------------------------------------------------------------------- */
+/* ---- the truth ---- */
 
-void cr_verify_truth_free(struct cr_verify_truth *truth) {
+void cr_verify_expected_free(struct cr_verify_expected *truth) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         cr_free(truth->want[s]);
         cr_free(truth->scale[s]);
         cr_free(truth->before[s]);
         cr_free(truth->slack[s]);
-        cr_free(truth->other[s]);
+        cr_free(truth->alternative[s]);
         cr_free(truth->noise[s]);
         cr_free(truth->pull[s]);
     }
-    *truth = (struct cr_verify_truth){0};
+    *truth = (struct cr_verify_expected){0};
 }
 
-static cr_status truth_alloc(const struct twin *t, struct cr_verify_truth *truth) {
+static cr_status truth_alloc(const struct twin *t, struct cr_verify_expected *truth) {
     for (int s = 0; s < cr_op_info(t->op.kind)->outs; s++) {
-        if (!t->out[s] || cr_verify_rule(t->op.kind)->hollow) continue;
+        if (!t->out[s] || cr_verify_rule(t->op.kind)->no_value) continue;
         truth->elems[s] = cr_tensor_elems(&t->tensor[t->op.out[s]]);
         CR_ALLOC(truth->want[s], (size_t)truth->elems[s]);
         CR_ALLOC(truth->scale[s], (size_t)truth->elems[s]);
@@ -186,12 +191,12 @@ static cr_status truth_alloc(const struct twin *t, struct cr_verify_truth *truth
 
 /* Loads, lets the rule's hook make operands, runs. `flips`: whether an operand may be off; NULL: not asked. */
 static cr_status twin_pass(struct twin *t, const struct cr_verify_rule *rule, enum cr_verify_pass pass, bool *flips) {
-    const struct cr_op   op  = t->op;
-    struct cr_verify_run run = {.pass = pass, .original = t->original, .op = &t->op, .in = t->in};
+    const struct cr_op   op         = t->op;
+    struct cr_verify_run run        = {.pass = pass, .original = t->original, .op = &t->op, .in = t->in};
     const bool           magnitudes = pass != CR_VERIFY_WANT;
     cr_status            status;
     twin_load(t, magnitudes ? rule->magnitude : NULL, magnitudes ? rule->before : 'k');
-    if (rule->read) rule->read(&run);
+    if (rule->prologue) rule->prologue(&run);
     status = twin_run(t);
     t->op  = op;
     if (flips) *flips = run.flips;
@@ -202,7 +207,7 @@ static double result_at(const struct twin *t, int slot, int64_t i) {
     return cr_number_load(t->tensor[t->op.out[slot]].dtype, t->out[slot], i);
 }
 
-static cr_status truth_want(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_truth *truth) {
+static cr_status truth_want(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_expected *truth) {
     CR_TRY(twin_pass(t, rule, CR_VERIFY_WANT, NULL));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         for (int64_t i = 0; i < truth->elems[s]; i++) truth->want[s][i] = result_at(t, s, i);
@@ -210,7 +215,8 @@ static cr_status truth_want(struct twin *t, const struct cr_verify_rule *rule, s
 }
 
 /* A, and how much it grows where operands may be off. */
-static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verify_rule *rule, struct cr_verify_truth *truth) {
+static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verify_rule *rule,
+                                           struct cr_verify_expected *truth) {
     const struct cr_op         op   = t->op;
     const struct cr_step_block step = t->step;
     bool                       flips;
@@ -223,7 +229,8 @@ static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verif
         for (int s = 0; s < CR_OP_OUT_MAX; s++) {
             if (!truth->elems[s]) continue;
             CR_TRY(cr_verify_array(truth, s, &truth->slack[s]));
-            for (int64_t i = 0; i < truth->elems[s]; i++) truth->slack[s][i] = fmax(fabs(result_at(t, s, i)) - truth->scale[s][i], 0);
+            for (int64_t i = 0; i < truth->elems[s]; i++)
+                truth->slack[s][i] = fmax(fabs(result_at(t, s, i)) - truth->scale[s][i], 0);
         }
     }
     t->op   = op;
@@ -232,7 +239,7 @@ static cr_status truth_scale_by_magnitudes(struct twin *t, const struct cr_verif
 }
 
 /* The reference computes in double; what is right for a row that only rounds is the rounded number. */
-static void round_wants(const struct twin *t, struct cr_verify_truth *truth) {
+static void round_wants(const struct twin *t, struct cr_verify_expected *truth) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         uint64_t element = 0;
         for (int64_t i = 0; i < truth->elems[s]; i++) {
@@ -253,7 +260,7 @@ static bool inputs_are_finite(const struct twin *t) {
     return true;
 }
 
-static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_truth *truth) {
+static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_expected *truth) {
     const struct cr_verify_rule *rule = cr_verify_rule(t->op.kind);
     CR_TRY(truth_alloc(t, truth));
     CR_TRY(truth_want(t, rule, truth));
@@ -262,60 +269,72 @@ static cr_status truth_fill(struct twin *t, enum cr_math math, struct cr_verify_
     if (truth->exact) return CR_OK;
     if (rule->magnitude) CR_TRY(truth_scale_by_magnitudes(t, rule, truth));
     twin_load(t, NULL, 'k');
-    struct cr_verify_values v = {.program = &t->program, .original = t->original, .op = &t->op, .step = &t->step, .u = cr_verify_unit(math)->sum, .liberties = truth->liberties};
-    v.want = (const double *const *)truth->want;
+    struct cr_verify_values v = {.program     = &t->program,
+                                 .original    = t->original,
+                                 .op          = &t->op,
+                                 .step        = &t->step,
+                                 .u           = cr_verify_unit(math)->sum,
+                                 .relaxations = truth->relaxations};
+    v.want                    = (const double *const *)truth->want;
     for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
     truth->spreads = rule->pads && !inputs_are_finite(t);
     if (rule->closed) rule->closed(&v, truth->scale);
     if (rule->correct) rule->correct(&v, truth->scale);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (!truth->elems[s]) continue;
-        /* A NaN or infinite input makes A useless: what it reaches is judged by position, all else must be as it was. */
+        /* A NaN or infinite input makes A useless: what it reaches is judged by position, all else must be as it was.
+         */
         for (int64_t i = 0; i < truth->elems[s]; i++)
             if (!isfinite(truth->scale[s][i])) truth->scale[s][i] = 0;
         truth->terms[s] = cr_verify_terms(&t->program, &t->op, s);
         truth->tiny[s]  = cr_verify_tiny(&v, s);
     }
     truth->peak = cr_verify_peak(&t->program, &t->op);
-    return rule->behind ? rule->behind(&v, truth) : CR_OK;
+    return rule->epilogue ? rule->epilogue(&v, truth) : CR_OK;
 }
 
-cr_status cr_verify_truth_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
-                               enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
-                               struct cr_verify_truth *out) {
-    struct twin            t     = {0};
-    struct cr_verify_truth truth = {.program = program, .op = op, .math = math, .liberties = io->liberties, .peak = 1};
-    cr_status              status;
+cr_status cr_verify_expected_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
+                                  enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
+                                  struct cr_verify_expected *out) {
+    struct twin               t     = {0};
+    struct cr_verify_expected truth = {
+        .program = program, .op = op, .math = math, .relaxations = io->relaxations, .peak = 1};
+    cr_status status;
     CR_TRY_OUT(twin_open(&t, cpu, program, op, step, io));
     CR_TRY_OUT(truth_fill(&t, math, &truth));
 out:
     twin_close(&t);
-    if (status != CR_OK) cr_verify_truth_free(&truth);
-    else *out = truth;
+    if (status != CR_OK)
+        cr_verify_expected_free(&truth);
+    else
+        *out = truth;
     return status;
 }
 
 /* Those that change the bounds of this op. */
-static unsigned liberties_that_count(const struct cr_op *op, unsigned liberties) {
+static unsigned liberties_that_count(const struct cr_op *op, unsigned relaxations) {
     const bool forward = op->kind == CR_OP_conv, backward = op->kind == CR_OP_conv_dgrad;
-    unsigned   kinds   = 0;
-    if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_LIBERTY_HALF_BIAS;
-    if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0)) kinds |= CR_LIBERTY_ROUNDS_SUM;
-    if (backward && op->in[CR_IN_conv_dgrad_bn_x] >= 0) kinds |= CR_LIBERTY_ZERO_PASSES;
-    return liberties & kinds;
+    unsigned   kinds = 0;
+    if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_RELAXED_HALF_BIAS;
+    if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0))
+        kinds |= CR_RELAXED_ROUNDED_SUM;
+    if (backward && op->in[CR_IN_conv_dgrad_bn_x] >= 0) kinds |= CR_RELAXED_ZERO_GRADIENT;
+    return relaxations & kinds;
 }
 
-bool cr_verify_truth_serves(struct cr_verify_truth *truth, enum cr_math math, unsigned liberties) {
-    if (!truth->op || liberties_that_count(truth->op, truth->liberties) != liberties_that_count(truth->op, liberties)) return false;
+bool cr_verify_expected_reuse(struct cr_verify_expected *truth, enum cr_math math, unsigned relaxations) {
+    if (!truth->op ||
+        liberties_that_count(truth->op, truth->relaxations) != liberties_that_count(truth->op, relaxations))
+        return false;
     const struct cr_verify_unit *a = cr_verify_unit(math), *b = cr_verify_unit(truth->math);
-    const bool                   by_unit = cr_verify_rule(truth->op->kind)->by_unit || cr_verify_finishes(truth->op);
+    const bool by_unit = cr_verify_rule(truth->op->kind)->by_unit || cr_verify_fuses_finalize(truth->op);
     if (by_unit && (a->sum != b->sum || a->operand != b->operand || a->drift != b->drift)) return false;
-    truth->math      = math;
-    truth->liberties = liberties;
+    truth->math        = math;
+    truth->relaxations = relaxations;
     return true;
 }
 
-/* ---- the judgement ----------------------------------------------------------------------------------------------- */
+/* ---- the judgement ---- */
 
 struct judged {
     double bound, ratio; /* ratio <= 1: right */
@@ -330,24 +349,29 @@ static bool overflows_to(enum cr_dtype dtype, double x) {
 
 /* What all elements of an output have in common. */
 struct judging {
-    const struct cr_verify_truth *truth;
-    int                           slot;
-    enum cr_dtype                 dtype, result; /* of the tensor; what a sum may pass through: a type of 16 bits, or F64 */
-    double                        by_scale, by_want, by_noise, by_pull, tiny, limit;
-    bool                          rounds_twice, drops_nan;
+    const struct cr_verify_expected *truth;
+    int                              slot;
+    enum cr_dtype dtype, result; /* of the tensor; what a sum may pass through: a type of 16 bits, or F64 */
+    double        by_scale, by_want, by_noise, by_pull, tiny, limit;
+    bool          rounds_twice, drops_nan;
 };
 
-static struct judging judging_of(const struct cr_verify_truth *truth, int slot) {
+static struct judging judging_of(const struct cr_verify_expected *truth, int slot) {
     const struct cr_verify_unit *u      = cr_verify_unit(truth->math);
     const enum cr_dtype          dtype  = truth->program->tensor[truth->op->out[slot]].dtype;
     const bool                   is_f64 = truth->math == CR_MATH_F64;
     const double                 n = truth->terms[slot], behind = truth->noise_terms[slot];
     if (truth->noise[slot]) { /* sums of its own numbers are added in plain arithmetic, and in wide types only */
         const double sum = is_f64 ? u->sum : cr_verify_unit(CR_MATH_F32)->sum;
-        return (struct judging){.truth = truth, .slot = slot, .dtype = dtype, .result = CR_F64,
-                                .by_scale = CR_VERIFY_C * sum * sqrt(n), .by_noise = CR_VERIFY_C * u->sum * sqrt(behind) + u->operand,
-                                .by_pull = u->drift * behind + u->operand, .tiny = is_f64 ? 0 : truth->tiny[slot],
-                                .limit = is_f64 ? DBL_MAX : (double)FLT_MAX};
+        return (struct judging){.truth    = truth,
+                                .slot     = slot,
+                                .dtype    = dtype,
+                                .result   = CR_F64,
+                                .by_scale = CR_VERIFY_C * sum * sqrt(n),
+                                .by_noise = CR_VERIFY_C * u->sum * sqrt(behind) + u->operand,
+                                .by_pull  = u->drift * behind + u->operand,
+                                .tiny     = is_f64 ? 0 : truth->tiny[slot],
+                                .limit    = is_f64 ? DBL_MAX : (double)FLT_MAX};
     }
     return (struct judging){
         .truth    = truth,
@@ -360,16 +384,19 @@ static struct judging judging_of(const struct cr_verify_truth *truth, int slot) 
         .limit    = is_f64 ? DBL_MAX : (double)FLT_MAX,
         /* from double to 16 bits by way of f32: cr_number_store */
         .rounds_twice = is_f64 && (dtype == CR_F16 || dtype == CR_BF16),
-        .drops_nan    = (truth->liberties & CR_LIBERTY_NAN_IS_ZERO) && truth->op->kind == CR_OP_conv && truth->op->attr.conv.relu,
+        .drops_nan =
+            (truth->relaxations & CR_RELAXED_NAN_RELU) && truth->op->kind == CR_OP_conv && truth->op->attr.conv.relu,
     };
 }
 
-/* What a number is off by before it is rounded to the output's type. *overflows: it may have become infinite on the way. */
+/* What a number is off by before it is rounded to the output's type. *overflows: it may have become infinite on the
+ * way. */
 static double error_of(const struct judging *g, int64_t i, bool *overflows) {
     const double want = g->truth->want[g->slot][i], A = g->truth->scale[g->slot][i];
     double       error = g->by_scale * A + g->by_want * fabs(want);
     if (g->truth->slack[g->slot]) error += g->truth->slack[g->slot][i];
-    if (g->truth->noise[g->slot]) error += g->by_noise * g->truth->noise[g->slot][i] + g->by_pull * g->truth->pull[g->slot][i];
+    if (g->truth->noise[g->slot])
+        error += g->by_noise * g->truth->noise[g->slot][i] + g->by_pull * g->truth->pull[g->slot][i];
     /* What did not move, and counts, have A = 0 and may not move by underflow either. */
     if (A > 0 || !is_real(g->dtype)) error += g->tiny;
     if (g->rounds_twice) error += cr_verify_half_ulp(CR_F32, fabs(want));
@@ -381,17 +408,19 @@ static double error_of(const struct judging *g, int64_t i, bool *overflows) {
     return error + cr_verify_half_ulp(g->result, sum);
 }
 
-double cr_verify_error(const struct cr_verify_truth *truth, int slot, int64_t i, bool *any) {
+double cr_verify_error(const struct cr_verify_expected *truth, int slot, int64_t i, bool *any) {
     const struct judging g     = judging_of(truth, slot);
-    const double         other = truth->other[slot] ? truth->other[slot][i] : NAN, apart = fabs(other - truth->want[slot][i]);
-    const double         error = error_of(&g, i, any) + (isfinite(apart) ? apart : 0), top = fabs(truth->want[slot][i]) + error;
+    const double         other = truth->alternative[slot] ? truth->alternative[slot][i] : NAN,
+                 apart         = fabs(other - truth->want[slot][i]);
+    const double error = error_of(&g, i, any) + (isfinite(apart) ? apart : 0), top = fabs(truth->want[slot][i]) + error;
     *any = *any || truth->scale[slot][i] == CR_VERIFY_UNUSED || overflows_to(g.dtype, top);
     return error + cr_verify_half_ulp(g.dtype, top);
 }
 
 /* The right number that `got` is meant to be: of two, the one that lies nearer. */
 static double meant(const struct judging *g, int64_t i, double got) {
-    const double want = g->truth->want[g->slot][i], other = g->truth->other[g->slot] ? g->truth->other[g->slot][i] : NAN;
+    const double want  = g->truth->want[g->slot][i],
+                 other = g->truth->alternative[g->slot] ? g->truth->alternative[g->slot][i] : NAN;
     if (isnan(other) || !isfinite(got)) return want;
     return !isfinite(want) || fabs(got - other) < fabs(got - want) ? other : want;
 }
@@ -404,22 +433,24 @@ static struct judged judge(const struct judging *g, int64_t i, double got) {
     if (got == 0 && g->drops_nan && (isnan(want) || g->truth->spreads)) return j; /* a NaN was there */
     if (g->truth->bits[g->slot]) {
         const unsigned either = (unsigned)g->truth->slack[g->slot][i];
-        j.ratio = ((unsigned)got ^ (unsigned)want) & ~either ? INFINITY : 0;
+        j.ratio               = ((unsigned)got ^ (unsigned)want) & ~either ? INFINITY : 0;
         return j;
     }
     if (!g->truth->exact) {
         bool         overflows;
         const double error = error_of(g, i, &overflows), top = fabs(want) + error;
-        j.bound            = error + cr_verify_half_ulp(g->dtype, top);
+        j.bound = error + cr_verify_half_ulp(g->dtype, top);
         if (isfinite(want) && !isfinite(got) && (overflows || overflows_to(g->dtype, top))) return j;
     }
     j.nonfinite = isfinite(got) != isfinite(want);
-    if (!isfinite(got) || !isfinite(want)) j.ratio = INFINITY;
-    else j.ratio = j.bound > 0 ? fabs(got - want) / j.bound : INFINITY;
+    if (!isfinite(got) || !isfinite(want))
+        j.ratio = INFINITY;
+    else
+        j.ratio = j.bound > 0 ? fabs(got - want) / j.bound : INFINITY;
     return j;
 }
 
-void cr_verify_compare(const struct cr_verify_truth *truth, const void *const got[], struct cr_verify_result *out) {
+void cr_verify_compare(const struct cr_verify_expected *truth, const void *const got[], struct cr_verify_result *out) {
     struct cr_verify_result r = {.ok = true};
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (!truth->elems[s]) continue;
@@ -441,12 +472,12 @@ void cr_verify_compare(const struct cr_verify_truth *truth, const void *const go
     *out = r;
 }
 
-cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op, enum cr_math math,
-                       const struct cr_step_block *step, const struct cr_verify_io *io, const void *const got[],
-                       struct cr_verify_result *out) {
-    struct cr_verify_truth truth = {0};
-    CR_TRY(cr_verify_truth_make(cpu, program, op, math, step, io, &truth));
+cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
+                       enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
+                       const void *const got[], struct cr_verify_result *out) {
+    struct cr_verify_expected truth = {0};
+    CR_TRY(cr_verify_expected_make(cpu, program, op, math, step, io, &truth));
     cr_verify_compare(&truth, got, out);
-    cr_verify_truth_free(&truth);
+    cr_verify_expected_free(&truth);
     return CR_OK;
 }

@@ -1,36 +1,73 @@
-/* tests/checkops/checkops_inputs.c: inputs of a unit from a family. A letter a slot says what the operand means, so that each is drawn as the
- * op would meet it: sums that belong to numbers, reciprocals of deviations above 0, indices inside the image. */
-#include "tests/checkops/checkops.h"
+/* tests/checkops/checkops_inputs.c: inputs of a unit from a family. A letter a slot says what the operand means, so
+ * that each is drawn as the op would meet it: sums that belong to numbers, reciprocals of deviations above 0, indices
+ * inside the image. */
 #include "core/rng.h"
+#include "tests/checkops/checkops.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal", "huge", "denormal", "non-finite"};
+static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal",
+                                                   "huge",   "denormal",  "non-finite"};
 
 /* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
- * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M metrics,
- * T state, s plane of means of squares, n squares of norms, r running plane, K bits of a pruned plane, I pool index, Q norm, B boxes of pictures, X mixes of them, . bytes that nobody reads */
+ * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M
+ * metrics, T state, s plane of means of squares, n squares of norms, r running plane, K bits of a pruned plane, I pool
+ * index, Q norm, B boxes of pictures, X mixes of them, . bytes that nobody reads */
 static const char *const meaning[CR_OP_COUNT] = {
-    [CR_OP_mix] = "uBX",          [CR_OP_meanpool] = "x",          [CR_OP_meanpool_grad] = "x",
-    [CR_OP_gate] = "xx",          [CR_OP_gate_grad] = "xxx",
-    [CR_OP_normalize] = "uB",     [CR_OP_conv] = "xxcbxgbmv.",      [CR_OP_bn_stats] = "x",
-    [CR_OP_bn_finalize] = "Sgbmv", [CR_OP_bn_coef] = "gbmv",       [CR_OP_bn_apply] = "xchxc",
-    [CR_OP_relu] = "x",           [CR_OP_add] = "xx",              [CR_OP_maxpool] = "xc",
-    [CR_OP_avgpool] = "x",        [CR_OP_pad_shortcut] = "x",      [CR_OP_dense] = "xxb",
-    [CR_OP_loss] = "xLMX",        [CR_OP_loss_grad] = "xLTX",      [CR_OP_dense_dgrad] = "xx",
-    [CR_OP_dense_wgrad] = "xx",   [CR_OP_dense_bgrad] = "x",       [CR_OP_avgpool_grad] = "x",
-    [CR_OP_maxpool_grad] = "xI",  [CR_OP_pad_shortcut_grad] = "x", [CR_OP_relu_grad] = "xyxxhxh",
-    [CR_OP_bn_grad_stats] = "xxhyc", [CR_OP_bn_grad_finalize] = "xgh", [CR_OP_bn_grad_apply] = "xxkyc",
-    [CR_OP_channel_scale] = "xc", [CR_OP_conv_dgrad] = "xxxxhgb",  [CR_OP_conv_wgrad] = "xxc",
-    [CR_OP_adamw] = "pGGQTKs",    [CR_OP_param_norms] = "pGT",     [CR_OP_lars] = "pGGQTKn",
-    [CR_OP_ema] = "prQTGrK",      [CR_OP_grad_check] = "GMT",      [CR_OP_sgd] = "pGGQTK",          [CR_OP_zero] = "",
-    [CR_OP_cast] = "x",           [CR_OP_conv_grad] = "xxkxxchxxg", [CR_OP_pool_bn_grad_stats] = "xIxch",
-    [CR_OP_fold_bn] = "xgbmv",    [CR_OP_pool_bn_grad_apply] = "xIxck", [CR_OP_s2d_filter] = "x", [CR_OP_s2d_filter_grad] = "x",
-    [CR_OP_swap_out] = "x",       [CR_OP_swap_in] = "x.",          [CR_OP_sync] = "x",           [CR_OP_sparse_filter] = "x",
-    [CR_OP_all_reduce] = "x",
+    [CR_OP_mix]                = "uBX",
+    [CR_OP_avgpool2x2]         = "x",
+    [CR_OP_avgpool2x2_grad]    = "x",
+    [CR_OP_se_scale]           = "xx",
+    [CR_OP_se_scale_grad]      = "xxx",
+    [CR_OP_normalize]          = "uB",
+    [CR_OP_conv]               = "xxcbxgbmv.",
+    [CR_OP_bn_sums]            = "x",
+    [CR_OP_bn_finalize]        = "Sgbmv",
+    [CR_OP_bn_scale_bias]      = "gbmv",
+    [CR_OP_bn_apply]           = "xchxc",
+    [CR_OP_relu]               = "x",
+    [CR_OP_add]                = "xx",
+    [CR_OP_maxpool]            = "xc",
+    [CR_OP_avgpool]            = "x",
+    [CR_OP_pad_shortcut]       = "x",
+    [CR_OP_dense]              = "xxb",
+    [CR_OP_loss]               = "xLMX",
+    [CR_OP_loss_grad]          = "xLTX",
+    [CR_OP_dense_dgrad]        = "xx",
+    [CR_OP_dense_wgrad]        = "xx",
+    [CR_OP_dense_bgrad]        = "x",
+    [CR_OP_avgpool_grad]       = "x",
+    [CR_OP_maxpool_grad]       = "xI",
+    [CR_OP_pad_shortcut_grad]  = "x",
+    [CR_OP_relu_grad]          = "xyxxhxh",
+    [CR_OP_bn_grad_sums]       = "xxhyc",
+    [CR_OP_bn_grad_finalize]   = "xgh",
+    [CR_OP_bn_grad_apply]      = "xxkyc",
+    [CR_OP_channel_scale]      = "xc",
+    [CR_OP_conv_dgrad]         = "xxxxhgb",
+    [CR_OP_conv_wgrad]         = "xxc",
+    [CR_OP_adamw]              = "pGGQTKs",
+    [CR_OP_param_norms]        = "pGT",
+    [CR_OP_lars]               = "pGGQTKn",
+    [CR_OP_ema]                = "prQTGrK",
+    [CR_OP_grad_norm]          = "GMT",
+    [CR_OP_sgd]                = "pGGQTK",
+    [CR_OP_zero]               = "",
+    [CR_OP_cast]               = "x",
+    [CR_OP_conv_grad]          = "xxkxxchxxg",
+    [CR_OP_pool_bn_grad_sums]  = "xIxch",
+    [CR_OP_fold_bn]            = "xgbmv",
+    [CR_OP_pool_bn_grad_apply] = "xIxck",
+    [CR_OP_s2d_filter]         = "x",
+    [CR_OP_s2d_filter_grad]    = "x",
+    [CR_OP_offload]            = "x",
+    [CR_OP_prefetch]           = "x.",
+    [CR_OP_barrier]            = "x",
+    [CR_OP_sparse_filter]      = "x",
+    [CR_OP_all_reduce]         = "x",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -39,13 +76,15 @@ static char letter(const struct checkops_unit *unit, int slot) {
     return m[slot];
 }
 
-static bool is_dot_product(const struct checkops_unit *unit) { return cr_verify_rule(unit->op->kind)->products; }
+static bool is_dot_product(const struct checkops_unit *unit) {
+    return cr_verify_rule(unit->op->kind)->products;
+}
 
 /* ---- which draws ---- */
 
 /* Sums of dot products: of equal numbers all dot products err alike, which the bound of such sums excludes. */
 static bool sums_dot_products(const struct checkops_unit *unit) {
-    return is_dot_product(unit) && (unit->c.flags & (CHECKOPS_STATS | CHECKOPS_BN));
+    return is_dot_product(unit) && (unit->c.flags & (CHECKOPS_SUMS | CHECKOPS_BN));
 }
 
 static bool is_target(char c, enum checkops_family family) {
@@ -69,7 +108,8 @@ int checkops_draws(const struct checkops_unit *unit, int index, struct checkops_
         draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
     for (int f = FAMILY_HUGE; f < FAMILIES; f++)
         for (int s = 0; s < cr_op_info(unit->op->kind)->ins; s++)
-            if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f) && may_spoil(unit, (enum checkops_family)f))
+            if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f) &&
+                may_spoil(unit, (enum checkops_family)f))
                 draws[n++] = (struct checkops_draw){(enum checkops_family)f, s};
     CR_ASSERT(n <= CHECKOPS_DRAWS_MAX);
     return n;
@@ -89,10 +129,16 @@ struct drawing {
     double                      limit; /* of huge numbers */
 };
 
-static double normal(struct drawing *d) { return (double)cr_rng_normal(&d->rng); }
-static double between(struct drawing *d, double low, double high) { return low + (high - low) * cr_rng_real(&d->rng); }
+static double normal(struct drawing *d) {
+    return (double)cr_rng_normal(&d->rng);
+}
+static double between(struct drawing *d, double low, double high) {
+    return low + (high - low) * cr_rng_real(&d->rng);
+}
 
-static bool is_half(enum cr_dtype dtype) { return dtype == CR_F16 || dtype == CR_BF16; }
+static bool is_half(enum cr_dtype dtype) {
+    return dtype == CR_F16 || dtype == CR_BF16;
+}
 
 /* 16-bit results may become infinite, and must where they are too large: of sums in f32 some do and some do not. */
 static double huge_half(const struct checkops_unit *unit, double top, double n) {
@@ -115,26 +161,28 @@ static double huge_limit(const struct checkops_unit *unit) {
     if (cr_verify_is_exact(op) && op->kind != CR_OP_cast) return top;
     if (is_half(unit->c.real)) {
         const double squares = sqrt((double)FLT_MAX / (8 * n));
-        return op->kind == CR_OP_bn_stats && squares < top ? squares : huge_half(unit, top, n);
+        return op->kind == CR_OP_bn_sums && squares < top ? squares : huge_half(unit, top, n);
     }
     switch (op->kind) {
     case CR_OP_add: return top / 8;
-    case CR_OP_bn_stats:
+    case CR_OP_bn_sums:
     case CR_OP_adamw:
     case CR_OP_param_norms:
-    case CR_OP_grad_check: return sqrt(top / (8 * n));
+    case CR_OP_grad_norm: return sqrt(top / (8 * n));
     case CR_OP_bn_finalize: return sqrt(top / (8 * (double)op->attr.bn.count));
     default: return top / (64 * CR_MAX(n, 1));
     }
 }
 
 /* Terms that are equal, or nearly so beside their sum, all round the same way, which a bound that grows with sqrt(n)
- * excludes. Sums over pixels must not drift even so (they decide statistics): they get a number of many bits, and a spread
- * of 1e-5 of the mean. Dot products get a number of few bits, whose sums are exact, so that a lost or doubled term shows,
- * and a spread that makes the roundings of their terms independent.
- * 16-bit numbers have no room for a small spread around a large mean: theirs is a few steps of the type, around a mean that
- * is large beside it; the terms of their dot products stay so small that sums of thousands fit f16. */
-static double equal_number(const struct checkops_unit *unit) { return is_dot_product(unit) ? 0.75 : 0.7; }
+ * excludes. Sums over pixels must not drift even so (they decide statistics): they get a number of many bits, and a
+ * spread of 1e-5 of the mean. Dot products get a number of few bits, whose sums are exact, so that a lost or doubled
+ * term shows, and a spread that makes the roundings of their terms independent. 16-bit numbers have no room for a small
+ * spread around a large mean: theirs is a few steps of the type, around a mean that is large beside it; the terms of
+ * their dot products stay so small that sums of thousands fit f16. */
+static double equal_number(const struct checkops_unit *unit) {
+    return is_dot_product(unit) ? 0.75 : 0.7;
+}
 static double large_mean(const struct checkops_unit *unit) {
     if (is_half(unit->c.real)) return is_dot_product(unit) ? 1 : unit->c.real == CR_F16 ? 16 : 4;
     return 1000;
@@ -175,17 +223,21 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
     const double bad[] = {NAN, INFINITY, -INFINITY};
     const int    count = n < 8 ? 1 : 3;
     const int    first = (int)cr_rng_below(&d->rng, 3);
-    for (int i = 0; i < count; i++) cr_number_store(dtype, data, (int64_t)cr_rng_below(&d->rng, (uint64_t)n), bad[(first + i) % 3]);
+    for (int i = 0; i < count; i++)
+        cr_number_store(dtype, data, (int64_t)cr_rng_below(&d->rng, (uint64_t)n), bad[(first + i) % 3]);
 }
 
 /* ---- operands ---- */
 
-/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no two rows of pixels, filters
- * or channels look alike. */
-static int64_t drawn(const struct drawing *d, int64_t n) { return d->unit->c.big ? CR_MIN(n, (int64_t)200003) : n; }
-static void    repeat(enum cr_dtype dtype, void *data, int64_t first, int64_t n) {
+/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no two rows of pixels,
+ * filters or channels look alike. */
+static int64_t drawn(const struct drawing *d, int64_t n) {
+    return d->unit->c.big ? CR_MIN(n, (int64_t)200003) : n;
+}
+static void repeat(enum cr_dtype dtype, void *data, int64_t first, int64_t n) {
     const size_t size = cr_dtype_bytes(dtype);
-    for (int64_t i = first; i < n; i += first) memcpy((char *)data + (size_t)i * size, data, (size_t)CR_MIN(first, n - i) * size);
+    for (int64_t i = first; i < n; i += first)
+        memcpy((char *)data + (size_t)i * size, data, (size_t)CR_MIN(first, n - i) * size);
 }
 
 static void draw_data(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
@@ -215,16 +267,17 @@ static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void 
 
 /* Padding between parameters is 0 in every plane. */
 static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
-    const enum checkops_family family = family_of(d, s);
-    const struct cr_store     *planes = &d->unit->store;
+    const enum checkops_family   family = family_of(d, s);
+    const struct cr_param_store *planes = &d->unit->store;
     for (int k = 0; k < planes->params; k++) {
         const struct cr_param *q = &planes->param[k];
-        if (cr_store_is_running(q->role)) continue;
+        if (cr_param_is_running(q->role)) continue;
         const int64_t first = drawn(d, q->elems);
         for (int64_t i = 0; i < first; i++) cr_number_store(t->dtype, data, q->offset + i, number(d, family));
         repeat(t->dtype, (char *)data + (size_t)q->offset * cr_dtype_bytes(t->dtype), first, q->elems);
         if (family == FAMILY_NONFINITE && !q->frozen) {
-            cr_number_store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems), k % 2 ? NAN : INFINITY);
+            cr_number_store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems),
+                            k % 2 ? NAN : INFINITY);
             return; /* the rest of the plane stays 0 */
         }
     }
@@ -298,7 +351,8 @@ static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data)
     for (int64_t n = 0; n < t->dim[0]; n++) {
         const int64_t most[2] = {cr_rng_below(&d->rng, 4) ? 4 : c->H + 1, cr_rng_below(&d->rng, 4) ? 4 : c->W + 1};
         for (int i = 0; i < 2; i++)
-            cr_number_store(t->dtype, data, 4 * n + i, (double)cr_rng_below(&d->rng, 2 * (uint64_t)most[i] + 1) - (double)most[i]);
+            cr_number_store(t->dtype, data, 4 * n + i,
+                            (double)cr_rng_below(&d->rng, 2 * (uint64_t)most[i] + 1) - (double)most[i]);
         cr_number_store(t->dtype, data, 4 * n + 2, (double)cr_rng_below(&d->rng, 2));
         cr_number_store(t->dtype, data, 4 * n + 3, 0);
     }
@@ -306,13 +360,15 @@ static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data)
 
 /* Rectangles inside the picture, at its border, empty ones; partners in the batch, the picture itself among them. */
 static void draw_mixes(struct drawing *d, const struct cr_tensor *t, void *data) {
-    const struct checkops_case *c = &d->unit->c;
+    const struct checkops_case *c   = &d->unit->c;
     int32_t                    *mix = data;
     for (int64_t n = 0; n < t->dim[0]; n++, mix += CR_MIX_NUMBERS) {
         memset(mix, 0, CR_MIX_NUMBERS * sizeof *mix);
         mix[CR_MIX_PARTNER] = (int32_t)cr_rng_below(&d->rng, (uint64_t)t->dim[0]);
         for (int i = 0; i < 2; i++)
-            mix[CR_MIX_SHARE + i] = cr_rng_below(&d->rng, 3) ? (int32_t)cr_rng_below(&d->rng, CR_MIX_ONE + 1) : cr_rng_below(&d->rng, 2) ? CR_MIX_ONE : 0;
+            mix[CR_MIX_LABEL_WEIGHT + i] = cr_rng_below(&d->rng, 3)   ? (int32_t)cr_rng_below(&d->rng, CR_MIX_ONE + 1)
+                                           : cr_rng_below(&d->rng, 2) ? CR_MIX_ONE
+                                                                      : 0;
         for (int k = CR_MIX_CUT; k < CR_MIX_ERASE + 4; k += 4) {
             if (cr_rng_below(&d->rng, 3) == 0) continue;
             mix[k]     = (int32_t)cr_rng_below(&d->rng, (uint64_t)c->H + 1);
@@ -327,8 +383,8 @@ static void draw_list(const struct cr_tensor *t, void *data, const double *value
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, data, i, values[i]);
 }
 
-/* Odd channels move nothing by an offset of 0 among numbers that are 0 half of the time: there a pre-activation is exactly 0,
- * which a ReLU's gradient does not pass. */
+/* Odd channels move nothing by an offset of 0 among numbers that are 0 half of the time: there a pre-activation is
+ * exactly 0, which a ReLU's gradient does not pass. */
 static bool offset_is_zero(const struct drawing *d, char meaning_of, const struct cr_tensor *t, int64_t i) {
     const int64_t row = i / t->dim[3];
     if (d->draw.family != FAMILY_HALF_ZERO || i % t->dim[3] % 2 == 0) return false;
@@ -371,8 +427,10 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     case 'h': draw_saved(d, t, data); return;
     case '.': draw_bits(d, t, data); return;
     case 'y':
-        if (t->dtype == CR_U8) draw_bits(d, t, data);
-        else draw_parameter(d, 'y', t, data);
+        if (t->dtype == CR_U8)
+            draw_bits(d, t, data);
+        else
+            draw_parameter(d, 'y', t, data);
         return;
     case 'K': draw_bits(d, t, data); return;
     case 'L': draw_labels(d, t, data); return;
@@ -395,12 +453,16 @@ static void prune_filter(const struct checkops_unit *unit, const struct cr_tenso
 
 cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct checkops_draw *draw,
                                struct checkops_inputs *inputs) {
-    const struct cr_op *op = unit->op;
-    struct drawing      d  = {.unit = unit, .draw = *draw, .limit = huge_limit(unit),
-                              .rng = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, (uint32_t)draw->family)};
-    const int           filter = op->kind == CR_OP_conv_dgrad ? (int)CR_IN_conv_dgrad_w : op->kind == CR_OP_conv ? (int)CR_IN_conv_w : CR_NONE;
+    const struct cr_op *op     = unit->op;
+    struct drawing      d      = {.unit  = unit,
+                                  .draw  = *draw,
+                                  .limit = huge_limit(unit),
+                                  .rng   = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, (uint32_t)draw->family)};
+    const int           filter = op->kind == CR_OP_conv_dgrad ? (int)CR_IN_conv_dgrad_w
+                                 : op->kind == CR_OP_conv     ? (int)CR_IN_conv_w
+                                                              : CR_NONE;
     cr_status           status = CR_OK;
-    *inputs = (struct checkops_inputs){0};
+    *inputs                    = (struct checkops_inputs){0};
     for (int s = 0; s < CR_OP_IN_MAX; s++) {
         if (op->in[s] < 0) continue;
         const struct cr_tensor *t = &unit->program.tensor[op->in[s]];

@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_kernel.c: runs one row on one unit, between guard zones. Memory goes through the backend only, so a device without
- * host memory is tested by the same lines. All buffers of a run lie in one piece of memory, which goes to the device at once
- * and comes back at once: copies to a GPU cost more than small kernels. */
+/* tests/checkops/checkops_kernel.c: runs one row on one unit, between guard zones. Memory goes through the backend
+ * only, so a device without host memory is tested by the same lines. All buffers of a run lie in one piece of memory,
+ * which goes to the device at once and comes back at once: copies to a GPU cost more than small kernels. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -10,8 +10,11 @@
 
 enum { GUARD = 512, FILL_BYTE = 0xff /* NaN in every real type */, ARENA_BYTES = 16 << 20 };
 
-/* Guards are NaN too, in every real type, but another one: what is read there spoils the result, what is written shows. */
-static unsigned char guard_byte(size_t i) { return i % 2 ? 0xff : 0xf5; }
+/* Guards are NaN too, in every real type, but another one: what is read there spoils the result, what is written shows.
+ */
+static unsigned char guard_byte(size_t i) {
+    return i % 2 ? 0xff : 0xf5;
+}
 
 struct buffer {
     const char *name;
@@ -88,12 +91,12 @@ static cr_status arena_fit_after(struct checkops_arena *arena) {
 /* ---- buffers ---- */
 
 static void buffer_add(struct site *site, struct buffer *b, const char *name, size_t bytes) {
-    *b = (struct buffer){.name = name, .bytes = bytes, .there = true};
+    *b                           = (struct buffer){.name = name, .bytes = bytes, .there = true};
     site->order[site->buffers++] = b;
 }
 
-/* Tensors stand at multiples of the device's alignment. In 16-bit programs filters are slices of a plane, which begin at
- * multiples of 64 elements: 128 bytes. */
+/* Tensors stand at multiples of the device's alignment. In 16-bit programs filters are slices of a plane, which begin
+ * at multiples of 64 elements: 128 bytes. */
 static size_t alignment_of(const struct site *site, const struct buffer *b) {
     const size_t most = site->device->caps.alignment;
     if (b->name[0] == 'w' && !b->name[1] && (site->unit->c.real == CR_F16 || site->unit->c.real == CR_BF16))
@@ -125,8 +128,10 @@ static void *buffer_data(const struct site *site, const struct buffer *b) {
 
 static void image_fill(struct site *site, const struct buffer *b, const void *data) {
     unsigned char *to = site->arena->before + b->at;
-    if (data) memcpy(to, data, b->bytes);
-    else memset(to, FILL_BYTE, b->bytes);
+    if (data)
+        memcpy(to, data, b->bytes);
+    else
+        memset(to, FILL_BYTE, b->bytes);
 }
 
 /* What the region holds before a run. */
@@ -176,8 +181,11 @@ static void site_close(struct site *site) {
 }
 
 static struct cr_call call_of(const struct site *site) {
-    struct cr_call call = {.program = &site->unit->program, .op = site->unit->op, .step = &site->unit->step,
-                           .prepared = site->prepared, .workspace = buffer_data(site, &site->work)};
+    struct cr_call call = {.program   = &site->unit->program,
+                           .op        = site->unit->op,
+                           .step      = &site->unit->step,
+                           .prepared  = site->prepared,
+                           .workspace = buffer_data(site, &site->work)};
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = buffer_data(site, &site->in[s]);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = site->result[s] ? buffer_data(site, site->result[s]) : NULL;
     return call;
@@ -198,15 +206,16 @@ static bool is_result(const struct site *site, const struct buffer *b) {
     return false;
 }
 
-static void look_at_guard(struct site *site, const unsigned char *after, size_t from, size_t to, const struct buffer *left,
-                          const struct buffer *right) {
+static void look_at_guard(struct site *site, const unsigned char *after, size_t from, size_t to,
+                          const struct buffer *left, const struct buffer *right) {
     const unsigned char *before = site->arena->before;
     if (memcmp(before + from, after + from, to - from) == 0) return;
     size_t i = from;
     while (before[i] == after[i]) i++;
     const bool           behind = left && (!right || i - from <= to - i);
     const struct buffer *b      = behind ? left : right;
-    blame(site, "wrote outside %s: byte %lld of %llu", b->name, (long long)i - (long long)b->at, (unsigned long long)b->bytes);
+    blame(site, "wrote outside %s: byte %lld of %llu", b->name, (long long)i - (long long)b->at,
+          (unsigned long long)b->bytes);
 }
 
 /* Results and workspace may have changed, nothing else. */
@@ -216,7 +225,8 @@ static void inspect(struct site *site, const unsigned char *after) {
     for (int i = 0; i < site->buffers; i++) {
         const struct buffer *b = site->order[i];
         look_at_guard(site, after, at, b->at, left, b);
-        if (b != &site->work && !is_result(site, b) && memcmp(after + b->at, site->arena->before + b->at, b->bytes) != 0)
+        if (b != &site->work && !is_result(site, b) &&
+            memcmp(after + b->at, site->arena->before + b->at, b->bytes) != 0)
             blame(site, "changed %s, where no output stands", b->name);
         at   = b->at + b->bytes;
         left = b;
@@ -245,13 +255,14 @@ static cr_status run(struct site *site, int which, const void *outs[]) {
 
 /* ---- judgement ---- */
 
-static void judge_outputs(struct site *site, const struct cr_verify_truth *truth, const void *const outs[], const char *what) {
+static void judge_outputs(struct site *site, const struct cr_verify_expected *truth, const void *const outs[],
+                          const char *what) {
     struct cr_verify_result r;
     cr_verify_compare(truth, outs, &r);
     if (isfinite(r.worst)) site->verdict->worst = CR_MAX(site->verdict->worst, r.worst);
     if (!r.ok)
-        blame(site, "%s%s[%lld] = %.9g, want %.9g within %.3g", what, cr_op_info(site->unit->op->kind)->out_name[r.slot],
-              (long long)r.index, r.got, r.want, r.bound);
+        blame(site, "%s%s[%lld] = %.9g, want %.9g within %.3g", what,
+              cr_op_info(site->unit->op->kind)->out_name[r.slot], (long long)r.index, r.got, r.want, r.bound);
 }
 
 static bool same(const struct site *site, const void *const a[], const void *const b[]) {
@@ -261,12 +272,14 @@ static bool same(const struct site *site, const void *const a[], const void *con
 }
 
 /* Every input whose storage output `slot` may take over, one after the other. */
-static cr_status run_in_place(struct site *site, int slot, const struct cr_verify_truth *truth, const void *const first[]) {
+static cr_status run_in_place(struct site *site, int slot, const struct cr_verify_expected *truth,
+                              const void *const first[]) {
     const unsigned allowed = cr_op_inplace(site->unit->op->kind, slot);
     struct buffer *own     = site->result[slot];
     const void    *outs[CR_OP_OUT_MAX];
     for (int s = 0; s < CR_OP_IN_MAX; s++) {
-        if (!(allowed & 1u << s) || !site->in[s].there || own != &site->out[slot] || site->in[s].bytes != own->bytes) continue;
+        if (!(allowed & 1u << s) || !site->in[s].there || own != &site->out[slot] || site->in[s].bytes != own->bytes)
+            continue;
         site->result[slot] = &site->in[s];
         cr_status status   = run(site, 1, outs);
         site->result[slot] = own;
@@ -278,7 +291,7 @@ static cr_status run_in_place(struct site *site, int slot, const struct cr_verif
     return CR_OK;
 }
 
-static cr_status run_all(struct site *site, const struct cr_verify_truth *truth) {
+static cr_status run_all(struct site *site, const struct cr_verify_expected *truth) {
     const void *first[CR_OP_OUT_MAX], *second[CR_OP_OUT_MAX];
     CR_TRY(run(site, 0, first));
     judge_outputs(site, truth, first, "");
@@ -292,11 +305,12 @@ static cr_status run_all(struct site *site, const struct cr_verify_truth *truth)
     return CR_OK;
 }
 
-cr_status checkops_row(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
-                       const struct checkops_inputs *inputs, const struct cr_verify_truth *truth,
-                       struct checkops_verdict *verdict) {
-    struct site site = {.arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = verdict};
-    cr_status   status;
+cr_status checkops_kernel(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
+                          const struct checkops_inputs *inputs, const struct cr_verify_expected *truth,
+                          struct checkops_verdict *verdict) {
+    struct site site = {
+        .arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = verdict};
+    cr_status status;
     CR_ASSERT(truth->math == row->math);
     *verdict = (struct checkops_verdict){.ok = true};
     CR_TRY_OUT(site_open(&site));
@@ -323,11 +337,12 @@ static cr_status time_on_host(struct site *site, const struct cr_call *call, dou
     return CR_OK;
 }
 
-static cr_status time_launches(struct site *site, const struct cr_call *call, void *const mark[2], int launches, double *seconds) {
+static cr_status time_launches(struct site *site, const struct cr_call *call, void *const mark[2], int launches,
+                               double *seconds) {
     const struct cr_async *async = site->device->backend->async;
-    CR_TRY(async->mark_set(site->device, call->op->lane, mark[0]));
+    CR_TRY(async->event_record(site->device, call->op->stream, mark[0]));
     for (int i = 0; i < launches; i++) CR_TRY(site->row->launch(site->device, call));
-    CR_TRY(async->mark_set(site->device, call->op->lane, mark[1]));
+    CR_TRY(async->event_record(site->device, call->op->stream, mark[1]));
     CR_TRY(async->host_wait(site->device, mark[1]));
     CR_TRY(async->elapsed(site->device, mark[0], mark[1], seconds));
     *seconds /= launches;
@@ -340,7 +355,7 @@ static cr_status time_on_device(struct site *site, const struct cr_call *call, d
     void                  *mark[2] = {NULL, NULL};
     double                 once;
     cr_status              status;
-    for (int i = 0; i < 2; i++) CR_TRY_OUT(async->mark_open(site->device, &mark[i]));
+    for (int i = 0; i < 2; i++) CR_TRY_OUT(async->event_create(site->device, &mark[i]));
     CR_TRY_OUT(time_launches(site, call, mark, 3, &once)); /* warms up */
     CR_TRY_OUT(time_launches(site, call, mark, 3, &once));
     const double wanted   = measured_seconds / 3 / (once > 1e-6 ? once : 1e-6);
@@ -351,21 +366,24 @@ static cr_status time_on_device(struct site *site, const struct cr_call *call, d
         *seconds = once < *seconds ? once : *seconds;
     }
 out:
-    for (int i = 0; i < 2; i++) async->mark_close(site->device, mark[i]);
+    for (int i = 0; i < 2; i++) async->event_destroy(site->device, mark[i]);
     return status;
 }
 
 cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
                         const struct checkops_inputs *inputs, double *seconds) {
     struct checkops_verdict verdict = {.ok = true};
-    struct site site = {.arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = &verdict};
-    cr_status   status;
+    struct site             site    = {
+                       .arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = &verdict};
+    cr_status status;
     CR_TRY_OUT(site_open(&site));
     if (!verdict.ok) CR_FAIL_OUT(CR_ERR_DEVICE, "%s %s", row->name, verdict.why);
     CR_TRY_OUT(send(&site));
     const struct cr_call call = call_of(&site);
-    if (site.device->backend->async) CR_TRY_OUT(time_on_device(&site, &call, seconds));
-    else CR_TRY_OUT(time_on_host(&site, &call, seconds));
+    if (site.device->backend->async)
+        CR_TRY_OUT(time_on_device(&site, &call, seconds));
+    else
+        CR_TRY_OUT(time_on_host(&site, &call, seconds));
     CR_TRY_OUT(site.device->backend->sync(site.device));
 out:
     site_close(&site);

@@ -1,5 +1,5 @@
-/* tests/checkops/checkops_selftest.c: rows that are wrong on purpose, each in one way that real kernels are wrong in. The walk must blame
- * every one of them; a harness that cannot fail proves nothing. */
+/* tests/checkops/checkops_selftest.c: rows that are wrong on purpose, each in one way that real kernels are wrong in.
+ * The walk must blame every one of them; a harness that cannot fail proves nothing. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -18,11 +18,15 @@ static cr_status reference(struct cr_device *device, const struct cr_call *call)
 static const struct cr_tensor *out_tensor(const struct cr_call *call, int slot) {
     return &call->program->tensor[call->op->out[slot]];
 }
-static bool is_f32(const struct cr_call *call) { return out_tensor(call, 0)->dtype == CR_F32; }
+static bool is_f32(const struct cr_call *call) {
+    return out_tensor(call, 0)->dtype == CR_F32;
+}
 
 static void scale_element(const struct cr_call *call, int slot, int64_t i, double factor) {
-    if (is_f32(call)) ((float *)call->out[slot])[i] *= (float)factor;
-    else ((double *)call->out[slot])[i] *= factor;
+    if (is_f32(call))
+        ((float *)call->out[slot])[i] *= (float)factor;
+    else
+        ((double *)call->out[slot])[i] *= factor;
 }
 
 static cr_status inexact_last(struct cr_device *device, const struct cr_call *call) {
@@ -66,8 +70,8 @@ static cr_status changes_input(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-/* Every other run of a prepared kernel differs in the last bit: inside any bound, yet not deterministic. Infinity stays what it is:
- * its neighbour is NaN. */
+/* Every other run of a prepared kernel differs in the last bit: inside any bound, yet not deterministic. Infinity stays
+ * what it is: its neighbour is NaN. */
 static cr_status count_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     (void)device, (void)program, (void)op;
@@ -108,7 +112,9 @@ static cr_status scratch_taken_for_zero(struct cr_device *device, const struct c
     scale_element(call, 0, 0, 1 + (double)dirt);
     return CR_OK;
 }
-static void nothing(void *prepared) { (void)prepared; }
+static void nothing(void *prepared) {
+    (void)prepared;
+}
 
 static cr_status prepare_refuses(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                                  void **prepared, size_t *workspace_bytes) {
@@ -153,7 +159,7 @@ static cr_status reads_after_writing(struct cr_device *device, const struct cr_c
 }
 
 static cr_status rounds_inputs(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *x = &call->program->tensor[call->op->in[0]];
+    const struct cr_tensor *x      = &call->program->tensor[call->op->in[0]];
     struct cr_call          narrow = *call;
     if (!is_f32(call)) return reference(device, call);
     float *copy;
@@ -168,7 +174,9 @@ static cr_status rounds_inputs(struct cr_device *device, const struct cr_call *c
 
 /* ---- 16 bits, matrix units ---- */
 
-static bool is_half(enum cr_dtype dtype) { return dtype == CR_F16 || dtype == CR_BF16; }
+static bool is_half(enum cr_dtype dtype) {
+    return dtype == CR_F16 || dtype == CR_BF16;
+}
 static bool only_half(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op) {
     (void)device;
     return is_half(program->tensor[op->out[0]].dtype);
@@ -212,7 +220,8 @@ static cr_status sums_in_16_bits(struct cr_device *device, const struct cr_call 
             cr_number_store(y->dtype, &sum, 0, cr_number_load(y->dtype, &sum, 0) + product);
         }
         cr_number_store(y->dtype, call->out[0], i,
-                        cr_number_load(y->dtype, &sum, 0) + (double)((const float *)call->in[CR_IN_dense_b])[i % y->dim[3]]);
+                        cr_number_load(y->dtype, &sum, 0) +
+                            (double)((const float *)call->in[CR_IN_dense_b])[i % y->dim[3]]);
     }
     return CR_OK;
 }
@@ -222,7 +231,7 @@ static cr_status cuts_the_result(struct cr_device *device, const struct cr_call 
     const struct cr_tensor *y = out_tensor(call, 0);
     (void)device;
     for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
-        const double sum = cr_number_load(y->dtype, call->in[0], i) + cr_number_load(y->dtype, call->in[1], i);
+        const double sum  = cr_number_load(y->dtype, call->in[0], i) + cr_number_load(y->dtype, call->in[1], i);
         uint64_t     near = 0; /* one number of y's type */
         cr_number_store(y->dtype, &near, 0, sum);
         if (isfinite(sum) && fabs(cr_number_load(y->dtype, &near, 0)) > fabs(sum)) near--;
@@ -258,15 +267,16 @@ static bool never(const struct cr_device *device, const struct cr_program *progr
 }
 
 static cr_status moves_frozen(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_store *store = call->program->store;
+    const struct cr_param_store *store = call->program->store;
     CR_TRY(reference(device, call));
-    scale_element(call, CR_OUT_sgd_value, store->param[cr_store_find(store, "frozen.weight")].offset, 1 - 0x1p-20);
+    scale_element(call, CR_OUT_sgd_value, store->param[cr_param_store_find(store, "frozen.weight")].offset,
+                  1 - 0x1p-20);
     return CR_OK;
 }
 
 /* Updates what is pruned as well. */
 static cr_status forgets_mask(struct cr_device *device, const struct cr_call *call) {
-    struct cr_call without    = *call;
+    struct cr_call without     = *call;
     without.in[CR_IN_sgd_mask] = NULL;
     return reference(device, &without);
 }
@@ -287,7 +297,7 @@ static cr_status other_variance(struct cr_device *device, const struct cr_call *
 static cr_status blind_to_type(struct cr_device *device, const struct cr_call *call) {
     (void)device;
     for (int64_t i = 0; i < cr_tensor_elems(out_tensor(call, 0)); i++) {
-        const float x          = ((const float *)call->in[0])[i];
+        const float x              = ((const float *)call->in[0])[i];
         ((float *)call->out[0])[i] = x < 0 ? 0 : x;
     }
     return CR_OK;
@@ -308,10 +318,26 @@ static cr_status honest_floats(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-#define BAD(text, kind, function) {{.name = "bad." text, .op = CR_OP_##kind, .math = CR_MATH_F32, .deterministic = true, .accepts = not_half, \
-                                    .launch = function}, true}
-#define BAD_HALF(text, kind, how, function) {{.name = "bad." text, .op = CR_OP_##kind, .math = CR_MATH_##how, .deterministic = true, \
-                                              .accepts = only_half, .launch = function}, true}
+#define BAD(text, kind, function)                                                                                      \
+    {                                                                                                                  \
+        {.name          = "bad." text,                                                                                 \
+         .op            = CR_OP_##kind,                                                                                \
+         .math          = CR_MATH_F32,                                                                                 \
+         .deterministic = true,                                                                                        \
+         .accepts       = not_half,                                                                                    \
+         .launch        = function},                                                                                          \
+            true                                                                                                       \
+    }
+#define BAD_HALF(text, kind, how, function)                                                                            \
+    {                                                                                                                  \
+        {.name          = "bad." text,                                                                                 \
+         .op            = CR_OP_##kind,                                                                                \
+         .math          = CR_MATH_##how,                                                                               \
+         .deterministic = true,                                                                                        \
+         .accepts       = only_half,                                                                                   \
+         .launch        = function},                                                                                          \
+            true                                                                                                       \
+    }
 static const struct {
     struct cr_kernel row;
     bool             wrong;
@@ -320,8 +346,8 @@ static const struct {
     BAD("inexact_last_conv", conv, inexact_last),
     BAD("forgets_last", relu, forgets_last),
     BAD("writes_behind", relu, writes_behind),
-    BAD("writes_in_front", bn_stats, writes_in_front),
-    BAD("reads_behind", bn_stats, reads_behind),
+    BAD("writes_in_front", bn_sums, writes_in_front),
+    BAD("reads_behind", bn_sums, reads_behind),
     BAD("changes_input", conv, changes_input),
     BAD("forgets_to_add", conv_wgrad, forgets_to_add),
     BAD("swallows_nan", relu, swallows_nan),
@@ -333,68 +359,126 @@ static const struct {
     BAD("counts_twice", loss, counts_twice),
     BAD("other_variance", bn_finalize, other_variance),
     BAD("blind_to_type", relu, blind_to_type),
-    {{.name = "bad.changes_its_mind", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true,
-      .accepts = not_half, .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, true},
-    {{.name = "bad.scratch_too_small", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
-      .accepts = not_half, .prepare = scratch_prepare, .launch = scratch_too_small, .release = nothing}, true},
-    {{.name = "bad.scratch_taken_for_zero", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
-      .accepts = not_half, .prepare = scratch_prepare, .launch = scratch_taken_for_zero, .release = nothing}, true},
-    {{.name = "bad.accepts_too_much", .op = CR_OP_avgpool, .math = CR_MATH_F32, .deterministic = true,
-      .prepare = prepare_refuses, .launch = reference, .release = nothing}, true},
-    {{.name = "bad.out_of_reach", .op = CR_OP_relu, .math = CR_MATH_F32, .deterministic = true, .accepts = never,
-      .launch = reference}, true},
+    {{.name          = "bad.changes_its_mind",
+      .op            = CR_OP_bn_sums,
+      .math          = CR_MATH_F32,
+      .deterministic = true,
+      .accepts       = not_half,
+      .prepare       = count_prepare,
+      .launch        = changes_its_mind,
+      .release       = cr_free},
+     true},
+    {{.name          = "bad.scratch_too_small",
+      .op            = CR_OP_avgpool,
+      .math          = CR_MATH_F32,
+      .deterministic = true,
+      .accepts       = not_half,
+      .prepare       = scratch_prepare,
+      .launch        = scratch_too_small,
+      .release       = nothing},
+     true},
+    {{.name          = "bad.scratch_taken_for_zero",
+      .op            = CR_OP_avgpool,
+      .math          = CR_MATH_F32,
+      .deterministic = true,
+      .accepts       = not_half,
+      .prepare       = scratch_prepare,
+      .launch        = scratch_taken_for_zero,
+      .release       = nothing},
+     true},
+    {{.name          = "bad.accepts_too_much",
+      .op            = CR_OP_avgpool,
+      .math          = CR_MATH_F32,
+      .deterministic = true,
+      .prepare       = prepare_refuses,
+      .launch        = reference,
+      .release       = nothing},
+     true},
+    {{.name          = "bad.out_of_reach",
+      .op            = CR_OP_relu,
+      .math          = CR_MATH_F32,
+      .deterministic = true,
+      .accepts       = never,
+      .launch        = reference},
+     true},
     BAD_HALF("sums_in_16_bits", dense, F16, sums_in_16_bits),
     BAD_HALF("cuts_the_result", add, F32, cuts_the_result),
     BAD_HALF("saturates", channel_scale, F32, saturates),
     BAD_HALF("rounds_ties_up", cast, EXACT, rounds_ties_up),
     BAD("cuts_to_tf32_in_f32", conv, cuts_to_tf32),
-    {{.name = "bad.rounds_to_bf16", .op = CR_OP_conv_dgrad, .math = CR_MATH_TF32, .deterministic = true, .accepts = not_half,
-      .launch = rounds_inputs}, true},
-    {{.name = "good.cuts_to_tf32", .op = CR_OP_conv, .math = CR_MATH_TF32, .deterministic = true, .accepts = not_half,
-      .launch = cuts_to_tf32}, false},
-    {{.name = "good.floats", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = true, .accepts = not_half,
-      .launch = honest_floats}, false},
-    {{.name = "good.not_deterministic", .op = CR_OP_bn_stats, .math = CR_MATH_F32, .deterministic = false,
-      .accepts = not_half, .prepare = count_prepare, .launch = changes_its_mind, .release = cr_free}, false},
+    {{.name          = "bad.rounds_to_bf16",
+      .op            = CR_OP_conv_dgrad,
+      .math          = CR_MATH_TF32,
+      .deterministic = true,
+      .accepts       = not_half,
+      .launch        = rounds_inputs},
+     true},
+    {{.name          = "good.cuts_to_tf32",
+      .op            = CR_OP_conv,
+      .math          = CR_MATH_TF32,
+      .deterministic = true,
+      .accepts       = not_half,
+      .launch        = cuts_to_tf32},
+     false},
+    {{.name          = "good.floats",
+      .op            = CR_OP_bn_sums,
+      .math          = CR_MATH_F32,
+      .deterministic = true,
+      .accepts       = not_half,
+      .launch        = honest_floats},
+     false},
+    {{.name          = "good.not_deterministic",
+      .op            = CR_OP_bn_sums,
+      .math          = CR_MATH_F32,
+      .deterministic = false,
+      .accepts       = not_half,
+      .prepare       = count_prepare,
+      .launch        = changes_its_mind,
+      .release       = cr_free},
+     false},
 };
 
 /* Of the row's kind the small cases: of plain ops the first run of them, which is the plain ones. */
 static struct checkops_list small_cases(const struct checkops_list *list, enum cr_op_kind kind) {
     struct checkops_list small = {.item = list->item};
     while (small.item < list->item + list->count && small.item->kind != kind) small.item++;
-    while (small.item + small.count < list->item + list->count && small.item[small.count].kind == kind && !small.item[small.count].big)
+    while (small.item + small.count < list->item + list->count && small.item[small.count].kind == kind &&
+           !small.item[small.count].big)
         small.count++;
     return small;
 }
 
 static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *cases, const struct cr_kernel *row,
-                          struct checkops_walk *walk) {
+                          struct checkops_runner *walk) {
     cr_status                      status;
     const struct cr_kernel *const  table[] = {row, NULL};
     const struct cr_device_options options = {.threads = 1, .ref_only = true};
     struct cr_device              *device;
     CR_TRY(cpu->backend->open(&options, &device));
-    reference_rows  = cpu->rows;
-    device->rows    = table;
-    *walk           = (struct checkops_walk){.device = device, .cpu = cpu, .wide_cpu = cpu, .until_failure = true};
-    status = checkops_walk(walk, cases);
+    reference_rows  = cpu->kernels;
+    device->kernels = table;
+    *walk           = (struct checkops_runner){.device = device, .cpu = cpu, .wide_cpu = cpu, .until_failure = true};
+    status          = checkops_runner(walk, cases);
     checkops_arena_close(&walk->arena);
     cr_device_close(device);
     return status;
 }
 
 struct selftest {
-    struct cr_device     *cpu;
-    struct checkops_list  list, fused; /* fused: the quick cases of fused ops */
-    struct checkops_walk *walk;
+    struct cr_device       *cpu;
+    struct checkops_list    list, fused; /* fused: the quick cases of fused ops */
+    struct checkops_runner *walk;
 };
 
-static bool verdict_is_right(struct selftest *t, const struct checkops_list *cases, const struct cr_kernel *row, bool wrong) {
-    const struct checkops_tally *found  = &t->walk->tally[0];
-    const cr_status              st     = walk_row(t->cpu, cases, row, t->walk);
-    const bool                   blamed = found->failures > 0 || found->runs == 0, right = st == CR_OK && blamed == wrong;
+static bool verdict_is_right(struct selftest *t, const struct checkops_list *cases, const struct cr_kernel *row,
+                             bool wrong) {
+    const struct checkops_tally *found = &t->walk->tally[0];
+    const cr_status              st    = walk_row(t->cpu, cases, row, t->walk);
+    const bool blamed = found->failures > 0 || found->runs == 0, right = st == CR_OK && blamed == wrong;
     printf("%-4s selftest %-28s %s: %.300s\n", right ? "ok" : "FAIL", row->name, blamed ? "blamed" : "passed",
-           st != CR_OK ? cr_error_message() : found->runs == 0 ? "no case reaches it" : found->why);
+           st != CR_OK        ? cr_error_message()
+           : found->runs == 0 ? "no case reaches it"
+                              : found->why);
     return right;
 }
 

@@ -1,6 +1,7 @@
 /* tests/checkops/test_checkops.c: every row of every device, judged; and the judge, judged.
  *   test_checkops [--bench] [--ways] [--device cpu|cuda] [PART]
- * PART: only rows whose name contains it; --bench times instead of judging; --ways: all ways of rows that have several */
+ * PART: only rows whose name contains it; --bench times instead of judging; --ways: all ways of rows that have several
+ */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -14,27 +15,33 @@ struct totals {
 };
 
 static void count(struct totals *totals, bool ok) {
-    if (ok) totals->passed++;
-    else totals->failed++;
+    if (ok)
+        totals->passed++;
+    else
+        totals->failed++;
 }
 
-static void report_row(const struct checkops_walk *w, int i, struct totals *totals) {
-    const struct cr_kernel      *row = w->row[i];
+static void report_row(const struct checkops_runner *w, int i, struct totals *totals) {
+    const struct cr_kernel      *row = w->kernel[i];
     const struct checkops_tally *t   = &w->tally[i];
     if (row->baseline || (w->filter && !strstr(row->name, w->filter))) return;
     const bool ok = t->runs > 0 && t->failures == 0;
-    if (t->runs == 0 && (w->shares || w->cut || row->among_ranks)) { /* another share, more time, or other processes may reach it */
-        printf("none %s %-24s%s\n", w->name, row->name, row->among_ranks ? " among several ranks only" : "");
+    if (t->runs == 0 &&
+        (w->shards || w->cut || row->collective)) { /* another share, more time, or other processes may reach it */
+        printf("none %s %-24s%s\n", w->name, row->name, row->collective ? " among several ranks only" : "");
         return;
     }
     count(totals, ok);
-    if (t->runs == 0) printf("FAIL %s %-24s no case reaches this row\n", w->name, row->name);
-    else printf("%-4s %s %-24s %5d runs, worst %.3f of the bound\n", ok ? "ok" : "FAIL", w->name, row->name, t->runs, t->worst);
+    if (t->runs == 0)
+        printf("FAIL %s %-24s no case reaches this row\n", w->name, row->name);
+    else
+        printf("%-4s %s %-24s %5d runs, worst %.3f of the bound\n", ok ? "ok" : "FAIL", w->name, row->name, t->runs,
+               t->worst);
     if (t->failures) printf("     %d runs failed, the first: %s\n", t->failures, t->why);
 }
 
 /* On the CPU every op kind has a reference row and a case. */
-static void report_kinds(const struct checkops_walk *w, const struct checkops_list *list, struct totals *totals) {
+static void report_kinds(const struct checkops_runner *w, const struct checkops_list *list, struct totals *totals) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         bool has_case = false;
         for (int i = 0; i < list->count; i++) has_case = has_case || (int)list->item[i].kind == k;
@@ -53,47 +60,50 @@ static int threads_under_test(void) {
 struct asked {
     bool        bench, ways;
     int         share, shares;
-    double      seconds; /* 0: no limit */
+    double      seconds;         /* 0: no limit */
     const char *filter, *device; /* NULL: all */
 };
 struct references {
     struct cr_device *one, *wide;
 };
 
-/* A device is walked over as it is opened for deterministic training; then the ops that tf32 is about, with tf32 allowed;
- * then, for rows that nothing has reached so far, with both left free. */
+/* A device is walked over as it is opened for deterministic training; then the ops that tf32 is about, with tf32
+ * allowed; then, for rows that nothing has reached so far, with both left free. */
 enum pass { PASS_ALL, PASS_TF32, PASS_UNREACHED, PASSES };
 
-static bool pass_is_needed(struct checkops_walk *w, enum pass pass) {
+static bool pass_is_needed(struct checkops_runner *w, enum pass pass) {
     bool needed = pass == PASS_ALL;
-    for (int i = 0; i < w->rows && pass == PASS_TF32; i++) needed = needed || w->row[i]->math == CR_MATH_TF32;
-    for (int i = 0; i < w->rows && pass == PASS_UNREACHED; i++) {
+    for (int i = 0; i < w->kernels && pass == PASS_TF32; i++) needed = needed || w->kernel[i]->math == CR_MATH_TF32;
+    for (int i = 0; i < w->kernels && pass == PASS_UNREACHED; i++) {
         w->skip[i] = w->tally[i].runs > 0;
         needed     = needed || !w->skip[i];
     }
     return needed && !(w->bench && pass != PASS_ALL);
 }
 
-static cr_status walk_pass(const struct cr_backend *backend, enum pass pass, struct checkops_walk *w, const struct checkops_list *list) {
-    const struct cr_device_options options = {.threads = threads_under_test(), .deterministic = pass != PASS_UNREACHED,
-                                              .tf32 = pass != PASS_ALL};
+static cr_status walk_pass(const struct cr_backend *backend, enum pass pass, struct checkops_runner *w,
+                           const struct checkops_list *list) {
+    const struct cr_device_options options = {
+        .threads = threads_under_test(), .deterministic = pass != PASS_UNREACHED, .tf32 = pass != PASS_ALL};
     checkops_arena_close(&w->arena);
     cr_device_close(w->device);
     w->device    = NULL;
     w->only_tf32 = pass == PASS_TF32;
     CR_TRY(backend->open(&options, &w->device));
     if (pass == PASS_ALL) printf("%s\n", w->device->caps.text);
-    return checkops_walk(w, list);
+    return checkops_runner(w, list);
 }
 
-static void report_walk(const struct checkops_walk *w, int64_t start, struct totals *totals) {
+static void report_walk(const struct checkops_runner *w, int64_t start, struct totals *totals) {
     const char *name   = w->name;
     const int   before = totals->passed + totals->failed;
-    for (int i = 0; i < w->rows; i++) report_row(w, i, totals);
+    for (int i = 0; i < w->kernels; i++) report_row(w, i, totals);
     if (totals->passed + totals->failed == before) printf("no row of %s has a name with \"%s\"\n", name, w->filter);
     if (w->cut) printf("%s: out of time, the rest of the cases was not run\n", name);
-    printf("%s: %d cases, %d of them taken by the reference only, %.1f s (the reference %.1f s, rows and copies %.1f s)\n", name,
-           w->cases, w->only_ref, (double)(cr_time_ns() - start) * 1e-9, (double)w->reference_ns * 1e-9, (double)w->device_ns * 1e-9);
+    printf(
+        "%s: %d cases, %d of them taken by the reference only, %.1f s (the reference %.1f s, rows and copies %.1f s)\n",
+        name, w->cases, w->only_ref, (double)(cr_time_ns() - start) * 1e-9, (double)w->reference_ns * 1e-9,
+        (double)w->device_ns * 1e-9);
 }
 
 /* Which cases a device is worth is known once it is open. */
@@ -106,15 +116,21 @@ static cr_status choose_list(const struct cr_backend *backend, const struct aske
     return checkops_list_make(!half ? CHECKOPS_WIDE : asked->bench ? CHECKOPS_FULL_SIZE : CHECKOPS_HALF, list);
 }
 
-static cr_status check_backend(const struct cr_backend *backend, const struct references *references, const struct asked *asked,
-                               struct totals *totals) {
-    struct checkops_list  list = {0};
-    struct checkops_walk *walk;
-    cr_status             status;
-    const int64_t         start = cr_time_ns();
+static cr_status check_backend(const struct cr_backend *backend, const struct references *references,
+                               const struct asked *asked, struct totals *totals) {
+    struct checkops_list    list = {0};
+    struct checkops_runner *walk;
+    cr_status               status;
+    const int64_t           start = cr_time_ns();
     CR_ALLOC(walk, 1);
-    *walk = (struct checkops_walk){.name = backend->name, .cpu = references->one, .wide_cpu = references->wide, .filter = asked->filter, .bench = asked->bench,
-                                    .ways = asked->ways, .share = asked->share, .shares = asked->shares};
+    *walk = (struct checkops_runner){.name     = backend->name,
+                                     .cpu      = references->one,
+                                     .wide_cpu = references->wide,
+                                     .filter   = asked->filter,
+                                     .bench    = asked->bench,
+                                     .algos    = asked->ways,
+                                     .shard    = asked->share,
+                                     .shards   = asked->shares};
     if (asked->seconds > 0) walk->until_ns = start + (int64_t)(asked->seconds * 1e9);
     CR_TRY_OUT(choose_list(backend, asked, &list));
     for (enum pass pass = PASS_ALL; pass < PASSES; pass++)
@@ -122,7 +138,7 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
     if (asked->bench) totals->passed++;
     if (backend == &cr_backend_cpu) report_kinds(walk, &list, totals);
 out:
-    if (walk->rows && !asked->bench) report_walk(walk, start, totals); /* after a fault: what was found before it */
+    if (walk->kernels && !asked->bench) report_walk(walk, start, totals); /* after a fault: what was found before it */
     checkops_arena_close(&walk->arena);
     cr_device_close(walk->device);
     cr_free(walk);
@@ -171,16 +187,22 @@ int main(int argc, char **argv) {
     struct totals totals = {0};
     struct asked  asked  = {0};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--bench") == 0) asked.bench = true;
-        else if (strcmp(argv[i], "--ways") == 0) asked.ways = true;
-        else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) asked.seconds = atof(argv[++i]);
+        if (strcmp(argv[i], "--bench") == 0)
+            asked.bench = true;
+        else if (strcmp(argv[i], "--ways") == 0)
+            asked.ways = true;
+        else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
+            asked.seconds = atof(argv[++i]);
         else if (strcmp(argv[i], "--share") == 0 && i + 1 < argc) {
-            if (sscanf(argv[++i], "%d/%d", &asked.share, &asked.shares) != 2 || asked.shares < 1 || asked.share < 0 || asked.share >= asked.shares) {
+            if (sscanf(argv[++i], "%d/%d", &asked.share, &asked.shares) != 2 || asked.shares < 1 || asked.share < 0 ||
+                asked.share >= asked.shares) {
                 printf("--share I/N: the cases I, I+N, I+2N ... of the list\n");
                 return 2;
             }
-        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) asked.device = argv[++i];
-        else asked.filter = argv[i];
+        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
+            asked.device = argv[++i];
+        else
+            asked.filter = argv[i];
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (check_all(&asked, &totals) != CR_OK) {

@@ -101,7 +101,7 @@ run plan tiny.ini --program; expect "plan --program" 0 "conv " "layer1.0.conv1.y
 for pass in grad fuse select order plan; do run plan tiny.ini --after=$pass; expect "plan --after=$pass" 0 "layer2.0.conv2.y"; done
 run plan tiny.ini --after grad; plain=$(wc -l <stdout)
 run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
-run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_coef"
+run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_scale_bias"
 for precision in fp16 fp32; do
     run plan tiny.ini --target h200 train.precision=$precision; expect "plan --target, $precision" 0 "target NVIDIA H200" "of the GPU's 143771 MiB" "roofline"
 done

@@ -1,5 +1,5 @@
-/* Any bytes as a checkpoint's table of costs: refused with a message, or taken. The first line names the device and the last is a sum,
- * which mutations cannot meet: the same bytes are tried once more between right ones. */
+/* Any bytes as a checkpoint's table of costs: refused with a message, or taken. The first line names the device and the
+ * last is a sum, which mutations cannot meet: the same bytes are tried once more between right ones. */
 #include "autotune/cost_table.h"
 
 #include <string.h>
@@ -16,26 +16,26 @@ static void open_device(void) {
 }
 
 static void try_text(const char *text, size_t length) {
-    struct cr_costs *costs;
-    char            *again = NULL;
-    CR_ASSERT(cr_costs_open(device, "", &costs) == CR_OK);
+    struct cr_cost_table *costs;
+    char                 *again = NULL;
+    CR_ASSERT(cr_cost_table_open(device, "", &costs) == CR_OK);
     cr_error_clear();
-    cr_status status = cr_costs_pin(costs, text, length, "fuzz.txt");
+    cr_status status = cr_cost_table_load_fixed(costs, text, length, "fuzz.txt");
     CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT || status == CR_ERR_DEVICE);
     if (status != CR_OK) CR_ASSERT(strstr(cr_error_message(), "fuzz.txt"));
-    CR_ASSERT(cr_costs_text(costs, &again) == CR_OK);
+    CR_ASSERT(cr_cost_table_text(costs, &again) == CR_OK);
     cr_free(again);
-    cr_costs_close(costs);
+    cr_cost_table_close(costs);
 }
 
 /* The first line of this device's tables. */
 static void add_first_line(struct cr_text *out) {
-    struct cr_costs *costs;
-    char            *text;
-    CR_ASSERT(cr_costs_open(device, "", &costs) == CR_OK && cr_costs_text(costs, &text) == CR_OK);
+    struct cr_cost_table *costs;
+    char                 *text;
+    CR_ASSERT(cr_cost_table_open(device, "", &costs) == CR_OK && cr_cost_table_text(costs, &text) == CR_OK);
     cr_text_add(out, "%.*s\n", (int)strcspn(text, "\n"), text);
     cr_free(text);
-    cr_costs_close(costs);
+    cr_cost_table_close(costs);
 }
 
 static uint64_t sum_of(const char *text) { /* FNV-1a, as autotune/cost_table.c has it */

@@ -8,35 +8,36 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { PLANNED_MAX = 64 };
 
-static void plan(struct cr_lives *lives) {
+static void plan(struct cr_lifetimes *lives) {
     const struct cr_plan_effort effort = {.alignment = 1, .visits = 1 << 16, .limit_ns = INT64_MAX};
     struct cr_plan_found        found;
-    CR_ASSERT(cr_plan_search(lives->life, lives->count, &effort, &found) == CR_OK);
+    CR_ASSERT(cr_plan_search(lives->interval, lives->count, &effort, &found) == CR_OK);
     CR_ASSERT(found.bound <= found.peak && found.peak <= found.greedy);
-    CR_ASSERT(cr_lives_check(lives, found.peak) == CR_OK);
+    CR_ASSERT(cr_lifetimes_check(lives, found.peak) == CR_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct cr_lives lives, again;
-    struct cr_text  text = {0};
-    int64_t         live = cr_alloc_live();
+    struct cr_lifetimes lives, again;
+    struct cr_text      text = {0};
+    int64_t             live = cr_alloc_live();
     cr_error_clear();
-    cr_status status = cr_lives_parse("fuzz.csv", (const char *)data, size, &lives);
+    cr_status status = cr_lifetimes_parse("fuzz.csv", (const char *)data, size, &lives);
     if (status != CR_OK) {
         CR_ASSERT(status == CR_ERR_FORMAT && strstr(cr_error_message(), "fuzz.csv"));
         CR_ASSERT(cr_alloc_live() == live);
         return 0;
     }
     if (lives.count <= PLANNED_MAX) plan(&lives);
-    cr_lives_print(&lives, &text);
-    CR_ASSERT(!text.failed && cr_lives_parse("fuzz.csv", text.data, text.length, &again) == CR_OK);
+    cr_lifetimes_print(&lives, &text);
+    CR_ASSERT(!text.failed && cr_lifetimes_parse("fuzz.csv", text.data, text.length, &again) == CR_OK);
     CR_ASSERT(again.count == lives.count);
     for (int i = 0; i < lives.count; i++) {
-        CR_ASSERT(strcmp(again.id[i], lives.id[i]) == 0 && again.life[i].size == lives.life[i].size);
-        CR_ASSERT(again.life[i].lower == lives.life[i].lower && again.life[i].upper == lives.life[i].upper);
+        CR_ASSERT(strcmp(again.id[i], lives.id[i]) == 0 && again.interval[i].size == lives.interval[i].size);
+        CR_ASSERT(again.interval[i].lower == lives.interval[i].lower &&
+                  again.interval[i].upper == lives.interval[i].upper);
     }
-    cr_lives_free(&lives);
-    cr_lives_free(&again);
+    cr_lifetimes_free(&lives);
+    cr_lifetimes_free(&again);
     cr_text_free(&text);
     CR_ASSERT(cr_alloc_live() == live);
     return 0;

@@ -1,7 +1,7 @@
-/* tests/gpu/test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against plain loops in double over the same rounded
- * operands; sums in place; batches beyond 2^31 elements. */
-#include "tests/harness/conv_cases.h"
+/* tests/gpu/test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against plain loops in double over
+ * the same rounded operands; sums in place; batches beyond 2^31 elements. */
 #include "core/rng.h"
+#include "tests/harness/conv_cases.h"
 #include "tests/harness/test_gpu.h"
 
 enum { GUARD = 512, GUARD_BYTE = 0xA5 };
@@ -9,12 +9,12 @@ enum { GUARD = 512, GUARD_BYTE = 0xA5 };
 /* ---- an op with its tensors in the device's memory ---- */
 
 struct bench {
-    struct alone      a;
-    struct cr_device *device;
-    char             *region, *workspace;
-    size_t            at[32], bytes, workspace_bytes;
-    double           *host[32]; /* what was put, and after running what came back */
-    struct cr_call    call;
+    struct alone            a;
+    struct cr_device       *device;
+    char                   *region, *workspace;
+    size_t                  at[32], bytes, workspace_bytes;
+    double                 *host[32]; /* what was put, and after running what came back */
+    struct cr_call          call;
     const struct cr_kernel *row;
 };
 
@@ -23,14 +23,15 @@ static size_t aligned_up(size_t bytes) {
 }
 
 static const struct cr_kernel *find_row(struct cr_device *device, const struct alone *a) {
-    for (const struct cr_kernel *const *row = device->rows; *row; row++)
-        if ((*row)->op == a->op.kind && strncmp((*row)->name, "cudnn.", 6) == 0 && (*row)->accepts(device, &a->p, &a->op))
+    for (const struct cr_kernel *const *row = device->kernels; *row; row++)
+        if ((*row)->op == a->op.kind && strncmp((*row)->name, "cudnn.", 6) == 0 &&
+            (*row)->accepts(device, &a->p, &a->op))
             return *row;
     return NULL;
 }
 
-/* Every tensor has a guard behind it; `in_place`: the output takes over the storage of `add`, which comes later in the program
- * and is put later. */
+/* Every tensor has a guard behind it; `in_place`: the output takes over the storage of `add`, which comes later in the
+ * program and is put later. */
 static void place_tensors(struct bench *b, bool in_place) {
     b->bytes = 0;
     for (int t = 0; t < b->a.p.tensors; t++) {
@@ -82,14 +83,16 @@ static cr_status put_guards(struct bench *b) {
     char bytes[GUARD];
     memset(bytes, GUARD_BYTE, sizeof bytes);
     for (int t = 0; t < b->a.p.tensors; t++)
-        CR_TRY(b->device->backend->put(b->device, b->region + b->at[t] + aligned_up(b->a.p.tensor[t].bytes), bytes, GUARD));
+        CR_TRY(b->device->backend->put(b->device, b->region + b->at[t] + aligned_up(b->a.p.tensor[t].bytes), bytes,
+                                       GUARD));
     return CR_OK;
 }
 
 static bool guards_stand(struct bench *b) {
     for (int t = 0; t < b->a.p.tensors; t++) {
         unsigned char bytes[GUARD];
-        if (b->device->backend->get(b->device, bytes, b->region + b->at[t] + aligned_up(b->a.p.tensor[t].bytes), GUARD) != CR_OK)
+        if (b->device->backend->get(b->device, bytes, b->region + b->at[t] + aligned_up(b->a.p.tensor[t].bytes),
+                                    GUARD) != CR_OK)
             return false;
         for (int i = 0; i < GUARD; i++)
             if (bytes[i] != GUARD_BYTE) return false;
@@ -109,7 +112,7 @@ static void bind_call(struct bench *b) {
 static cr_status run_way(struct bench *b, int way) {
     const struct cr_backend *backend = b->device->backend;
     char                     poison[1024];
-    b->a.op.way = way;
+    b->a.op.algo = way;
     bind_call(b);
     CR_TRY(b->row->prepare(b->device, &b->a.p, &b->a.op, &b->call.prepared, &b->workspace_bytes));
     void     *workspace = NULL;
@@ -172,9 +175,15 @@ static void add_term(struct truth *t, int64_t at, double product) {
     t->out[at] += product;
     t->size[at] += fabs(product);
 }
-static void forward_term(struct truth *t, int64_t x, int64_t w, int64_t y) { add_term(t, y, act_of(t, x) * t->w[w]); }
-static void wgrad_term(struct truth *t, int64_t x, int64_t w, int64_t y) { add_term(t, w, act_of(t, x) * t->y[y]); }
-static void dgrad_term(struct truth *t, int64_t x, int64_t w, int64_t y) { add_term(t, x, t->y[y] * t->w[w]); }
+static void forward_term(struct truth *t, int64_t x, int64_t w, int64_t y) {
+    add_term(t, y, act_of(t, x) * t->w[w]);
+}
+static void wgrad_term(struct truth *t, int64_t x, int64_t w, int64_t y) {
+    add_term(t, w, act_of(t, x) * t->y[y]);
+}
+static void dgrad_term(struct truth *t, int64_t x, int64_t w, int64_t y) {
+    add_term(t, x, t->y[y] * t->w[w]);
+}
 
 static void add_sums(struct truth *t, int64_t i, int64_t channels, double first, double second) {
     const int64_t c = i % channels;
@@ -210,28 +219,44 @@ static const double *number(const struct bench *b, const char *name) {
 }
 
 static int sums_of(const struct cr_op *op) {
-    if (op->kind == CR_OP_conv) return op->out[CR_OUT_conv_stats];
-    return op->kind == CR_OP_conv_dgrad ? op->out[CR_OUT_conv_dgrad_dstats] : CR_NONE;
+    if (op->kind == CR_OP_conv) return op->out[CR_OUT_conv_sums];
+    return op->kind == CR_OP_conv_dgrad ? op->out[CR_OUT_conv_dgrad_grad_sums] : CR_NONE;
 }
 
 static bool truth_make(const struct bench *b, const struct shape_of_conv *s, struct truth *t) {
-    const struct cr_program *p    = &b->a.p;
-    const int                sums = sums_of(&b->a.op);
+    const struct cr_program *p     = &b->a.p;
+    const int                sums  = sums_of(&b->a.op);
     const size_t             elems = (size_t)cr_tensor_elems(&p->tensor[b->a.op.out[0]]);
-    *t = (struct truth){.N = s->N, .H = s->H, .C = s->C, .K = s->K, .R = s->window, .stride = s->stride, .pad = s->pad,
-                        .P = p->tensor[cr_tensor_find(p, "y")].dim[1], .x = number(b, "x"), .w = number(b, "w"),
-                        .y = number(b, "y"),
-                        .coef = number(b, "coef"), .bias = number(b, "bias"), .add = number(b, "add"), .bn_x = number(b, "bn_x"),
-                        .saved = number(b, "saved"), .gamma = number(b, "gamma"), .beta = number(b, "beta"),
-                        .type = p->tensor[cr_tensor_find(p, "x")].dtype, .relu = b->a.op.attr.conv.relu};
-    t->out  = cr_alloc(elems, sizeof *t->out);
-    t->size = cr_alloc(elems, sizeof *t->size);
+    *t                             = (struct truth){.N      = s->N,
+                                                    .H      = s->H,
+                                                    .C      = s->C,
+                                                    .K      = s->K,
+                                                    .R      = s->window,
+                                                    .stride = s->stride,
+                                                    .pad    = s->pad,
+                                                    .P      = p->tensor[cr_tensor_find(p, "y")].dim[1],
+                                                    .x      = number(b, "x"),
+                                                    .w      = number(b, "w"),
+                                                    .y      = number(b, "y"),
+                                                    .coef   = number(b, "coef"),
+                                                    .bias   = number(b, "bias"),
+                                                    .add    = number(b, "add"),
+                                                    .bn_x   = number(b, "bn_x"),
+                                                    .saved  = number(b, "saved"),
+                                                    .gamma  = number(b, "gamma"),
+                                                    .beta   = number(b, "beta"),
+                                                    .type   = p->tensor[cr_tensor_find(p, "x")].dtype,
+                                                    .relu   = b->a.op.attr.conv.relu};
+    t->out                         = cr_alloc(elems, sizeof *t->out);
+    t->size                        = cr_alloc(elems, sizeof *t->size);
     if (sums >= 0) {
         t->sums      = cr_alloc((size_t)cr_tensor_elems(&p->tensor[sums]), sizeof *t->sums);
         t->sums_size = cr_alloc((size_t)cr_tensor_elems(&p->tensor[sums]), sizeof *t->sums_size);
     }
     if (!t->out || !t->size || (sums >= 0 && (!t->sums || !t->sums_size))) return false;
-    each_product(t, b->a.op.kind == CR_OP_conv ? forward_term : b->a.op.kind == CR_OP_conv_wgrad ? wgrad_term : dgrad_term);
+    each_product(t, b->a.op.kind == CR_OP_conv         ? forward_term
+                    : b->a.op.kind == CR_OP_conv_wgrad ? wgrad_term
+                                                       : dgrad_term);
     if (b->a.op.kind == CR_OP_conv) finish_forward(t);
     if (b->a.op.kind == CR_OP_conv_dgrad) finish_dgrad(t);
     return true;
@@ -245,7 +270,8 @@ static void truth_free(struct truth *t) {
 }
 
 /* Two roundings of the result and two of each term's operands, generously; sums see a rounding of each element. */
-static void compare(const char *what, const double *got, const double *want, const double *size, int64_t elems, double unit) {
+static void compare(const char *what, const double *got, const double *want, const double *size, int64_t elems,
+                    double unit) {
     double  worst = 0;
     int64_t at    = 0;
     for (int64_t i = 0; i < elems; i++) {
@@ -253,20 +279,22 @@ static void compare(const char *what, const double *got, const double *want, con
         if (!(off <= worst)) worst = off, at = i;
     }
     if (!(worst <= 1))
-        TEST_FAIL_("%s: element %lld is %g, want %g: %.3g times the bound", what, (long long)at, got[at], want[at], worst);
+        TEST_FAIL_("%s: element %lld is %g, want %g: %.3g times the bound", what, (long long)at, got[at], want[at],
+                   worst);
 }
 
 /* ---- every form, every way ---- */
 
 static const struct shape_of_conv shapes[] = {
-    {3, 9, 16, 24, 3, 1, 1}, {2, 8, 64, 32, 1, 1, 0}, {2, 9, 32, 16, 3, 2, 1}, {3, 8, 24, 64, 1, 2, 0}, {1, 12, 16, 64, 4, 1, 0},
+    {3, 9, 16, 24, 3, 1, 1}, {2, 8, 64, 32, 1, 1, 0},  {2, 9, 32, 16, 3, 2, 1},
+    {3, 8, 24, 64, 1, 2, 0}, {1, 12, 16, 64, 4, 1, 0},
 };
 
 static void check_ways(struct bench *b, enum form form, const struct shape_of_conv *s, int *done) {
     struct truth t;
     char         what[160];
     const double unit = b->a.p.tensor[0].dtype == CR_BF16 ? 8e-3 : 1e-3;
-    const int    n    = b->row->ways ? b->row->ways(b->device, &b->a.p, &b->a.op) : 1;
+    const int    n    = b->row->algo_count ? b->row->algo_count(b->device, &b->a.p, &b->a.op) : 1;
     CHECK(n >= 1);
     fill_host(b, 7);
     REQUIRE(truth_make(b, s, &t));
@@ -277,24 +305,26 @@ static void check_ways(struct bench *b, enum form form, const struct shape_of_co
         if (status == CR_OK) status = put_guards(b);
         if (status == CR_OK) status = run_way(b, way);
         if (status == CR_OK) status = move_tensors(b, false);
-        snprintf(what, sizeof what, "%s, %s, %lldx%lld %lld-%lld %dx%d/%d, way %d", b->row->name, form_name[form], (long long)s->H,
-                 (long long)s->H, (long long)s->C, (long long)s->K, s->window, s->window, s->stride, way);
+        snprintf(what, sizeof what, "%s, %s, %lldx%lld %lld-%lld %dx%d/%d, way %d", b->row->name, form_name[form],
+                 (long long)s->H, (long long)s->H, (long long)s->C, (long long)s->K, s->window, s->window, s->stride,
+                 way);
         if (status != CR_OK) {
             TEST_FAIL_("%s: %s", what, cr_error_message());
             continue;
         }
         const int out = b->a.op.out[0], sums = sums_of(&b->a.op);
         compare(what, b->host[out], t.out, t.size, cr_tensor_elems(&b->a.p.tensor[out]), unit);
-        if (sums >= 0) compare(what, b->host[sums], t.sums, t.sums_size, cr_tensor_elems(&b->a.p.tensor[sums]), 2 * unit);
+        if (sums >= 0)
+            compare(what, b->host[sums], t.sums, t.sums_size, cr_tensor_elems(&b->a.p.tensor[sums]), 2 * unit);
         if (!guards_stand(b)) TEST_FAIL_("%s: wrote behind a tensor", what);
         ++*done;
     }
     truth_free(&t);
 }
 
-static void check_form(struct cr_device *device, enum form form, enum cr_dtype real, const struct shape_of_conv *s, bool in_place,
-                       int *done) {
-    struct bench b = {.device = device};
+static void check_form(struct cr_device *device, enum form form, enum cr_dtype real, const struct shape_of_conv *s,
+                       bool in_place, int *done) {
+    struct bench b      = {.device = device};
     void        *region = NULL;
     alone_open(&b.a, form, real, s);
     b.row = find_row(device, &b.a);
@@ -322,7 +352,8 @@ static void every_form_in_every_way(void) {
     for (size_t i = 0; i < CR_COUNT(types); i++)
         for (int form = 0; form < FORMS; form++) {
             int done = 0;
-            for (size_t k = 0; k < CR_COUNT(shapes); k++) check_form(device, (enum form)form, types[i], &shapes[k], false, &done);
+            for (size_t k = 0; k < CR_COUNT(shapes); k++)
+                check_form(device, (enum form)form, types[i], &shapes[k], false, &done);
             const bool plain = form == PLAIN || form == WGRAD || form == DGRAD || form == DGRAD_ADD ||
                                (form >= BIAS && form <= BIAS_ADD_RELU);
             if (plain || types[i] == CR_F16) CHECK(done > 0);
@@ -345,7 +376,10 @@ static void add_in_place(void) {
 
 /* ---- beyond 2^31 elements ---- */
 
-enum { PERIOD = 64, PICTURES = 131136 }; /* pictures repeat after PERIOD: x and y have 32*32*16*131136 = 2^31 + 1048576 elements */
+enum {
+    PERIOD   = 64,
+    PICTURES = 131136
+}; /* pictures repeat after PERIOD: x and y have 32*32*16*131136 = 2^31 + 1048576 elements */
 
 /* A tensor's first pictures, copied to the end of the batch by doubling. */
 static cr_status repeat(struct bench *b, int tensor) {
@@ -354,7 +388,7 @@ static cr_status repeat(struct bench *b, int tensor) {
     const size_t             picture = v->bytes / (size_t)v->dim[0];
     char                    *to      = b->region + b->at[tensor];
     for (size_t have = PERIOD * picture; have < v->bytes; have *= 2)
-        CR_TRY(backend->async->move(b->device, CR_LANE_COMPUTE, to + have, to, CR_MIN(have, v->bytes - have)));
+        CR_TRY(backend->async->move(b->device, CR_STREAM_COMPUTE, to + have, to, CR_MIN(have, v->bytes - have)));
     return backend->sync(b->device);
 }
 
@@ -375,24 +409,27 @@ static cr_status spread(struct bench *big, const struct bench *small) {
 
 /* Pictures of the big output are those of the small one: looked at where the slices begin and end. */
 static void check_pictures(struct bench *big, const struct bench *small) {
-    static const int64_t    places[] = {0, 63, PICTURES / 2 - 1, PICTURES / 2, PICTURES / 2 + 1, PICTURES - 65, PICTURES - 1};
-    const int               out      = big->a.op.out[0];
-    const struct cr_tensor *v        = &big->a.p.tensor[out];
-    const int64_t           elems    = v->dim[1] * v->dim[2] * v->dim[3];
-    const size_t            bytes    = (size_t)elems * cr_dtype_bytes(v->dtype);
-    char                   *copy     = cr_alloc(bytes, 1);
+    static const int64_t places[] = {0,           63, PICTURES / 2 - 1, PICTURES / 2, PICTURES / 2 + 1, PICTURES - 65,
+                                     PICTURES - 1};
+    const int            out      = big->a.op.out[0];
+    const struct cr_tensor *v     = &big->a.p.tensor[out];
+    const int64_t           elems = v->dim[1] * v->dim[2] * v->dim[3];
+    const size_t            bytes = (size_t)elems * cr_dtype_bytes(v->dtype);
+    char                   *copy  = cr_alloc(bytes, 1);
     for (size_t i = 0; copy && i < CR_COUNT(places); i++) {
-        double worst = 0;
-        const char *from = big->region + big->at[out] + (size_t)places[i] * bytes;
+        double      worst = 0;
+        const char *from  = big->region + big->at[out] + (size_t)places[i] * bytes;
         if (big->device->backend->get(big->device, copy, from, bytes) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             break;
         }
         for (int64_t e = 0; e < elems; e++) {
-            const double want = small->host[out][places[i] % PERIOD * elems + e], got = cr_number_load(v->dtype, copy, e);
-            worst = CR_MAX(worst, fabs(got - want) / (2e-3 * fabs(want) + 2e-2));
+            const double want = small->host[out][places[i] % PERIOD * elems + e],
+                         got  = cr_number_load(v->dtype, copy, e);
+            worst             = CR_MAX(worst, fabs(got - want) / (2e-3 * fabs(want) + 2e-2));
         }
-        if (!(worst <= 1)) TEST_FAIL_("%s: picture %lld: %g times the bound", big->row->name, (long long)places[i], worst);
+        if (!(worst <= 1))
+            TEST_FAIL_("%s: picture %lld: %g times the bound", big->row->name, (long long)places[i], worst);
     }
     cr_free(copy);
 }
@@ -435,8 +472,10 @@ static void cross(struct cr_device *device, enum form form) {
     if (status == CR_OK) status = run_way(&small, 0);
     if (status == CR_OK) status = move_tensors(&small, false);
     if (status == CR_OK) status = run_way(&big, 0);
-    if (status != CR_OK) TEST_FAIL_("%s: %s", form_name[form], cr_error_message());
-    else if (form == WGRAD || form == ACT_WGRAD) check_total(&big, &small, big.a.op.out[0], 0.05);
+    if (status != CR_OK)
+        TEST_FAIL_("%s: %s", form_name[form], cr_error_message());
+    else if (form == WGRAD || form == ACT_WGRAD)
+        check_total(&big, &small, big.a.op.out[0], 0.05);
     else {
         check_pictures(&big, &small);
         if (sums_of(&big.a.op) >= 0) check_total(&big, &small, sums_of(&big.a.op), 2e3);

@@ -1,4 +1,5 @@
-/* Initial values drawn on the GPU: those of the CPU within 4 units in the last place, where they belong, whatever the shape. */
+/* Initial values drawn on the GPU: those of the CPU within 4 units in the last place, where they belong, whatever the
+ * shape. */
 #include "tests/harness/test_gpu.h"
 
 #include <math.h>
@@ -7,18 +8,19 @@
 enum { ULP_MOST = 4 };
 
 struct net {
-    struct cr_store   store;
-    struct cr_config  config;
-    struct cr_device *device;
-    void             *region;
-    char             *host; /* what came back of it */
+    struct cr_param_store store;
+    struct cr_config      config;
+    struct cr_device     *device;
+    void                 *region;
+    char                 *host; /* what came back of it */
 };
 
 static void add(struct net *n, const char *name, enum cr_param_role role, int64_t K, int64_t R, int64_t S, int64_t C) {
-    cr_store_add(&n->store, name, role, (const int64_t[4]){K, R, S, C}, CR_NONE);
+    cr_param_store_add(&n->store, name, role, (const int64_t[4]){K, R, S, C}, CR_NONE);
 }
 
-/* Filters whose tiles end within a channel, within a quad, at a filter's end; single rows; many filters of few channels. */
+/* Filters whose tiles end within a channel, within a quad, at a filter's end; single rows; many filters of few
+ * channels. */
 static void add_shapes(struct net *n) {
     add(n, "stem", CR_ROLE_CONV, 64, 7, 7, 3);
     add(n, "bn.weight", CR_ROLE_GAMMA, 1, 1, 1, 65);
@@ -42,31 +44,33 @@ static void add_shapes(struct net *n) {
 
 static cr_status net_open(struct net *n, int64_t seed, enum cr_init init, enum cr_init_shape shape) {
     const struct cr_device_options options = {0};
-    *n                                     = (struct net){.store = {.real = CR_F32, .half = CR_F16, .has_momentum = true}};
-    n->config.train.seed                   = seed;
-    n->config.model.init                   = init;
-    n->config.model.init_shape             = shape;
+    *n                         = (struct net){.store = {.real = CR_F32, .half = CR_F16, .has_momentum = true}};
+    n->config.train.seed       = seed;
+    n->config.model.init       = init;
+    n->config.model.init_shape = shape;
     add_shapes(n);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &n->device));
-    CR_TRY(n->device->backend->reserve(n->device, cr_store_bytes(&n->store), &n->region));
-    CR_ALLOC(n->host, cr_store_bytes(&n->store));
+    CR_TRY(n->device->backend->reserve(n->device, cr_param_store_bytes(&n->store), &n->region));
+    CR_ALLOC(n->host, cr_param_store_bytes(&n->store));
     return CR_OK;
 }
 
 static void net_close(struct net *n) {
     if (n->region) n->device->backend->release(n->device, n->region);
     cr_device_close(n->device);
-    cr_store_free(&n->store);
+    cr_param_store_free(&n->store);
     cr_free(n->host);
 }
 
 static cr_status draw(struct net *n) {
     const struct cr_backend *backend = n->device->backend;
     CR_TRY(backend->init_store(n->device, &n->store, &n->config, n->region));
-    return backend->get(n->device, n->host, n->region, cr_store_bytes(&n->store));
+    return backend->get(n->device, n->host, n->region, cr_param_store_bytes(&n->store));
 }
 
-static const char *plane(const struct net *n, enum cr_plane which) { return n->host + cr_store_plane_offset(&n->store, which); }
+static const char *plane(const struct net *n, enum cr_param_buffer which) {
+    return n->host + cr_param_store_buffer_offset(&n->store, which);
+}
 
 /* Floats in the order of their size. */
 static int64_t place(float x) {
@@ -78,16 +82,19 @@ static int64_t place(float x) {
 static void check_param(const struct net *n, int param, int64_t most, int64_t *worst) {
     const struct cr_param *q = &n->store.param[param];
     const int64_t          K = q->dim[0], R = q->dim[1], S = q->dim[2], C = q->dim[3];
-    const float           *at = (const float *)(const void *)plane(n, cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE) + q->offset;
-    int                    shown = 0;
+    const float           *at =
+        (const float *)(const void *)plane(n, cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE) +
+        q->offset;
+    int shown = 0;
     for (int64_t i = 0; i < q->elems; i++) {
         const int64_t c = i % C, s = i / C % S, r = i / C / S % R, k = i / C / S / R;
-        const float   want     = cr_store_initial(&n->store, param, ((k * C + c) * R + r) * S + s, &n->config);
+        const float   want     = cr_param_store_initial(&n->store, param, ((k * C + c) * R + r) * S + s, &n->config);
         const int64_t distance = place(at[i]) - place(want), size = distance < 0 ? -distance : distance;
-        *worst                 = CR_MAX(*worst, size);
+        *worst = CR_MAX(*worst, size);
         if (size <= most || ++shown > 3) continue;
-        TEST_FAIL_("%s[%lld,%lld,%lld,%lld] = %.9g, want %.9g, %lld ulp from it (%lld filters)", q->name, (long long)k, (long long)r,
-                   (long long)s, (long long)c, (double)at[i], (double)want, (long long)size, (long long)K);
+        TEST_FAIL_("%s[%lld,%lld,%lld,%lld] = %.9g, want %.9g, %lld ulp from it (%lld filters)", q->name, (long long)k,
+                   (long long)r, (long long)s, (long long)c, (double)at[i], (double)want, (long long)size,
+                   (long long)K);
     }
     for (int64_t i = q->elems; i < (q->elems + 63) / 64 * 64; i++) CHECK(at[i] == 0);
 }
@@ -113,7 +120,8 @@ static void values_are_the_cpus(void) {
         int64_t    worst = 0;
         REQUIRE_OK(net_open(&n, draws[d].seed, draws[d].init, draws[d].shape));
         REQUIRE_OK(draw(&n));
-        for (int i = 0; i < n.store.params; i++) { /* only the normal distribution has functions that may be rounded another way */
+        for (int i = 0; i < n.store.params;
+             i++) { /* only the normal distribution has functions that may be rounded another way */
             const bool normal = n.store.param[i].role == CR_ROLE_CONV && draws[d].shape == CR_INIT_NORMAL;
             check_param(&n, i, normal ? ULP_MOST : 0, &worst);
         }
@@ -128,10 +136,10 @@ static void all_else_is_zero(void) {
     double     state[CR_STATE_COUNT];
     REQUIRE_OK(net_open(&n, 1, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
     REQUIRE_OK(draw(&n));
-    CHECK(is_zero(plane(&n, CR_PLANE_GRAD), cr_store_plane_bytes(&n.store, CR_PLANE_GRAD)));
-    CHECK(is_zero(plane(&n, CR_PLANE_MOMENTUM), cr_store_plane_bytes(&n.store, CR_PLANE_MOMENTUM)));
-    CHECK(is_zero(plane(&n, CR_PLANE_HALF), cr_store_plane_bytes(&n.store, CR_PLANE_HALF)));
-    memcpy(state, plane(&n, CR_PLANE_STATE), sizeof state);
+    CHECK(is_zero(plane(&n, CR_BUFFER_GRAD), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_GRAD)));
+    CHECK(is_zero(plane(&n, CR_BUFFER_MOMENTUM), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_MOMENTUM)));
+    CHECK(is_zero(plane(&n, CR_BUFFER_HALF), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_HALF)));
+    memcpy(state, plane(&n, CR_BUFFER_STATE), sizeof state);
     CHECK(state[CR_STATE_LOSS_SCALE] == 1);
     for (int i = 1; i < CR_STATE_COUNT; i++) CHECK(state[i] == 0);
     net_close(&n);
@@ -144,10 +152,10 @@ static void equal_to_the_bit_between_runs(void) {
     REQUIRE_OK(net_open(&b, 77, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
     REQUIRE_OK(draw(&a));
     REQUIRE_OK(draw(&b));
-    CHECK(memcmp(a.host, b.host, cr_store_bytes(&a.store)) == 0);
+    CHECK(memcmp(a.host, b.host, cr_param_store_bytes(&a.store)) == 0);
     b.config.train.seed = 78;
     REQUIRE_OK(draw(&b));
-    CHECK(memcmp(a.host, b.host, cr_store_bytes(&a.store)) != 0);
+    CHECK(memcmp(a.host, b.host, cr_param_store_bytes(&a.store)) != 0);
     net_close(&a);
     net_close(&b);
 }
@@ -158,11 +166,11 @@ static void spread_is_hes(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, 5, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
     REQUIRE_OK(draw(&n));
-    const int              param = cr_store_find(&n.store, "wide");
+    const int              param = cr_param_store_find(&n.store, "wide");
     const struct cr_param *q     = &n.store.param[param];
-    const float           *at    = (const float *)(const void *)plane(&n, CR_PLANE_VALUE) + q->offset;
+    const float           *at    = (const float *)(const void *)plane(&n, CR_BUFFER_VALUE) + q->offset;
     double                 sum = 0, squares = 0;
-    int64_t                beyond = 0; /* three deviations: 0.27 % */
+    int64_t                beyond    = 0; /* three deviations: 0.27 % */
     const double           deviation = sqrt(2.0 / (256 * 9)), count = (double)q->elems;
     for (int64_t i = 0; i < q->elems; i++) {
         sum += (double)at[i];

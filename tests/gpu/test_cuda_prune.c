@@ -1,5 +1,6 @@
-/* tests/gpu/test_cuda_prune.c: pruned networks on the GPU: updates keep zeros, checkpoints hold the same bits, and a run that is cut in the middle of
- * its pruning goes on to the bit, in fp32 and in 16 bits. (The update itself against the reference: test_checkops.) */
+/* tests/gpu/test_cuda_prune.c: pruned networks on the GPU: updates keep zeros, checkpoints hold the same bits, and a
+ * run that is cut in the middle of its pruning goes on to the bit, in fp32 and in 16 bits. (The update itself against
+ * the reference: test_checkops.) */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 #include "tests/harness/test_gpu.h"
@@ -16,7 +17,7 @@ static void zeros_stay(void) {
         make_folder(dir);
         REQUIRE_OK(pruned_open(&a, (const char *const[]){"train.device=cuda", precisions[k], NULL}));
         REQUIRE_OK(pruned_alive(&a, &alive, &count));
-        CHECK_INT(count, 0); /* a fresh mask is full */
+        CHECK_INT(count, 0);                       /* a fresh mask is full */
         for (int round = 1; round <= 3; round++) { /* masks change under a recorded step */
             REQUIRE_OK(pruned_prune(&a, round / 3.0));
             REQUIRE_OK(pruned_steps(&a, 4));
@@ -39,14 +40,31 @@ static void zeros_stay(void) {
     cr_log_quiet(false);
 }
 
-static cr_status train(const char *dir, const char *name, const char *precision, const char *steps, const char *resume) {
+static cr_status train(const char *dir, const char *name, const char *precision, const char *steps,
+                       const char *resume) {
     char             output[2 * SUPPORT_PATH];
     struct cr_config config;
     int              signal_taken;
     snprintf(output, sizeof output, "train.output=%s/%s", dir, name);
-    const char *list[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.shortcut=B", "data.kind=synthetic", "data.image_size=8",
-                          "data.train_images=24", "data.val_images=4", "train.batch=4", "train.epochs=2", "train.save_every=1000", "prune.sparsity=0.9",
-                          "prune.start=0.3", "prune.end=1.5", "prune.frequency=2", "train.device=cuda", precision, steps, output};
+    const char *list[] = {"model.arch=custom",
+                          "model.depths=1,1",
+                          "model.widths=8,16",
+                          "model.shortcut=B",
+                          "data.kind=synthetic",
+                          "data.image_size=8",
+                          "data.train_images=24",
+                          "data.val_images=4",
+                          "train.batch=4",
+                          "train.epochs=2",
+                          "train.save_every=1000",
+                          "prune.sparsity=0.9",
+                          "prune.start=0.3",
+                          "prune.end=1.5",
+                          "prune.frequency=2",
+                          "train.device=cuda",
+                          precision,
+                          steps,
+                          output};
     CR_TRY(cr_config_open(&config, NULL, list, CR_COUNT(list)));
     const struct cr_train_options options = {.resume = resume, .overrides = list, .override_count = CR_COUNT(list)};
     cr_status                     status  = cr_train(&config, &options, &signal_taken);
@@ -57,8 +75,9 @@ static cr_status train(const char *dir, const char *name, const char *precision,
 static bool same_file(const char *dir, const char *a, const char *b, const char *file) {
     char     path_a[SUPPORT_PATH], path_b[SUPPORT_PATH];
     size_t   size_a = 0, size_b = 0;
-    uint8_t *x = read_bytes(text_into(path_a, "%s/%s/last/%s", dir, a, file), &size_a), *y = read_bytes(text_into(path_b, "%s/%s/last/%s", dir, b, file), &size_b);
-    bool     same = x && y && size_a == size_b && memcmp(x, y, size_a) == 0;
+    uint8_t *x = read_bytes(text_into(path_a, "%s/%s/last/%s", dir, a, file), &size_a),
+            *y = read_bytes(text_into(path_b, "%s/%s/last/%s", dir, b, file), &size_b);
+    bool same  = x && y && size_a == size_b && memcmp(x, y, size_a) == 0;
     cr_free(x);
     cr_free(y);
     return same;

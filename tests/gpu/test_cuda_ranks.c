@@ -1,6 +1,7 @@
-/* tests/gpu/test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's memory; fp16; the same bits
- * twice, and by both; four GPUs do as well; runs go on with one GPU; a GPU whose rank is killed, or stopped, takes the run down in time. Needs
- * two GPUs, some cases four. This process never opens one: its children do. */
+/* tests/gpu/test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's
+ * memory; fp16; the same bits twice, and by both; four GPUs do as well; runs go on with one GPU; a GPU whose rank is
+ * killed, or stopped, takes the run down in time. Needs two GPUs, some cases four. This process never opens one: its
+ * children do. */
 #include "tests/harness/ranks_support.h"
 #include "tests/harness/test_gpu.h"
 
@@ -38,19 +39,22 @@ static void prepare(struct run *r) {
 
 static void check_many_like_one(int gpus, const char *transport) {
     struct run r;
-    double     one[STEPS_MOST], plain[STEPS_MOST], many[STEPS_MOST], spread = 0, far = 0;
+    double     one[STEPS_MAX], plain[STEPS_MAX], many[STEPS_MAX], spread = 0, far = 0;
     prepare(&r);
     give(&r, "train.precision=fp32");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=50") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=50", "train.fuse=no", "train.deterministic=no") == 0);
-    CHECK(TRAIN(gpus, &r, "many", gpus == 2 ? "train.batch=12" : "train.batch=6", "train.steps=50", "model.sync_bn=yes", transport) == 0);
-    REQUIRE(losses_of(&r, "one", one) == 50 && losses_of(&r, "plain", plain) == 50 && losses_of(&r, "many", many) == 50);
+    CHECK(TRAIN(gpus, &r, "many", gpus == 2 ? "train.batch=12" : "train.batch=6", "train.steps=50", "model.sync_bn=yes",
+                transport) == 0);
+    REQUIRE(losses_of(&r, "one", one) == 50 && losses_of(&r, "plain", plain) == 50 &&
+            losses_of(&r, "many", many) == 50);
     for (int i = 0; i < 50; i++) {
         if (i < 5) CHECK(relative(one[i], many[i]) <= 1e-4);
         spread = fmax(spread, relative(one[i], plain[i]));
         far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    %d GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", gpus, relative(one[0], many[0]), far, spread);
+    fprintf(stderr, "    %d GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", gpus,
+            relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
 }
@@ -112,8 +116,10 @@ static void four_peers_give_the_same_bits(void) {
 /* A sum of two has one order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
 static void peers_give_the_bits_of_nccl(void) {
     NEED_PEERS();
-    static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"}, {"train.precision=fp16", "ranks.bucket_mib=0.02"},
-                                            {"train.precision=fp16", "model.widths=32,1024"},   {"train.precision=fp32", "train.accumulate=2"}};
+    static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"},
+                                            {"train.precision=fp16", "ranks.bucket_mib=0.02"},
+                                            {"train.precision=fp16", "model.widths=32,1024"},
+                                            {"train.precision=fp32", "train.accumulate=2"}};
     for (size_t i = 0; i < CR_COUNT(values); i++) {
         struct run r;
         prepare(&r);
@@ -131,7 +137,7 @@ static void peers_give_the_bits_of_nccl(void) {
 static void fp16_with_a_moving_scale(void) {
     NEED_TWO_GPUS();
     struct run r;
-    double     one[STEPS_MOST], two[STEPS_MOST], half[STEPS_MOST];
+    double     one[STEPS_MAX], two[STEPS_MAX], half[STEPS_MAX];
     prepare(&r);
     give(&r, "train.precision=fp16");
     give(&r, "model.sync_bn=yes");
@@ -153,7 +159,8 @@ static void the_same_gpus_give_the_same_bits(void) {
         CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12") == 0);
         CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12") == 0);
         CHECK(same_weights(&r, "a", "b"));
-        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") == 0); /* other buckets: a sum of two has one order */
+        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") ==
+              0); /* other buckets: a sum of two has one order */
         CHECK(same_weights(&r, "a", "c"));
         finish(&r);
     }
@@ -176,7 +183,7 @@ static void measured_kernels_are_the_same_on_both(void) {
 static void two_save_and_one_goes_on(void) {
     NEED_TWO_GPUS();
     struct run r;
-    double     whole[STEPS_MOST], parts[STEPS_MOST];
+    double     whole[STEPS_MAX], parts[STEPS_MAX];
     prepare(&r);
     give(&r, "train.precision=fp32");
     give(&r, "model.sync_bn=yes");
@@ -190,21 +197,23 @@ static void two_save_and_one_goes_on(void) {
 
 /* ---- a rank that dies ---- */
 
-static double seconds(void) { return (double)cr_time_ns() * 1e-9; }
+static double seconds(void) {
+    return (double)cr_time_ns() * 1e-9;
+}
 
 static bool has_lines(const struct run *r, const char *name) {
-    double loss[STEPS_MOST];
+    double loss[STEPS_MAX];
     return losses_of(r, name, loss) >= 20;
 }
 
-/* Rank 1 gets the signal in mid-run: rank 0, whose GPU waits for it, ends with an error within the deadline. Nobody tells it (a launcher would, of
- * a rank that is gone, at once): the silence does. */
+/* Rank 1 gets the signal in mid-run: rank 0, whose GPU waits for it, ends with an error within the deadline. Nobody
+ * tells it (a launcher would, of a rank that is gone, at once): the silence does. */
 static void check_death(int number, const char *transport) {
     enum { DEADLINE_S = 10 };
     struct run        r;
     void             *shared;
     pid_t             pid[2];
-    int               state = 0;
+    int               state  = 0;
     const char *const more[] = {"train.batch=12", "train.steps=100000", "train.precision=fp16", transport, NULL};
     prepare(&r);
     ranks_timeout_s = DEADLINE_S;
@@ -215,11 +224,13 @@ static void check_death(int number, const char *transport) {
         if (pid[k] == 0) _exit(rank_main(k, 2, shared, &r, "run", NULL, more));
     }
     const double start = seconds();
-    while (!has_lines(&r, "run") && seconds() - start < 60) nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    while (!has_lines(&r, "run") && seconds() - start < 60)
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     CHECK(has_lines(&r, "run"));
     kill(pid[1], number);
     const double killed = seconds();
-    while (waitpid(pid[0], &state, WNOHANG) == 0 && seconds() - killed < 60) nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    while (waitpid(pid[0], &state, WNOHANG) == 0 && seconds() - killed < 60)
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     const double took = seconds() - killed;
     fprintf(stderr, "    rank 0 ended %.1f s after signal %d to rank 1\n", took, number);
     CHECK(took < DEADLINE_S + 2 * CR_COMM_GRACE_S);
@@ -249,7 +260,8 @@ static void a_stopped_rank_ends_the_run(void) {
     check_death(SIGSTOP, "ranks.transport=nccl");
 }
 
-TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(four_gpus_train_like_one), CASE(four_peers_train_like_one), CASE(four_peers_give_the_same_bits),
-      CASE(peers_give_the_bits_of_nccl), CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits), CASE(measured_kernels_are_the_same_on_both),
-      CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run), CASE(a_stopped_rank_ends_the_run), CASE(a_killed_peer_ends_the_run),
-      CASE(a_stopped_peer_ends_the_run))
+TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(four_gpus_train_like_one),
+      CASE(four_peers_train_like_one), CASE(four_peers_give_the_same_bits), CASE(peers_give_the_bits_of_nccl),
+      CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits),
+      CASE(measured_kernels_are_the_same_on_both), CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run),
+      CASE(a_stopped_rank_ends_the_run), CASE(a_killed_peer_ends_the_run), CASE(a_stopped_peer_ends_the_run))

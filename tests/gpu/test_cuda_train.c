@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_train.c: training on the GPU as a whole: recorded and launched op by op, fp16 and its loss scale, nothing allocated
- * after the first step, resuming to the bit, and what is refused. Single ops are checkops' business, and whole runs against
- * PyTorch test_golden_train's. */
+/* tests/gpu/test_cuda_train.c: training on the GPU as a whole: recorded and launched op by op, fp16 and its loss scale,
+ * nothing allocated after the first step, resuming to the bit, and what is refused. Single ops are checkops' business,
+ * and whole runs against PyTorch test_golden_train's. */
 #include "core/rng.h"
 #include "session/session.h"
 #include "tests/harness/test_gpu.h"
@@ -20,9 +20,9 @@ struct run {
 };
 
 static cr_status run_open(struct run *r, const char *const *more, int count) {
-    const char *overrides[24] = {"train.device=cuda", "model.arch=custom", "model.depths=1,1", "model.widths=16,32", "model.classes=10",
-                                 "data.kind=synthetic", "data.image_size=32", "train.batch=16"};
-    int         n = 8;
+    const char *overrides[24] = {"train.device=cuda", "model.arch=custom",   "model.depths=1,1",   "model.widths=16,32",
+                                 "model.classes=10",  "data.kind=synthetic", "data.image_size=32", "train.batch=16"};
+    int         n             = 8;
     cr_log_quiet(true);
     for (int i = 0; i < count; i++) overrides[n++] = more[i];
     *r = (struct run){0};
@@ -67,11 +67,14 @@ static cr_status steps(struct run *r, int64_t from, int64_t to, struct cr_exec_r
 static char *store_of(struct run *r) {
     const size_t bytes = r->session.memory.bytes[CR_REGION_STORE];
     char        *host  = malloc(bytes);
-    if (!host || r->session.device->backend->get(r->session.device, host, r->session.memory.region[CR_REGION_STORE], bytes) != CR_OK) abort();
+    if (!host || r->session.device->backend->get(r->session.device, host, r->session.memory.region[CR_REGION_STORE],
+                                                 bytes) != CR_OK)
+        abort();
     return host;
 }
 
-static const char *const precisions[] = {"train.precision=fp32", "train.precision=tf32", "train.precision=fp16", "train.precision=bf16"};
+static const char *const precisions[] = {"train.precision=fp32", "train.precision=tf32", "train.precision=fp16",
+                                         "train.precision=bf16"};
 
 static void check_recorded(const char *const *more, int count) {
     struct run            a, b;
@@ -99,10 +102,12 @@ static void recorded_equals_launched(void) {
 
 /* The other update rules, averages, masks, mixed pictures and layers. */
 static void recorded_equals_launched_with_all_else(void) {
-    static const char *const sets[][6] = {
-        {"train.precision=fp16", "optim.kind=adamw", "optim.lr=0.001", "ema.decay=0.9", "data.mixup=0.4", "data.erase=0.5"},
-        {"train.precision=bf16", "optim.kind=lars", "prune.sparsity=0.5", "ema.decay=0.9", "ema.warmup=no", "data.cutmix=1"},
-        {"train.precision=fp16", "model.excitation=yes", "model.stem=deep", "model.shortcut=D", "ema.decay=0.9", "optim.nesterov=yes"}};
+    static const char *const sets[][6] = {{"train.precision=fp16", "optim.kind=adamw", "optim.lr=0.001",
+                                           "ema.decay=0.9", "data.mixup=0.4", "data.erase=0.5"},
+                                          {"train.precision=bf16", "optim.kind=lars", "prune.sparsity=0.5",
+                                           "ema.decay=0.9", "ema.warmup=no", "data.cutmix=1"},
+                                          {"train.precision=fp16", "model.excitation=yes", "model.stem=deep",
+                                           "model.shortcut=D", "ema.decay=0.9", "optim.nesterov=yes"}};
     NEED_GPU();
     for (size_t i = 0; i < CR_COUNT(sets); i++) check_recorded(sets[i], 6);
 }
@@ -117,8 +122,8 @@ static void it_learns_in_every_precision(void) {
         REQUIRE_OK(steps(&r, 0, 1, &first));
         REQUIRE_OK(steps(&r, 1, 60, &last));
         if (p == 0) fp32 = last.loss_sum;
-        printf("    %s: loss %.4f -> %.4f, scale %g, %lld skipped\n", precisions[p], first.loss_sum / BATCH, last.loss_sum / BATCH,
-               last.loss_scale, (long long)last.skipped);
+        printf("    %s: loss %.4f -> %.4f, scale %g, %lld skipped\n", precisions[p], first.loss_sum / BATCH,
+               last.loss_sum / BATCH, last.loss_scale, (long long)last.skipped);
         CHECK(isfinite(last.loss_sum) && last.loss_sum < 0.75 * first.loss_sum);
         CHECK_NEAR(last.loss_sum / BATCH, fp32 / BATCH, 0.5);
         run_close(&r);
@@ -147,14 +152,15 @@ static void an_overflow_skips_the_update_and_halves_the_scale(void) {
     struct run            r;
     struct cr_exec_result result;
     REQUIRE_OK(OPEN(&r, "train.precision=fp16"));
-    char  *state = (char *)r.session.memory.region[CR_REGION_STORE] + cr_store_plane_offset(&r.session.model.store, CR_PLANE_STATE);
+    char *state = (char *)r.session.memory.region[CR_REGION_STORE] +
+                  cr_param_store_buffer_offset(&r.session.model.store, CR_BUFFER_STATE);
     double scale = 0x1p40;
     REQUIRE_OK(r.session.device->backend->put(r.session.device, state, &scale, sizeof scale));
     char *before = store_of(&r);
     REQUIRE_OK(steps(&r, 0, 1, &result));
     char *after = store_of(&r);
     CHECK(result.nonfinite && result.skipped == 1 && result.loss_scale == 0x1p39);
-    CHECK(memcmp(before, after, cr_store_plane_bytes(&r.session.model.store, CR_PLANE_VALUE)) == 0);
+    CHECK(memcmp(before, after, cr_param_store_buffer_bytes(&r.session.model.store, CR_BUFFER_VALUE)) == 0);
     REQUIRE_OK(steps(&r, 1, 60, &result));
     CHECK(!result.nonfinite && result.skipped > 1 && result.loss_scale < 0x1p39);
     free(before);
@@ -184,5 +190,6 @@ static void what_cannot_be_is_refused(void) {
     run_close(&r);
 }
 
-TESTS(CASE(recorded_equals_launched), CASE(recorded_equals_launched_with_all_else), CASE(it_learns_in_every_precision), CASE(nothing_is_allocated_after_the_first_step),
-      CASE(an_overflow_skips_the_update_and_halves_the_scale), CASE(a_static_scale_stays), CASE(what_cannot_be_is_refused))
+TESTS(CASE(recorded_equals_launched), CASE(recorded_equals_launched_with_all_else), CASE(it_learns_in_every_precision),
+      CASE(nothing_is_allocated_after_the_first_step), CASE(an_overflow_skips_the_update_and_halves_the_scale),
+      CASE(a_static_scale_stays), CASE(what_cannot_be_is_refused))

@@ -1,11 +1,11 @@
-/* tests/gpu/test_cudnn_support.c: has every op of the shipped configs a kernel on compute capability 8.0 and 9.0, in every precision,
- * plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How are large batches cut?
- * cuDNN is asked about a GPU that is only described, so no GPU is needed, only the libraries. */
-#include "tests/harness/conv_cases.h"
+/* tests/gpu/test_cudnn_support.c: has every op of the shipped configs a kernel on compute capability 8.0 and 9.0, in
+ * every precision, plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How
+ * are large batches cut? cuDNN is asked about a GPU that is only offline, so no GPU is needed, only the libraries. */
+#include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
-#include "cuda/conv/cudnn/cudnn_conv.h"
 #include "session/session.h"
+#include "tests/harness/conv_cases.h"
 #include "tests/harness/test.h"
 
 #include <dirent.h>
@@ -53,7 +53,7 @@ static bool is_new(const struct cr_program *p, const struct cr_op *op) {
 struct tally {
     int    cudnn, own, none; /* shapes of convolutions */
     int    others;           /* ops that are none */
-    size_t workspace; /* largest that cuDNN asks for */
+    size_t workspace;        /* largest that cuDNN asks for */
 };
 
 static bool is_conv(enum cr_op_kind kind) {
@@ -63,7 +63,7 @@ static bool is_conv(enum cr_op_kind kind) {
 static bool own_row_accepts(int cc, const struct precision *precision, const struct cr_program *p,
                             const struct cr_op *op) {
     struct cuda_device device = {.cc = cc, .base.options.tf32 = precision->math == CR_MATH_TF32};
-    for (const struct cr_kernel *const *row = cr_cuda_conv_rows; *row; row++)
+    for (const struct cr_kernel *const *row = cr_cuda_conv_kernels; *row; row++)
         if ((*row)->op == op->kind && (!(*row)->accepts || (*row)->accepts(&device.base, p, op))) return true;
     return false;
 }
@@ -91,16 +91,17 @@ static void ask(int cc, const struct precision *precision, const struct cr_progr
 
 /* All other ops: rows decide by shapes and types alone. */
 static void ask_others(int cc, const struct precision *precision, const struct cr_program *p, struct tally *t) {
-    struct cuda_device device = {.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
-    int                index;
-    cr_cuda_rows_collect(&device);
-    device.base.rows = device.rows;
+    struct cuda_device device = {
+        .cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
+    int index;
+    cr_cuda_collect_kernels(&device);
+    device.base.kernels = device.kernels;
     for (int i = 0; i < p->ops; i++) {
         if (is_conv(p->op[i].kind)) continue;
         t->others++;
-        if (!cr_row_find(&device.base, p, &p->op[i], 0, &index))
-            TEST_FAIL_("cc %d, %s, %s: no kernel for %s of layer %s", cc, precision->name, p->name, cr_op_info(p->op[i].kind)->name,
-                       p->op[i].layer >= 0 ? p->layer[p->op[i].layer] : "?");
+        if (!cr_kernel_find(&device.base, p, &p->op[i], 0, &index))
+            TEST_FAIL_("cc %d, %s, %s: no kernel for %s of layer %s", cc, precision->name, p->name,
+                       cr_op_info(p->op[i].kind)->name, p->op[i].layer >= 0 ? p->layer[p->op[i].layer] : "?");
     }
 }
 
@@ -116,8 +117,8 @@ static void ask_program(int cc, const struct precision *precision, const struct 
         if (is_new(&program, &program.op[i])) ask(cc, precision, &program, &program.op[i], t);
     }
     CHECK(convs > 0);
-    const struct cr_target anything = {.alignment = CR_CUDA_ALIGN};
-    const int              plain    = program.ops;
+    const struct cr_cost_model anything = {.alignment = CR_CUDA_ALIGN};
+    const int                  plain    = program.ops;
     ask_others(cc, precision, &program, t);
     REQUIRE_OK(cr_pass_fuse(&program, &anything));
     CHECK(program.ops < plain);
@@ -164,7 +165,8 @@ static void every_op_of_the_shipped_configs_has_a_kernel(void) {
         closedir(dir);
         CHECK(configs >= 5);
         CHECK_INT(t.cudnn + t.own + t.none, seens);
-        printf("    cc %d.%d %s: %d configs: %d convolution shapes, %d by cuDNN, %d by own rows, %d by none, workspace up to %zu MiB; "
+        printf("    cc %d.%d %s: %d configs: %d convolution shapes, %d by cuDNN, %d by own rows, %d by none, workspace "
+               "up to %zu MiB; "
                "%d other ops; %.1f s\n",
                cc / 10, cc % 10, precision->name, configs, seens, t.cudnn, t.own, t.none, t.workspace >> 20, t.others,
                (double)(cr_time_ns() - start) * 1e-9);
@@ -183,23 +185,25 @@ static struct cudnn_support asked(const struct alone *a, int cc, enum cr_math ma
 
 /* ResNet-50 at batch 256; the strided ones last but one, then the stem as it is and as space to depth. */
 static const struct shape_of_conv resnet50[] = {
-    {256, 56, 64, 64, 1, 1, 0},    {256, 56, 64, 64, 3, 1, 1},    {256, 56, 64, 256, 1, 1, 0},   {256, 56, 256, 64, 1, 1, 0},
-    {256, 56, 256, 128, 1, 1, 0},  {256, 28, 128, 512, 1, 1, 0},  {256, 28, 512, 128, 1, 1, 0},  {256, 28, 128, 128, 3, 1, 1},
-    {256, 28, 512, 256, 1, 1, 0},  {256, 14, 256, 1024, 1, 1, 0}, {256, 14, 1024, 256, 1, 1, 0}, {256, 14, 256, 256, 3, 1, 1},
-    {256, 14, 1024, 512, 1, 1, 0}, {256, 7, 512, 2048, 1, 1, 0},  {256, 7, 2048, 512, 1, 1, 0},  {256, 7, 512, 512, 3, 1, 1},
-    {256, 56, 128, 128, 3, 2, 1},  {256, 28, 256, 256, 3, 2, 1},  {256, 14, 512, 512, 3, 2, 1},  {256, 56, 256, 512, 1, 2, 0},
-    {256, 28, 512, 1024, 1, 2, 0}, {256, 14, 1024, 2048, 1, 2, 0}, {256, 224, 3, 64, 7, 2, 3},   {256, 115, 16, 64, 4, 1, 0},
+    {256, 56, 64, 64, 1, 1, 0},     {256, 56, 64, 64, 3, 1, 1},    {256, 56, 64, 256, 1, 1, 0},
+    {256, 56, 256, 64, 1, 1, 0},    {256, 56, 256, 128, 1, 1, 0},  {256, 28, 128, 512, 1, 1, 0},
+    {256, 28, 512, 128, 1, 1, 0},   {256, 28, 128, 128, 3, 1, 1},  {256, 28, 512, 256, 1, 1, 0},
+    {256, 14, 256, 1024, 1, 1, 0},  {256, 14, 1024, 256, 1, 1, 0}, {256, 14, 256, 256, 3, 1, 1},
+    {256, 14, 1024, 512, 1, 1, 0},  {256, 7, 512, 2048, 1, 1, 0},  {256, 7, 2048, 512, 1, 1, 0},
+    {256, 7, 512, 512, 3, 1, 1},    {256, 56, 128, 128, 3, 2, 1},  {256, 28, 256, 256, 3, 2, 1},
+    {256, 14, 512, 512, 3, 2, 1},   {256, 56, 256, 512, 1, 2, 0},  {256, 28, 512, 1024, 1, 2, 0},
+    {256, 14, 1024, 2048, 1, 2, 0}, {256, 224, 3, 64, 7, 2, 3},    {256, 115, 16, 64, 4, 1, 0},
 };
 
-/* What cuDNN 9.19 has compiled kernels for: y everywhere, 1 at stride 1 alone, n nowhere, ? here and there (their workspace is
- * beyond our rules elsewhere); the stem of 7x7 and 3 channels is a case of its own. A later cuDNN may have more: then these
- * tables are to be changed, and the fuse table looked at again. */
+/* What cuDNN 9.19 has compiled kernels for: y everywhere, 1 at stride 1 alone, n nowhere, ? here and there (their
+ * workspace is beyond our rules elsewhere); the stem of 7x7 and 3 channels is a case of its own. A later cuDNN may have
+ * more: then these tables are to be changed, and the fuse table looked at again. */
 static const struct expected {
     int           cc;
     enum cr_dtype real;
     enum cr_math  math;
     const char   *others, *stem; /* a letter a form */
-    size_t        since; /* of cuDNN, where an older one has less */
+    size_t        since;         /* of cuDNN, where an older one has less */
 } expectations[] = {
     {90, CR_F16, CR_MATH_F16, "yyyyyyyyyyyyy1", "ynnnyyyyynyynn", 0},
     {90, CR_BF16, CR_MATH_BF16, "ynnnyyyyynyynn", "ynnnyyyyynyynn", 0},
@@ -223,9 +227,10 @@ static void fused_forms_are_there_where_they_are_expected(void) {
             alone_open(&a, form, e->real, &resnet50[k]);
             const struct cudnn_support s = asked(&a, e->cc, e->math);
             if (!as_expected(e, form, &resnet50[k], s.supported))
-                TEST_FAIL_("cc %d, %s, %s, %lldx%lld %lld-%lld %dx%d/%d: %s", e->cc, cr_dtype_name(e->real), form_name[form],
-                           (long long)resnet50[k].H, (long long)resnet50[k].H, (long long)resnet50[k].C, (long long)resnet50[k].K,
-                           resnet50[k].window, resnet50[k].window, resnet50[k].stride, s.supported ? "supported" : "not supported");
+                TEST_FAIL_("cc %d, %s, %s, %lldx%lld %lld-%lld %dx%d/%d: %s", e->cc, cr_dtype_name(e->real),
+                           form_name[form], (long long)resnet50[k].H, (long long)resnet50[k].H,
+                           (long long)resnet50[k].C, (long long)resnet50[k].K, resnet50[k].window, resnet50[k].window,
+                           resnet50[k].stride, s.supported ? "supported" : "not supported");
             if (s.supported) CHECK(s.slices == 1 && s.ways == 1); /* what is there can be had */
             alone_close(&a);
         }
@@ -284,19 +289,19 @@ static bool takes(enum form form, void (*change)(struct alone *a)) {
     return yes;
 }
 static void wide_coef(struct alone *a) {
-    a->op.in[CR_IN_conv_coef] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
+    a->op.in[CR_IN_conv_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
 }
 static void wide_wgrad_coef(struct alone *a) {
-    a->op.in[CR_IN_conv_wgrad_coef] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
+    a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
 }
 static void with_relu(struct alone *a) {
     a->op.attr.conv.relu = true;
 }
 static void with_stats(struct alone *a) {
-    a->op.out[CR_OUT_conv_stats] = tensor(a, "more", CR_F32, 2, 1, 1, 16);
+    a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F32, 2, 1, 1, 16);
 }
 static void half_stats(struct alone *a) {
-    a->op.out[CR_OUT_conv_stats] = tensor(a, "more", CR_F16, 2, 1, 1, 16);
+    a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F16, 2, 1, 1, 16);
 }
 static void half_bias(struct alone *a) {
     a->op.in[CR_IN_conv_bias] = tensor(a, "other", CR_F16, 1, 1, 1, 16);
@@ -311,7 +316,7 @@ static void no_bn_x(struct alone *a) {
     a->op.in[CR_IN_conv_dgrad_bn_x] = CR_NONE;
 }
 static void no_dstats(struct alone *a) {
-    a->op.out[CR_OUT_conv_dgrad_dstats] = CR_NONE;
+    a->op.out[CR_OUT_conv_dgrad_grad_sums] = CR_NONE;
 }
 static void wide_dgrad_add(struct alone *a) {
     a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "wide", CR_F32, 2, 8, 8, 16);
@@ -357,7 +362,8 @@ static void own_convolutions_are_plain(void) {
 
 /* ---- large batches ---- */
 
-static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr_math math, const struct shape_of_conv *s) {
+static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr_math math,
+                                     const struct shape_of_conv *s) {
     struct cudnn_conv_key k = {0};
     struct alone          a;
     alone_open(&a, form, real, s);
@@ -370,12 +376,12 @@ static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr
 static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math, const struct shape_of_conv *s) {
     const struct cudnn_conv_key key   = key_for(form, real, math, s);
     const struct cudnn_rules    rules = {.workspace_bytes = (size_t)4 << 30, .refused_engine = {-1, -1}};
-    struct cudnn_place          place;
+    struct cudnn_device         gpu;
     struct cudnn_problem        problem;
     struct cudnn_search         search;
     int                         plans = 0;
-    if (cr_cudnn_place_described(90, &place) != CR_OK) return -1;
-    cr_cudnn_problem_open(place, &key, &problem);
+    if (cr_cudnn_device_open_offline(90, &gpu) != CR_OK) return -1;
+    cr_cudnn_problem_open(gpu, &key, &problem);
     cr_cudnn_search_open(&problem.graph, &rules, &search);
     for (bool found = true; found && plans < 3;) {
         struct cudnn_plan plan;
@@ -386,7 +392,7 @@ static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math,
     }
     cr_cudnn_search_close(&search);
     cr_cudnn_problem_close(&problem);
-    cr_cudnn_place_close(&place);
+    cr_cudnn_device_close(&gpu);
     return plans;
 }
 
@@ -399,9 +405,12 @@ static void what_is_refused_unasked_is_not_there(void) {
         struct shape_of_conv shape;
         bool                 there;
     } table[] = {
-        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 5, 1, 2}, true},   {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 7, 1, 3}, false},
-        {CR_F16, CR_MATH_F16, {16, 16, 24, 8, 3, 1, 1}, true},    {CR_F16, CR_MATH_F16, {16, 16, 20, 16, 3, 1, 1}, false},
-        {CR_F16, CR_MATH_F16, {16, 16, 16, 20, 3, 1, 1}, false},  {CR_BF16, CR_MATH_BF16, {16, 16, 16, 16, 3, 1, 1}, false},
+        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 5, 1, 2}, true},
+        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 7, 1, 3}, false},
+        {CR_F16, CR_MATH_F16, {16, 16, 24, 8, 3, 1, 1}, true},
+        {CR_F16, CR_MATH_F16, {16, 16, 20, 16, 3, 1, 1}, false},
+        {CR_F16, CR_MATH_F16, {16, 16, 16, 20, 3, 1, 1}, false},
+        {CR_BF16, CR_MATH_BF16, {16, 16, 16, 16, 3, 1, 1}, false},
         {CR_F32, CR_MATH_TF32, {16, 16, 16, 16, 3, 1, 1}, false},
     };
     static const enum form forms[] = {STATS, ACT_STATS, ACT_WGRAD, DGRAD_BN};
@@ -438,24 +447,28 @@ static void check_slices(const struct shape_of_conv *s, int64_t count, int64_t i
 }
 
 static void large_batches_are_cut(void) {
-    check_slices(&(struct shape_of_conv){(1 << 22) - 1, 8, 8, 8, 3, 1, 1}, 1, (1 << 22) - 1); /* 512 elements a picture */
+    check_slices(&(struct shape_of_conv){(1 << 22) - 1, 8, 8, 8, 3, 1, 1}, 1,
+                 (1 << 22) - 1); /* 512 elements a picture */
     check_slices(&(struct shape_of_conv){1 << 22, 8, 8, 8, 3, 1, 1}, 2, 1 << 21);
     check_slices(&(struct shape_of_conv){(1 << 22) + 2, 8, 8, 8, 3, 1, 1}, 2, (1 << 21) + 1);
     check_slices(&(struct shape_of_conv){3 << 21, 8, 8, 8, 3, 1, 1}, 2, 3 << 20);
     check_slices(&(struct shape_of_conv){12582917 /* prime */, 8, 8, 8, 3, 1, 1}, 4, 3145730);
     check_slices(&(struct shape_of_conv){2816, 112, 64, 64, 3, 1, 1}, 2, 1408);
     check_slices(&(struct shape_of_conv){1 << 16, 224, 3, 1, 1, 1, 0}, 8, 1 << 13);
-    check_slices(&(struct shape_of_conv){1 << 26, 5, 3, 3, 3, 1, 1}, 4, 1 << 24);  /* 75 elements: every eighth is aligned */
+    check_slices(&(struct shape_of_conv){1 << 26, 5, 3, 3, 3, 1, 1}, 4,
+                 1 << 24); /* 75 elements: every eighth is aligned */
     check_slices(&(struct shape_of_conv){100000007, 5, 3, 3, 3, 1, 1}, 4, 25000008);
     struct cudnn_slices         slices;
-    const struct cudnn_conv_key huge = key_for(PLAIN, CR_F16, CR_MATH_F16, &(struct shape_of_conv){2, 32768, 3, 8, 1, 1, 0});
+    const struct cudnn_conv_key huge =
+        key_for(PLAIN, CR_F16, CR_MATH_F16, &(struct shape_of_conv){2, 32768, 3, 8, 1, 1, 0});
     CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* one picture's y has 2^33 elements */
 }
 
 static void slices_of_a_sum_add_to_it(void) {
-    const struct shape_of_conv s      = {1 << 22, 8, 8, 8, 3, 1, 1};
-    const struct cudnn_slices  slices = {.count = 2, .images = 1 << 21};
-    const struct cudnn_conv_key wide = key_for(WGRAD, CR_F32, CR_MATH_F32, &s), half = key_for(WGRAD, CR_F16, CR_MATH_F16, &s);
+    const struct shape_of_conv  s      = {1 << 22, 8, 8, 8, 3, 1, 1};
+    const struct cudnn_slices   slices = {.count = 2, .images = 1 << 21};
+    const struct cudnn_conv_key wide   = key_for(WGRAD, CR_F32, CR_MATH_F32, &s),
+                                half   = key_for(WGRAD, CR_F16, CR_MATH_F16, &s);
     CHECK_INT(cr_cudnn_slice_key(&wide, &slices, 0).accumulate, 0);
     CHECK_INT(cr_cudnn_slice_key(&wide, &slices, 1).accumulate, 1);
     CHECK_INT(cr_cudnn_slice_key(&half, &slices, 1).accumulate, 0); /* the conversion adds */
@@ -476,6 +489,5 @@ static void large_batches_are_supported(void) {
 
 TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(fused_forms_are_there_where_they_are_expected),
       CASE(forms_have_several_ways), CASE(what_cannot_be_is_refused), CASE(slots_are_taken_as_they_can_be),
-      CASE(own_convolutions_are_plain),
-      CASE(what_is_refused_unasked_is_not_there),
-      CASE(large_batches_are_cut), CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))
+      CASE(own_convolutions_are_plain), CASE(what_is_refused_unasked_is_not_there), CASE(large_batches_are_cut),
+      CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))

@@ -1,12 +1,13 @@
-/* tests/gpu/test_nccl_close.c: a rank is lost while another opens, adds or closes: cuda/collectives/nccl.c and cuda/collectives/peer_copy.c themselves, over a
- * stand-in for NCCL and CUDA that notes what is used after it has gone. Ranks are threads. No GPU is needed. */
+/* tests/gpu/test_nccl_close.c: a rank is lost while another opens, adds or closes: cuda/collectives/nccl.c and
+ * cuda/collectives/peer_copy.c themselves, over a stand-in for NCCL and CUDA that notes what is used after it has gone.
+ * Ranks are threads. No GPU is needed. */
 #include "tests/harness/comm_support.h"
 
 #include <dlfcn.h>
 static void *stand_in_open(const char *name, int flags);
 static void *stand_in_symbol(void *library, const char *name);
 #define dlopen stand_in_open
-#define dlsym  stand_in_symbol
+#define dlsym stand_in_symbol
 #include "cuda/collectives/nccl.c"
 #undef dlopen
 #undef dlsym
@@ -14,9 +15,12 @@ static void *stand_in_symbol(void *library, const char *name);
 #include <cuda.h>
 #include <stdatomic.h>
 
-static atomic_int used_late, freed_mapped, alive; /* calls with what an abort has freed; memory freed that others have mapped; communicators */
+static atomic_int used_late, freed_mapped,
+    alive; /* calls with what an abort has freed; memory freed that others have mapped; communicators */
 
-static void moment(long microseconds) { nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL); }
+static void moment(long microseconds) {
+    nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
+}
 
 /* ---- NCCL: communicators are never freed, only gone ---- */
 
@@ -57,7 +61,8 @@ static ncclResult_t async_error(ncclComm_t comm, ncclResult_t *error) {
     *error = ncclSuccess;
     return enter_stand_in(comm);
 }
-static ncclResult_t all_reduce(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+static ncclResult_t all_reduce(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
     (void)x, (void)y, (void)count, (void)type, (void)op, (void)stream;
     (void)enter_stand_in(comm);
     atomic_fetch_add(&comm->inside, 1);
@@ -65,18 +70,28 @@ static ncclResult_t all_reduce(const void *x, void *y, size_t count, ncclDataTyp
     atomic_fetch_sub(&comm->inside, 1);
     return enter_stand_in(comm);
 }
-static const char *error_string(ncclResult_t result) { return result == ncclSuccess ? "fine" : "bad"; }
-static const char *last_error(ncclComm_t comm) { return enter_stand_in(comm) == ncclSuccess ? "" : "bad"; }
+static const char *error_string(ncclResult_t result) {
+    return result == ncclSuccess ? "fine" : "bad";
+}
+static const char *last_error(ncclComm_t comm) {
+    return enter_stand_in(comm) == ncclSuccess ? "" : "bad";
+}
 
-static void *stand_in_open(const char *name, int flags) { return name && flags ? &alive : NULL; }
+static void *stand_in_open(const char *name, int flags) {
+    return name && flags ? &alive : NULL;
+}
 static void *stand_in_symbol(void *library, const char *name) {
     static const struct {
         const char *name;
         void (*function)(void);
-    } known[] = {{"ncclGetVersion", (void (*)(void))version_of},          {"ncclGetUniqueId", (void (*)(void))unique_id},
-                 {"ncclCommInitRankConfig", (void (*)(void))init_rank},   {"ncclCommDestroy", (void (*)(void))go},
-                 {"ncclCommAbort", (void (*)(void))go},                   {"ncclCommGetAsyncError", (void (*)(void))async_error},
-                 {"ncclAllReduce", (void (*)(void))all_reduce},           {"ncclGetErrorString", (void (*)(void))error_string},
+    } known[] = {{"ncclGetVersion", (void (*)(void))version_of},
+                 {"ncclGetUniqueId", (void (*)(void))unique_id},
+                 {"ncclCommInitRankConfig", (void (*)(void))init_rank},
+                 {"ncclCommDestroy", (void (*)(void))go},
+                 {"ncclCommAbort", (void (*)(void))go},
+                 {"ncclCommGetAsyncError", (void (*)(void))async_error},
+                 {"ncclAllReduce", (void (*)(void))all_reduce},
+                 {"ncclGetErrorString", (void (*)(void))error_string},
                  {"ncclGetLastError", (void (*)(void))last_error}};
     (void)library;
     void *found = NULL;
@@ -148,13 +163,27 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     (void)stream;
     return cudaMemcpy(to, from, bytes, kind);
 }
-cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return stream ? cudaErrorInvalidValue : cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return event ? cudaErrorInvalidValue : cudaSuccess; }
-cudaError_t cudaSetDevice(int index) { return index ? cudaErrorInvalidValue : cudaSuccess; }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-const char *cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "fine" : "bad"; }
+cudaError_t cudaDeviceSynchronize(void) {
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    return stream ? cudaErrorInvalidValue : cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    return cudaStreamSynchronize(stream);
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    return event ? cudaErrorInvalidValue : cudaSuccess;
+}
+cudaError_t cudaSetDevice(int index) {
+    return index ? cudaErrorInvalidValue : cudaSuccess;
+}
+cudaError_t cudaGetLastError(void) {
+    return cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t error) {
+    return error == cudaSuccess ? "fine" : "bad";
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     *stream = NULL;
     return flags ? cudaSuccess : cudaErrorInvalidValue;
@@ -204,7 +233,7 @@ enum { STEPS = 3, MOMENTS = 16, LONG = 10000 };
 
 /* Of whom is to be lost in a step the others work on until they hear of it. */
 static cr_status steps(struct cuda_device *d, const struct member *m, int lost_at) {
-    float *x = NULL;
+    float     *x         = NULL;
     const bool lost_here = lost_at >= 0 && lost_at < STEPS * 4;
     for (int i = 0; i < (lost_here ? LONG : STEPS); i++) {
         if (m->where.rank == 1 && lost_here && lost_at / 4 == i) {
@@ -232,7 +261,7 @@ static cr_status life(struct member *m) {
         cr_comm_abort(m->comm, "enough");
     }
     cr_cuda_peers_unshare(&d->base);
-    if (region != d->kept) (void)cudaFree(region);
+    if (region != d->unreleased) (void)cudaFree(region);
     cr_cuda_comm_close(d);
     cr_free(d);
     return status;

@@ -1,5 +1,5 @@
-/* tests/harness/checkpoint_fake.h: for the two checkpoint test programs: a store in memory whose content is a function of the step, a
- * folder for a case, and the question "does this checkpoint hold what its step must hold". */
+/* tests/harness/checkpoint_fake.h: for the two checkpoint test programs: a store in memory whose content is a function
+ * of the step, a folder for a case, and the question "does this checkpoint hold what its step must hold". */
 #ifndef CHECKPOINT_FAKE_H
 #define CHECKPOINT_FAKE_H
 

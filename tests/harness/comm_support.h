@@ -14,22 +14,22 @@
 #include <unistd.h>
 
 enum { RANKS_MAX = 8 };
-enum way { SHARED, TCP, TCP_SHARED, WAYS };
-static const char *const way_name[] = {"shared memory", "TCP", "TCP, then memory"};
+enum transport { SHARED, TCP, TCP_AND_SHARED, TRANSPORTS };
+static const char *const transport_name[] = {"shared memory", "TCP", "TCP, then memory"};
 
 struct group;
 struct member {
-    struct group        *group;
-    struct cr_comm_where where;
-    struct cr_comm      *comm; /* of body */
-    cr_status            status;
-    char                 message[1000];
-    double               seconds;
-    bool                 speaks;
-    int                  wrong; /* values that are not what they must be */
+    struct group          *group;
+    struct cr_comm_options where;
+    struct cr_comm        *comm; /* of body */
+    cr_status              status;
+    char                   message[1000];
+    double                 seconds;
+    bool                   reports_error;
+    int                    wrong; /* values that are not what they must be */
 };
 struct group {
-    int           size;
+    int size;
     cr_status (*body)(struct member *m);
     struct member member[RANKS_MAX];
 };
@@ -39,21 +39,31 @@ static int free_port(void) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
     const int          fd     = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || getsockname(fd, (struct sockaddr *)&at, &length) != 0) at.sin_port = 0;
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || getsockname(fd, (struct sockaddr *)&at, &length) != 0)
+        at.sin_port = 0;
     close(fd);
     return ntohs(at.sin_port);
 }
 
-static void group_init(struct group *g, int size, enum way way, cr_status (*body)(struct member *m)) {
+static void group_init(struct group *g, int size, enum transport way, cr_status (*body)(struct member *m)) {
     const int port   = way == SHARED ? 0 : free_port();
     void     *shared = NULL;
     if (way == SHARED && cr_comm_shared_new(size, &shared) != CR_OK) CHECK(!"shared memory");
     *g = (struct group){.size = size, .body = body};
     for (int r = 0; r < size; r++) {
-        struct cr_comm_where *w = &g->member[r].where;
-        g->member[r].group      = g;
-        *w = (struct cr_comm_where){.rank = r, .size = size, .local_rank = -1, .local_size = -1, .address = "127.0.0.1", .port = port,
-                                    .job = "test", .shared = shared, .meet_s = 20, .timeout_s = 20, .patience_s = 20};
+        struct cr_comm_options *w = &g->member[r].where;
+        g->member[r].group        = g;
+        *w                        = (struct cr_comm_options){.rank           = r,
+                                                             .size           = size,
+                                                             .local_rank     = -1,
+                                                             .local_size     = -1,
+                                                             .address        = "127.0.0.1",
+                                                             .port           = port,
+                                                             .job            = "test",
+                                                             .shared         = shared,
+                                                             .rendezvous_s   = 20,
+                                                             .timeout_s      = 20,
+                                                             .wait_timeout_s = 20};
         /* a group apart: each its own host */
         if (way == TCP) snprintf(w->group, sizeof w->group, "%d", r / 2);
     }
@@ -65,8 +75,8 @@ static void *member_main(void *argument) {
     m->status            = cr_comm_open(&m->where, &m->comm);
     if (m->status == CR_OK) m->status = m->group->body(m);
     snprintf(m->message, sizeof m->message, "%s", cr_error_message());
-    m->seconds = (double)(cr_time_ns() - start) * 1e-9;
-    m->speaks  = m->comm && cr_comm_speaks(m->comm);
+    m->seconds       = (double)(cr_time_ns() - start) * 1e-9;
+    m->reports_error = m->comm && cr_comm_reports_error(m->comm);
     cr_comm_close(m->comm);
     return NULL;
 }

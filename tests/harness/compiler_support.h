@@ -1,11 +1,12 @@
-/* tests/harness/compiler_support.h: what the tests of the passes share: models from config lines, invented targets, failing allocations.
+/* tests/harness/compiler_support.h: what the tests of the passes share: models from config lines, invented targets,
+ * failing allocations.
  */
 #ifndef CR_TEST_PASSES_HELP_H
 #define CR_TEST_PASSES_HELP_H
 
-#include "model/model.h"
 #include "compiler/compiler.h"
 #include "core/rng.h"
+#include "model/model.h"
 #include "tests/harness/test.h"
 
 struct bench_model { /* a model and what it is made of */
@@ -37,14 +38,14 @@ static inline int64_t draw(struct cr_rng *rng, int64_t low, int64_t high) {
 /* Accepts everything; asks for scratch memory for convolutions, more for their gradients. */
 static inline cr_status greedy_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     (void)self;
-    op->row    = (int)op->kind;
+    op->kernel = (int)op->kind;
     *workspace = 0;
     if (op->kind == CR_OP_conv) *workspace = p->tensor[op->in[CR_IN_conv_x]].bytes / 2 + 1000;
     if (op->kind == CR_OP_conv_wgrad) *workspace = p->tensor[op->in[CR_IN_conv_wgrad_x]].bytes + 1000;
     return CR_OK;
 }
-static inline struct cr_target greedy_target(size_t alignment) {
-    return (struct cr_target){
+static inline struct cr_cost_model greedy_target(size_t alignment) {
+    return (struct cr_cost_model){
         .alignment = alignment, .bytes_per_s = 1e10, .flops_per_s = 1e11, .select = greedy_select};
 }
 
@@ -53,7 +54,7 @@ static inline size_t aligned(size_t bytes, size_t alignment) {
 }
 
 /* The test's own truth, quadratic and plain. */
-static inline bool lives_valid(const struct cr_life *life, int n, size_t alignment, size_t peak) {
+static inline bool intervals_valid(const struct cr_interval *life, int n, size_t alignment, size_t peak) {
     for (int i = 0; i < n; i++) {
         if (life[i].size == 0 || life[i].lower >= life[i].upper) continue;
         if (life[i].offset % alignment || life[i].offset + life[i].size > peak) return false;
@@ -74,7 +75,7 @@ static inline bool compiled(struct bench_model *b, const char *arch, int64_t siz
     char override[64];
     snprintf(override, sizeof override, "model.arch=%s", arch);
     const char               *overrides[] = {override};
-    struct cr_target          target      = greedy_target(256);
+    struct cr_cost_model      target      = greedy_target(256);
     struct cr_compile_options options     = {.fuse = fuse, .reuse = reuse};
     cr_status                 status      = bench_open(b, overrides, 1, size);
     if (status == CR_OK) status = cr_model_program(&b->model, &b->config, kind, batch, p);
@@ -110,11 +111,11 @@ static inline void chain_program(struct cr_program *p, int id[5]) {
 /* Orders and plans, proves both; bytes of the pool. */
 static inline size_t plan_of(struct cr_program *p) {
     CHECK_STATUS(cr_program_check(p), CR_OK);
-    CHECK_STATUS(cr_pass_order(p), CR_OK);
-    CHECK_STATUS(cr_order_check(p), CR_OK);
+    CHECK_STATUS(cr_pass_insert_waits(p), CR_OK);
+    CHECK_STATUS(cr_waits_check(p), CR_OK);
     CHECK_STATUS(cr_pass_plan(p, 256, true), CR_OK);
     CHECK_STATUS(cr_plan_check(p, 256), CR_OK);
-    CHECK_STATUS(cr_order_check(p), CR_OK);
+    CHECK_STATUS(cr_waits_check(p), CR_OK);
     return p->region_bytes[CR_REGION_POOL];
 }
 

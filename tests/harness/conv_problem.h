@@ -1,5 +1,6 @@
-/* tests/harness/conv_problem.h: what tests of convolution kernels on the GPU share: operands drawn in the type that the kernel reads, what it should make
- * of them by a loop over all weights in double, and an output between zones that must stay as they were. */
+/* tests/harness/conv_problem.h: what tests of convolution kernels on the GPU share: operands drawn in the type that the
+ * kernel reads, what it should make of them by a loop over all weights in double, and an output between zones that must
+ * stay as they were. */
 #ifndef CR_TEST_CONV_PROBLEM_H
 #define CR_TEST_CONV_PROBLEM_H
 
@@ -19,7 +20,9 @@ static inline uint32_t draw_bits(void) {
     seed                 = seed * 1664525u + 1013904223u;
     return seed >> 8;
 }
-static inline double draw(void) { return (double)draw_bits() / (1 << 23) - 1; }
+static inline double draw(void) {
+    return (double)draw_bits() / (1 << 23) - 1;
+}
 
 /* N, H, W, C, K, R, S, stride and pad are given. */
 static inline struct ck_conv conv_sized(struct ck_conv c) {
@@ -46,8 +49,13 @@ static inline void problem_close(struct problem *p) {
 
 /* Draws all operands but the filter, which is zeros; false: no memory. Close it in any case. */
 static inline bool problem_open(struct problem *p, const struct ck_conv *c, enum cr_dtype w_dtype, bool fused) {
-    *p = (struct problem){.conv = *c, .dtype = dtypes[c->type], .w_dtype = w_dtype, .fused = fused, .inputs = c->N * c->H * c->W * c->C,
-                          .outputs = c->N * c->P * c->Q * c->K, .weights = c->K * c->R * c->S * c->C};
+    *p      = (struct problem){.conv    = *c,
+                               .dtype   = dtypes[c->type],
+                               .w_dtype = w_dtype,
+                               .fused   = fused,
+                               .inputs  = c->N * c->H * c->W * c->C,
+                               .outputs = c->N * c->P * c->Q * c->K,
+                               .weights = c->K * c->R * c->S * c->C};
     p->x    = cr_alloc((size_t)p->inputs, cr_dtype_bytes(p->dtype));
     p->w    = cr_alloc((size_t)p->weights, cr_dtype_bytes(w_dtype));
     p->add  = cr_alloc((size_t)p->outputs, cr_dtype_bytes(p->dtype));
@@ -66,7 +74,7 @@ static inline void problem_expect(struct problem *p) {
     const struct ck_conv *c = &p->conv;
     for (int64_t o = 0; o < p->outputs; o++) {
         const int64_t k = o % c->K, q = o / c->K % c->Q, row = o / c->K / c->Q % c->P, n = o / c->K / c->Q / c->P;
-        double        sum = p->fused ? (double)p->bias[k] + cr_number_load(p->dtype, p->add, o) : 0, size = p->fused ? 2 : 0;
+        double sum = p->fused ? (double)p->bias[k] + cr_number_load(p->dtype, p->add, o) : 0, size = p->fused ? 2 : 0;
         for (int64_t tap = 0; tap < c->R * c->S; tap++) {
             const int64_t h = row * c->stride - c->pad + tap / c->S, v = q * c->stride - c->pad + tap % c->S;
             for (int64_t i = 0; h >= 0 && h < c->H && v >= 0 && v < c->W && i < c->C; i++) {
@@ -86,19 +94,24 @@ static inline void problem_expect(struct problem *p) {
 /* A copy there; NULL: no memory. cudaFree. */
 static inline void *up(const void *host, int64_t bytes) {
     void *device = NULL;
-    if (cudaMalloc(&device, (size_t)CR_MAX(bytes, 1)) == cudaSuccess) (void)cudaMemcpy(device, host, (size_t)bytes, cudaMemcpyHostToDevice);
+    if (cudaMalloc(&device, (size_t)CR_MAX(bytes, 1)) == cudaSuccess)
+        (void)cudaMemcpy(device, host, (size_t)bytes, cudaMemcpyHostToDevice);
     return device;
 }
 
 /* Room for y and its zones, all filled; y begins GUARD elements in. */
-static inline int64_t guarded_bytes(int64_t outputs, enum cr_dtype dtype) { return (outputs + 2 * GUARD) * (int64_t)cr_dtype_bytes(dtype); }
-static inline void   *up_guarded(int64_t outputs, enum cr_dtype dtype) {
+static inline int64_t guarded_bytes(int64_t outputs, enum cr_dtype dtype) {
+    return (outputs + 2 * GUARD) * (int64_t)cr_dtype_bytes(dtype);
+}
+static inline void *up_guarded(int64_t outputs, enum cr_dtype dtype) {
     void *device = NULL;
     if (cudaMalloc(&device, (size_t)guarded_bytes(outputs, dtype)) == cudaSuccess)
         (void)cudaMemset(device, GUARD_BYTE, (size_t)guarded_bytes(outputs, dtype));
     return device;
 }
-static inline void *behind_guard(void *y, enum cr_dtype dtype) { return (char *)y + GUARD * cr_dtype_bytes(dtype); }
+static inline void *behind_guard(void *y, enum cr_dtype dtype) {
+    return (char *)y + GUARD * cr_dtype_bytes(dtype);
+}
 
 /* Bytes of the zones that are not as they were; y is the whole room, copied to the host. */
 static inline int64_t guards_broken(const void *y, int64_t outputs, enum cr_dtype dtype) {
@@ -109,7 +122,8 @@ static inline int64_t guards_broken(const void *y, int64_t outputs, enum cr_dtyp
     return broken;
 }
 
-/* Fetches what is in the room: each output is `want` but for a rounding to its type and `slack` of its terms, and the zones stand. */
+/* Fetches what is in the room: each output is `want` but for a rounding to its type and `slack` of its terms, and the
+ * zones stand. */
 static inline void problem_check(const struct problem *p, const void *y, double slack, int way) {
     const double step  = p->dtype == CR_F32 ? 0 : p->dtype == CR_F16 ? 0x1p-11 : 0x1p-8;
     int64_t      wrong = 0;
@@ -117,10 +131,12 @@ static inline void problem_check(const struct problem *p, const void *y, double 
     REQUIRE(got);
     OK(cudaMemcpy(got, y, (size_t)guarded_bytes(p->outputs, p->dtype), cudaMemcpyDeviceToHost));
     for (int64_t o = 0; o < p->outputs; o++)
-        wrong += !(fabs(cr_number_load(p->dtype, got, GUARD + o) - p->want[o]) <= step * fabs(p->want[o]) + slack * (p->size[o] + 1e-2));
+        wrong += !(fabs(cr_number_load(p->dtype, got, GUARD + o) - p->want[o]) <=
+                   step * fabs(p->want[o]) + slack * (p->size[o] + 1e-2));
     const int64_t guards = guards_broken(got, p->outputs, p->dtype);
-    if (wrong || guards) TEST_FAIL_("way %d, %s, C %lld K %lld: %lld wrong, %lld bytes beside y", way, cr_dtype_name(p->dtype), (long long)p->conv.C,
-                                    (long long)p->conv.K, (long long)wrong, (long long)guards);
+    if (wrong || guards)
+        TEST_FAIL_("way %d, %s, C %lld K %lld: %lld wrong, %lld bytes beside y", way, cr_dtype_name(p->dtype),
+                   (long long)p->conv.C, (long long)p->conv.K, (long long)wrong, (long long)guards);
     cr_free(got);
 }
 

@@ -51,7 +51,7 @@ static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4],
         for (int x = 0; x < size; x++)
             for (int c = 0; c < 3; c++) {
                 int  from_y = y + box[0], from_x = box[1] + (box[2] ? size - 1 - x : x);
-                bool inside = from_y >= 0 && from_y < size && from_x >= 0 && from_x < size;
+                bool inside                 = from_y >= 0 && from_y < size && from_x >= 0 && from_x < size;
                 out[(y * size + x) * 3 + c] = inside ? rgb[(from_y * size + from_x) * 3 + c] : 0;
             }
 }

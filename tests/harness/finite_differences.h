@@ -1,5 +1,6 @@
-/* tests/harness/finite_differences.h: finite differences. A scalar L is made of the forward ops' output; its derivative by each element of an
- * input, taken from four more runs of the forward ops, is compared with what the backward ops say.
+/* tests/harness/finite_differences.h: finite differences. A scalar L is made of the forward ops' output; its derivative
+ * by each element of an input, taken from four more runs of the forward ops, is compared with what the backward ops
+ * say.
  *
  * The derivative is the five-point formula  (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h.  Its rounding error is that of
  * L, eps * A, over h, where A is the sum of |terms| of L; the factor 1024 stands for the roundings on the way to the

@@ -1,5 +1,5 @@
-/* tests/harness/fusion_network.h: small networks for the tests of fusion, run on the reference rows: plain and fused programs over equal
- * stores.
+/* tests/harness/fusion_network.h: small networks for the tests of fusion, run on the reference rows: plain and fused
+ * programs over equal stores.
  */
 #ifndef CR_TEST_FUSE_NET_H
 #define CR_TEST_FUSE_NET_H
@@ -47,16 +47,16 @@ static inline int emit_network(struct cr_net *net, const struct net_case *c) {
 static inline void fill_run(struct ref_run *run) {
     for (int i = 0; i < run->store.params; i++) {
         const struct cr_param *q     = &run->store.param[i];
-        bool                   fixed = cr_store_is_running(q->role) || q->role == CR_ROLE_GAMMA;
+        bool                   fixed = cr_param_is_running(q->role) || q->role == CR_ROLE_GAMMA;
         struct cr_rng          rng   = test_rng(1000 + (uint64_t)i);
-        size_t                 plane =
-            cr_store_plane_offset(&run->store, cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE);
-        double *data = (double *)(void *)(run->region + plane) + q->offset;
+        size_t                 plane = cr_param_store_buffer_offset(&run->store,
+                                                    cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE);
+        double                *data  = (double *)(void *)(run->region + plane) + q->offset;
         for (int64_t k = 0; k < q->elems; k++)
             data[k] = q->zero ? 0 : (fixed ? 1 : 0) + 0.3 * (double)cr_rng_normal(&rng);
     }
     struct cr_rng rng  = test_rng(2);
-    double       *grad = (double *)(void *)(run->region + cr_store_plane_offset(&run->store, CR_PLANE_GRAD));
+    double       *grad = (double *)(void *)(run->region + cr_param_store_buffer_offset(&run->store, CR_BUFFER_GRAD));
     for (int64_t i = 0; i < run->store.value_elems; i++)
         grad[i] = 0.01 * (double)cr_rng_normal(&rng); /* to be added to, or not */
     for (int64_t i = 0; i < cr_tensor_elems(&run->p.tensor[run->p.images]); i++)
@@ -86,7 +86,7 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     struct cr_call          call  = {.program = &run->p, .op = op, .step = &run->step};
     size_t                  bytes = 0;
     int                     index;
-    const struct cr_kernel *row = cr_row_find(run->device, &run->p, op, 0, &index);
+    const struct cr_kernel *row = cr_kernel_find(run->device, &run->p, op, 0, &index);
     if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
     if (row->prepare) CR_TRY(row->prepare(run->device, &run->p, op, &call.prepared, &bytes));
     if (bytes && !(call.workspace = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
@@ -113,7 +113,7 @@ static inline cr_status finish_run(struct ref_run *run) {
 static inline double store_gap(const struct ref_run *a, const struct ref_run *b) {
     double        gap = 0;
     const double *x = (const double *)(void *)a->region, *y = (const double *)(void *)b->region;
-    for (size_t i = 0; i < cr_store_bytes(&a->store) / sizeof(double); i++) {
+    for (size_t i = 0; i < cr_param_store_bytes(&a->store) / sizeof(double); i++) {
         double d = fabs(x[i] - y[i]);
         if (isnan(d)) return d;
         gap = fmax(gap, d);
@@ -122,8 +122,9 @@ static inline double store_gap(const struct ref_run *a, const struct ref_run *b)
 }
 
 static inline double largest_gradient(const struct ref_run *run) {
-    const double *grad = (const double *)(void *)(run->region + cr_store_plane_offset(&run->store, CR_PLANE_GRAD));
-    double        most = 0;
+    const double *grad =
+        (const double *)(void *)(run->region + cr_param_store_buffer_offset(&run->store, CR_BUFFER_GRAD));
+    double most = 0;
     for (int64_t i = 0; i < run->store.value_elems; i++) most = fmax(most, fabs(grad[i]));
     return most;
 }

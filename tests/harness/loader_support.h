@@ -1,4 +1,5 @@
-/* tests/harness/loader_support.h: what the tests of the loader share: a set of small pictures, options, and a sum of what batches hold. */
+/* tests/harness/loader_support.h: what the tests of the loader share: a set of small pictures, options, and a sum of
+ * what batches hold. */
 #ifndef CR_TEST_LOADER_SUPPORT_H
 #define CR_TEST_LOADER_SUPPORT_H
 
@@ -53,7 +54,7 @@ static inline uint64_t sum_seen(uint64_t sum, const struct cr_batch *batch, int6
 /* Sum of the images and labels of `batches` batches from where the options start; *ends = epoch and index of the last.
  */
 static inline uint64_t sum_batches(const struct cr_dataset *set, struct cr_loader_options options, int batches,
-                            int64_t ends[2]) {
+                                   int64_t ends[2]) {
     struct cr_loader *loader;
     uint64_t          sum    = CR_HASH_START;
     cr_status         status = cr_loader_open(set, &options, &loader);

@@ -4,10 +4,9 @@
 
 #include "tests/harness/data_support.h"
 
-#include "data/data_internal.h"
 #include "core/files.h"
+#include "data/data_internal.h"
 #include "data/pack.h"
-
 
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
                                     "cmyk.jpg", "rgb-progressive.jpg", "rgb-444.jpg"};
@@ -37,7 +36,7 @@ static inline cr_status open_split(struct cr_dataset **set, enum cr_split split,
 #define OPEN(split, set, ...) open_split((set), (split), (const char *const[]){__VA_ARGS__, NULL})
 
 static inline cr_status pack_set(const char *folder, const char *out, enum cr_split split, int raw, int workers,
-                          struct cr_pack_result *result) {
+                                 struct cr_pack_result *result) {
     struct cr_pack_options options = {.raw_side = raw, .workers = workers};
     struct cr_dataset     *set;
     char                   root[SUPPORT_PATH], path[SUPPORT_PATH];
@@ -56,9 +55,9 @@ static inline void make_pack(char folder[SUPPORT_PATH], char packed[SUPPORT_PATH
     text_into(packed, "%s/packed", folder);
     mkdir(packed, 0777);
     REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_TRAIN, raw, workers, &result));
-    CHECK(result.pictures == 16 && result.left_out == 0 && result.bytes > 1000);
+    CHECK(result.images == 16 && result.skipped == 0 && result.bytes > 1000);
     REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_VAL, raw, workers, &result));
-    CHECK_INT(result.pictures, 8);
+    CHECK_INT(result.images, 8);
 }
 
 #endif

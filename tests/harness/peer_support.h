@@ -1,4 +1,5 @@
-/* tests/harness/peer_support.h: what the tests beside Python's packages share: the folder in the build where the peers of tools/ leave their files. */
+/* tests/harness/peer_support.h: what the tests beside Python's packages share: the folder in the build where the peers
+ * of tools/ leave their files. */
 #ifndef CR_TEST_PEER_SUPPORT_H
 #define CR_TEST_PEER_SUPPORT_H
 

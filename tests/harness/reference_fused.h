@@ -1,4 +1,5 @@
-/* tests/harness/reference_fused.h: what the tests of the reference's fused ops share: the plain ops of a chain, and its results compared. */
+/* tests/harness/reference_fused.h: what the tests of the reference's fused ops share: the plain ops of a chain, and its
+ * results compared. */
 #ifndef CR_TEST_REF_FUSED_H
 #define CR_TEST_REF_FUSED_H
 
@@ -6,7 +7,9 @@
 
 /* ---- building ---- */
 
-static inline struct cr_op op_of(enum cr_op_kind kind) { return cr_op_make(kind, CR_NONE); }
+static inline struct cr_op op_of(enum cr_op_kind kind) {
+    return cr_op_make(kind, CR_NONE);
+}
 
 /* (scale, bias) and (mean, rstd) of C channels, as a BN with these parameters has them. */
 struct bn {
@@ -36,10 +39,10 @@ static inline void bn_fill(struct ref_run *run, const struct bn *b) {
 }
 
 static inline int activated(struct ref_run *run, int x, int coef, const char *name) {
-    struct cr_op op           = op_of(CR_OP_bn_apply);
-    op.in[CR_IN_bn_apply_x]    = x;
-    op.in[CR_IN_bn_apply_coef] = coef;
-    op.attr.bn.relu            = true;
+    struct cr_op op                  = op_of(CR_OP_bn_apply);
+    op.in[CR_IN_bn_apply_x]          = x;
+    op.in[CR_IN_bn_apply_scale_bias] = coef;
+    op.attr.bn.relu                  = true;
     return ref_emit(run, &op, name);
 }
 static inline int summed(struct ref_run *run, int a, int b, const char *name) {
@@ -55,10 +58,10 @@ static inline int gated(struct ref_run *run, int dy, int y, const char *name) {
     return ref_emit(run, &op, name);
 }
 static inline int grad_sums(struct ref_run *run, int dy, int x, int saved, const char *name) {
-    struct cr_op op                  = op_of(CR_OP_bn_grad_stats);
-    op.in[CR_IN_bn_grad_stats_dy]    = dy;
-    op.in[CR_IN_bn_grad_stats_x]     = x;
-    op.in[CR_IN_bn_grad_stats_saved] = saved;
+    struct cr_op op                     = op_of(CR_OP_bn_grad_sums);
+    op.in[CR_IN_bn_grad_sums_dy]        = dy;
+    op.in[CR_IN_bn_grad_sums_x]         = x;
+    op.in[CR_IN_bn_grad_sums_mean_rstd] = saved;
     return ref_emit(run, &op, name);
 }
 /* A leaf of an own name shaped like `like`. */
@@ -82,8 +85,8 @@ static inline void same(const struct ref_run *run, int got, int want) {
     CHECK(moved * 8 > n); /* a comparison of zeros proves nothing */
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(ref_at(run, got, i) - ref_at(run, want, i)) <= 1e-12 * (1 + scale)))
-            TEST_FAIL_("%s[%lld] = %.17g, %s has %.17g", t->name, (long long)i, ref_at(run, got, i), run->p.tensor[want].name,
-                       ref_at(run, want, i));
+            TEST_FAIL_("%s[%lld] = %.17g, %s has %.17g", t->name, (long long)i, ref_at(run, got, i),
+                       run->p.tensor[want].name, ref_at(run, want, i));
 }
 
 static inline void go(struct ref_run *run, const int *leaf, int leaves, const struct bn *bn, int bns) {
@@ -100,18 +103,25 @@ struct shape {
     int64_t N, H, W, C, K;
     int     window, stride, pad;
 };
-static inline struct cr_conv_attr window_of(const struct shape *s) { return (struct cr_conv_attr){.stride = s->stride, .pad = s->pad}; }
-static inline int x_of(struct ref_run *run, const struct shape *s, const char *name) { return ref_leaf(run, name, s->N, s->H, s->W, s->C); }
-static inline int w_of(struct ref_run *run, const struct shape *s) { return ref_leaf(run, "w", s->K, s->window, s->window, s->C); }
+static inline struct cr_conv_attr window_of(const struct shape *s) {
+    return (struct cr_conv_attr){.stride = s->stride, .pad = s->pad};
+}
+static inline int x_of(struct ref_run *run, const struct shape *s, const char *name) {
+    return ref_leaf(run, name, s->N, s->H, s->W, s->C);
+}
+static inline int w_of(struct ref_run *run, const struct shape *s) {
+    return ref_leaf(run, "w", s->K, s->window, s->window, s->C);
+}
 static inline int y_of(struct ref_run *run, const struct shape *s, const char *name) {
-    return ref_leaf(run, name, s->N, (s->H + 2 * s->pad - s->window) / s->stride + 1, (s->W + 2 * s->pad - s->window) / s->stride + 1, s->K);
+    return ref_leaf(run, name, s->N, (s->H + 2 * s->pad - s->window) / s->stride + 1,
+                    (s->W + 2 * s->pad - s->window) / s->stride + 1, s->K);
 }
 
 static inline int convolved(struct ref_run *run, const struct shape *s, int x, int w, const char *name) {
-    struct cr_op op       = op_of(CR_OP_conv);
-    op.in[CR_IN_conv_x]   = x;
-    op.in[CR_IN_conv_w]   = w;
-    op.attr.conv          = window_of(s);
+    struct cr_op op     = op_of(CR_OP_conv);
+    op.in[CR_IN_conv_x] = x;
+    op.in[CR_IN_conv_w] = w;
+    op.attr.conv        = window_of(s);
     return ref_emit(run, &op, name);
 }
 

@@ -1,19 +1,19 @@
-/* tests/harness/reference_run.h: for tests of single ops: a program run op by op on the reference rows, each tensor in memory of its own.
- * Independent of exec and of the planner, so that tests of the rows do not lean on either. */
+/* tests/harness/reference_run.h: for tests of single ops: a program run op by op on the reference rows, each tensor in
+ * memory of its own. Independent of exec and of the planner, so that tests of the rows do not lean on either. */
 #ifndef CR_TEST_REF_RUN_H
 #define CR_TEST_REF_RUN_H
 
-#include "device/device.h"
 #include "core/rng.h"
+#include "device/device.h"
 #include "tests/harness/test.h"
 
 struct ref_run {
-    struct cr_store      store;
-    struct cr_program    p;
-    struct cr_device    *device;
-    struct cr_step_block step;
-    char                *region; /* the store */
-    void               **own;    /* by tensor: its memory when it is not in the store */
+    struct cr_param_store store;
+    struct cr_program     p;
+    struct cr_device     *device;
+    struct cr_step_block  step;
+    char                 *region; /* the store */
+    void                **own;    /* by tensor: its memory when it is not in the store */
 };
 
 /* `real` is the type of activations and of the store. Then build into run->p (and run->store), then bind. */
@@ -28,7 +28,7 @@ static inline cr_status ref_open(struct ref_run *run, enum cr_dtype real, int th
 static inline cr_status ref_bind(struct ref_run *run) {
     if (run->p.failed || run->store.failed) return CR_NO_MEMORY(0);
     void *region;
-    CR_TRY(run->device->backend->reserve(run->device, cr_store_bytes(&run->store), &region));
+    CR_TRY(run->device->backend->reserve(run->device, cr_param_store_bytes(&run->store), &region));
     run->region = region;
     CR_ALLOC(run->own, (size_t)run->p.tensors);
     for (int t = 0; t < run->p.tensors; t++) {
@@ -36,7 +36,7 @@ static inline cr_status ref_bind(struct ref_run *run) {
         run->own[t] = cr_alloc(run->p.tensor[t].bytes, 1);
         if (!run->own[t]) return CR_NO_MEMORY(run->p.tensor[t].bytes);
     }
-    double *state              = (double *)(void *)(run->region + cr_store_plane_offset(&run->store, CR_PLANE_STATE));
+    double *state = (double *)(void *)(run->region + cr_param_store_buffer_offset(&run->store, CR_BUFFER_STATE));
     state[CR_STATE_LOSS_SCALE] = 1;
     return CR_OK;
 }
@@ -46,7 +46,7 @@ static inline void ref_close(struct ref_run *run) {
     cr_free(run->own);
     if (run->region) run->device->backend->release(run->device, run->region);
     cr_program_free(&run->p);
-    cr_store_free(&run->store);
+    cr_param_store_free(&run->store);
     cr_device_close(run->device);
 }
 
@@ -72,7 +72,7 @@ static inline cr_status ref_exec(struct ref_run *run, int first, int last) {
         const struct cr_op     *op   = &run->p.op[i];
         struct cr_call          call = {.program = &run->p, .op = op, .step = &run->step};
         int                     index;
-        const struct cr_kernel *row = cr_row_find(run->device, &run->p, op, 0, &index);
+        const struct cr_kernel *row = cr_kernel_find(run->device, &run->p, op, 0, &index);
         if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
         for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
         for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;

@@ -1,30 +1,31 @@
-/* tests/harness/streams_support.h: a device that works beside the host, without a GPU: each lane is a queue of work, and whenever the host waits, the
- * queues are emptied in an order that chance chooses among those that the marks allow. What order is missing in a program's waits
- * comes to light as on a GPU, only more often. Kernels are those of the CPU device. */
+/* tests/harness/streams_support.h: a device that works beside the host, without a GPU: each lane is a queue of work,
+ * and whenever the host waits, the queues are emptied in an order that chance chooses among those that the marks allow.
+ * What order is missing in a program's waits comes to light as on a GPU, only more often. Kernels are those of the CPU
+ * device. */
 #ifndef CR_LANES_SUPPORT_H
 #define CR_LANES_SUPPORT_H
 
-#include "runtime/executor.h"
 #include "core/rng.h"
+#include "runtime/executor.h"
 #include "tests/harness/test.h"
 
 #include <string.h>
 
 enum { WORK_MAX = 1 << 14 };
 
-struct lane_mark {
+struct stream_event {
     int64_t set, done; /* how often it was enqueued, and reached */
 };
 
 struct work {
     enum { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_SET, WORK_WAIT } what;
-    enum cr_lane      lane;
-    struct cr_call    call;
-    void             *dst;
-    const void       *src;
-    size_t            bytes;
-    struct lane_mark *mark;
-    int64_t           count; /* of the mark: what is reached, or waited for */
+    enum cr_stream       stream;
+    struct cr_call       call;
+    void                *dst;
+    const void          *src;
+    size_t               bytes;
+    struct stream_event *event;
+    int64_t              count; /* of the mark: what is reached, or waited for */
 };
 
 struct recording {
@@ -32,184 +33,215 @@ struct recording {
     int          count;
 };
 
-struct lanes { /* one such device at a time */
+struct streams {                        /* one such device at a time */
     struct cr_device              *cpu; /* with another backend and other launches */
     const struct cr_backend       *its_backend;
-    const struct cr_kernel *const *its_rows;
-    struct cr_backend             backend;
-    struct cr_kernel              row[512];
-    const struct cr_kernel       *rows[512];
-    struct work                  *queue[CR_LANES];
-    int                           first[CR_LANES], last[CR_LANES];
-    struct recording             *records;
-    struct cr_rng                 chance;
-    int                           delays, fills, replays, out_of_turn; /* seen: work of a lane done before older work of another */
+    const struct cr_kernel *const *its_kernels;
+    struct cr_backend              backend;
+    struct cr_kernel               kernel[512];
+    const struct cr_kernel        *kernels[512];
+    struct work                   *queue[CR_STREAMS];
+    int                            first[CR_STREAMS], last[CR_STREAMS];
+    struct recording              *captures;
+    struct cr_rng                  chance;
+    int delays, fills, graph_launches, out_of_turn; /* seen: work of a lane done before older work of another */
 };
-static struct lanes lanes_;
+static struct streams streams_;
 
 /* ---- doing the work ---- */
 
-static inline cr_status lanes_do(const struct work *w) {
+static inline cr_status streams_do(const struct work *w) {
     switch (w->what) {
-    case WORK_LAUNCH: return lanes_.its_rows[w->call.op->row]->launch(lanes_.cpu, &w->call);
+    case WORK_LAUNCH: return streams_.its_kernels[w->call.op->kernel]->launch(streams_.cpu, &w->call);
     case WORK_COPY: memmove(w->dst, w->src, w->bytes); break;
     case WORK_FILL: memset(w->dst, (int)w->count, w->bytes); break;
-    case WORK_SET: w->mark->done = w->count; break;
+    case WORK_SET: w->event->done = w->count; break;
     default: break;
     }
     return CR_OK;
 }
 
-static inline bool lanes_ready(int lane) {
-    if (lanes_.first[lane] == lanes_.last[lane]) return false;
-    const struct work *w = &lanes_.queue[lane][lanes_.first[lane]];
-    return w->what != WORK_WAIT || w->mark->done >= w->count;
+static inline bool streams_ready(int lane) {
+    if (streams_.first[lane] == streams_.last[lane]) return false;
+    const struct work *w = &streams_.queue[lane][streams_.first[lane]];
+    return w->what != WORK_WAIT || w->event->done >= w->count;
 }
 
 /* A lane that is chosen does a run of its work, so that one may get far ahead of the others. */
-static inline cr_status lanes_empty(void) {
+static inline cr_status streams_empty(void) {
     for (;;) {
-        int ready[CR_LANES], n = 0, left = 0;
-        for (int l = 0; l < CR_LANES; l++) {
-            left += lanes_.last[l] - lanes_.first[l];
-            if (lanes_ready(l)) ready[n++] = l;
+        int ready[CR_STREAMS], n = 0, left = 0;
+        for (int l = 0; l < CR_STREAMS; l++) {
+            left += streams_.last[l] - streams_.first[l];
+            if (streams_ready(l)) ready[n++] = l;
         }
         if (!left) break;
         CR_ASSERT(n); /* else the lanes wait for each other */
-        const int lane = ready[cr_rng_below(&lanes_.chance, (uint64_t)n)];
-        lanes_.out_of_turn += n > 1;
-        for (int k = (int)cr_rng_below(&lanes_.chance, 60) + 1; k > 0 && lanes_ready(lane); k--)
-            CR_TRY(lanes_do(&lanes_.queue[lane][lanes_.first[lane]++]));
+        const int lane = ready[cr_rng_below(&streams_.chance, (uint64_t)n)];
+        streams_.out_of_turn += n > 1;
+        for (int k = (int)cr_rng_below(&streams_.chance, 60) + 1; k > 0 && streams_ready(lane); k--)
+            CR_TRY(streams_do(&streams_.queue[lane][streams_.first[lane]++]));
     }
-    for (int l = 0; l < CR_LANES; l++) lanes_.first[l] = lanes_.last[l] = 0;
+    for (int l = 0; l < CR_STREAMS; l++) streams_.first[l] = streams_.last[l] = 0;
     return CR_OK;
 }
 
-static inline cr_status lanes_add(const struct work *w) {
-    struct recording *r = lanes_.records;
+static inline cr_status streams_add(const struct work *w) {
+    struct recording *r = streams_.captures;
     if (r) {
         CR_ASSERT(r->count < WORK_MAX);
         r->work[r->count++] = *w;
         return CR_OK;
     }
-    CR_ASSERT(lanes_.last[w->lane] < WORK_MAX);
-    struct work *to = &lanes_.queue[w->lane][lanes_.last[w->lane]++];
+    CR_ASSERT(streams_.last[w->stream] < WORK_MAX);
+    struct work *to = &streams_.queue[w->stream][streams_.last[w->stream]++];
     *to             = *w;
-    if (w->what == WORK_SET) to->count = ++w->mark->set;
-    if (w->what == WORK_WAIT) to->count = w->mark->set;
+    if (w->what == WORK_SET) to->count = ++w->event->set;
+    if (w->what == WORK_WAIT) to->count = w->event->set;
     return CR_OK;
 }
 
 /* ---- the backend ---- */
 
-static inline cr_status lanes_launch(struct cr_device *d, const struct cr_call *call) {
+static inline cr_status streams_launch(struct cr_device *d, const struct cr_call *call) {
     (void)d;
-    return lanes_add(&(struct work){.what = WORK_LAUNCH, .lane = call->op->lane, .call = *call});
+    return streams_add(&(struct work){.what = WORK_LAUNCH, .stream = call->op->stream, .call = *call});
 }
-static inline cr_status lanes_copy(struct cr_device *d, enum cr_lane lane, void *dst, const void *src, size_t bytes) {
+static inline cr_status streams_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src,
+                                     size_t bytes) {
     (void)d;
-    return lanes_add(&(struct work){.what = WORK_COPY, .lane = lane, .dst = dst, .src = src, .bytes = bytes});
+    return streams_add(&(struct work){.what = WORK_COPY, .stream = lane, .dst = dst, .src = src, .bytes = bytes});
 }
-static inline cr_status lanes_get_small(struct cr_device *d, enum cr_lane lane, void *const *host, const void *const *src,
-                                        const size_t *bytes, int pieces) {
-    for (int i = 0; i < pieces; i++) CR_TRY(lanes_copy(d, lane, host[i], src[i], bytes[i]));
+static inline cr_status streams_get_small(struct cr_device *d, enum cr_stream lane, void *const *host,
+                                          const void *const *src, const size_t *bytes, int pieces) {
+    for (int i = 0; i < pieces; i++) CR_TRY(streams_copy(d, lane, host[i], src[i], bytes[i]));
     return CR_OK;
 }
-static inline cr_status lanes_fill(struct cr_device *d, enum cr_lane lane, void *dst, int byte, size_t bytes) {
+static inline cr_status streams_fill(struct cr_device *d, enum cr_stream lane, void *dst, int byte, size_t bytes) {
     (void)d;
-    lanes_.fills++;
-    return lanes_add(&(struct work){.what = WORK_FILL, .lane = lane, .dst = dst, .count = byte, .bytes = bytes});
+    streams_.fills++;
+    return streams_add(&(struct work){.what = WORK_FILL, .stream = lane, .dst = dst, .count = byte, .bytes = bytes});
 }
-static inline cr_status lanes_delay(struct cr_device *d, enum cr_lane lane, int64_t ns) {
+static inline cr_status streams_delay(struct cr_device *d, enum cr_stream lane, int64_t ns) {
     (void)d, (void)lane, (void)ns; /* chance does it */
-    lanes_.delays++;
+    streams_.delays++;
     return CR_OK;
 }
-static inline cr_status lanes_sync(struct cr_device *d) { return (void)d, lanes_empty(); }
-static inline cr_status lanes_copy_now(struct cr_device *d, void *dst, const void *src, size_t bytes) {
-    CR_TRY(lanes_sync(d));
+static inline cr_status streams_sync(struct cr_device *d) {
+    return (void)d, streams_empty();
+}
+static inline cr_status streams_copy_now(struct cr_device *d, void *dst, const void *src, size_t bytes) {
+    CR_TRY(streams_sync(d));
     memcpy(dst, src, bytes);
     return CR_OK;
 }
-static inline cr_status lanes_reserve(struct cr_device *d, size_t bytes, void **out) {
+static inline cr_status streams_reserve(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
-    return lanes_.its_backend->reserve(lanes_.cpu, bytes, out);
+    return streams_.its_backend->reserve(streams_.cpu, bytes, out);
 }
-static inline void lanes_release(struct cr_device *d, void *region) { (void)d, lanes_.its_backend->release(lanes_.cpu, region); }
-static inline cr_status lanes_mark_open(struct cr_device *d, void **out) {
+static inline void streams_release(struct cr_device *d, void *region) {
+    (void)d, streams_.its_backend->release(streams_.cpu, region);
+}
+static inline cr_status streams_mark_open(struct cr_device *d, void **out) {
     (void)d;
-    *out = cr_alloc(1, sizeof(struct lane_mark));
-    return *out ? CR_OK : CR_NO_MEMORY(sizeof(struct lane_mark));
+    *out = cr_alloc(1, sizeof(struct stream_event));
+    return *out ? CR_OK : CR_NO_MEMORY(sizeof(struct stream_event));
 }
-static inline void      lanes_mark_close(struct cr_device *d, void *mark) { (void)d, cr_free(mark); }
-static inline cr_status lanes_mark_set(struct cr_device *d, enum cr_lane lane, void *mark) {
-    return (void)d, lanes_add(&(struct work){.what = WORK_SET, .lane = lane, .mark = mark});
+static inline void streams_mark_close(struct cr_device *d, void *mark) {
+    (void)d, cr_free(mark);
 }
-static inline cr_status lanes_wait(struct cr_device *d, enum cr_lane lane, void *mark) {
-    return (void)d, lanes_add(&(struct work){.what = WORK_WAIT, .lane = lane, .mark = mark});
+static inline cr_status streams_mark_set(struct cr_device *d, enum cr_stream lane, void *mark) {
+    return (void)d, streams_add(&(struct work){.what = WORK_SET, .stream = lane, .event = mark});
 }
-static inline cr_status lanes_host_wait(struct cr_device *d, void *mark) { return (void)mark, lanes_sync(d); }
-static inline cr_status lanes_record_begin(struct cr_device *d) {
+static inline cr_status streams_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
+    return (void)d, streams_add(&(struct work){.what = WORK_WAIT, .stream = lane, .event = mark});
+}
+static inline cr_status streams_host_wait(struct cr_device *d, void *mark) {
+    return (void)mark, streams_sync(d);
+}
+static inline cr_status streams_record_begin(struct cr_device *d) {
     (void)d;
-    CR_ALLOC(lanes_.records, 1);
-    CR_ALLOC(lanes_.records->work, WORK_MAX);
+    CR_ALLOC(streams_.captures, 1);
+    CR_ALLOC(streams_.captures->work, WORK_MAX);
     return CR_OK;
 }
-static inline cr_status lanes_record_end(struct cr_device *d, void **out) {
+static inline cr_status streams_record_end(struct cr_device *d, void **out) {
     (void)d;
-    *out           = lanes_.records;
-    lanes_.records = NULL;
+    *out              = streams_.captures;
+    streams_.captures = NULL;
     return CR_OK;
 }
-static inline cr_status lanes_replay(struct cr_device *d, void *recording) {
+static inline cr_status streams_replay(struct cr_device *d, void *recording) {
     const struct recording *r = recording;
     (void)d;
-    lanes_.replays++;
-    for (int i = 0; i < r->count; i++) CR_TRY(lanes_add(&r->work[i]));
+    streams_.graph_launches++;
+    for (int i = 0; i < r->count; i++) CR_TRY(streams_add(&r->work[i]));
     return CR_OK;
 }
-static inline void lanes_recording_close(struct cr_device *d, void *recording) {
+static inline void streams_recording_close(struct cr_device *d, void *recording) {
     struct recording *r = recording;
     (void)d;
     if (r) cr_free(r->work);
     cr_free(r);
 }
-static inline void lanes_push(const char *name) { (void)name; }
-static inline void lanes_pop(void) {}
+static inline void streams_push(const char *name) {
+    (void)name;
+}
+static inline void streams_pop(void) {}
 
-static const struct cr_async lanes_async = {
-    .host_reserve = lanes_reserve, .host_release = lanes_release, .put = lanes_copy, .get = lanes_copy, .get_small = lanes_get_small, .move = lanes_copy,
-    .fill = lanes_fill, .delay = lanes_delay, .mark_open = lanes_mark_open, .mark_close = lanes_mark_close,
-    .mark_set = lanes_mark_set, .mark_set_each = lanes_mark_set, .lane_wait = lanes_wait, .host_wait = lanes_host_wait, .record_begin = lanes_record_begin,
-    .record_end = lanes_record_end, .replay = lanes_replay, .recording_close = lanes_recording_close, .range_push = lanes_push,
-    .range_pop = lanes_pop};
+static const struct cr_async streams_async = {.host_reserve          = streams_reserve,
+                                              .host_release          = streams_release,
+                                              .put                   = streams_copy,
+                                              .get                   = streams_copy,
+                                              .get_small             = streams_get_small,
+                                              .move                  = streams_copy,
+                                              .fill                  = streams_fill,
+                                              .delay                 = streams_delay,
+                                              .event_create          = streams_mark_open,
+                                              .event_destroy         = streams_mark_close,
+                                              .event_record          = streams_mark_set,
+                                              .event_record_external = streams_mark_set,
+                                              .stream_wait_event     = streams_wait,
+                                              .host_wait             = streams_host_wait,
+                                              .capture_begin         = streams_record_begin,
+                                              .capture_end           = streams_record_end,
+                                              .graph_launch          = streams_replay,
+                                              .graph_destroy         = streams_recording_close,
+                                              .range_push            = streams_push,
+                                              .range_pop             = streams_pop};
 
-/* The device stands until lanes_close; rows are the CPU device's, by index. */
-static inline cr_status lanes_open(const struct cr_device_options *options, uint64_t seed, struct cr_device **out) {
-    lanes_ = (struct lanes){.chance = cr_rng_make(seed, CR_RNG_TEST, 1, 0)};
-    CR_TRY(cr_device_open(CR_DEVICE_CPU, options, &lanes_.cpu));
-    lanes_.its_backend = lanes_.cpu->backend;
-    lanes_.its_rows    = lanes_.cpu->rows;
-    lanes_.backend     = (struct cr_backend){.name = "lanes", .close = lanes_.its_backend->close, .reserve = lanes_reserve,
-                                             .release = lanes_release, .put = lanes_copy_now, .get = lanes_copy_now, .sync = lanes_sync,
-                                             .async = &lanes_async, .init_store = lanes_.its_backend->init_store};
-    for (int i = 0; lanes_.its_rows[i]; i++) {
+/* The device stands until streams_close; rows are the CPU device's, by index. */
+static inline cr_status streams_open(const struct cr_device_options *options, uint64_t seed, struct cr_device **out) {
+    streams_ = (struct streams){.chance = cr_rng_make(seed, CR_RNG_TEST, 1, 0)};
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, options, &streams_.cpu));
+    streams_.its_backend = streams_.cpu->backend;
+    streams_.its_kernels = streams_.cpu->kernels;
+    streams_.backend     = (struct cr_backend){.name       = "lanes",
+                                               .close      = streams_.its_backend->close,
+                                               .reserve    = streams_reserve,
+                                               .release    = streams_release,
+                                               .put        = streams_copy_now,
+                                               .get        = streams_copy_now,
+                                               .sync       = streams_sync,
+                                               .async      = &streams_async,
+                                               .init_store = streams_.its_backend->init_store};
+    for (int i = 0; streams_.its_kernels[i]; i++) {
         CR_ASSERT(i < 511);
-        lanes_.row[i]        = *lanes_.its_rows[i];
-        lanes_.row[i].launch = lanes_launch;
-        lanes_.rows[i]       = &lanes_.row[i];
+        streams_.kernel[i]        = *streams_.its_kernels[i];
+        streams_.kernel[i].launch = streams_launch;
+        streams_.kernels[i]       = &streams_.kernel[i];
     }
-    lanes_.cpu->backend = &lanes_.backend;
-    lanes_.cpu->rows    = lanes_.rows;
-    for (int l = 0; l < CR_LANES; l++) CR_ALLOC(lanes_.queue[l], WORK_MAX);
-    *out = lanes_.cpu;
+    streams_.cpu->backend = &streams_.backend;
+    streams_.cpu->kernels = streams_.kernels;
+    for (int l = 0; l < CR_STREAMS; l++) CR_ALLOC(streams_.queue[l], WORK_MAX);
+    *out = streams_.cpu;
     return CR_OK;
 }
 
-static inline void lanes_close(void) {
-    for (int l = 0; l < CR_LANES; l++) cr_free(lanes_.queue[l]);
-    cr_device_close(lanes_.cpu);
-    lanes_ = (struct lanes){0};
+static inline void streams_close(void) {
+    for (int l = 0; l < CR_STREAMS; l++) cr_free(streams_.queue[l]);
+    cr_device_close(streams_.cpu);
+    streams_ = (struct streams){0};
 }
 
 #endif

@@ -1,8 +1,7 @@
-/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each, and ends with one line
- * "N passed, N failed, N skipped"; exit 1 when one failed, 77 (CTest's skip) when all were skipped.
- *   CHECK* report file, line and both values, and go on; REQUIRE* leave the case.
- *   SKIP("why") leaves the case and counts it as skipped: use it when data or a device is not there.
- *   `program NAME` runs only the cases whose name contains NAME. */
+/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each, and ends with one
+ * line "N passed, N failed, N skipped"; exit 1 when one failed, 77 (CTest's skip) when all were skipped. CHECK* report
+ * file, line and both values, and go on; REQUIRE* leave the case. SKIP("why") leaves the case and counts it as skipped:
+ * use it when data or a device is not there. `program NAME` runs only the cases whose name contains NAME. */
 #ifndef CR_TEST_H
 #define CR_TEST_H
 
@@ -18,7 +17,7 @@ struct test_case {
     void (*run)(void);
 };
 
-static int  test_failures_;      /* of the running case */
+static int  test_failures_; /* of the running case */
 static bool test_skipped_;
 static int  test_failed_checks_; /* all cases, to cap the output */
 
@@ -51,17 +50,20 @@ static int  test_failed_checks_; /* all cases, to cap the output */
 #define CHECK_NEAR(got, want, bound)                                                                                   \
     do {                                                                                                               \
         double got_ = (got), want_ = (want), bound_ = (bound);                                                         \
-        if (!(fabs(got_ - want_) <= bound_)) TEST_FAIL_("%s = %.9g, want %.9g within %.3g", #got, got_, want_, bound_); \
+        if (!(fabs(got_ - want_) <= bound_))                                                                           \
+            TEST_FAIL_("%s = %.9g, want %.9g within %.3g", #got, got_, want_, bound_);                                 \
     } while (0)
 #define CHECK_STR(got, want)                                                                                           \
     do {                                                                                                               \
         const char *got_ = (got), *want_ = (want);                                                                     \
-        if (!got_ || strcmp(got_, want_) != 0) TEST_FAIL_("%s = \"%s\", want \"%s\"", #got, got_ ? got_ : "(null)", want_); \
+        if (!got_ || strcmp(got_, want_) != 0)                                                                         \
+            TEST_FAIL_("%s = \"%s\", want \"%s\"", #got, got_ ? got_ : "(null)", want_);                               \
     } while (0)
 #define CHECK_HAS(text, part)                                                                                          \
     do {                                                                                                               \
         const char *text_ = (text), *part_ = (part);                                                                   \
-        if (!text_ || !strstr(text_, part_)) TEST_FAIL_("%s = \"%s\" lacks \"%s\"", #text, text_ ? text_ : "(null)", part_); \
+        if (!text_ || !strstr(text_, part_))                                                                           \
+            TEST_FAIL_("%s = \"%s\" lacks \"%s\"", #text, text_ ? text_ : "(null)", part_);                            \
     } while (0)
 #define REQUIRE_OK(expr)                                                                                               \
     do {                                                                                                               \
@@ -74,7 +76,9 @@ static int  test_failed_checks_; /* all cases, to cap the output */
 #define CHECK_STATUS(expr, want)                                                                                       \
     do {                                                                                                               \
         cr_status st_ = (expr);                                                                                        \
-        if (st_ != (want)) TEST_FAIL_("%s: status %s, want %s (%s)", #expr, cr_status_name(st_), cr_status_name(want), cr_error_message()); \
+        if (st_ != (want))                                                                                             \
+            TEST_FAIL_("%s: status %s, want %s (%s)", #expr, cr_status_name(st_), cr_status_name(want),                \
+                       cr_error_message());                                                                            \
     } while (0)
 #define SKIP(why)                                                                                                      \
     do {                                                                                                               \
@@ -94,9 +98,12 @@ static int test_main_(int argc, char **argv, const struct test_case *cases, size
         cases[i].run();
         const char *verdict = test_failures_ ? "FAIL" : test_skipped_ ? "skip" : "ok";
         printf("%-4s %s\n", verdict, cases[i].name);
-        if (test_failures_) failed++;
-        else if (test_skipped_) skipped++;
-        else passed++;
+        if (test_failures_)
+            failed++;
+        else if (test_skipped_)
+            skipped++;
+        else
+            passed++;
     }
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : (!passed && skipped) ? 77 : 0;
@@ -106,9 +113,12 @@ static int test_main_(int argc, char **argv, const struct test_case *cases, size
         const struct test_case cases_[] = {__VA_ARGS__};                                                               \
         return test_main_(argc, argv, cases_, sizeof cases_ / sizeof cases_[0]);                                       \
     }
-#define CASE(function) {#function, function}
+#define CASE(function)                                                                                                 \
+    { #function, function }
 
 /* The folder of real data, or NULL: tests that need it skip. */
-static inline const char *test_data_dir(void) { return getenv("CRESNET_TEST_DATA"); }
+static inline const char *test_data_dir(void) {
+    return getenv("CRESNET_TEST_DATA");
+}
 
 #endif

@@ -1,4 +1,5 @@
-/* tests/harness/trace_support.h: what the tests of memory logs share: logs written word by word, and a log read, its loop found and planned. */
+/* tests/harness/trace_support.h: what the tests of memory logs share: logs written word by word, and a log read, its
+ * loop found and planned. */
 #ifndef CR_TEST_TRACE_SUPPORT_H
 #define CR_TEST_TRACE_SUPPORT_H
 
@@ -7,7 +8,9 @@
 
 #define HEAD "time,event,id,size\n"
 
-static inline cr_status read_text(const char *text, struct cr_trace *t) { return cr_trace_read_bytes(text, strlen(text), "log.csv", t); }
+static inline cr_status read_text(const char *text, struct cr_trace *t) {
+    return cr_trace_read_bytes(text, strlen(text), "log.csv", t);
+}
 
 /* Log text with a time of its own for each event: "malloc a 10" and so on. */
 struct log {
@@ -57,7 +60,8 @@ static inline void planned_free(struct planned *p) {
 }
 
 /* `setup` once, `iteration` so often. */
-static inline cr_status plan_words(const char *setup, const char *iteration, int times, const char *tail, struct planned *p) {
+static inline cr_status plan_words(const char *setup, const char *iteration, int times, const char *tail,
+                                   struct planned *p) {
     struct log l = {0};
     log_words(&l, setup);
     for (int i = 0; i < times; i++) log_words(&l, iteration);

@@ -1,20 +1,21 @@
-/* tests/harness/train_support.h: a tiny training run in a folder of its own, and whether two such runs left the same bytes. */
+/* tests/harness/train_support.h: a tiny training run in a folder of its own, and whether two such runs left the same
+ * bytes. */
 #ifndef CR_TEST_TRAIN_SUPPORT_H
 #define CR_TEST_TRAIN_SUPPORT_H
 
 #include "core/files.h"
-#include "tests/harness/run_support.h"
 #include "session/session.h"
 #include "session/state.h"
+#include "tests/harness/run_support.h"
 
 /* A tiny run of 26 pictures: batches of 4, six an epoch. */
 static inline void prepare(struct run *r) {
-    static const char *const tiny[] = {
-        "model.arch=custom",    "model.depths=1,1",    "model.widths=4,6",    "model.shortcut=B",
-        "model.classes=3",      "data.kind=synthetic", "data.image_size=8",   "data.crop=pad",
-        "data.train_images=26", "data.val_images=5",   "data.workers=1",      "train.batch=4",
-        "train.epochs=2",       "train.device=cpu",    "train.threads=1",     "optim.nesterov=yes",
-        "train.save_every=1000", "schedule.warmup_epochs=0.5"};
+    static const char *const tiny[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=4,6",
+                                       "model.shortcut=B",   "model.classes=3",       "data.kind=synthetic",
+                                       "data.image_size=8",  "data.crop=pad",         "data.train_images=26",
+                                       "data.val_images=5",  "data.workers=1",        "train.batch=4",
+                                       "train.epochs=2",     "train.device=cpu",      "train.threads=1",
+                                       "optim.nesterov=yes", "train.save_every=1000", "schedule.warmup_epochs=0.5"};
     make_folder(r->dir);
     r->count = 0;
     for (size_t i = 0; i < CR_COUNT(tiny); i++) give(r, tiny[i]);
@@ -27,7 +28,8 @@ static inline void finish(struct run *r) {
 }
 
 /* Trains in dir/name with further values (ended by NULL). */
-static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force, const char *const *more) {
+static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
+                              const char *const *more) {
     struct run       r = *base;
     struct cr_config config;
     char             output[SUPPORT_PATH + 64];
@@ -36,8 +38,9 @@ static inline cr_status train(const struct run *base, const char *name, const ch
     give(&r, output);
     for (; *more; more++) give(&r, *more);
     CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
-    const struct cr_train_options options = {.resume = resume, .force = force, .overrides = r.value, .override_count = r.count};
-    cr_status                     status  = cr_train(&config, &options, &signal_taken);
+    const struct cr_train_options options = {
+        .resume = resume, .force = force, .overrides = r.value, .override_count = r.count};
+    cr_status status = cr_train(&config, &options, &signal_taken);
     cr_config_close(&config);
     return status;
 }
@@ -50,7 +53,7 @@ static inline void check_same(const struct run *r, const char *a, const char *b)
 }
 
 /* Trains whole, and again cut behind each `every`-th step before `total` and resumed: the same bytes. */
-static inline void resumes_to_the_bit(const struct run *r, int total, int every) {
+static inline void resumes_bitwise(const struct run *r, int total, int every) {
     REQUIRE_OK(TRAIN(r, "whole", "train.steps=0"));
     for (int cut = 1; cut < total; cut += every) {
         char name[32], steps[32];

@@ -1,6 +1,7 @@
-/* tests/programs/test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make*.py): ten losses, the
- * weights after them and, where there are any, their moving averages, by the ref rows and by the rows the device would choose,
- * fused and plain, with and without memory reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
+/* tests/programs/test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make*.py): ten
+ * losses, the weights after them and, where there are any, their moving averages, by the ref rows and by the rows the
+ * device would choose, fused and plain, with and without memory reuse, and with freed memory poisoned; on the CPU and
+ * on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/session.h"
 #include "tests/harness/test_gpu.h"
@@ -18,51 +19,65 @@ struct golden {
 };
 
 #define COMMON                                                                                                         \
-    "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",           \
+    "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",             \
         "train.precision=fp32", "optim.lr=0.05", "schedule.kind=constant", "optim.weight_decay=0.01"
 
 static const struct golden goldens[] = {
     {"basic-a",
-     {2.45633062292, 2.51497986551, 2.2833972614, 2.28973939484, 2.40930763294, 2.31787515509, 2.39025386761, 2.39935210811,
-      2.39558604705, 2.43952907649},
-     {COMMON, "model.depths=1,1,1", "model.widths=4,8,16", "model.shortcut=A", "optim.nesterov=yes"}, NULL, 0},
+     {2.45633062292, 2.51497986551, 2.2833972614, 2.28973939484, 2.40930763294, 2.31787515509, 2.39025386761,
+      2.39935210811, 2.39558604705, 2.43952907649},
+     {COMMON, "model.depths=1,1,1", "model.widths=4,8,16", "model.shortcut=A", "optim.nesterov=yes"},
+     NULL,
+     0},
     {"basic-b",
-     {2.36034015612, 2.33102284169, 2.29614389691, 2.3137394084, 2.3597224364, 2.30412918337, 2.32979085799, 2.34271620463,
-      2.34403230939, 2.33704090511},
+     {2.36034015612, 2.33102284169, 2.29614389691, 2.3137394084, 2.3597224364, 2.30412918337, 2.32979085799,
+      2.34271620463, 2.34403230939, 2.33704090511},
      {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.decay_norm_bias=yes",
-      "train.label_smoothing=0.1"}, NULL, 0},
+      "train.label_smoothing=0.1"},
+     NULL,
+     0},
     {"bottleneck",
-     {2.34149966353, 2.4435490881, 2.49418473698, 2.24122727209, 2.37493252342, 2.2433217987, 2.26326980922, 2.21667031894,
-      2.36980800879, 2.35547818168},
-     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet", "optim.nesterov=yes",
-      "train.label_smoothing=0.1"}, NULL, 0.5},
+     {2.34149966353, 2.4435490881, 2.49418473698, 2.24122727209, 2.37493252342, 2.2433217987, 2.26326980922,
+      2.21667031894, 2.36980800879, 2.35547818168},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet",
+      "optim.nesterov=yes", "train.label_smoothing=0.1"},
+     NULL,
+     0.5},
     {"accumulate",
-     {2.3331584516, 2.37620484583, 2.35420058959, 2.30444712513, 2.3070899102, 2.33467934318, 2.33376451049, 2.30472388081,
-      2.32766491163, 2.3083939824},
-     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3"}, NULL, 0},
+     {2.3331584516, 2.37620484583, 2.35420058959, 2.30444712513, 2.3070899102, 2.33467934318, 2.33376451049,
+      2.30472388081, 2.32766491163, 2.3083939824},
+     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3"},
+     NULL,
+     0},
     {"excited",
-     {2.3672328436, 2.46791745652, 2.43817793831, 2.32258279002, 2.31640856941, 2.2833672222, 2.4637164817, 2.42959660549,
-      2.32164769348, 2.34205076949},
-     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=deep", "model.shortcut=D", "model.excitation=yes",
-      "optim.nesterov=yes", "train.label_smoothing=0.1"}, NULL, 0},
+     {2.3672328436, 2.46791745652, 2.43817793831, 2.32258279002, 2.31640856941, 2.2833672222, 2.4637164817,
+      2.42959660549, 2.32164769348, 2.34205076949},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=deep", "model.shortcut=D",
+      "model.excitation=yes", "optim.nesterov=yes", "train.label_smoothing=0.1"},
+     NULL,
+     0},
     {"adamw",
-     {2.36034015612, 2.3305606721, 2.29497935199, 2.3137523084, 2.36373591079, 2.30208230619, 2.32004461695, 2.35083655906,
-      2.35687330814, 2.33470366249},
-     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1", "optim.kind=adamw",
-      "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05", "ema.decay=0.7"},
-     "basic-b", 0.5},
+     {2.36034015612, 2.3305606721, 2.29497935199, 2.3137523084, 2.36373591079, 2.30208230619, 2.32004461695,
+      2.35083655906, 2.35687330814, 2.33470366249},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.kind=adamw", "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05",
+      "ema.decay=0.7"},
+     "basic-b",
+     0.5},
     {"mixed",
-     {2.30165109768, 2.37457754836, 2.28084863885, 2.2735962452, 2.38615061229, 2.31474332468, 2.3290819864, 2.33611365892,
-      2.33743245964, 2.33665795908},
-     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1", "optim.decay_norm_bias=yes",
-      "ema.decay=0.7", "ema.warmup=no", "data.mixup=1", "data.cutmix=1", "data.erase=1"},
-     "basic-b", 0},
+     {2.30165109768, 2.37457754836, 2.28084863885, 2.2735962452, 2.38615061229, 2.31474332468, 2.3290819864,
+      2.33611365892, 2.33743245964, 2.33665795908},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.decay_norm_bias=yes", "ema.decay=0.7", "ema.warmup=no", "data.mixup=1", "data.cutmix=1", "data.erase=1"},
+     "basic-b",
+     0},
     {"lars",
-     {2.3331584516, 2.37917442987, 2.37746784253, 2.32967308151, 2.33489937004, 2.312418612, 2.36272602171, 2.34146853095,
-      2.33430935396, 2.3314020316},
-     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3", "optim.kind=lars",
-      "optim.lr=2", "optim.trust=0.01", "ema.decay=0.8", "ema.warmup=no"},
-     "accumulate", 0},
+     {2.3331584516, 2.37917442987, 2.37746784253, 2.32967308151, 2.33489937004, 2.312418612, 2.36272602171,
+      2.34146853095, 2.33430935396, 2.3314020316},
+     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3",
+      "optim.kind=lars", "optim.lr=2", "optim.trust=0.01", "ema.decay=0.8", "ema.warmup=no"},
+     "accumulate",
+     0},
 };
 
 /* The pixels and labels of make.py. */
@@ -76,17 +91,18 @@ static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
     for (int i = 0; i < BATCH; i++) labels[i] = (int32_t)((i * 7 + step * 3) % CLASSES);
 }
 
-/* The records of make_rules.py: a third of the pictures is added to their partners, a third pasted over, a third erased in part. */
+/* The records of make_rules.py: a third of the pictures is added to their partners, a third pasted over, a third erased
+ * in part. */
 static void make_mixes(int64_t step, int32_t *mixes) {
     memset(mixes, 0, (size_t)BATCH * CR_MIX_NUMBERS * sizeof *mixes);
     for (int32_t n = 0; n < BATCH; n++, mixes += CR_MIX_NUMBERS) {
         const int32_t y = n % 5, x = 3 * n % 7, cut[4] = {y, x, y + 9, x + 6}, erase[4] = {2, 3, 7, 11};
-        mixes[CR_MIX_PARTNER] = BATCH - 1 - n;
-        mixes[CR_MIX_SHARE] = mixes[CR_MIX_WEIGHT] = CR_MIX_ONE;
+        mixes[CR_MIX_PARTNER]      = BATCH - 1 - n;
+        mixes[CR_MIX_LABEL_WEIGHT] = mixes[CR_MIX_WEIGHT] = CR_MIX_ONE;
         switch ((n + step) % 3) {
-        case 0: mixes[CR_MIX_SHARE] = mixes[CR_MIX_WEIGHT] = 20000 + 3000 * n; break;
+        case 0: mixes[CR_MIX_LABEL_WEIGHT] = mixes[CR_MIX_WEIGHT] = 20000 + 3000 * n; break;
         case 1:
-            mixes[CR_MIX_SHARE] = CR_MIX_ONE - 54 * CR_MIX_ONE / (SIZE * SIZE);
+            mixes[CR_MIX_LABEL_WEIGHT] = CR_MIX_ONE - 54 * CR_MIX_ONE / (SIZE * SIZE);
             memcpy(mixes + CR_MIX_CUT, cut, sizeof cut);
             break;
         default: memcpy(mixes + CR_MIX_ERASE, erase, sizeof erase);
@@ -102,9 +118,11 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
     static uint8_t       pixels[BATCH * SIZE * SIZE * 3];
     int32_t              labels[BATCH], mixes[BATCH * CR_MIX_NUMBERS];
     int                  parts = (int)c->train.accumulate;
-    struct cr_step_block block = {.lr = (float)cr_schedule_lr(c, step, 10), .momentum = (float)c->optim.momentum,
-                                  .weight_decay = (float)c->optim.weight_decay, .clip_norm = (float)c->train.clip_norm};
-    *loss = 0;
+    struct cr_step_block block = {.lr           = (float)cr_schedule_lr(c, step, 10),
+                                  .momentum     = (float)c->optim.momentum,
+                                  .weight_decay = (float)c->optim.weight_decay,
+                                  .clip_norm    = (float)c->train.clip_norm};
+    *loss                      = 0;
     for (int i = 0; i < parts; i++) {
         int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
         float metrics[4];
@@ -126,17 +144,19 @@ static float *read_store(struct cr_session *s, size_t plane, const struct cr_par
     return host;
 }
 
-/* Largest |got - want| over all parameters and running statistics, or their averages, relative to the largest |want| of the tensor. */
+/* Largest |got - want| over all parameters and running statistics, or their averages, relative to the largest |want| of
+ * the tensor. */
 static double weight_distance(struct cr_session *s, struct cr_session *want, bool averages) {
-    const struct cr_store *store = &s->model.store;
-    double                 worst = 0;
+    const struct cr_param_store *store = &s->model.store;
+    double                       worst = 0;
     for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        const bool   running = cr_store_is_running(q->role);
-        const enum cr_plane plane = running ? CR_PLANE_RUNNING : CR_PLANE_VALUE, mean = running ? CR_PLANE_EMA_RUNNING : CR_PLANE_EMA;
-        float *a = read_store(s, cr_store_plane_offset(store, averages ? mean : plane), q);
-        float *b = read_store(want, cr_store_plane_offset(store, plane), q);
-        double       largest = 0, gap = 0;
+        const struct cr_param     *q       = &store->param[i];
+        const bool                 running = cr_param_is_running(q->role);
+        const enum cr_param_buffer plane   = running ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE,
+                                   mean    = running ? CR_BUFFER_EMA_RUNNING : CR_BUFFER_EMA;
+        float *a       = read_store(s, cr_param_store_buffer_offset(store, averages ? mean : plane), q);
+        float *b       = read_store(want, cr_param_store_buffer_offset(store, plane), q);
+        double largest = 0, gap = 0;
         for (int64_t k = 0; k < q->elems; k++) {
             largest = fmax(largest, fabs((double)b[k]));
             gap     = fmax(gap, fabs((double)a[k] - (double)b[k]));
@@ -166,7 +186,8 @@ static void train(const struct golden *g, struct variant v) {
     REQUIRE_OK(cr_session_open(&c, &o, &s));
     REQUIRE_OK(cr_session_open(&c, &o, &want));
     REQUIRE_OK(cr_session_init(&s)); /* so that forgetting to load something shows */
-    snprintf(path, sizeof path, "%s/tests/golden/train/start-%s.safetensors", CR_SOURCE_DIR, g->start ? g->start : g->name);
+    snprintf(path, sizeof path, "%s/tests/golden/train/start-%s.safetensors", CR_SOURCE_DIR,
+             g->start ? g->start : g->name);
     REQUIRE_OK(cr_session_load_weights(&s, path, true));
     for (int i = 0; i < s.trains && v.poison; i++) REQUIRE_OK(cr_exec_poison(s.train_exec[i]));
     double worst = 0;
@@ -185,7 +206,10 @@ static void train(const struct golden *g, struct variant v) {
         REQUIRE_OK(cr_session_load_weights(&want, path, true));
         CHECK(weight_distance(&s, &want, true) <= 1e-4);
     }
-    printf("    %-10s %s %s %s%s: losses within %.1e, weights within %.1e\n", g->name, v.gpu ? "GPU" : v.ref_only ? "ref" : "best",
+    printf("    %-10s %s %s %s%s: losses within %.1e, weights within %.1e\n", g->name,
+           v.gpu        ? "GPU"
+           : v.ref_only ? "ref"
+                        : "best",
            v.fuse ? "fused" : "plain", v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap);
     cr_session_close(&s);
     cr_session_close(&want);
@@ -197,19 +221,35 @@ static void all_of(struct variant v) {
     for (size_t i = 0; i < CR_COUNT(goldens); i++) train(&goldens[i], v);
     CHECK_INT(cr_alloc_live(), 0);
 }
-static void ref_plain(void) { all_of((struct variant){.ref_only = true}); }
-static void ref_fused(void) { all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true}); }
-static void best_plain(void) { all_of((struct variant){.reuse = true}); }
-static void best_fused(void) { all_of((struct variant){.fuse = true, .reuse = true}); }
-static void best_poisoned(void) { all_of((struct variant){.fuse = true, .reuse = true, .poison = true}); }
+static void ref_plain(void) {
+    all_of((struct variant){.ref_only = true});
+}
+static void ref_fused(void) {
+    all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true});
+}
+static void best_plain(void) {
+    all_of((struct variant){.reuse = true});
+}
+static void best_fused(void) {
+    all_of((struct variant){.fuse = true, .reuse = true});
+}
+static void best_poisoned(void) {
+    all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
+}
 static void gpu_all_of(struct variant v) {
     NEED_GPU();
     v.gpu = true;
     all_of(v);
 }
-static void gpu_plain(void) { gpu_all_of((struct variant){.reuse = false}); }
-static void gpu_fused(void) { gpu_all_of((struct variant){.fuse = true, .reuse = true}); }
-static void gpu_poisoned(void) { gpu_all_of((struct variant){.fuse = true, .reuse = true, .poison = true}); }
+static void gpu_plain(void) {
+    gpu_all_of((struct variant){.reuse = false});
+}
+static void gpu_fused(void) {
+    gpu_all_of((struct variant){.fuse = true, .reuse = true});
+}
+static void gpu_poisoned(void) {
+    gpu_all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
+}
 
-TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned),
-      CASE(gpu_plain), CASE(gpu_fused), CASE(gpu_poisoned))
+TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned), CASE(gpu_plain),
+      CASE(gpu_fused), CASE(gpu_poisoned))

@@ -1,5 +1,6 @@
-/* tests/programs/test_ranks_train.c: several ranks train as one rank with their whole batch does: losses, weights, evaluation, order of the pictures;
- * runs go on with another number of ranks. Ranks are forked processes over shared memory. */
+/* tests/programs/test_ranks_train.c: several ranks train as one rank with their whole batch does: losses, weights,
+ * evaluation, order of the pictures; runs go on with another number of ranks. Ranks are forked processes over shared
+ * memory. */
 #include "tests/harness/ranks_support.h"
 
 static void prepare(struct run *r) {
@@ -10,11 +11,11 @@ static void prepare(struct run *r) {
 
 /* ---- as one rank with the whole batch ---- */
 
-/* With BN over all ranks the k ranks compute what one does; rounding apart. `spread`: how far runs of one rank come apart whose kernels
- * add up in another order. */
+/* With BN over all ranks the k ranks compute what one does; rounding apart. `spread`: how far runs of one rank come
+ * apart whose kernels add up in another order. */
 static void check_like_one(int size, const char *batch, const char *accumulate) {
     struct run r;
-    double     one[STEPS_MOST], plain[STEPS_MOST], three[STEPS_MOST], many[STEPS_MOST], spread = 0, far = 0;
+    double     one[STEPS_MAX], plain[STEPS_MAX], three[STEPS_MAX], many[STEPS_MAX], spread = 0, far = 0;
     prepare(&r);
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=50") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=50", "train.fuse=no", "train.threads=2") == 0);
@@ -27,19 +28,26 @@ static void check_like_one(int size, const char *batch, const char *accumulate) 
         spread = fmax(spread, fmax(relative(one[i], plain[i]), relative(one[i], three[i])));
         far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    %d ranks: first step %.1e, worst of 50 %.1e; three ways of one rank: %.1e\n", size, relative(one[0], many[0]), far, spread);
+    fprintf(stderr, "    %d ranks: first step %.1e, worst of 50 %.1e; three ways of one rank: %.1e\n", size,
+            relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
 }
 
-static void two_ranks_train_like_one(void) { check_like_one(2, "train.batch=12", "train.accumulate=1"); }
-static void three_ranks_train_like_one(void) { check_like_one(3, "train.batch=8", "train.accumulate=1"); }
-static void four_ranks_train_like_one(void) { check_like_one(4, "train.batch=6", "train.accumulate=1"); }
+static void two_ranks_train_like_one(void) {
+    check_like_one(2, "train.batch=12", "train.accumulate=1");
+}
+static void three_ranks_train_like_one(void) {
+    check_like_one(3, "train.batch=8", "train.accumulate=1");
+}
+static void four_ranks_train_like_one(void) {
+    check_like_one(4, "train.batch=6", "train.accumulate=1");
+}
 
 /* Micro-batches of two ranks against those of one: each update has the same pictures in the same micro-batches. */
 static void ranks_accumulate_like_one(void) {
     struct run r;
-    double     one[STEPS_MOST], two[STEPS_MOST];
+    double     one[STEPS_MAX], two[STEPS_MAX];
     prepare(&r);
     CHECK(TRAIN(1, &r, "one", "train.batch=8", "train.accumulate=3", "train.steps=5") == 0);
     CHECK(TRAIN(2, &r, "two", "train.batch=4", "train.accumulate=3", "train.steps=5", "model.sync_bn=yes") == 0);
@@ -51,7 +59,7 @@ static void ranks_accumulate_like_one(void) {
 /* Without it each rank normalises by its own pictures: other numbers, and not far away. */
 static void without_sync_bn_numbers_are_others(void) {
     struct run r;
-    double     one[STEPS_MOST], two[STEPS_MOST];
+    double     one[STEPS_MAX], two[STEPS_MAX];
     prepare(&r);
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5") == 0);
     CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5") == 0);
@@ -63,7 +71,7 @@ static void without_sync_bn_numbers_are_others(void) {
 /* Clipping and the norm in the log are those of the whole gradient. */
 static void clipping_is_of_the_whole_gradient(void) {
     struct run r;
-    double     one[STEPS_MOST], two[STEPS_MOST];
+    double     one[STEPS_MAX], two[STEPS_MAX];
     prepare(&r);
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5", "train.clip_norm=0.1") == 0);
     CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5", "train.clip_norm=0.1", "model.sync_bn=yes") == 0);
@@ -76,7 +84,7 @@ static void clipping_is_of_the_whole_gradient(void) {
 static void mixed_pictures_are_the_same(void) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
     struct run               r;
-    double                   loss[4][STEPS_MOST];
+    double                   loss[4][STEPS_MAX];
     prepare(&r);
     give(&r, "model.sync_bn=yes");
     give(&r, "data.mixup=0.4");
@@ -125,8 +133,8 @@ static void the_rate_grows_with_the_update(void) {
         char       rule[SUPPORT_PATH], path[SUPPORT_PATH], line[1024];
         double     lr = 0;
         prepare(&r);
-        CHECK(TRAIN(2, &r, "run", "train.batch=6", "train.accumulate=2", "train.steps=2", "optim.lr_base_batch=6", "schedule.kind=constant",
-                    text_into(rule, "optim.lr_scaling=%s", rules[i].rule)) == 0);
+        CHECK(TRAIN(2, &r, "run", "train.batch=6", "train.accumulate=2", "train.steps=2", "optim.lr_base_batch=6",
+                    "schedule.kind=constant", text_into(rule, "optim.lr_scaling=%s", rules[i].rule)) == 0);
         FILE *f = fopen(text_into(path, "%s/run/log.jsonl", r.dir), "r");
         while (f && fgets(line, sizeof line, f))
             if (strstr(line, "\"lr\":")) lr = strtod(strstr(line, "\"lr\":") + 5, NULL);
@@ -136,12 +144,13 @@ static void the_rate_grows_with_the_update(void) {
     }
 }
 
-/* Other rules, whose norms and moments are of the whole gradient; averages of weights, and of each rank's own statistics. */
+/* Other rules, whose norms and moments are of the whole gradient; averages of weights, and of each rank's own
+ * statistics. */
 static void other_rules_and_averages(void) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
         struct run r;
-        double     one[STEPS_MOST], two[STEPS_MOST];
+        double     one[STEPS_MAX], two[STEPS_MAX];
         prepare(&r);
         give(&r, rules[i]);
         give(&r, "ema.decay=0.9");
@@ -160,7 +169,7 @@ static void other_rules_and_averages(void) {
 /* Rank 0 looks for the largest batch; all train with it, under the limit that it was found for. */
 static void a_batch_is_found_for_all(void) {
     struct run r;
-    double     loss[STEPS_MOST];
+    double     loss[STEPS_MAX];
     prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=auto", "memory.limit=3MiB", "train.steps=2") == 0);
     CHECK(losses_of(&r, "run", loss) == 2);
@@ -171,7 +180,7 @@ static void a_batch_is_found_for_all(void) {
 static void gradients_may_travel_in_16_bits(void) {
     static const char *const types[] = {"ranks.reduce=fp16", "ranks.reduce=bf16"};
     struct run               r;
-    double                   wide[STEPS_MOST], half[STEPS_MOST];
+    double                   wide[STEPS_MAX], half[STEPS_MAX];
     prepare(&r);
     CHECK(TRAIN(2, &r, "wide", "train.batch=8", "train.steps=5") == 0);
     for (size_t i = 0; i < CR_COUNT(types); i++) {
@@ -188,7 +197,7 @@ static void gradients_may_travel_in_16_bits(void) {
 /* Saved by two ranks in the middle of an epoch: one, and four, go on with the same pictures in the same updates. */
 static void check_resume(int size) {
     struct run r;
-    double     whole[STEPS_MOST], parts[STEPS_MOST];
+    double     whole[STEPS_MAX], parts[STEPS_MAX];
     prepare(&r);
     give(&r, "model.sync_bn=yes");
     give(&r, "train.batch=12");
@@ -200,10 +209,15 @@ static void check_resume(int size) {
     for (int i = 11; i < 16; i++) CHECK(relative(whole[i], parts[i]) <= 1e-4);
     finish(&r);
 }
-static void two_ranks_save_one_goes_on(void) { check_resume(1); }
-static void two_ranks_save_four_go_on(void) { check_resume(4); }
+static void two_ranks_save_one_goes_on(void) {
+    check_resume(1);
+}
+static void two_ranks_save_four_go_on(void) {
+    check_resume(4);
+}
 
-/* Without SyncBN: each rank's own running statistics are in the state. Nothing is due at steps 7 and 11, as nothing is when a signal comes: a save and an evaluation leave no trace in what follows. */
+/* Without SyncBN: each rank's own running statistics are in the state. Nothing is due at steps 7 and 11, as nothing is
+ * when a signal comes: a save and an evaluation leave no trace in what follows. */
 static void check_unscheduled(int size, const char *batch) {
     struct run r;
     prepare(&r);
@@ -245,7 +259,7 @@ static const char *const rule_keys[2][2] = {{"optim.kind=lars", "optim.lr=1"}, {
 static void the_other_rules_train_like_one(void) {
     for (int k = 0; k < 2; k++) {
         struct run r;
-        double     one[STEPS_MOST], two[STEPS_MOST];
+        double     one[STEPS_MAX], two[STEPS_MAX];
         prepare(&r);
         for (int i = 0; i < 2; i++) give(&r, rule_keys[k][i]);
         give(&r, "ema.decay=0.9");
@@ -316,4 +330,11 @@ static void evaluation_counts_each_picture_once(void) {
     check_evaluation(3, "train.eval_batch=5");
 }
 
-TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one), CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others), CASE(clipping_is_of_the_whole_gradient), CASE(mixed_pictures_are_the_same), CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update), CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits), CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(ranks_stop_anywhere_and_go_on_to_the_bit), CASE(own_statistics_are_for_as_many_ranks), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit), CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))
+TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one),
+      CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others),
+      CASE(clipping_is_of_the_whole_gradient), CASE(mixed_pictures_are_the_same),
+      CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update),
+      CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits),
+      CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(ranks_stop_anywhere_and_go_on_to_the_bit),
+      CASE(own_statistics_are_for_as_many_ranks), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit),
+      CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))

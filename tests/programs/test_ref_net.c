@@ -1,8 +1,8 @@
 /* Gradients of tiny whole networks against finite differences, in double: layers, cr_pass_grad and cr_pass_fuse
  * together with the reference rows. Every kind of block, shortcut and stem; frozen parts; label smoothing; a padded
  * label. */
-#include "layers/layer.h"
 #include "compiler/compiler.h"
+#include "layers/layer.h"
 #include "tests/harness/finite_differences.h"
 
 struct net_case {
@@ -49,8 +49,8 @@ static int emit_net(struct ref_run *run, const struct cr_config *config, const s
 
 /* Builds twice: offsets of the store's planes are known once all parameters are. */
 static cr_status build_net(struct ref_run *run, const struct net_case *c) {
-    struct cr_config       config;
-    const struct cr_target anything = {.alignment = 64};
+    struct cr_config           config;
+    const struct cr_cost_model anything = {.alignment = 64};
     configure(&config);
     emit_net(run, &config, c);
     cr_program_free(&run->p);
@@ -72,7 +72,7 @@ static void fill_net(struct ref_run *run, int classes) {
         ref_set(run, run->p.labels, i, i == 1 ? -1 : (double)cr_rng_below(&rng, (uint64_t)classes));
     for (int k = 0; k < run->store.params; k++) {
         const struct cr_param *q = &run->store.param[k];
-        bool   running = cr_store_is_running(q->role), one = q->role == CR_ROLE_GAMMA || q->role == CR_ROLE_VAR;
+        bool   running = cr_param_is_running(q->role), one = q->role == CR_ROLE_GAMMA || q->role == CR_ROLE_VAR;
         int    t      = cr_tensor_find(&run->p, q->name);
         double spread = one || running ? 0.2 : q->fan_in > 0 ? sqrt(2.0 / (double)q->fan_in) : 0.2;
         ref_fill(run, t, one ? 1 : 0, spread);
@@ -96,7 +96,7 @@ static void check_net(const struct net_case *c) {
     int       trained = 0;
     for (int k = 0; k < run.store.params; k++) {
         const struct cr_param *q = &run.store.param[k];
-        if (cr_store_is_running(q->role) || q->frozen) continue;
+        if (cr_param_is_running(q->role) || q->frozen) continue;
         char grad[128];
         snprintf(grad, sizeof grad, "grad.%s", q->name);
         /* about a dozen elements a parameter, never in step with its rows */

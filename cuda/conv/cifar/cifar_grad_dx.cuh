@@ -1,27 +1,30 @@
-/* cuda/conv/cifar/cifar_grad_dx.cuh: the gradient of the input from a tile of dy in shared memory, with addition, mask and sums. */
-#ifndef CK_SMALL_GRAD_DX_CUH
-#define CK_SMALL_GRAD_DX_CUH
+/* cuda/conv/cifar/cifar_grad_dx.cuh: the gradient of the input from a tile of dy in shared memory, with addition, mask
+ * and sums. */
+#ifndef CK_CIFAR_GRAD_DX_CUH
+#define CK_CIFAR_GRAD_DX_CUH
 
 #include "cuda/conv/cifar/cifar_grad.cuh"
 
-namespace small {
+namespace cifar {
 namespace {
 
-/* ---- dx ----------------------------------------------------------------------------------------------------------------- */
+/* ---- dx ---- */
 
-/* Filters to shared memory: row k, then tap, then the channels of x in column order. The copies bring them as they are; later
- * each warp turns what its lanes brought: column order is, in each 8*NT channels, a matrix of 4 x NT words turned round. A warp
- * has regions of 8 rows by 8*NT channels, four at a time; turning, 8 neighbouring lanes have different rows, hence banks. */
+/* Filters to shared memory: row k, then tap, then the channels of x in column order. The copies bring them as they are;
+ * later each warp turns what its lanes brought: column order is, in each 8*NT channels, a matrix of 4 x NT words turned
+ * round. A warp has regions of 8 rows by 8*NT channels, four at a time; turning, 8 neighbouring lanes have different
+ * rows, hence banks. */
 template <class S, int NT> struct filter_regions {
-    enum { ACROSS = S::TAPS * S::C / (8 * NT), ALL = S::K / 8 * ACROSS, WORDS = 4 * NT };
-    static __device__ __forceinline__ int row(int region) { return region / ACROSS * 8; }
-    static __device__ __forceinline__ int column(int region) { return region % ACROSS * WORDS * 4; } /* bytes */
+    enum { TRANSPOSED = S::TAPS * S::C / (8 * NT), ALL = S::K / 8 * TRANSPOSED, WORDS = 4 * NT };
+    static __device__ __forceinline__ int row(int region) { return region / TRANSPOSED * 8; }
+    static __device__ __forceinline__ int column(int region) { return region % TRANSPOSED * WORDS * 4; } /* bytes */
 };
-template <class S, int NT, int PITCH, int WARPS, typename T> __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
-    using R        = filter_regions<S, NT>;
+template <class S, int NT, int PITCH, int WARPS, typename T>
+__device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+    using R              = filter_regions<S, NT>;
     constexpr int ROUNDS = (R::ALL + WARPS * 4 - 1) / (WARPS * 4);
     const int     lane   = (int)threadIdx.x % CK_WARP;
-    int           round  = (int)blockIdx.x % ROUNDS; /* each block begins elsewhere, so that they do not queue in the L2 cache */
+    int round = (int)blockIdx.x % ROUNDS; /* each block begins elsewhere, so that they do not queue in the L2 cache */
     for (int i = 0; i < ROUNDS; i++) {
         const int at = (round * WARPS + (int)threadIdx.x / CK_WARP % WARPS) * 4;
         round        = round + 1 == ROUNDS ? 0 : round + 1;
@@ -29,9 +32,10 @@ template <class S, int NT, int PITCH, int WARPS, typename T> __device__ __forcei
 #pragma unroll
         for (int q = 0; q < NT; q++) {
             const int region = at + q * (4 / NT) + lane / (8 * NT), k = R::row(region) + lane % (8 * NT) / NT;
-            const int byte   = R::column(region) + lane % NT * 16;
+            const int byte = R::column(region) + lane % NT * 16;
             if (R::ALL % 4 == 0 || region < R::ALL)
-                ck_copy16(to + (uint32_t)(k * PITCH + byte), reinterpret_cast<const char *>(w) + k * S::TAPS * S::C * 2 + byte, true);
+                ck_copy16(to + (uint32_t)(k * PITCH + byte),
+                          reinterpret_cast<const char *>(w) + k * S::TAPS * S::C * 2 + byte, true);
         }
     }
 }
@@ -57,12 +61,10 @@ template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void
 }
 
 /* What the end of dx reads besides the product, for one pixel's channels; loads are started before the product. */
-template <int NT> struct extra {
-    piece<NT> x, bn_x, add;
-};
+template <int NT> struct extra { piece<NT> x, bn_x, add; };
 template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(const grad_args &a, int64_t at) {
     extra<NT> e = {};
-    if (a.saved) e.x = piece_load<NT>((const T *)a.x + at);
+    if (a.mean_rstd) e.x = piece_load<NT>((const T *)a.x + at);
     if (a.bn_x) e.bn_x = piece_load<NT>((const T *)a.bn_x + at);
     if (a.add) e.add = piece_load<NT>((const T *)a.add + at);
     return e;
@@ -70,8 +72,9 @@ template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(co
 
 /* v = product + add, masked, rounded, stored, summed; `half` of the 16 pixels; table: at the thread's first channel. */
 template <class S, typename T, int NT>
-__device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[NT][4], int half, const extra<NT> &e, int64_t at,
-                                         const float *table, float (&first)[2 * NT], float (&second)[2 * NT]) {
+__device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[NT][4], int half, const extra<NT> &e,
+                                         int64_t at, const float *table, float (&first)[2 * NT],
+                                         float (&second)[2 * NT]) {
     float     v[2 * NT], x[2 * NT];
     piece<NT> out;
 #pragma unroll
@@ -81,7 +84,7 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
         v[2 * j + 1] = acc[j][2 * half + 1] + more.y;
         x[2 * j] = in.x, x[2 * j + 1] = in.y;
     }
-    if (a.saved) {
+    if (a.mean_rstd) {
         float p[2 * NT], q[2 * NT];
         if (a.bn_x) {
 #pragma unroll
@@ -92,19 +95,19 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
                 x[2 * j] = in.x, x[2 * j + 1] = in.y;
             }
         } else {
-            take(p, table);
-            take(q, table + S::C);
+            load_floats(p, table);
+            load_floats(q, table + S::C);
 #pragma unroll
             for (int i = 0; i < 2 * NT; i++) v[i] = fmaf(x[i], p[i], q[i]) > 0.0f ? v[i] : 0.0f;
         }
-        take(p, table + 2 * S::C);
+        load_floats(p, table + 2 * S::C);
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++) x[i] -= p[i]; /* rstd is for the end */
     }
 #pragma unroll
     for (int j = 0; j < NT; j++) out.word[j] = ck_pack_word<T>(v[2 * j], v[2 * j + 1]);
     piece_store<NT>((T *)a.dx + at, out);
-    if (a.saved) {
+    if (a.mean_rstd) {
 #pragma unroll
         for (int j = 0; j < NT; j++) {
             const float2 r = ck_unpack_word<T>(out.word[j]);
@@ -115,23 +118,25 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
     }
 }
 
-/* [4][C] in shared memory: coef, then saved. Loads come before the copies of tiles, which they would else queue behind. */
+/* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles, which they would else
+ * queue behind. */
 template <int C> struct table_entry {
-    float coef = 0, saved = 0;
+    float                      scale_bias = 0, mean_rstd = 0;
     __device__ __forceinline__ table_entry(const grad_args &a) {
         if ((int)threadIdx.x >= 2 * C) return;
-        if (a.coef) coef = a.coef[threadIdx.x];
-        if (a.saved) saved = a.saved[threadIdx.x];
+        if (a.scale_bias) scale_bias = a.scale_bias[threadIdx.x];
+        if (a.mean_rstd) mean_rstd = a.mean_rstd[threadIdx.x];
     }
     __device__ __forceinline__ void store(float *table) const {
-        if ((int)threadIdx.x < 2 * C) table[threadIdx.x] = coef, table[2 * C + threadIdx.x] = saved;
+        if ((int)threadIdx.x < 2 * C) table[threadIdx.x] = scale_bias, table[2 * C + threadIdx.x] = mean_rstd;
     }
 };
 
-/* The products of a stride of 1: a column of the filter and 16 channels at a time, a row of dy serves three rows of dx. */
+/* The products of a stride of 1: a column of the filter and 16 channels at a time, a row of dy serves three rows of dx.
+ */
 template <class S, typename T, int MT>
 __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
-    using D = grad_cut<S>;
+    using D = grad_tiling<S>;
     using L = typename D::DY;
     static_assert(S::R == 3 && D::NT == 2, "three rows, two times 8 columns");
 #pragma unroll 1
@@ -141,7 +146,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
             uint32_t bf[3][4], af[MT + 2][4]; /* down: of filter row 2 - down */
 #pragma unroll
             for (int down = 0; down < 3; down++)
-                ck_ldmatrix_across(bf[down], b0 + (uint32_t)(k * D::W_PITCH + ((2 - down) * 3 + s) * S::C * 2));
+                ck_ldmatrix_trans(bf[down], b0 + (uint32_t)(k * D::W_PITCH + ((2 - down) * 3 + s) * S::C * 2));
 #pragma unroll
             for (int t = 0; t < MT + 2; t++) {
                 ck_ldmatrix(af[t], at + (uint32_t)((t * L::COLS + 2 - s) * L::PITCH + k * 2));
@@ -154,11 +159,11 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
             }
         }
 }
-/* Those of any shape; with a stride, of the pixels of one parity. A row of the filter at a time: straight code for all of them is
- * more than the instruction cache likes. */
+/* Those of any shape; with a stride, of the pixels of one parity. A row of the filter at a time: straight code for all
+ * of them is more than the instruction cache likes. */
 template <class S, typename T, int PH, int PW, int MT, int NT>
 __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
-    using D = grad_cut<S>;
+    using D = grad_tiling<S>;
     using L = typename D::DY;
     static_assert(S::STRIDE == 2, "parities");
 #pragma unroll 1
@@ -173,37 +178,39 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
             for (int k = 0; k < (none ? 0 : (int)S::K); k += 16) {
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
-                for (int j = 0; j < NT / 2; j++) ck_ldmatrix_across(bf[j], filter + (uint32_t)(k * D::W_PITCH + (s * S::C + j * 16) * 2));
+                for (int j = 0; j < NT / 2; j++)
+                    ck_ldmatrix_trans(bf[j], filter + (uint32_t)(k * D::W_PITCH + (s * S::C + j * 16) * 2));
 #pragma unroll
                 for (int m = 0; m < MT; m++) ck_ldmatrix(af[m], at[m] + row + (uint32_t)(right * L::PITCH + k * 2));
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
-                    for (int j = 0; j < NT; j++) mma<T>(acc[m][j], af[m], bf[j / 2][j % 2 * 2], bf[j / 2][j % 2 * 2 + 1]);
+                    for (int j = 0; j < NT; j++)
+                        mma<T>(acc[m][j], af[m], bf[j / 2][j % 2 * 2], bf[j / 2][j % 2 * 2 + 1]);
             }
         }
     }
 }
 
-/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, they are those of one parity: rows 2i+PH, columns
- * 2j+PW, on which 1, 2 or 4 taps fall. */
+/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, they are those of one parity: rows 2i+PH,
+ * columns 2j+PW, on which 1, 2 or 4 taps fall. */
 template <class S, typename T, int PH, int PW>
-__device__ __forceinline__ void dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,
-                                          int y0, int m0, int strip, int n0, float (&first)[2 * grad_cut<S>::NT],
-                                          float (&second)[2 * grad_cut<S>::NT]) {
-    using D           = grad_cut<S>;
+__device__ __forceinline__ void
+dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0, int m0, int strip,
+          int n0, float (&first)[2 * grad_tiling<S>::NT], float (&second)[2 * grad_tiling<S>::NT]) {
+    using D           = grad_tiling<S>;
     using L           = typename D::DY;
-    using G           = small::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
+    using G           = cifar::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
     constexpr int  MT = D::MT, NT = D::NT;
     constexpr bool EARLY = MT * NT <= 8; /* else the registers are wanted for the product */
     const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
     const int64_t  start = image * S::H * S::H * S::C;
     int            where[MT][2]; /* from start on */
-    extra<NT>     e[MT][2] = {};
-    uint32_t      at[MT];
-    float         acc[MT][NT][4] = {};
-    const auto row = [=](int m, int i) { return D::BY_ROW ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P; };
-    const auto col = [=](int m, int i) { return D::BY_ROW ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P; };
+    extra<NT>      e[MT][2] = {};
+    uint32_t       at[MT];
+    float          acc[MT][NT][4] = {};
+    const auto     row = [=](int m, int i) { return D::BY_ROW ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P; };
+    const auto     col = [=](int m, int i) { return D::BY_ROW ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P; };
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         at[m] = dy + (uint32_t)((row(m, lane & 15) * L::COLS + col(m, lane & 15)) * L::PITCH + (lane >> 4) * 16);
@@ -230,51 +237,59 @@ __device__ __forceinline__ void dx_groups(const grad_args &a, uint32_t dy, uint3
             dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
 }
 
-/* dx of a tile whose dy stands in shared memory; b0: the filter at the thread's first column; sums onto first and second. */
+/* dx of a tile whose dy stands in shared memory; b0: the filter at the thread's first column; sums onto first and
+ * second. */
 template <class S, typename T>
-__device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0,
-                                        float (&first)[2 * grad_cut<S>::NT], float (&second)[2 * grad_cut<S>::NT]) {
-    using D        = grad_cut<S>;
+__device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,
+                                        int y0, float (&first)[2 * grad_tiling<S>::NT],
+                                        float (&second)[2 * grad_tiling<S>::NT]) {
+    using D        = grad_tiling<S>;
     const int warp = (int)threadIdx.x / CK_WARP, n0 = warp % D::NW * 8 * D::NT;
     if constexpr (S::STRIDE == 1) {
-        constexpr int STRIPS = small::groups<S::P, D::TH>::STRIPS;
+        constexpr int STRIPS = cifar::groups<S::P, D::TH>::STRIPS;
         const int     rest   = warp / D::NW;
-        dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, rest / STRIPS * D::MT, rest % STRIPS * 16, n0, first, second);
+        dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, rest / STRIPS * D::MT, rest % STRIPS * 16, n0, first,
+                              second);
     } else {
         /* PARTS warps share the four parities of a group: 4 taps; 2, 2 and 1. */
         constexpr int PARTS = D::DX_WARPS / D::ROWS;
-        static_assert(D::NW == 1 && D::MT == 1 && D::ROWS * PARTS == D::DX_WARPS && (PARTS == 1 || PARTS == 2 || PARTS == 4), "shares");
+        static_assert(D::NW == 1 && D::MT == 1 && D::ROWS * PARTS == D::DX_WARPS &&
+                          (PARTS == 1 || PARTS == 2 || PARTS == 4),
+                      "shares");
         const int m0 = warp % D::ROWS, part = warp / D::ROWS;
         if (part == 0) dx_groups<S, T, 1, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
         if (part == (PARTS > 1 ? 1 : 0)) dx_groups<S, T, 0, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
-        if (part == (PARTS > 2 ? 2 : PARTS > 1 ? 1 : 0)) dx_groups<S, T, 1, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
+        if (part == (PARTS > 2 ? 2 : PARTS > 1 ? 1 : 0))
+            dx_groups<S, T, 1, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
         if (part == PARTS - 1) dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
     }
 }
 template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter) {
-    using D        = grad_cut<S>;
+    using D        = grad_tiling<S>;
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     return filter + (uint32_t)((lane & 15) * D::W_PITCH + warp % D::NW * 8 * D::NT * 2 + (lane >> 4) * 16);
 }
 
 /* Before the first tile, what does not depend on earlier launches. */
 template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
-    using D = grad_cut<S>;
-    for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++) tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::DY_STAGE));
+    using D = grad_tiling<S>;
+    for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++)
+        tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::DY_STAGE));
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
 }
 /* After the last: the block's sums. */
 template <class S>
-__device__ __forceinline__ void dx_end(const grad_args &a, float (&first)[2 * grad_cut<S>::NT], float (&second)[2 * grad_cut<S>::NT],
-                                       float *rows, const float *table, int block) {
-    using D = grad_cut<S>;
-    if (!a.saved) return;
+__device__ __forceinline__ void dx_end(const grad_args &a, float (&first)[2 * grad_tiling<S>::NT],
+                                       float (&second)[2 * grad_tiling<S>::NT], float *rows, const float *table,
+                                       int block) {
+    using D = grad_tiling<S>;
+    if (!a.mean_rstd) return;
     sums_flush<D::NT, S::C>(first, second, rows, (int)threadIdx.x / CK_WARP % D::NW * 8 * D::NT);
-    meet<D::DX_MEET, D::DX_THREADS>();
+    barrier_sync<D::DX_BARRIER, D::DX_THREADS>();
     sums_write<S::C, D::DX_WARPS>(rows, table + 3 * S::C, a.sums_partial, block);
 }
 
 } // namespace
-} // namespace small
+} // namespace cifar
 
 #endif

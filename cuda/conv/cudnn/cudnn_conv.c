@@ -1,4 +1,5 @@
-/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see cuda/conv/cudnn/cudnn_conv.h. */
+/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see
+ * cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -27,57 +28,62 @@ struct asked {
 };
 
 static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
-    const struct cr_tensor *coef = IN(conv, coef), *bias = IN(conv, bias), *add = IN(conv, add), *stats = OUT(conv, stats);
-    if (!cr_op_uses_only(op,
-                         IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, coef) | IN_BIT(conv, bias) | IN_BIT(conv, add),
-                         OUT_BIT(conv, y) | OUT_BIT(conv, stats)))
+    const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add),
+                           *sums = OUT(conv, sums);
+    if (!cr_op_uses_only(
+            op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, bias) | IN_BIT(conv, add),
+            OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
         return false;
     a->tensor[CR_CUDNN_X] = IN(conv, x);
     a->tensor[CR_CUDNN_W] = IN(conv, w);
     a->tensor[CR_CUDNN_Y] = OUT(conv, y);
-    if (coef) a->uses |= CR_CUDNN_COEF;
-    if (stats) a->uses |= CR_CUDNN_STATS;
+    if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
+    if (sums) a->uses |= CR_CUDNN_SUMS;
     if (bias) a->uses |= CR_CUDNN_BIAS;
     if (bias && bias->dtype != real) a->uses |= CR_CUDNN_WIDE_BIAS;
     if (add) a->uses |= CR_CUDNN_ADD;
     if (op->attr.conv.relu) a->uses |= CR_CUDNN_RELU;
     if (!bias && (add || op->attr.conv.relu)) return false;
-    if (bias && (coef || stats)) return false;
-    if (coef && (coef->dtype != real || real == CR_F32)) return false;
-    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(stats, CR_F32) && has_or_none(add, real) &&
+    if (bias && (scale_bias || sums)) return false;
+    if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
+    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(sums, CR_F32) && has_or_none(add, real) &&
            (has_or_none(bias, CR_F32) || has(bias, real));
 }
 
 static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
-    const struct cr_tensor *coef = IN(conv_wgrad, coef);
-    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, coef), OUT_BIT(conv_wgrad, dw)))
+    const struct cr_tensor *scale_bias = IN(conv_wgrad, scale_bias);
+    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, scale_bias),
+                         OUT_BIT(conv_wgrad, dw)))
         return false;
     a->tensor[CR_CUDNN_X] = IN(conv_wgrad, x);
     a->tensor[CR_CUDNN_W] = OUT(conv_wgrad, dw);
     a->tensor[CR_CUDNN_Y] = IN(conv_wgrad, dy);
-    if (coef) a->uses |= CR_CUDNN_COEF;
-    if (coef && (coef->dtype != real || real == CR_F32)) return false;
+    if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
+    if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
     return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of every type */
 }
 
 static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
-    const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add), *dstats = OUT(conv_dgrad, dstats);
+    const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add),
+                           *grad_sums = OUT(conv_dgrad, grad_sums);
     if (!cr_op_uses_only(op,
-                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) | IN_BIT(conv_dgrad, bn_x) |
-                             IN_BIT(conv_dgrad, saved) | IN_BIT(conv_dgrad, gamma) | IN_BIT(conv_dgrad, beta),
-                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, dstats)))
+                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) |
+                             IN_BIT(conv_dgrad, bn_x) | IN_BIT(conv_dgrad, mean_rstd) | IN_BIT(conv_dgrad, gamma) |
+                             IN_BIT(conv_dgrad, beta),
+                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, grad_sums)))
         return false;
     a->tensor[CR_CUDNN_X] = OUT(conv_dgrad, dx);
     a->tensor[CR_CUDNN_W] = IN(conv_dgrad, w);
     a->tensor[CR_CUDNN_Y] = IN(conv_dgrad, dy);
     if (add) a->uses |= CR_CUDNN_ADD;
     if (bn_x) a->uses |= CR_CUDNN_BN;
-    if (dstats) a->uses |= CR_CUDNN_STATS;
-    if (bn_x && (bn_x->dtype != real || real == CR_F32 || !has(IN(conv_dgrad, saved), CR_F32) ||
+    if (grad_sums) a->uses |= CR_CUDNN_SUMS;
+    if (bn_x && (bn_x->dtype != real || real == CR_F32 || !has(IN(conv_dgrad, mean_rstd), CR_F32) ||
                  !has(IN(conv_dgrad, gamma), CR_F32) || !has(IN(conv_dgrad, beta), CR_F32)))
         return false;
-    if (!bn_x && (dstats || IN(conv_dgrad, saved) || IN(conv_dgrad, gamma) || IN(conv_dgrad, beta))) return false;
-    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(dstats, CR_F32);
+    if (!bn_x && (grad_sums || IN(conv_dgrad, mean_rstd) || IN(conv_dgrad, gamma) || IN(conv_dgrad, beta)))
+        return false;
+    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(grad_sums, CR_F32);
 }
 
 static bool ask_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
@@ -97,7 +103,8 @@ static cudnnDataType_t type_of(enum cr_dtype real) {
     return real == CR_F16 ? CUDNN_DATA_HALF : real == CR_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
-bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr_math math, struct cudnn_conv_key *out) {
+bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+                     struct cudnn_conv_key *out) {
     const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
     struct asked        a    = {0};
     if (!ask_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real)) return false;
@@ -116,7 +123,7 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
 /* Sums and BN's arithmetic beside a convolution are for f16 alone, whole vectors of channels and filters up to 5x5
  * (tests/gpu/test_cudnn_support.c asks cuDNN whether that is still so). */
 static bool is_fused_for_training(const struct cudnn_conv_key *k) {
-    return (k->uses & (CR_CUDNN_COEF | CR_CUDNN_STATS | CR_CUDNN_BN)) != 0;
+    return (k->uses & (CR_CUDNN_SCALE_BIAS | CR_CUDNN_SUMS | CR_CUDNN_BN)) != 0;
 }
 
 bool cr_cudnn_may_have(const struct cudnn_conv_key *k) {
@@ -136,7 +143,8 @@ static int64_t elems_behind_first(const int64_t dim[4]) {
 bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
     const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
     const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
-    const int64_t step = x % 8 || y % 8 ? 8 : 1, most = INT32_MAX / CR_MAX(x, y); /* what cuDNN's engines promise to index */
+    const int64_t step = x % 8 || y % 8 ? 8 : 1,
+                  most = INT32_MAX / CR_MAX(x, y); /* what cuDNN's engines promise to index */
     if (k->dim[CR_CUDNN_W][0] > INT32_MAX / w) return false;
     *out = (struct cudnn_slices){.count = 1, .images = batch};
     if (batch <= most) return true;
@@ -150,7 +158,8 @@ bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out
     return true;
 }
 
-struct cudnn_conv_key cr_cudnn_slice_key(const struct cudnn_conv_key *key, const struct cudnn_slices *slices, int64_t index) {
+struct cudnn_conv_key cr_cudnn_slice_key(const struct cudnn_conv_key *key, const struct cudnn_slices *slices,
+                                         int64_t index) {
     struct cudnn_conv_key k      = *key;
     const int64_t         images = CR_MIN(slices->images, key->dim[CR_CUDNN_X][0] - index * slices->images);
     k.dim[CR_CUDNN_X][0] = k.dim[CR_CUDNN_Y][0] = images;
@@ -165,22 +174,25 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
-/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf), which
- * would hide an overflow; found by checkops on an H200. Plain convolutions and those with a bias count their engines apart;
- * behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
+/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf),
+ * which would hide an overflow; found by checkops on an H200. Plain convolutions and those with a bias count their
+ * engines apart; behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
 enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
 
-/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 one is off by 1e-5 of the sum and more, as
- * Winograd's are; in bf16 two add parts that they have rounded to bf16. */
+/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 one is off by 1e-5 of
+ * the sum and more, as Winograd's are; in bf16 two add parts that they have rounded to bf16. */
 enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
 
 static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {
     refused[0] = refused[1] = -1;
     if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_FLOAT) refused[0] = WGRAD_WINOGRAD;
-    if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_BFLOAT16) refused[0] = WGRAD_HALF_PARTS, refused[1] = WGRAD_HALF_PARTS_OF_POINTS;
+    if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_BFLOAT16)
+        refused[0] = WGRAD_HALF_PARTS, refused[1] = WGRAD_HALF_PARTS_OF_POINTS;
     if (k->kind != CR_CUDNN_FORWARD || k->type != CUDNN_DATA_HALF || k->uses & CR_CUDNN_RELU) return;
-    if (k->uses & CR_CUDNN_BIAS) refused[0] = LOSES_MINUS_INFINITY_WITH_BIAS;
-    else if (!k->uses) refused[0] = LOSES_MINUS_INFINITY;
+    if (k->uses & CR_CUDNN_BIAS)
+        refused[0] = LOSES_MINUS_INFINITY_WITH_BIAS;
+    else if (!k->uses)
+        refused[0] = LOSES_MINUS_INFINITY;
 }
 
 /* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
@@ -196,10 +208,10 @@ static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
     return r;
 }
 
-static void open_plans(struct cudnn_conv_plans *s, struct cudnn_place place, const struct cudnn_conv_key *key) {
+static void open_plans(struct cudnn_conv_plans *s, struct cudnn_device gpu, const struct cudnn_conv_key *key) {
     const struct cudnn_rules rules = rules_of(key);
     *s                             = (struct cudnn_conv_plans){.key = *key};
-    cr_cudnn_problem_open(place, key, &s->problem);
+    cr_cudnn_problem_open(gpu, key, &s->problem);
     cr_cudnn_search_open(&s->problem.graph, &rules, &s->search);
 }
 
@@ -216,15 +228,15 @@ static cr_status want_plans(struct cudnn_conv_plans *s, int wanted) {
 
 /* Where the heuristic is quick it is asked at once: the plan will be wanted. */
 static cr_status ask_has(struct cudnn_conv_plans *s) {
-    if (s->asked) return CR_OK;
+    if (s->queried) return CR_OK;
     if (!is_fused_for_training(&s->key)) {
         CR_TRY(want_plans(s, 1));
-        s->there = s->plans > 0;
+        s->available = s->plans > 0;
     } else {
         const struct cudnn_rules rules = rules_of(&s->key);
-        CR_TRY(cr_cudnn_graph_has(&s->problem.graph, &rules, &s->there));
+        CR_TRY(cr_cudnn_graph_has(&s->problem.graph, &rules, &s->available));
     }
-    s->asked = true;
+    s->queried = true;
     return CR_OK;
 }
 
@@ -242,7 +254,7 @@ struct cache_entry {
 };
 struct cudnn_cache {
     struct cache_entry *first; /* a network has some hundred: a walk is cheaper than anything cuDNN does */
-    struct cudnn_place  place; /* of a device that is only described; else a handle is it, which the device owns */
+    struct cudnn_device gpu;   /* of a device that is only offline; else a handle is it, which the device owns */
 };
 
 void cr_cudnn_cache_close(struct cudnn_cache *cache) {
@@ -252,21 +264,23 @@ void cr_cudnn_cache_close(struct cudnn_cache *cache) {
         close_plans(&e->plans);
         cr_free(e);
     }
-    if (cache->place.described) cr_cudnn_place_close(&cache->place);
+    if (cache->gpu.offline) cr_cudnn_device_close(&cache->gpu);
     cr_free(cache);
 }
 
 static cr_status find_entry(struct cuda_device *device, const struct cudnn_conv_key *key, struct cache_entry **out) {
     struct cache_entry *e;
     if (!device->plans) CR_ALLOC(device->plans, 1);
-    struct cudnn_place *place = &device->plans->place;
-    if (!device->described) CR_TRY(cr_cuda_cudnn(device, &place->handle));
-    else if (!place->described) CR_TRY(cr_cudnn_place_described(device->cc, place));
+    struct cudnn_device *gpu = &device->plans->gpu;
+    if (!device->offline)
+        CR_TRY(cr_cuda_cudnn(device, &gpu->handle));
+    else if (!gpu->offline)
+        CR_TRY(cr_cudnn_device_open_offline(device->cc, gpu));
     for (e = device->plans->first; e; e = e->next)
         if (memcmp(&e->plans.key, key, sizeof *key) == 0) break;
     if (!e) {
         CR_ALLOC(e, 1);
-        open_plans(&e->plans, *place, key);
+        open_plans(&e->plans, *gpu, key);
         e->next              = device->plans->first;
         device->plans->first = e;
     }
@@ -289,25 +303,26 @@ cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_
     if (!cr_cudnn_may_have(key)) return CR_OK;
     CR_TRY(find_entry(device, key, &e));
     CR_TRY(ask_has(&e->plans));
-    *out = e->plans.there;
+    *out = e->plans.available;
     return CR_OK;
 }
 
-cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math, bool count_ways,
-                           struct cudnn_support *out) {
+cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+                           bool count_algos, struct cudnn_support *out) {
     struct cudnn_conv_plans plans;
     struct cudnn_conv_key   key;
     struct cudnn_slices     slices;
-    struct cudnn_place      place;
+    struct cudnn_device     gpu;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
     *out = (struct cudnn_support){0};
-    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_may_have(&key) || !cr_cudnn_slices_of(&key, &slices)) return CR_OK;
+    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_may_have(&key) || !cr_cudnn_slices_of(&key, &slices))
+        return CR_OK;
     key = cr_cudnn_slice_key(&key, &slices, 0);
-    CR_TRY(cr_cudnn_place_described(cc, &place));
-    open_plans(&plans, place, &key);
+    CR_TRY(cr_cudnn_device_open_offline(cc, &gpu));
+    open_plans(&plans, gpu, &key);
     cr_status status = ask_has(&plans);
-    if (status == CR_OK && plans.there) status = want_plans(&plans, count_ways ? CR_CUDNN_CANDIDATES : 1);
-    if (status == CR_OK && plans.there)
+    if (status == CR_OK && plans.available) status = want_plans(&plans, count_algos ? CR_CUDNN_CANDIDATES : 1);
+    if (status == CR_OK && plans.available)
         *out = (struct cudnn_support){.supported       = true,
                                       .ways            = plans.plans,
                                       .engine          = plans.plan[0].engine,
@@ -315,6 +330,6 @@ cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_o
                                       .workspace_bytes = plans.problem.scratch_bytes + plans.plan[0].workspace_bytes,
                                       .slices          = slices.count};
     close_plans(&plans);
-    cr_cudnn_place_close(&place);
+    cr_cudnn_device_close(&gpu);
     return status;
 }

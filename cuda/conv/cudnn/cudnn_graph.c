@@ -49,7 +49,7 @@ static int describe(const struct device_facts *f, char *json, size_t size) {
         f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
 }
 
-cr_status cr_cudnn_place_described(int cc, struct cudnn_place *out) {
+cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out) {
     const struct device_facts *facts = NULL;
     char                       json[1200];
     for (size_t i = 0; i < CR_COUNT(known); i++)
@@ -64,23 +64,24 @@ cr_status cr_cudnn_place_described(int cc, struct cudnn_place *out) {
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
     if (status != CUDNN_STATUS_SUCCESS) cudnn_destroy(d);
     CUDNN_TRY(status);
-    *out = (struct cudnn_place){.described = d};
+    *out = (struct cudnn_device){.offline = d};
     return CR_OK;
 }
 
-void cr_cudnn_place_close(struct cudnn_place *place) {
-    cudnn_destroy(place->described);
-    *place = (struct cudnn_place){0};
+void cr_cudnn_device_close(struct cudnn_device *gpu) {
+    cudnn_destroy(gpu->offline);
+    *gpu = (struct cudnn_device){0};
 }
 
 /* ---- building ---- */
 
-void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_place place) {
-    *g = (struct cudnn_graph){.place = place, .refused = CUDNN_STATUS_SUCCESS, .broken = CUDNN_STATUS_SUCCESS};
+void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_device gpu) {
+    *g = (struct cudnn_graph){.gpu = gpu, .refused = CUDNN_STATUS_SUCCESS, .broken = CUDNN_STATUS_SUCCESS};
 }
 
 void cr_cudnn_graph_close(struct cudnn_graph *g) {
-    while (g->mades) cudnn_destroy(g->made[--g->mades]); /* last made first: what refers goes before what is referred to */
+    while (g->made_count)
+        cudnn_destroy(g->made[--g->made_count]); /* last made first: what refers goes before what is referred to */
     *g = (struct cudnn_graph){0};
 }
 
@@ -163,12 +164,14 @@ static cudnnBackendDescriptor_t describe_pointwise(struct cudnn_graph *g, cudnnP
 }
 
 void cr_cudnn_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, int a, int b, int y) {
-    cudnnBackendDescriptor_t how = describe_pointwise(g, mode), d = cudnn_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    const bool               backward = mode == CUDNN_POINTWISE_RELU_BWD;
+    cudnnBackendDescriptor_t how = describe_pointwise(g, mode),
+                             d   = cudnn_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    const bool backward          = mode == CUDNN_POINTWISE_RELU_BWD;
     cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, g->tensor[a]);
     if (b >= 0)
-        cudnn_set_descriptor(g, d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+        cudnn_set_descriptor(g, d,
+                             backward ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
                              g->tensor[b]);
     cudnn_set_descriptor(g, d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
                          g->tensor[y]);

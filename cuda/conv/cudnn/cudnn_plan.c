@@ -8,7 +8,7 @@
 static cudnnBackendDescriptor_t close_graph(struct cudnn_graph *g) {
     cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     cudnn_set(g, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
-    if (g->place.handle) cudnn_set(g, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->place.handle);
+    if (g->gpu.handle) cudnn_set(g, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->gpu.handle);
     cudnn_finalize(g, d);
     return d;
 }
@@ -45,9 +45,10 @@ static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, 
                         struct cudnn_plan *p) {
     cudnnBackendDescriptor_t engine = NULL;
     int64_t                  count  = 0;
-    const bool ok = cudnn_worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) &&
-                    cudnn_get(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) &&
-                    engine_keeps_rules(g, engine, rules, p);
+    const bool               ok =
+        cudnn_succeeded(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) &&
+        cudnn_get(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) &&
+        engine_keeps_rules(g, engine, rules, p);
     cudnn_destroy(engine);
     return ok;
 }
@@ -56,14 +57,15 @@ static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, 
 static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules,
                   struct cudnn_plan *p) {
     int64_t count = 0, bytes = 0;
-    if (!cudnn_worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan))) return false;
-    const bool placed = g->place.handle
-                            ? cudnn_put(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->place.handle)
-                            : cudnn_put_descriptor(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->place.described);
+    if (!cudnn_succeeded(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan)))
+        return false;
+    const bool placed =
+        g->gpu.handle ? cudnn_put(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->gpu.handle)
+                      : cudnn_put_descriptor(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->gpu.offline);
     if (placed && cudnn_put_descriptor(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config) &&
-        cudnn_worked(g, cudnnBackendFinalize(p->plan)) &&
-        cudnn_get(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes) && bytes >= 0 &&
-        (size_t)bytes <= rules->workspace_bytes) {
+        cudnn_succeeded(g, cudnnBackendFinalize(p->plan)) &&
+        cudnn_get(g, p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes) &&
+        bytes >= 0 && (size_t)bytes <= rules->workspace_bytes) {
         p->workspace_bytes = (size_t)bytes;
         return true;
     }
@@ -73,17 +75,19 @@ static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const 
 
 /* ---- is there any? ---- */
 
-static bool engine_does(struct cudnn_graph *g, cudnnBackendDescriptor_t closed, int64_t index, const struct cudnn_rules *rules) {
+static bool engine_does(struct cudnn_graph *g, cudnnBackendDescriptor_t closed, int64_t index,
+                        const struct cudnn_rules *rules) {
     cudnnBackendDescriptor_t engine = NULL, config = NULL;
     struct cudnn_plan        p = {0};
-    const bool ok = cudnn_worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) &&
-                    cudnn_put_descriptor(g, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, closed) &&
-                    cudnn_put(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index) &&
-                    (!g->place.described || cudnn_put_descriptor(g, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, g->place.described)) &&
-                    cudnn_worked(g, cudnnBackendFinalize(engine)) && engine_keeps_rules(g, engine, rules, &p) &&
-                    cudnn_worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config)) &&
-                    cudnn_put_descriptor(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, engine) &&
-                    cudnn_worked(g, cudnnBackendFinalize(config)) && build(g, config, rules, &p);
+    const bool               ok =
+        cudnn_succeeded(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) &&
+        cudnn_put_descriptor(g, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, closed) &&
+        cudnn_put(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index) &&
+        (!g->gpu.offline || cudnn_put_descriptor(g, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, g->gpu.offline)) &&
+        cudnn_succeeded(g, cudnnBackendFinalize(engine)) && engine_keeps_rules(g, engine, rules, &p) &&
+        cudnn_succeeded(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config)) &&
+        cudnn_put_descriptor(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, engine) &&
+        cudnn_succeeded(g, cudnnBackendFinalize(config)) && build(g, config, rules, &p);
     cr_cudnn_plan_close(&p);
     cudnn_destroy(config);
     cudnn_destroy(engine);
@@ -95,7 +99,8 @@ cr_status cr_cudnn_graph_has(struct cudnn_graph *g, const struct cudnn_rules *ru
     int64_t                  engines = 0, count = 0;
     *out = false;
     if (g->refused == CUDNN_STATUS_SUCCESS)
-        (void)cudnn_get(g, closed, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64, 1, &count, &engines);
+        (void)cudnn_get(g, closed, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64, 1, &count,
+                        &engines);
     for (int64_t e = 0; e < engines && !*out; e++) *out = engine_does(g, closed, e, rules);
     if (!*out) CUDNN_TRY(g->broken);
     return CR_OK;
@@ -108,16 +113,16 @@ static void ask(struct cudnn_search *s, cudnnBackendHeurMode_t mode) {
     struct cudnn_graph      *g     = s->graph;
     cudnnBackendDescriptor_t d     = NULL;
     int64_t                  count = 0;
-    bool                     ok    = cudnn_worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &d)) &&
+    bool ok = cudnn_succeeded(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &d)) &&
               cudnn_put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, s->closed) &&
               cudnn_put(g, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) &&
-              (!g->place.described || cudnn_put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->place.described)) &&
-              cudnn_worked(g, cudnnBackendFinalize(d));
+              (!g->gpu.offline || cudnn_put_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->gpu.offline)) &&
+              cudnn_succeeded(g, cudnnBackendFinalize(d));
     int made = 0;
     while (ok && made < CR_CUDNN_OFFERS &&
-           cudnn_worked(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &s->config[made])))
+           cudnn_succeeded(g, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &s->config[made])))
         made++;
-    ok        = ok && cudnn_get(g, d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, s->config);
+    ok = ok && cudnn_get(g, d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, s->config);
     s->offers = ok ? (int)CR_MIN(count, (int64_t)made) : 0;
     s->next   = 0;
     while (made > s->offers) cudnn_destroy(s->config[--made]);
@@ -129,7 +134,8 @@ static bool was_given(const struct cudnn_search *s, int64_t engine) {
 }
 
 static void note_given(struct cudnn_search *s, int64_t engine) {
-    if (engine >= 0 && engine < 64 * (int64_t)CR_COUNT(s->engines)) s->engines[engine / 64] |= (uint64_t)1 << (engine % 64);
+    if (engine >= 0 && engine < 64 * (int64_t)CR_COUNT(s->engines))
+        s->engines[engine / 64] |= (uint64_t)1 << (engine % 64);
 }
 
 void cr_cudnn_search_open(struct cudnn_graph *g, const struct cudnn_rules *rules, struct cudnn_search *s) {
@@ -187,8 +193,7 @@ cr_status cr_cudnn_pack_open(const struct cudnn_graph *g, void *const *pointers,
             there[count++] = pointers[i];
         }
     CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d));
-    cudnnStatus_t status =
-        cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, id);
+    cudnnStatus_t status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, id);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, there);
     if (status == CUDNN_STATUS_SUCCESS)

@@ -1,7 +1,9 @@
-/* cuda/conv/generic/conv_kernels.c: own convolutions, behind cuDNN's: whatever shape it does not take in f32, f16 or bf16. Kernels in cuda/conv/generic/conv.cu. */
+/* cuda/conv/generic/conv_kernels.c: own convolutions, behind cuDNN's: whatever shape it does not take in f32, f16 or
+ * bf16. Kernels in cuda/conv/generic/conv.cu. */
 #include "cuda/core/cuda_device.h"
 
-/* What cuda/conv/generic/conv.cu numbers in 32 bits: sides of images, elements of a filter, blocks of 64 x 64 results. */
+/* What cuda/conv/generic/conv.cu numbers in 32 bits: sides of images, elements of a filter, blocks of 64 x 64 results.
+ */
 static bool fits(const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
     const int64_t side = 1 << 20, taps = w->dim[1] * w->dim[2], wide = CR_MAX(x->dim[3], y->dim[3]);
     if (x->dim[1] >= side || x->dim[2] >= side || y->dim[1] >= side || y->dim[2] >= side || taps >= side) return false;
@@ -31,7 +33,8 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
     const struct ck_conv     v  = cuda_conv_shape(op, IN(conv, x), IN(conv, w), OUT(conv, y));
-    CUDA_TRY(ck_conv_forward(&v, call->in[CR_IN_conv_x], call->in[CR_IN_conv_w], call->out[CR_OUT_conv_y], cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_conv_forward(&v, call->in[CR_IN_conv_x], call->in[CR_IN_conv_w], call->out[CR_OUT_conv_y],
+                             cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -40,15 +43,16 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     if (!cr_op_uses_only(op, IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w), OUT_BIT(conv_dgrad, dx))) return false;
-    return IN(conv_dgrad, w)->dtype == IN(conv_dgrad, dy)->dtype && accepts(OUT(conv_dgrad, dx), IN(conv_dgrad, w), IN(conv_dgrad, dy));
+    return IN(conv_dgrad, w)->dtype == IN(conv_dgrad, dy)->dtype &&
+           accepts(OUT(conv_dgrad, dx), IN(conv_dgrad, w), IN(conv_dgrad, dy));
 }
 
 static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
     const struct ck_conv     v  = cuda_conv_shape(op, OUT(conv_dgrad, dx), IN(conv_dgrad, w), IN(conv_dgrad, dy));
-    CUDA_TRY(ck_conv_dgrad(&v, call->in[CR_IN_conv_dgrad_dy], call->in[CR_IN_conv_dgrad_w], call->out[CR_OUT_conv_dgrad_dx],
-                           cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_conv_dgrad(&v, call->in[CR_IN_conv_dgrad_dy], call->in[CR_IN_conv_dgrad_w],
+                           call->out[CR_OUT_conv_dgrad_dx], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -60,8 +64,8 @@ static bool wgrad_accepts(const struct cr_device *device, const struct cr_progra
     return OUT(conv_wgrad, dw)->dtype == CR_F32 && accepts(IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
 }
 
-static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                               size_t *workspace_bytes) {
+static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
     const struct ck_conv v = cuda_conv_shape(op, IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
     *prepared              = NULL;
     *workspace_bytes       = ck_conv_wgrad_workspace(&v, cuda_of(device)->multiprocessors);
@@ -72,21 +76,24 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
     const struct ck_conv     v  = cuda_conv_shape(op, IN(conv_wgrad, x), OUT(conv_wgrad, dw), IN(conv_wgrad, dy));
-    CUDA_TRY(ck_conv_wgrad(&v, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy], call->out[CR_OUT_conv_wgrad_dw],
-                           op->attr.conv.accumulate, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_conv_wgrad(&v, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy],
+                           call->out[CR_OUT_conv_wgrad_dw], op->attr.conv.accumulate, call->workspace,
+                           cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
-static void nothing_to_release(void *prepared) { (void)prepared; }
+static void nothing_to_release(void *prepared) {
+    (void)prepared;
+}
 
 /* ---- the rows ---- */
 
-static const struct cr_kernel row_conv = {.name          = "cuda.conv",
-                                          .op            = CR_OP_conv,
-                                          .math          = CR_MATH_F32,
-                                          .deterministic = true,
-                                          .accepts       = conv_accepts,
-                                          .launch        = conv_launch};
+static const struct cr_kernel row_conv  = {.name          = "cuda.conv",
+                                           .op            = CR_OP_conv,
+                                           .math          = CR_MATH_F32,
+                                           .deterministic = true,
+                                           .accepts       = conv_accepts,
+                                           .launch        = conv_launch};
 static const struct cr_kernel row_dgrad = {.name          = "cuda.conv_dgrad",
                                            .op            = CR_OP_conv_dgrad,
                                            .math          = CR_MATH_F32,
@@ -102,4 +109,4 @@ static const struct cr_kernel row_wgrad = {.name          = "cuda.conv_wgrad",
                                            .launch        = wgrad_launch,
                                            .release       = nothing_to_release};
 
-const struct cr_kernel *const cr_cuda_conv_rows[] = {&row_conv, &row_dgrad, &row_wgrad, NULL};
+const struct cr_kernel *const cr_cuda_conv_kernels[] = {&row_conv, &row_dgrad, &row_wgrad, NULL};

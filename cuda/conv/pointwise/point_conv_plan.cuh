@@ -1,4 +1,5 @@
-/* cuda/conv/pointwise/point_conv_plan.cuh: the host's part of cuda/conv/pointwise/point_conv_sm90a.cu that chooses: ways of cutting up a launch, best first. */
+/* cuda/conv/pointwise/point_conv_plan.cuh: the host's part of cuda/conv/pointwise/point_conv_sm90a.cu that chooses:
+ * ways of cutting up a launch, best first. */
 #ifndef CK_POINT_CONV_PLAN_CUH
 #define CK_POINT_CONV_PLAN_CUH
 
@@ -22,44 +23,47 @@ int team(const struct plan *p) {
 /* Fills in where things lie in shared memory, with as many stages as there is room for; false: fewer than `least`. */
 bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
     const int w_bytes = p->columns * 128, rings = p->resident ? p->workers : 1;
-    const int stage          = p->resident ? X_BYTES : team(p) * X_BYTES + w_bytes,
-              per_stage      = rings * stage + (a->coef && !p->resident ? COEF_BYTES : 0);
-    const int vectors        = a->bn_x                        ? 4
-                               : a->bias || a->relu || a->add ? 1
-                                                              : 0,
-              columns        = (p->resident ? 1 : p->workers) * vectors * p->columns * 4;
-    const int scratch        = a->stats && a->add && !p->resident ? p->workers * 4 * GROUP * 4 : 0;
-    const int ring_of_panels = p->workers * 4 * p->panels * PANEL_BYTES, coefs = a->coef && p->resident ? p->steps * COEF_BYTES : 0;
-    p->w_at        = 0;
-    p->panel_at    = p->resident ? p->steps * w_bytes : 0;
-    p->other_at    = p->panel_at + ring_of_panels;
-    p->stage_at    = p->other_at + (a->bn_x ? ring_of_panels : 0);
-    const int room = SHARED_MOST - p->stage_at - coefs - columns - scratch - 8 * BAR_COUNT;
-    p->stages      = room <= 0 ? 0 : room / per_stage;
+    const int stage            = p->resident ? X_BYTES : team(p) * X_BYTES + w_bytes,
+              per_stage        = rings * stage + (a->scale_bias && !p->resident ? SCALE_BIAS_BYTES : 0);
+    const int vectors          = a->bn_x                        ? 4
+                                 : a->bias || a->relu || a->add ? 1
+                                                                : 0,
+              columns          = (p->resident ? 1 : p->workers) * vectors * p->columns * 4;
+    const int scratch          = a->sums && a->add && !p->resident ? p->workers * 4 * GROUP * 4 : 0;
+    const int ring_of_panels   = p->workers * 4 * p->panels * PANEL_BYTES,
+              scale_bias_bytes = a->scale_bias && p->resident ? p->steps * SCALE_BIAS_BYTES : 0;
+    p->w_at                    = 0;
+    p->panel_at                = p->resident ? p->steps * w_bytes : 0;
+    p->other_at                = p->panel_at + ring_of_panels;
+    p->stage_at                = p->other_at + (a->bn_x ? ring_of_panels : 0);
+    const int room             = SHARED_LIMIT - p->stage_at - scale_bias_bytes - columns - scratch - 8 * BAR_COUNT;
+    p->stages                  = room <= 0 ? 0 : room / per_stage;
     if (p->stages < least) return false;
     if (p->stages > STAGES_MAX) p->stages = STAGES_MAX;
-    p->coef_at    = p->stage_at + rings * p->stages * stage;
-    p->column_at  = p->coef_at + (p->resident ? coefs : a->coef ? p->stages * COEF_BYTES : 0);
-    p->scratch_at = p->column_at + columns;
-    p->bar_at     = p->scratch_at + scratch;
-    p->bytes      = p->bar_at + 8 * BAR_COUNT;
+    p->scale_bias_at = p->stage_at + rings * p->stages * stage;
+    p->column_at     = p->scale_bias_at + (p->resident     ? scale_bias_bytes
+                                           : a->scale_bias ? p->stages * SCALE_BIAS_BYTES
+                                                           : 0);
+    p->scratch_at    = p->column_at + columns;
+    p->bar_at        = p->scratch_at + scratch;
+    p->bytes         = p->bar_at + 8 * BAR_COUNT;
     return true;
 }
 
 /* A plan of this kind, if it has room for `least` stages. */
-bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int columns, int workers, int panels, int least,
-             int multiprocessors) {
+bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int columns, int workers, int panels,
+             int least, int multiprocessors) {
     p->resident = resident;
     p->columns  = columns;
     p->workers  = workers;
     p->panels   = panels;
     p->blocks_k = (int)((a->K + columns - 1) / columns);
     p->steps    = (int)((a->C + STEP - 1) / STEP);
-    if (resident && (p->blocks_k > multiprocessors || (int64_t)p->steps * columns * 128 >= SHARED_MOST)) return false;
+    if (resident && (p->blocks_k > multiprocessors || (int64_t)p->steps * columns * 128 >= SHARED_LIMIT)) return false;
     if (workers * panels > PANELS_MAX || !lay_out(p, a, least)) return false;
     const int64_t rows = rows_of(a), high = resident ? ROWS : team(p) * ROWS, down = (rows + high - 1) / high;
     const int64_t tiles = resident ? down : down * p->blocks_k, share = resident ? workers : 1;
-    int64_t       blocks = resident ? multiprocessors / p->blocks_k : multiprocessors; /* resident: of one set of columns */
+    int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors; /* resident: of one set of columns */
     if (tiles > INT32_MAX / 2) return false;
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
     p->tiles        = (int)tiles;
@@ -68,7 +72,8 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     return true;
 }
 
-/* Ways to cut up a launch, by what it has to do; each list in the order of what was fastest on an H200 over ResNet-50's shapes. */
+/* Ways to cut up a launch, by what it has to do; each list in the order of what was fastest on an H200 over ResNet-50's
+ * shapes. */
 struct choice {
     bool resident;
     int  columns, workers, panels;
@@ -98,10 +103,11 @@ const struct choice *choices_for(const struct ck_point_conv *a) {
     if (a->K <= 64) return choices_narrow;
     if (a->bn_x) return choices_bn;
     if (a->add) return choices_add;
-    return a->coef ? choices_act : choices_plain;
+    return a->scale_bias ? choices_act : choices_plain;
 }
 
-/* The choice number `way` of those that fit goes to *p: there is one when the result is above way. way < 0: counts them. */
+/* The choice number `way` of those that fit goes to *p: there is one when the result is above way. way < 0: counts
+ * them. */
 int find_plan(struct plan *p, const struct ck_point_conv *a, int way, int multiprocessors) {
     int fitting = 0;
     for (const struct choice *c = choices_for(a); c->columns && (way < 0 || fitting <= way); c++) {

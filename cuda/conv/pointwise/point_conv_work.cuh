@@ -1,4 +1,5 @@
-/* cuda/conv/pointwise/point_conv_work.cuh: a multiplying warpgroup of cuda/conv/pointwise/point_conv_sm90a.cu: products, results, sums. */
+/* cuda/conv/pointwise/point_conv_work.cuh: a multiplying warpgroup of cuda/conv/pointwise/point_conv_sm90a.cu:
+ * products, results, sums. */
 #ifndef CK_POINT_CONV_WORK_CUH
 #define CK_POINT_CONV_WORK_CUH
 
@@ -13,18 +14,20 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     static constexpr int      PANELS = COLUMNS / 64, ACC = COLUMNS / 2;
     static constexpr int      TEAM = team_of<WORKERS, RESIDENT>(), TAKERS = WORKERS / TEAM;
     static constexpr uint32_t W_BYTES = COLUMNS * 128, STAGE = TEAM * X_BYTES + (RESIDENT ? 0 : W_BYTES);
-    static constexpr bool     TURNS = TAKERS > 1 && !RESIDENT;                /* teams multiply one after the other */
-    static constexpr int  FRAGMENTS = COLUMNS == 128 && WORKERS == 4 ? 1 : 2; /* sets of registers for steps with act: what fits */
-    static constexpr int  B_NEXT    = MODE == ACROSS ? 2048 / 16 : 32 / 16; /* 16 channels further in w, in units of a descriptor */
-    static constexpr bool LATE      = MODE != ACT || !RESIDENT;             /* a stage is read until its products are done */
-    using tiles                     = walk<COLUMNS, WORKERS, RESIDENT>;
+    static constexpr bool     TURNS = TAKERS > 1 && !RESIDENT; /* teams multiply one after the other */
+    static constexpr int      FRAGMENTS =
+        COLUMNS == 128 && WORKERS == 4 ? 1 : 2; /* sets of registers for steps with act: what fits */
+    static constexpr int B_NEXT =
+        MODE == TRANSPOSED ? 2048 / 16 : 32 / 16;          /* 16 channels further in w, in units of a descriptor */
+    static constexpr bool LATE = MODE != ACT || !RESIDENT; /* a stage is read until its products are done */
+    using tiles                = scheduler<COLUMNS, WORKERS, RESIDENT>;
 
     const params &p;
     const plan   &plan;
-    const int     me, warp, lane, thread;                /* worker; warp of it, lane of that, thread of the worker */
-    uint32_t      full, filters_at, stages_at, coefs_at; /* of the ring */
-    uint32_t      panels_at, others_at, panel_full;      /* of the warp */
-    uint32_t      columns_at, scratch_at, worker_at;     /* of the worker; worker_at: panels of its first warp */
+    const int     me, warp, lane, thread; /* worker; warp of it, lane of that, thread of the worker */
+    uint32_t      full, filters_at, stages_at, scale_bias_base; /* of the ring */
+    uint32_t      panels_at, others_at, panel_full;             /* of the warp */
+    uint32_t      columns_at, scratch_at, worker_at;            /* of the worker; worker_at: panels of its first warp */
     uint32_t      chunk[4]; /* ldmatrix, stmatrix: bytes of the lane's row and 16-byte chunk, each 16 columns */
     ck_ring_place stage, panel;
     uint32_t      turn; /* parity of this team's next */
@@ -42,13 +45,13 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         full               = bar + 8 * (uint32_t)(BAR_FULL + ring * STAGES_MAX);
         filters_at         = shared + (uint32_t)plan.w_at;
         stages_at          = shared + (uint32_t)plan.stage_at + (uint32_t)(ring * plan.stages) * STAGE;
-        coefs_at           = shared + (uint32_t)(plan.coef_at + lane % 4 * 8);
+        scale_bias_base    = shared + (uint32_t)(plan.scale_bias_at + lane % 4 * 8);
         panels_at          = shared + (uint32_t)(plan.panel_at + of * plan.panels * PANEL_BYTES);
         others_at          = shared + (uint32_t)(plan.other_at + of * plan.panels * PANEL_BYTES);
         panel_full         = bar + 8 * (uint32_t)(BAR_PANEL + of * plan.panels);
-        columns_at         = shared + (uint32_t)(plan.column_at + own * (p.bn_given ? 4 : 1) * COLUMNS * (int)sizeof(float));
-        scratch_at         = shared + (uint32_t)(plan.scratch_at + me * 4 * GROUP * (int)sizeof(float));
-        worker_at          = panels_at - (uint32_t)(warp * plan.panels * PANEL_BYTES);
+        columns_at = shared + (uint32_t)(plan.column_at + own * (p.bn_given ? 4 : 1) * COLUMNS * (int)sizeof(float));
+        scratch_at = shared + (uint32_t)(plan.scratch_at + me * 4 * GROUP * (int)sizeof(float));
+        worker_at  = panels_at - (uint32_t)(warp * plan.panels * PANEL_BYTES);
 #pragma unroll
         for (int i = 0; i < 4; i++) chunk[i] = (uint32_t)(lane % 16 * 128 + ((2 * i + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
@@ -66,7 +69,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     __device__ __forceinline__ uint64_t filters(int step) const {
         const uint32_t b =
             RESIDENT ? filters_at + (uint32_t)step * W_BYTES : stages_at + (uint32_t)stage.at * STAGE + TEAM * X_BYTES;
-        return MODE == ACROSS ? ck_operand_across(b, 64 * 128) : ck_operand(b);
+        return MODE == TRANSPOSED ? ck_operand_transposed(b, 64 * 128) : ck_operand(b);
     }
     /* This warp has read the stage. */
     __device__ __forceinline__ void release(int at) const {
@@ -80,16 +83,16 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         ck_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            ck_wgmma<T, COLUMNS>::template both<MODE == ACROSS>(acc, a + (uint64_t)(2 * i), b + (uint64_t)(B_NEXT * i),
-                                                                step + i > 0);
+            ck_wgmma<T, COLUMNS>::template both<MODE == TRANSPOSED>(acc, a + (uint64_t)(2 * i),
+                                                                    b + (uint64_t)(B_NEXT * i), step + i > 0);
         ck_wgmma_commit();
     }
 
     /* a: registers that no unfinished product reads. */
     __device__ __forceinline__ void step_with_act(int step, uint32_t (&a)[4][4]) {
-        const uint32_t x    = pixels() + (uint32_t)(warp * PANEL_BYTES),
-                       coef = coefs_at + (uint32_t)((RESIDENT ? step : stage.at) * COEF_BYTES);
-        const uint64_t b    = filters(step);
+        const uint32_t x          = pixels() + (uint32_t)(warp * PANEL_BYTES),
+                       scale_bias = scale_bias_base + (uint32_t)((RESIDENT ? step : stage.at) * SCALE_BIAS_BYTES);
+        const uint64_t b          = filters(step);
         ck_mbar_wait(full + 8 * (uint32_t)stage.at, stage.parity);
 #pragma unroll
         for (int i = 0; i < 4; i++) ck_ldmatrix(a[i], x + chunk[i]);
@@ -97,8 +100,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15 of the fragment: words 0, 1 and 2, 3 */
-                const uint32_t at    = coef + (uint32_t)(i * 64 + half * 32);
-                const float2   scale = ck_get8(at), bias = ck_get8(at + COEF_BYTES / 2);
+                const uint32_t at    = scale_bias + (uint32_t)(i * 64 + half * 32);
+                const float2   scale = ck_get8(at), bias = ck_get8(at + SCALE_BIAS_BYTES / 2);
 #pragma unroll
                 for (int j = 2 * half; j < 2 * half + 2; j++) {
                     const float2 v = ck_pair<T>(a[i][j]);
@@ -108,28 +111,29 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         }
         ck_wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; i++) ck_wgmma<T, COLUMNS>::template left<0>(acc, a[i], b + (uint64_t)(B_NEXT * i), step + i > 0);
+        for (int i = 0; i < 4; i++)
+            ck_wgmma<T, COLUMNS>::template left<0>(acc, a[i], b + (uint64_t)(B_NEXT * i), step + i > 0);
         ck_wgmma_commit();
         if (!LATE) release(stage.at); /* an arrival does not wait for loads under way; issued products did */
     }
 
-    /* Stages are filled in the order of tiles, and their barriers tell only one round from the next: a team waits for its
-     * stages when the other one has seen all of the tile before. */
-    __device__ __forceinline__ uint32_t turn_of(int team) const {
-        return full + 8 * (uint32_t)(BAR_TURN - BAR_FULL + team);
+    /* Stages are filled in the order of tiles, and their barriers tell only one round from the next: a team waits for
+     * its stages when the other one has seen all of the tile before. */
+    __device__ __forceinline__ uint32_t order_barrier(int team) const {
+        return full + 8 * (uint32_t)(BAR_ORDER - BAR_FULL + team);
     }
-    __device__ __forceinline__ void wait_turn() {
-        ck_mbar_wait(turn_of(me / TEAM), turn);
+    __device__ __forceinline__ void wait_order() {
+        ck_mbar_wait(order_barrier(me / TEAM), turn);
         turn ^= 1;
     }
-    __device__ __forceinline__ void pass_turn() const {
+    __device__ __forceinline__ void signal_order() const {
         __syncwarp();
-        if (lane == 0) ck_mbar_arrive(turn_of(1 - me / TEAM));
+        if (lane == 0) ck_mbar_arrive(order_barrier(1 - me / TEAM));
     }
 
     /* acc = the tile's products. One step is under way while the next is prepared. */
     __device__ __forceinline__ void multiply() {
-        if (TURNS) wait_turn();
+        if (TURNS) wait_order();
         int before = 0;
         if constexpr (MODE == ACT) {
             uint32_t a[FRAGMENTS][4][4];
@@ -153,7 +157,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 stage.next(plan.stages);
             }
         }
-        if (TURNS) pass_turn();
+        if (TURNS) signal_order();
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
         if (LATE && !(MODE == ACT && FRAGMENTS == 1)) release(before);
@@ -162,15 +166,17 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
 
     /* ---- results ---- */
 
-    /* Vectors over the tile's columns, f32 [4][COLUMNS]: bias; or scale and bias of the BN in front, rstd, -mean*rstd. */
+    /* Vectors over the tile's columns, f32 [4][COLUMNS]: bias; or scale and bias of the BN in front, rstd, -mean*rstd.
+     */
     __device__ __forceinline__ void set_columns(int column) const {
         group_barrier();
         for (int i = thread; i < COLUMNS; i += GROUP) {
             const uint32_t to = columns_at + (uint32_t)i * 4;
             const int      k  = column + i;
             if (p.bn_given) {
-                const float mean = k < p.K ? p.saved[k] : 0.0f, rstd = k < p.K ? p.saved[p.K + k] : 0.0f;
-                const float scale = k < p.K ? p.gamma[k] * rstd : 0.0f, bias = k < p.K ? p.beta[k] - mean * scale : 0.0f;
+                const float mean = k < p.K ? p.mean_rstd[k] : 0.0f, rstd = k < p.K ? p.mean_rstd[p.K + k] : 0.0f;
+                const float scale = k < p.K ? p.gamma[k] * rstd : 0.0f,
+                            bias  = k < p.K ? p.beta[k] - mean * scale : 0.0f;
                 ck_put4(to, scale);
                 ck_put4(to + 4 * COLUMNS, bias);
                 ck_put4(to + 8 * COLUMNS, rstd);
@@ -229,7 +235,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 if (BN) second = ck_get8(from + 4 * COLUMNS);
 #pragma unroll
                 for (int j = 2 * half; j < 2 * half + 2; j++) {
-                    if (INFER) v[j] = make_float2(ck_at_least(v[j].x + first.x, least), ck_at_least(v[j].y + first.y, least));
+                    if (INFER)
+                        v[j] = make_float2(ck_at_least(v[j].x + first.x, least), ck_at_least(v[j].y + first.y, least));
                     if (BN) {
                         const float2 b = ck_pair<T>(x[j]);
                         v[j].x         = fmaf(b.x, first.x, second.x) > 0.0f ? v[j].x : 0.0f;
@@ -329,8 +336,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         for (int w = 0; w < 4; w++) total += __uint_as_float(ck_get4(scratch + (uint32_t)(w * GROUP + thread) * 4));
         return total;
     }
-    /* The sums so far, over the worker's warps, into row `row` of the workspace; they begin anew. IDLE: nothing is loaded into the
-     * worker's panels, which then are the scratch space. */
+    /* The sums so far, over the worker's warps, into row `row` of the workspace; they begin anew. IDLE: nothing is
+     * loaded into the worker's panels, which then are the scratch space. */
     template <bool IDLE> __device__ __forceinline__ void flush(int row, int column) {
         const int64_t width = (int64_t)plan.blocks_k * COLUMNS;
         float        *to    = p.partial + row * 2 * width + thread / 64 * width + column + thread % 64;

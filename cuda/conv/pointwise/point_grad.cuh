@@ -1,5 +1,6 @@
-/* cuda/conv/pointwise/point_grad.cuh: what cuda/conv/pointwise/point_grad_sm90a.cu needs of Hopper besides cuda/common/hopper.cuh: a barrier asked without waiting, the two blocks of a
- * cluster, the products by their names here. */
+/* cuda/conv/pointwise/point_grad.cuh: what cuda/conv/pointwise/point_grad_sm90a.cu needs of Hopper besides
+ * cuda/common/hopper.cuh: a barrier asked without waiting, the two blocks of a cluster, the products by their names
+ * here. */
 #ifndef CK_POINT_GRAD_CUH
 #define CK_POINT_GRAD_CUH
 
@@ -33,7 +34,7 @@ __device__ __forceinline__ uint4 pg_fetch16(const float *from) {
     return v;
 }
 
-/* ---- the two blocks of a cluster ------------------------------------------------------------------------------------- */
+/* ---- the two blocks of a cluster ---- */
 
 __device__ __forceinline__ void pg_arrive_peer(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -57,11 +58,12 @@ __device__ __forceinline__ void pg_send16(uint32_t to, float4 v, uint32_t barrie
         : "memory");
 }
 
-/* ---- matrix products ------------------------------------------------------------------------------------------------- */
+/* ---- matrix products ---- */
 
-/* A chunk is 64 rows of 64 elements of 16 bits, 128 bytes a row, as cuda/common/hopper.cuh has tiles; it starts at a multiple of 1024 bytes.
- * ck_operand serves both readings, rows as the outer dimension (the sum runs along the row; +32 bytes a step of 16) and rows as the
- * inner one (the sum runs over rows; +2048 bytes a step): groups of 8 rows are 1024 bytes apart in both. */
+/* A chunk is 64 rows of 64 elements of 16 bits, 128 bytes a row, as cuda/common/hopper.cuh has tiles; it starts at a
+ * multiple of 1024 bytes. ck_operand serves both readings, rows as the outer dimension (the sum runs along the row; +32
+ * bytes a step of 16) and rows as the inner one (the sum runs over rows; +2048 bytes a step): groups of 8 rows are 1024
+ * bytes apart in both. */
 
 /* d[64][64] = a[64][16] * b[16][64] (+ d when `add`). B's rows are the inner dimension; A's too when ROWS_INNER.
  * Element d[i] of lane l of warp q: row 16q + l/4 + 8*(i/2%2), column 8*(i/4) + 2*(l%4) + i%2. */

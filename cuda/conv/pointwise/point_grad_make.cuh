@@ -37,7 +37,7 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
     __device__ __forceinline__ uint32_t dy_word(uint32_t g, uint32_t d, const float (&abc)[3][8], int i) const {
         const float2 p = ck_pair<T>(g), q = ck_pair<T>(d);
         return ck_pack_pair<T>(fmaf(abc[0][i], p.x, fmaf(abc[1][i], q.x, abc[2][i])),
-                          fmaf(abc[0][i + 1], p.y, fmaf(abc[1][i + 1], q.y, abc[2][i + 1])));
+                               fmaf(abc[0][i + 1], p.y, fmaf(abc[1][i + 1], q.y, abc[2][i + 1])));
     }
 
     /* A share of a tile of dy, over g. Rows behind the last pixel become 0: they would be c. */

@@ -1,4 +1,5 @@
-/* cuda/conv/pointwise/point_grad_plan.cuh: how a kernel of cuda/conv/pointwise/point_grad_sm90a.cu divides its work and its shared memory. */
+/* cuda/conv/pointwise/point_grad_plan.cuh: how a kernel of cuda/conv/pointwise/point_grad_sm90a.cu divides its work and
+ * its shared memory. */
 #ifndef CK_POINT_GRAD_PLAN_CUH
 #define CK_POINT_GRAD_PLAN_CUH
 
@@ -83,8 +84,8 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
 
 struct pg_args {
     CUtensorMap  g, d, x, w, add, bn_x, dx;
-    const float *dy_coef, *coef, *saved; /* [3][K], [2][C], [2][C] of the whole tensors */
-    float       *dw_part, *stats_part;   /* [parts][K][C], [blocks of a slice][2][C] */
+    const float *dy_coef, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] of the whole tensors */
+    float       *dw_part, *sums_part;              /* [parts][K][C], [blocks of a slice][2][C] */
     int64_t      pixels;
     int          C, K, tiles, slices;
     bool         has_add;

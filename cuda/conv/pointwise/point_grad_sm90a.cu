@@ -1,16 +1,17 @@
-/* cuda/conv/pointwise/point_grad_sm90a.cu: the backward of a 1x1 convolution with stride 1, all of it, in one pass over memory: the
- * gradient of the BN behind it (dy), dgrad, wgrad, the ReLU before it and the sums that the BN before it wants.
+/* cuda/conv/pointwise/point_grad_sm90a.cu: the backward of a 1x1 convolution with stride 1, all of it, in one pass over
+ * memory: the gradient of the BN behind it (dy), dgrad, wgrad, the ReLU before it and the sums that the BN before it
+ * wants.
  *
  * A block owns a slice of C channels of x, all K channels of dy and every step-th tile of 64 pixels. One thread keeps
  * the copy engine busy (cuda/conv/pointwise/point_grad_load.cuh); three or four warpgroups do the rest:
  *
- *      g, dy_x ---> dy = a*g + b*dy_x + c, rounded, over g in shared memory        cuda/conv/pointwise/point_grad_make.cuh
- *      x ---------> xa, of `inner`
- *      dw[K][C] += dy^T * xa   in registers for the block's whole life             cuda/conv/pointwise/point_grad_work.cuh
- *      v[64][64] = dy * w      for a unit: 64 channels of a tile, of one warpgroup, which ends it:
- *      v + add ---> mask ---> dx, and sums of dx and dx*(x-mean)
+ *      g, dy_x ---> dy = a*g + b*dy_x + c, rounded, over g in shared memory cuda/conv/pointwise/point_grad_make.cuh x
+ * ---------> xa, of `inner` dw[K][C] += dy^T * xa   in registers for the block's whole life
+ * cuda/conv/pointwise/point_grad_work.cuh v[64][64] = dy * w      for a unit: 64 channels of a tile, of one warpgroup,
+ * which ends it: v + add ---> mask ---> dx, and sums of dx and dx*(x-mean)
  *
- * w stays in shared memory, all products read theirs from there. Three divisions of the work (cuda/conv/pointwise/point_grad_plan.cuh):
+ * w stays in shared memory, all products read theirs from there. Three divisions of the work
+ * (cuda/conv/pointwise/point_grad_plan.cuh):
  *   - dw up to 16384 floats: all groups make dy of the next tile while their products of this one run;
  *   - 32768: two groups have the registers for dw and do products and ends, a third makes dy and xa;
  *   - 4096: each group has tiles of its own.
@@ -22,10 +23,10 @@
  * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. At 4 TB/s and batch 256
  * the roof of ResNet-50's: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512, block). The last
  * two are limited by shared memory as well: the tensor cores read both operands there. */
+#include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/conv/pointwise/point_grad_load.cuh"
 #include "cuda/conv/pointwise/point_grad_work.cuh"
-#include "cuda/common/tma.cuh"
 
 /* ---- the kernel
  * ------------------------------------------------------------------------------------------------------- */
@@ -43,10 +44,10 @@ static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t ba
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
-        if (P::MODE != PLAIN) ck_put4(at, a.saved[from]);
+        if (P::MODE != PLAIN) ck_put4(at, a.mean_rstd[from]);
         if (P::MODE == INNER) {
-            ck_put4(at + P::C * 4, a.coef[from]);
-            ck_put4(at + P::C * 8, a.coef[a.C + from]);
+            ck_put4(at + P::C * 4, a.scale_bias[from]);
+            ck_put4(at + P::C * 8, a.scale_bias[a.C + from]);
         }
     }
 }
@@ -71,7 +72,7 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
         worker.write_dw();
         if (worker.thread() == 0) ck_bulk_wait<0>(); /* before shared memory goes */
         ck_barrier(1 + P::GROUPS, P::WORKERS);
-        worker.write_stats(base + P::G_AT);
+        worker.write_grad_sums(base + P::G_AT);
     } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::MAKER_REGS));
         const pg_maker<T, P> maker = {{a, base, place}, 0};
@@ -90,17 +91,17 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
 }
 
 /* out[i] (+)= scale * sum of part[0..parts)[i]; a block gives 128 elements, its warps share the parts. First the
- * elements of dw, then those of dstats, the second half of which takes rstd. */
+ * elements of dw, then those of grad_sums, the second half of which takes rstd. */
 enum { FOLD_WARPS = 8, FOLD_ELEMS = 4 * CK_WARP };
 static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
-    pg_fold_kernel(const float *dw_part, int dw_parts, const float *stats_part, int stats_parts, const float *saved,
-                   float *dw, float *dstats, int dw_elems, int C, bool accumulate) {
+    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int stats_parts, const float *mean_rstd,
+                   float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
     __shared__ float4 share[FOLD_WARPS][CK_WARP];
     const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    const bool        stats = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
-    const int         at    = (int)blockIdx.x * FOLD_ELEMS - (stats ? dw_elems : 0) + lane * 4;
-    const float      *from  = stats ? stats_part : dw_part;
-    const int         parts = stats ? stats_parts : dw_parts, elems = stats ? 2 * C : dw_elems;
+    const bool        sums  = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
+    const int         at    = (int)blockIdx.x * FOLD_ELEMS - (sums ? dw_elems : 0) + lane * 4;
+    const float      *from  = sums ? sums_part : dw_part;
+    const int         parts = sums ? stats_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
     float4            s = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int p = warp; p < parts; p += FOLD_WARPS) {
@@ -114,12 +115,12 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
         const float4 f = share[w][lane];
         s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
     }
-    if (stats && at >= C) {                             /* C is a multiple of 64: all four or none */
-        const float4 r = *(const float4 *)(saved + at); /* rstd stands behind C means */
+    if (sums && at >= C) {                                  /* C is a multiple of 64: all four or none */
+        const float4 r = *(const float4 *)(mean_rstd + at); /* rstd stands behind C means */
         s.x *= r.x, s.y *= r.y, s.z *= r.z, s.w *= r.w;
     }
-    float4 *to = (float4 *)((stats ? dstats : dw) + at);
-    if (!stats && accumulate) {
+    float4 *to = (float4 *)((sums ? grad_sums : dw) + at);
+    if (!sums && accumulate) {
         const float4 f = *to;
         s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
     }
@@ -155,18 +156,15 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
                              cudaStream_t stream) {
     const struct ck_point_grad_kind *kind = &args->kind;
     const struct pg_layout           l    = pg_layout_of<P>(kind, multiprocessors);
-    pg_args       a;
-    const int64_t M = kind->pixels, C = kind->C, K = kind->K;
+    pg_args                          a;
+    const int64_t                    M = kind->pixels, C = kind->C, K = kind->K;
     if (!pg_map(&a.g, kind->type, args->g, M, K, P::SHARE_ROWS) ||
-        !pg_map(&a.d, kind->type, args->dy_x, M, K, P::SHARE_ROWS) ||
-        !pg_map(&a.x, kind->type, args->x, M, C, TILE) ||
-        !pg_map(&a.w, kind->type, args->w, K, C, 64) ||
-        !pg_map(&a.add, kind->type, args->add, M, C, TILE) ||
-        !pg_map(&a.bn_x, kind->type, args->bn_x, M, C, TILE) ||
-        !pg_map(&a.dx, kind->type, args->dx, M, C, TILE))
+        !pg_map(&a.d, kind->type, args->dy_x, M, K, P::SHARE_ROWS) || !pg_map(&a.x, kind->type, args->x, M, C, TILE) ||
+        !pg_map(&a.w, kind->type, args->w, K, C, 64) || !pg_map(&a.add, kind->type, args->add, M, C, TILE) ||
+        !pg_map(&a.bn_x, kind->type, args->bn_x, M, C, TILE) || !pg_map(&a.dx, kind->type, args->dx, M, C, TILE))
         return cudaErrorNotSupported;
-    a.dy_coef = args->dy_coef, a.coef = args->coef, a.saved = args->saved;
-    a.dw_part = (float *)workspace, a.stats_part = (float *)((char *)workspace + l.dw_bytes);
+    a.dy_coef = args->dy_coef, a.scale_bias = args->scale_bias, a.mean_rstd = args->mean_rstd;
+    a.dw_part = (float *)workspace, a.sums_part = (float *)((char *)workspace + l.dw_bytes);
     a.pixels = M, a.C = (int)C, a.K = (int)K, a.tiles = l.tiles, a.slices = l.slices, a.has_add = args->add != NULL;
     const auto  kernel = pg_kernel<T, P>;
     cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
@@ -181,8 +179,8 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     error = cudaLaunchKernelEx(&config, kernel, a);
     if (error != cudaSuccess) return error;
     const int elems = (int)(K * C), blocks = (elems + (P::MODE == PLAIN ? 0 : (int)(2 * C))) / FOLD_ELEMS;
-    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(a.dw_part, l.dw_parts, a.stats_part, l.groups, a.saved,
-                                                                args->dw, args->dstats, elems, (int)C,
+    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(a.dw_part, l.dw_parts, a.sums_part, l.groups,
+                                                                a.mean_rstd, args->dw, args->grad_sums, elems, (int)C,
                                                                 args->accumulate);
     return cudaGetLastError();
 }
@@ -201,9 +199,9 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
 enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
 
 static int pg_mode(const struct ck_point_grad_kind *kind) {
-    if (kind->coef && kind->saved && !kind->bn_x && !kind->add) return INNER;
-    if (!kind->coef && kind->saved && kind->bn_x) return BLOCK;
-    if (!kind->coef && !kind->saved && !kind->bn_x) return PLAIN;
+    if (kind->scale_bias && kind->mean_rstd && !kind->bn_x && !kind->add) return INNER;
+    if (!kind->scale_bias && kind->mean_rstd && kind->bn_x) return BLOCK;
+    if (!kind->scale_bias && !kind->mean_rstd && !kind->bn_x) return PLAIN;
     return -1;
 }
 template <typename P> static bool pg_fits(const struct ck_point_grad_kind *kind) {
@@ -212,7 +210,7 @@ template <typename P> static bool pg_fits(const struct ck_point_grad_kind *kind)
     return kind->K == P::K && kind->C % P::C == 0 && kind->C / P::C <= SLICES_MAX;
 }
 
-bool ck_point_grad_takes(const struct ck_point_grad_kind *kind) {
+bool ck_point_grad_supports(const struct ck_point_grad_kind *kind) {
     if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
         return false;
 #define PG_TAKES(...)                                                                                                  \

@@ -1,4 +1,5 @@
-/* cuda/conv/pointwise/point_grad_work.cuh: a warpgroup that has a part of dw: products, the ends of units, what the block leaves. */
+/* cuda/conv/pointwise/point_grad_work.cuh: a warpgroup that has a part of dw: products, the ends of units, what the
+ * block leaves. */
 #ifndef CK_POINT_GRAD_WORK_CUH
 #define CK_POINT_GRAD_WORK_CUH
 
@@ -46,7 +47,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
 #pragma unroll
         for (int t = 0; t < P::TILES; t++) {
             const uint32_t x_from = xa_at(index, tile_c(t)), wide = P::WIDE ? xa_at(index, tile_c(t) ^ 1) - x_from : 16;
-            const uint64_t d = ck_operand(dy_at(index) + tile_k(t) * CHUNK), x = ck_operand_across(x_from, wide);
+            const uint64_t d = ck_operand(dy_at(index) + tile_k(t) * CHUNK), x = ck_operand_transposed(x_from, wide);
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 if constexpr (P::WIDE)
@@ -174,8 +175,8 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
         if (P::HAS_A && a.has_add) ck_mbar_wait(barrier(P::FULL_A + slot), parity);
         if (P::HAS_B) ck_mbar_wait(barrier(P::FULL_B + slot), parity);
-        /* Without add nothing is loaded into `out` of a plain one: that its last store has been read, the storing thread
-         * alone knows. */
+        /* Without add nothing is loaded into `out` of a plain one: that its last store has been read, the storing
+         * thread alone knows. */
         if (P::MODE == PLAIN && !a.has_add) ck_barrier(1 + group, GROUP);
         finish_rows(chunk, out + row, x_from + row, add_from + row);
         ck_fence_async();
@@ -261,7 +262,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             }
     }
     /* The sums of the warps that share channels, in order; `scratch` is shared memory that nothing uses any more. */
-    __device__ __forceinline__ void write_stats(uint32_t scratch) const {
+    __device__ __forceinline__ void write_grad_sums(uint32_t scratch) const {
         if (P::MODE == PLAIN) return;
         const int which = lane / 16, c = lane / 4 % 2 * 8 + lane % 4 * 2 + lane / 8 % 2;
 #pragma unroll
@@ -275,7 +276,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             for (int w = 0; w < P::WARPS; w++)
                 if (P::PAIR || w / 4 % P::CC == chunk)
                     s += __uint_as_float(ck_get4(scratch + ((w * 2 + row) * 64 + o % 64) * 4));
-            a.stats_part[((int64_t)at.first * 2 + row) * a.C + at.c + o % P::C] = s;
+            a.sums_part[((int64_t)at.first * 2 + row) * a.C + at.c + o % P::C] = s;
         }
     }
 };

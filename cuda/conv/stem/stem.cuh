@@ -1,5 +1,5 @@
-/* cuda/conv/stem/stem.cuh: what both kernels of cuda/conv/stem/stem_sm90a.cu share: how the work is cut up, how x lies in shared memory, the threads
- * that load it.
+/* cuda/conv/stem/stem.cuh: what both kernels of cuda/conv/stem/stem_sm90a.cu share: how the work is cut up, how x lies
+ * in shared memory, the threads that load it.
  *
  * A line is up to 112 neighbouring pixels of a row of y. A block has consecutive lines, top to bottom, in runs of a few
  * lines of one image; a run of n lines needs n + 3 rows of x, 115 pixels wide, which are a stage of a ring.
@@ -16,21 +16,21 @@
 namespace {
 
 enum {
-    SIDE        = CK_STEM_SIDE,
-    DEPTH       = CK_STEM_CHANNELS,
-    TAPS        = SIDE * SIDE,
-    LINE        = 112,             /* pixels */
-    SPAN        = LINE + SIDE - 1, /* pixels of x under a line */
-    COLUMNS     = 64,              /* channels of y that a block makes */
-    PLANE_BYTES = SPAN * 16,
-    ROW_BYTES   = 2 * PLANE_BYTES,
-    LINE_BYTES  = LINE * COLUMNS * 2,
-    GROUP       = 128, /* threads of a warpgroup */
-    WORKERS     = 2,   /* warpgroups that multiply */
-    LOADERS     = 96,  /* threads that load x */
-    THREADS     = (1 + WORKERS) * GROUP,
-    X_STAGES    = 3,
-    SHARED_MOST = 227 * 1024
+    SIDE         = CK_STEM_SIDE,
+    DEPTH        = CK_STEM_CHANNELS,
+    TAPS         = SIDE * SIDE,
+    LINE         = 112,             /* pixels */
+    SPAN         = LINE + SIDE - 1, /* pixels of x under a line */
+    COLUMNS      = 64,              /* channels of y that a block makes */
+    PLANE_BYTES  = SPAN * 16,
+    ROW_BYTES    = 2 * PLANE_BYTES,
+    LINE_BYTES   = LINE * COLUMNS * 2,
+    GROUP        = 128, /* threads of a warpgroup */
+    WORKERS      = 2,   /* warpgroups that multiply */
+    LOADERS      = 96,  /* threads that load x */
+    THREADS      = (1 + WORKERS) * GROUP,
+    X_STAGES     = 3,
+    SHARED_LIMIT = 227 * 1024
 };
 
 struct shape {
@@ -128,9 +128,9 @@ struct matrices {
 
 /* The two workers take lines in turn, and the tensor cores in the same order: one multiplies while the other one does
  * the rest. */
-struct turns {
+struct mma_order {
     uint32_t   mine, other, parity;
-    __device__ turns(uint32_t bars, int me)
+    __device__ mma_order(uint32_t bars, int me)
         : mine(bars + 8 * (uint32_t)me), other(bars + 8 * (uint32_t)((me + 1) % WORKERS)), parity(me == 0 ? 1 : 0) {}
     __device__ __forceinline__ void wait() {
         ck_mbar_wait(mine, parity);

@@ -1,8 +1,8 @@
-/* cuda/conv/stem/stem.h: the space-to-depth stem on Hopper's GPUs (compute capability 9.0 alone): cuda/conv/stem/stem_sm90a.cu. Conventions as
- * cuda/common/launchers.h.
+/* cuda/conv/stem/stem.h: the space-to-depth stem on Hopper's GPUs (compute capability 9.0 alone):
+ * cuda/conv/stem/stem_sm90a.cu. Conventions as cuda/common/launchers.h.
  *
  * A convolution 4x4 of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a
- * multiple of 64. forward   y = x*w (+ bias[k]), then ReLU when `relu`;  stats[2][K] = sums of y and y^2 before y is
+ * multiple of 64. forward   y = x*w (+ bias[k]), then ReLU when `relu`;  sums[2][K] = sums of y and y^2 before y is
  * rounded gradient  dy = g, or dy_coef[0]*g + dy_coef[1]*dy_x + dy_coef[2] rounded to the type;  dw (+)= sum over
  * pixels of dy and x */
 #ifndef CR_STEM_H
@@ -23,7 +23,7 @@ struct ck_stem_conv {
     const float *bias; /* [K] or NULL */
     bool         relu;
     void        *y;
-    float       *stats; /* [2][K] or NULL; not with bias or relu */
+    float       *sums; /* [2][K] or NULL; not with bias or relu */
 };
 
 struct ck_stem_grad {
@@ -37,11 +37,11 @@ struct ck_stem_grad {
 };
 
 /* Does the kernel take it? Pointers count only as given or not. */
-bool        ck_stem_conv_takes(const struct ck_stem_conv *args);
+bool        ck_stem_conv_supports(const struct ck_stem_conv *args);
 size_t      ck_stem_conv_workspace(const struct ck_stem_conv *args, int multiprocessors);
 cudaError_t ck_stem_conv(const struct ck_stem_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-bool        ck_stem_grad_takes(const struct ck_stem_grad *args);
+bool        ck_stem_grad_supports(const struct ck_stem_grad *args);
 size_t      ck_stem_grad_workspace(const struct ck_stem_grad *args, int multiprocessors);
 cudaError_t ck_stem_grad(const struct ck_stem_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 

@@ -7,7 +7,7 @@
 namespace {
 
 /* What is done to y on its way out. */
-enum ending { JUST_Y, SUMS, BIAS };
+enum epilogue { JUST_Y, SUMS, BIAS };
 
 struct conv_params {
     CUtensorMap  y;
@@ -26,11 +26,11 @@ enum {
     CONV_BAR_AT = CONV_X_AT + X_STAGES * CONV_STAGE,
     CONV_FULL   = 0,
     CONV_EMPTY  = X_STAGES,
-    CONV_TURN   = 2 * X_STAGES,
-    CONV_BARS   = CONV_TURN + WORKERS,
+    CONV_ORDER  = 2 * X_STAGES,
+    CONV_BARS   = CONV_ORDER + WORKERS,
     CONV_BYTES  = CONV_BAR_AT + 8 * CONV_BARS
 };
-static_assert((int)CONV_BYTES <= (int)SHARED_MOST && CONV_BAR_AT % 8 == 0, "fits");
+static_assert((int)CONV_BYTES <= (int)SHARED_LIMIT && CONV_BAR_AT % 8 == 0, "fits");
 
 #if CK_HAS_SM90A
 
@@ -59,7 +59,7 @@ __device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], con
 
 /* A worker: the filters of 64 channels in registers; a line is their product with x, channels down, pixels to the
  * right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
-template <typename T, int ENDING> struct conv_worker {
+template <typename T, int EPILOGUE> struct conv_worker {
     const conv_params &p;
     const int          me, warp, lane, column; /* column: first channel of the block */
     const uint32_t     shared, bar;
@@ -92,15 +92,15 @@ template <typename T, int ENDING> struct conv_worker {
         return warp == 0 && lane == 0;
     }
 
-    __device__ __forceinline__ void multiply(uint32_t rows, turns &turn) {
+    __device__ __forceinline__ void multiply(uint32_t rows, mma_order &order) {
         const matrices x(rows, PLANE_BYTES, 128);
-        turn.wait();
+        order.wait();
         ck_wgmma_fence();
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++)
             multiply_line<T>(acc, w[tap], x.at(tap / SIDE * ROW_BYTES + tap % SIDE * 16), tap > 0);
         ck_wgmma_commit();
-        turn.pass();
+        order.pass();
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
     }
@@ -122,7 +122,7 @@ template <typename T, int ENDING> struct conv_worker {
     __device__ __forceinline__ void finish(int q, int row) {
         const uint32_t to = out + odd * LINE_BYTES, mine = to + lane_row(warp, lane);
         odd ^= 1;
-        if (ENDING == SUMS) add_sums(p.shape.Q - q);
+        if (EPILOGUE == SUMS) add_sums(p.shape.Q - q);
         if (leads()) ck_bulk_wait_read<1>();
         ck_barrier(1 + me, GROUP);
 #pragma unroll
@@ -131,13 +131,13 @@ template <typename T, int ENDING> struct conv_worker {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 float low = acc[i + 2 * j], high = acc[i + 2 * j + 1];
-                if (ENDING == BIAS) {
+                if (EPILOGUE == BIAS) {
                     low  = ck_at_least(low + bias[j % 2], least);
                     high = ck_at_least(high + bias[j % 2], least);
                 }
                 word[j] = ck_pack_word<T>(low, high);
             }
-            ck_stmatrix_across(mine + (uint32_t)(i / 8 * 2048), word);
+            ck_stmatrix_trans(mine + (uint32_t)(i / 8 * 2048), word);
         }
         ck_fence_async();
         ck_barrier(1 + me, GROUP);
@@ -164,30 +164,30 @@ template <typename T, int ENDING> struct conv_worker {
     }
 
     __device__ __forceinline__ void run() {
-        turns          turn(bar + 8 * CONV_TURN, me);
+        mma_order      order(bar + 8 * CONV_ORDER, me);
         runs<CONV_RUN> run(p.shape);
-        ck_ring_place stage;
+        ck_ring_place  stage;
         int            next = me; /* of the run's lines, this worker's next one */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(CONV_X_AT + stage.at * CONV_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(CONV_FULL + stage.at), stage.parity);
             if (next >= run.count) release(stage.at);
             for (; next < run.count; next += WORKERS) {
-                multiply(rows + (uint32_t)(next * ROW_BYTES), turn);
+                multiply(rows + (uint32_t)(next * ROW_BYTES), order);
                 if (next + WORKERS >= run.count) release(stage.at);
                 finish(run.q, run.n * p.shape.P + run.p + next);
             }
             next -= run.count;
             stage.next(X_STAGES);
         }
-        if (ENDING == SUMS) write_sums();
+        if (EPILOGUE == SUMS) write_sums();
         if (leads()) ck_bulk_wait<0>();
     }
 };
 
 #endif
 
-template <typename T, int ENDING>
+template <typename T, int EPILOGUE>
 __global__ void __launch_bounds__(THREADS, 1) stem_conv(const __grid_constant__ conv_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -197,19 +197,19 @@ __global__ void __launch_bounds__(THREADS, 1) stem_conv(const __grid_constant__ 
             ck_mbar_init(bar + 8 * (uint32_t)(CONV_FULL + i), LOADERS);
             ck_mbar_init(bar + 8 * (uint32_t)(CONV_EMPTY + i), 4 * WORKERS); /* warps */
         }
-        for (int i = 0; i < WORKERS; i++) ck_mbar_init(bar + 8 * (uint32_t)(CONV_TURN + i), 4);
+        for (int i = 0; i < WORKERS; i++) ck_mbar_init(bar + 8 * (uint32_t)(CONV_ORDER + i), 4);
         ck_mbar_init_fence();
     }
     __syncthreads();
     const int group = (int)threadIdx.x / GROUP;
     if (group == 0) {
-        ck_registers_fewer<56>();
+        ck_registers_decrease<56>();
         if (threadIdx.x < LOADERS)
             load_rows<CONV_RUN>(p.shape, p.x, (int)threadIdx.x, shared + CONV_X_AT, bar + 8 * CONV_FULL,
                                 bar + 8 * CONV_EMPTY);
     } else {
-        ck_registers_more<224>();
-        conv_worker<T, ENDING> worker(p, shared, group - 1);
+        ck_registers_increase<224>();
+        conv_worker<T, EPILOGUE> worker(p, shared, group - 1);
         worker.run();
     }
 #else

@@ -23,8 +23,8 @@ enum {
     GRAD_BAR_AT  = GRAD_X_AT + X_STAGES * GRAD_STAGE,
     GRAD_FULL    = 0,
     GRAD_EMPTY   = X_STAGES,
-    GRAD_TURN    = 2 * X_STAGES,
-    GRAD_FULL_G  = GRAD_TURN + WORKERS,
+    GRAD_ORDER   = 2 * X_STAGES,
+    GRAD_FULL_G  = GRAD_ORDER + WORKERS,
     GRAD_EMPTY_G = GRAD_FULL_G + GRAD_LINES,
     GRAD_BARS    = GRAD_EMPTY_G + GRAD_LINES,
     GRAD_BYTES   = GRAD_BAR_AT + 8 * GRAD_BARS,
@@ -32,7 +32,7 @@ enum {
     GRAD_SUMS    = SIDE * GRAD_TILE, /* sums of a thread */
     GRAD_STEPS   = LINE / 16
 };
-static_assert((int)GRAD_BYTES <= (int)SHARED_MOST && GRAD_BAR_AT % 8 == 0, "fits");
+static_assert((int)GRAD_BYTES <= (int)SHARED_LIMIT && GRAD_BAR_AT % 8 == 0, "fits");
 static_assert(GRAD_SUMS * GROUP * (int)sizeof(float) <= GRAD_X_AT, "one worker hands its sums to the other");
 
 /* Sum `i` of thread `thread` belongs to this element of a block's dw[64][4][4][16]. */
@@ -55,7 +55,7 @@ template <bool MIX> __device__ constexpr int grad_line_bytes() {
 template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params &p, uint32_t shared, uint32_t bar) {
     const int      column = (int)blockIdx.y * COLUMNS;
     runs<GRAD_RUN> run(p.shape);
-    ck_ring_place at;
+    ck_ring_place  at;
     for (; run.more(); run.next(p.shape))
         for (int i = 0; i < run.count; i++) {
             const uint32_t full = bar + 8 * (uint32_t)(GRAD_FULL_G + at.at),
@@ -79,7 +79,7 @@ template <typename T, bool MIX> struct grad_worker {
     float              acc[SIDE][GRAD_TILE];
     uint32_t           dy[GRAD_STEPS][4];
     float              coef[3][2];
-    ck_ring_place line;
+    ck_ring_place      line;
 
     __device__ grad_worker(const grad_params &params, uint32_t shared_, int me_)
         : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
@@ -111,10 +111,10 @@ template <typename T, bool MIX> struct grad_worker {
         ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL_G + line.at), line.parity);
 #pragma unroll
         for (int i = 0; i < GRAD_STEPS; i++) {
-            ck_ldmatrix_across(dy[i], from + (uint32_t)(i * 2048));
+            ck_ldmatrix_trans(dy[i], from + (uint32_t)(i * 2048));
             if (MIX) {
                 uint32_t x[4];
-                ck_ldmatrix_across(x, from + (uint32_t)(LINE_BYTES + i * 2048));
+                ck_ldmatrix_trans(x, from + (uint32_t)(LINE_BYTES + i * 2048));
                 mix(dy[i], x);
             }
         }
@@ -126,9 +126,9 @@ template <typename T, bool MIX> struct grad_worker {
             }
         }
     }
-    __device__ __forceinline__ void multiply(uint32_t rows, turns &turn) {
+    __device__ __forceinline__ void multiply(uint32_t rows, mma_order &order) {
         const matrices x(rows, 128, PLANE_BYTES);
-        turn.wait();
+        order.wait();
         ck_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < GRAD_STEPS; i++)
@@ -138,7 +138,7 @@ template <typename T, bool MIX> struct grad_worker {
         /* Not before: an arrival does not wait for loads from shared memory that are under way, the products did. */
         arrive(GRAD_EMPTY_G + line.at);
         for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
-        turn.pass();
+        order.pass();
         ck_wgmma_wait<0>();
 #pragma unroll
         for (int s = 0; s < SIDE; s++) ck_wgmma_hold(acc[s]);
@@ -158,21 +158,21 @@ template <typename T, bool MIX> struct grad_worker {
 #pragma unroll
             for (int i = 0; i < GRAD_SUMS; i++) {
                 const float other = __uint_as_float(ck_get4(shared + (uint32_t)(i * GROUP + thread) * 4));
-                to[i * GROUP] = acc[i / GRAD_TILE][i % GRAD_TILE] + other;
+                to[i * GROUP]     = acc[i / GRAD_TILE][i % GRAD_TILE] + other;
             }
     }
 
     __device__ __forceinline__ void run() {
-        turns          turn(bar + 8 * GRAD_TURN, me);
+        mma_order      order(bar + 8 * GRAD_ORDER, me);
         runs<GRAD_RUN> run(p.shape);
-        ck_ring_place stage;
+        ck_ring_place  stage;
         int            next = me; /* of the run's lines, this worker's next one */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(GRAD_X_AT + stage.at * GRAD_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL + stage.at), stage.parity);
             for (; next < run.count; next += WORKERS) {
                 prepare(p.shape.Q - run.q);
-                multiply(rows + (uint32_t)(next * ROW_BYTES), turn);
+                multiply(rows + (uint32_t)(next * ROW_BYTES), order);
             }
             arrive(GRAD_EMPTY + stage.at);
             next -= run.count;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ 
             ck_mbar_init(bar + 8 * (uint32_t)(GRAD_FULL + i), LOADERS);
             ck_mbar_init(bar + 8 * (uint32_t)(GRAD_EMPTY + i), 4 * WORKERS); /* warps */
         }
-        for (int i = 0; i < WORKERS; i++) ck_mbar_init(bar + 8 * (uint32_t)(GRAD_TURN + i), 4);
+        for (int i = 0; i < WORKERS; i++) ck_mbar_init(bar + 8 * (uint32_t)(GRAD_ORDER + i), 4);
         for (int i = 0; i < GRAD_LINES; i++) {
             ck_mbar_init(bar + 8 * (uint32_t)(GRAD_FULL_G + i), 1);
             ck_mbar_init(bar + 8 * (uint32_t)(GRAD_EMPTY_G + i), 4);
@@ -204,14 +204,14 @@ __global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ 
     __syncthreads();
     const int group = (int)threadIdx.x / GROUP;
     if (group == 0) {
-        ck_registers_fewer<56>();
+        ck_registers_decrease<56>();
         if (threadIdx.x < LOADERS)
             load_rows<GRAD_RUN>(p.shape, p.x, (int)threadIdx.x, shared + GRAD_X_AT, bar + 8 * GRAD_FULL,
                                 bar + 8 * GRAD_EMPTY);
         else if (threadIdx.x == LOADERS)
             load_lines<MIX>(p, shared, bar);
     } else {
-        ck_registers_more<224>();
+        ck_registers_increase<224>();
         grad_worker<T, MIX> worker(p, shared, group - 1);
         worker.run();
     }

@@ -1,7 +1,7 @@
-/* cuda/conv/stem/stem_kernels.c: the space-to-depth stem, forward and gradient of its filter, by kernels of ours on compute
- * capability 9.0 in f16 and bf16. The kernels are in cuda/conv/stem/stem_sm90a.cu. */
-#include "cuda/core/cuda_device.h"
+/* cuda/conv/stem/stem_kernels.c: the space-to-depth stem, forward and gradient of its filter, by kernels of ours on
+ * compute capability 9.0 in f16 and bf16. The kernels are in cuda/conv/stem/stem_sm90a.cu. */
 #include "cuda/conv/stem/stem.h"
+#include "cuda/core/cuda_device.h"
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
@@ -35,26 +35,26 @@ static bool is_stem(const struct cr_device *device, const struct cr_op *op, enum
 
 static struct ck_stem_conv conv_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
-    return (struct ck_stem_conv){.type  = cuda_type(x),
-                                 .N     = x->dim[0],
-                                 .H     = x->dim[1],
-                                 .W     = x->dim[2],
-                                 .K     = OUT(y)->dim[3],
-                                 .bias  = vector_of(IN(bias)),
-                                 .relu  = op->attr.conv.relu,
-                                 .stats = sums_of(OUT(stats))};
+    return (struct ck_stem_conv){.type = cuda_type(x),
+                                 .N    = x->dim[0],
+                                 .H    = x->dim[1],
+                                 .W    = x->dim[2],
+                                 .K    = OUT(y)->dim[3],
+                                 .bias = vector_of(IN(bias)),
+                                 .relu = op->attr.conv.relu,
+                                 .sums = sums_of(OUT(sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                          enum cr_dtype type) {
     if (!cr_op_uses_only(op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, bias),
-                         OUT_BIT(conv, y) | OUT_BIT(conv, stats)))
+                         OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
         return false;
     if (!is_stem(device, op, type, IN(x), IN(w), OUT(y)) || IN(w)->dtype != type || !is_f32(IN(bias)) ||
-        !is_f32(OUT(stats)))
+        !is_f32(OUT(sums)))
         return false;
     const struct ck_stem_conv a = conv_of(p, op);
-    return ck_stem_conv_takes(&a);
+    return ck_stem_conv_supports(&a);
 }
 static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return conv_accepts(device, p, op, CR_F16);
@@ -77,7 +77,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.w                   = call->in[CR_IN_conv_w];
     a.bias                = call->in[CR_IN_conv_bias];
     a.y                   = call->out[CR_OUT_conv_y];
-    a.stats               = call->out[CR_OUT_conv_stats];
+    a.sums                = call->out[CR_OUT_conv_sums];
     CUDA_TRY(ck_stem_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -104,7 +104,7 @@ static bool wgrad_accepts(const struct cr_device *device, const struct cr_progra
     if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy), OUT_BIT(conv_wgrad, dw))) return false;
     if (!is_stem(device, op, type, IN(x), OUT(dw), IN(dy)) || !is_f32(OUT(dw))) return false;
     const struct ck_stem_grad a = grad_of(op, IN(x), IN(dy));
-    return ck_stem_grad_takes(&a);
+    return ck_stem_grad_supports(&a);
 }
 static bool wgrad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return wgrad_accepts(device, p, op, CR_F16);
@@ -145,7 +145,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     if (!is_stem(device, op, type, IN(x), OUT(dw), IN(g)) || !is_f32(OUT(dw)) || !is_f32(IN(dy_coef))) return false;
     if ((IN(dy_x) != NULL) != (IN(dy_coef) != NULL) || (IN(dy_x) && IN(dy_x)->dtype != type)) return false;
     const struct ck_stem_grad a = grad_of(op, IN(x), IN(g));
-    return ck_stem_grad_takes(&a);
+    return ck_stem_grad_supports(&a);
 }
 static bool grad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return grad_accepts(device, p, op, CR_F16);
@@ -197,5 +197,5 @@ STEM_ROW(row_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MAT
 STEM_ROW(row_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
 STEM_ROW(row_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_stem_rows[] = {
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {
     &row_conv_f16, &row_conv_bf16, &row_wgrad_f16, &row_wgrad_bf16, &row_grad_f16, &row_grad_bf16, NULL};

@@ -5,13 +5,13 @@
  * and tensor cores limit both alike. Roof: a copy of the same bytes.
  *
  * One block a multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
- * take its channels apart; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads the operand that
- * stays, filters or dy, from registers and x from shared memory: the forward kernel makes y turned, 64 channels x 112
- * pixels, the gradient kernel has a whole dw of 64 channels in the registers of each worker. Sums for stats and dw go
- * to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
+ * take its channels apart; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads the
+ * operand that stays, filters or dy, from registers and x from shared memory: the forward kernel makes y turned, 64
+ * channels x 112 pixels, the gradient kernel has a whole dw of 64 channels in the registers of each worker. Sums for
+ * sums and dw go to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
+#include "cuda/common/tma.cuh"
 #include "cuda/conv/stem/stem_conv.cuh"
 #include "cuda/conv/stem/stem_grad.cuh"
-#include "cuda/common/tma.cuh"
 
 namespace {
 
@@ -30,10 +30,10 @@ __device__ __forceinline__ double fold(const float *partial, int rows, int64_t w
     return sum;
 }
 __global__ void __launch_bounds__(32 * FOLD_LANES)
-    stem_stats(const float *partial, int rows, int64_t width, float *stats) {
+    stem_stats(const float *partial, int rows, int64_t width, float *sums) {
     const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
     const double  sum    = fold(partial, rows, width, column);
-    if (threadIdx.y == 0) stats[column] = (float)sum;
+    if (threadIdx.y == 0) sums[column] = (float)sum;
 }
 __global__ void __launch_bounds__(32 * FOLD_LANES)
     stem_dw(const float *partial, int rows, int64_t width, float *dw, bool accumulate) {
@@ -99,36 +99,36 @@ template <typename T> cudaError_t start_grad(const grad_params *p, bool mix, int
 
 } // namespace
 
-bool ck_stem_conv_takes(const struct ck_stem_conv *a) {
-    return takes(a->type, a->N, a->H, a->W, a->K) && !(a->stats && (a->bias || a->relu));
+bool ck_stem_conv_supports(const struct ck_stem_conv *a) {
+    return takes(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
 }
 
 size_t ck_stem_conv_workspace(const struct ck_stem_conv *a, int multiprocessors) {
     const struct shape s = shape_of(a->N, a->H, a->W, a->K);
-    return a->stats ? sizeof(float) * 2 * (size_t)s.K * WORKERS * (size_t)blocks_of(&s, multiprocessors) : 0;
+    return a->sums ? sizeof(float) * 2 * (size_t)s.K * WORKERS * (size_t)blocks_of(&s, multiprocessors) : 0;
 }
 
 cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    if (!ck_stem_conv_takes(a)) return cudaErrorInvalidValue;
+    if (!ck_stem_conv_supports(a)) return cudaErrorInvalidValue;
     conv_params p    = {};
     p.shape          = shape_of(a->N, a->H, a->W, a->K);
     p.x              = a->x;
     p.w              = a->w;
     p.bias           = a->bias;
     p.relu           = a->relu;
-    p.partial        = a->stats ? static_cast<float *>(workspace) : nullptr;
+    p.partial        = a->sums ? static_cast<float *>(workspace) : nullptr;
     const int blocks = blocks_of(&p.shape, multiprocessors);
     if (!map_lines(&p.y, a->type, a->y, &p.shape)) return cudaErrorNotSupported;
     const cudaError_t error =
         a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
-    if (error != cudaSuccess || !a->stats) return error;
+    if (error != cudaSuccess || !a->sums) return error;
     const int width = 2 * p.shape.K;
     stem_stats<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width,
-                                                                            a->stats);
+                                                                            a->sums);
     return cudaGetLastError();
 }
 
-bool ck_stem_grad_takes(const struct ck_stem_grad *a) {
+bool ck_stem_grad_supports(const struct ck_stem_grad *a) {
     return takes(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coef != NULL);
 }
 
@@ -138,7 +138,7 @@ size_t ck_stem_grad_workspace(const struct ck_stem_grad *a, int multiprocessors)
 }
 
 cudaError_t ck_stem_grad(const struct ck_stem_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    if (!ck_stem_grad_takes(a)) return cudaErrorInvalidValue;
+    if (!ck_stem_grad_supports(a)) return cudaErrorInvalidValue;
     grad_params p     = {};
     p.shape           = shape_of(a->N, a->H, a->W, a->K);
     p.x               = a->x;

@@ -1,13 +1,14 @@
 /* cuda/sparse/direct/direct_wgrad.cu: the gradient of those weights of a filter that are kept.
  *
- * Each is a dot product over all output pixels: of one channel of dy and one channel of x, moved by the weight's tap. The work is cut as
- * cuda/sparse/direct/direct_conv.cu cuts it, and x staged in the same way; here a warp keeps dy of its output channels at its tile's pixels in registers, and
- * an entry is read, multiplied and summed up over the lanes: in pairs, one exchange that leaves 16 lanes to each, then through shared
- * memory, where of 32 entries each lane sums one. A tile's sums go to `partial`, and a second kernel adds up tiles in their order.
+ * Each is a dot product over all output pixels: of one channel of dy and one channel of x, moved by the weight's tap.
+ * The work is cut as cuda/sparse/direct/direct_conv.cu cuts it, and x staged in the same way; here a warp keeps dy of
+ * its output channels at its tile's pixels in registers, and an entry is read, multiplied and summed up over the lanes:
+ * in pairs, one exchange that leaves 16 lanes to each, then through shared memory, where of 32 entries each lane sums
+ * one. A tile's sums go to `partial`, and a second kernel adds up tiles in their order.
  *
  * Bytes: dy once; x once a block's output channels (from the L2 cache but for the first); 8 an entry and tile; dw once.
- * Limiter: reads of shared memory as in cuda/sparse/direct/direct_conv.cu, 16 bytes a quad of multiply-adds, with 3 more cycles an entry:
- * 4*quads/(4*quads + 3) of 17 TFLOP/s of kept weights at most. */
+ * Limiter: reads of shared memory as in cuda/sparse/direct/direct_conv.cu, 16 bytes a quad of multiply-adds, with 3
+ * more cycles an entry: 4*quads/(4*quads + 3) of 17 TFLOP/s of kept weights at most. */
 #include "cuda/sparse/direct/direct_tile.cuh"
 
 namespace sparse {
@@ -22,16 +23,19 @@ struct wgrad_args {
     int64_t      entries;
 };
 
-/* dy of the tile's points and the block's channels, [point][channels + 1], through shared memory into registers: 0 where there is none. */
+/* dy of the tile's points and the block's channels, [point][channels + 1], through shared memory into registers: 0
+ * where there is none. */
 template <int QUADS, int ROWS>
-__device__ __forceinline__ void take_dy(const wgrad_args &w, const int *points, float *room, int64_t k0, int first, float (&dy)[ROWS][4 * QUADS]) {
-    constexpr int ITEMS = QUADS * CK_WARP;
+__device__ __forceinline__ void take_dy(const wgrad_args &w, const int *points, float *room, int64_t k0, int first,
+                                        float (&dy)[ROWS][4 * QUADS]) {
+    constexpr int ITEMS    = QUADS * CK_WARP;
     const int     channels = w.k.plan.channels, pitch = channels + 1, lane = (int)threadIdx.x % CK_WARP;
     const int64_t K = w.k.a.conv.K;
     for (int i = (int)threadIdx.x; i < ITEMS * 4 * channels; i += (int)blockDim.x) {
         const int     point = i / channels, pixel = points[point];
         const int64_t channel = k0 + i % channels;
-        room[point * pitch + i % channels] = pixel >= 0 && channel < K ? __ldg(w.dy + (int64_t)pixel * K + channel) : 0.0f;
+        room[point * pitch + i % channels] =
+            pixel >= 0 && channel < K ? __ldg(w.dy + (int64_t)pixel * K + channel) : 0.0f;
     }
     __syncthreads();
 #pragma unroll
@@ -42,21 +46,25 @@ __device__ __forceinline__ void take_dy(const wgrad_args &w, const int *points, 
 
 /* One entry at this thread's points. */
 template <int QUADS>
-__device__ __forceinline__ float dot(const char *memory, const uint32_t (&base)[QUADS], uint32_t offset, const float (&dy)[4 * QUADS]) {
+__device__ __forceinline__ float dot(const char *memory, const uint32_t (&base)[QUADS], uint32_t offset,
+                                     const float (&dy)[4 * QUADS]) {
     float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < QUADS; j++) {
         const float4 a = *reinterpret_cast<const float4 *>(memory + (base[j] + offset));
-        sum[0] = fmaf(dy[4 * j + 0], a.x, sum[0]);
-        sum[1] = fmaf(dy[4 * j + 1], a.y, sum[1]);
-        sum[2] = fmaf(dy[4 * j + 2], a.z, sum[2]);
-        sum[3] = fmaf(dy[4 * j + 3], a.w, sum[3]);
+        sum[0]         = fmaf(dy[4 * j + 0], a.x, sum[0]);
+        sum[1]         = fmaf(dy[4 * j + 1], a.y, sum[1]);
+        sum[2]         = fmaf(dy[4 * j + 2], a.z, sum[2]);
+        sum[3]         = fmaf(dy[4 * j + 3], a.w, sum[3]);
     }
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The 16 parts of entry `row` of 32 lie turned by row/2, so that neither the write of two rows nor the read of all meets a bank twice. */
-__device__ __forceinline__ int place_of_part(int row, int part) { return row * HALF + (part + row / 2) % HALF; }
+/* The 16 parts of entry `row` of 32 lie turned by row/2, so that neither the write of two rows nor the read of all
+ * meets a bank twice. */
+__device__ __forceinline__ int place_of_part(int row, int part) {
+    return row * HALF + (part + row / 2) % HALF;
+}
 
 /* Of 32 entries, or the first `count`, each lane sums one. */
 __device__ __forceinline__ void flush(const float *parts, int count, float *to) {
@@ -71,8 +79,9 @@ __device__ __forceinline__ void flush(const float *parts, int count, float *to) 
 
 /* All kept weights of this warp's rows in one chunk, as cuda/sparse/direct/direct_conv.cu walks over them. */
 template <int QUADS, int ROWS>
-__device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t *start, int part, int64_t tile, const char *memory,
-                                            const uint32_t (&base)[QUADS], uint32_t *ring, float *parts, const float (&dy)[ROWS][4 * QUADS]) {
+__device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t *start, int part, int64_t tile,
+                                            const char *memory, const uint32_t (&base)[QUADS], uint32_t *ring,
+                                            float *parts, const float (&dy)[ROWS][4 * QUADS]) {
     const int        lane = (int)threadIdx.x % CK_WARP, half = lane / HALF;
     const kept<ROWS> rows(start, part, w.k.plan.split);
     const uint32_t  *offsets = w.k.a.offsets + rows.first + lane;
@@ -93,24 +102,25 @@ __device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t 
             }
             const uint2 pair = *reinterpret_cast<const uint2 *>(ring + i % CK_WARP);
             const float a = dot<QUADS>(memory, base, pair.x, dy[r]), b = dot<QUADS>(memory, base, pair.y, dy[r]);
-            const float other = __shfl_xor_sync(0xffffffffu, half ? a : b, HALF);
+            const float other                                     = __shfl_xor_sync(0xffffffffu, half ? a : b, HALF);
             parts[place_of_part(i % CK_WARP + half, lane % HALF)] = (half ? b : a) + other;
         }
     }
     if (rows.total) flush(parts, (rows.total - 1) % CK_WARP + 1, to + (rows.total - 1) / CK_WARP * CK_WARP);
 }
 
-template <int QUADS, int ROWS> __global__ void __launch_bounds__(512, 1) wgrad_kernel(const __grid_constant__ wgrad_args w) {
+template <int QUADS, int ROWS>
+__global__ void __launch_bounds__(512, 1) wgrad_kernel(const __grid_constant__ wgrad_args w) {
     extern __shared__ __align__(16) char memory[];
-    constexpr int      ITEMS = QUADS * CK_WARP;
-    const kernel_args &k     = w.k;
-    int               *table = reinterpret_cast<int *>(memory + k.table_at), *points = reinterpret_cast<int *>(memory + k.points_at);
-    const int          lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    uint32_t          *ring  = reinterpret_cast<uint32_t *>(memory + k.ring_at + warp * WARP_BYTES);
-    float             *parts = reinterpret_cast<float *>(ring + CK_WARP);
-    const int64_t      tile = blockIdx.x / k.plan.k_blocks, block_k = blockIdx.x % k.plan.k_blocks;
-    const int64_t      k0 = block_k * k.plan.channels, rows_all = k.plan.k_blocks * k.plan.channels;
-    const int          part = warp % k.plan.split, first = warp / k.plan.split * ROWS; /* channel of the block */
+    constexpr int                        ITEMS = QUADS * CK_WARP;
+    const kernel_args                   &k     = w.k;
+    int *table = reinterpret_cast<int *>(memory + k.table_at), *points = reinterpret_cast<int *>(memory + k.points_at);
+    const int     lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    uint32_t     *ring  = reinterpret_cast<uint32_t *>(memory + k.ring_at + warp * WARP_BYTES);
+    float        *parts = reinterpret_cast<float *>(ring + CK_WARP);
+    const int64_t tile = blockIdx.x / k.plan.k_blocks, block_k = blockIdx.x % k.plan.k_blocks;
+    const int64_t k0 = block_k * k.plan.channels, rows_all = k.plan.k_blocks * k.plan.channels;
+    const int     part = warp % k.plan.split, first = warp / k.plan.split * ROWS; /* channel of the block */
 
     fill_table(k, tile, table);
     fill_points(k, tile, ITEMS, points);
@@ -122,9 +132,11 @@ template <int QUADS, int ROWS> __global__ void __launch_bounds__(512, 1) wgrad_k
     for (int chunk = 0; chunk < k.plan.chunks; chunk++) {
         const int c0 = chunk * k.plan.chunk, left = (int)k.a.conv.C - c0;
         __syncthreads();
-        stage<QUADS == 4 ? 2 : 4, float>(k, table, reinterpret_cast<float *>(memory), c0, left < k.plan.chunk ? left : k.plan.chunk);
+        stage<QUADS == 4 ? 2 : 4, float>(k, table, reinterpret_cast<float *>(memory), c0,
+                                         left < k.plan.chunk ? left : k.plan.chunk);
         __syncthreads();
-        sum_entries<QUADS, ROWS>(w, k.a.start + chunk * rows_all + k0 + first, part, tile, memory, base, ring, parts, dy);
+        sum_entries<QUADS, ROWS>(w, k.a.start + chunk * rows_all + k0 + first, part, tile, memory, base, ring, parts,
+                                 dy);
     }
 }
 
@@ -149,7 +161,8 @@ __global__ void __launch_bounds__(REDUCE_ENTRIES *REDUCE_GROUPS)
 
 template <int QUADS, int ROWS> cudaError_t launch_wgrad(const wgrad_args &w, cudaStream_t stream) {
     const ck_sparse_plan &plan = w.k.plan;
-    const cudaError_t e = cudaFuncSetAttribute(wgrad_kernel<QUADS, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)plan.shared_bytes);
+    const cudaError_t e = cudaFuncSetAttribute(wgrad_kernel<QUADS, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)plan.shared_bytes);
     if (e != cudaSuccess) return e;
     const unsigned blocks = (unsigned)(plan.tiles * plan.k_blocks), threads = (unsigned)plan.warps * CK_WARP;
     wgrad_kernel<QUADS, ROWS><<<blocks, threads, plan.shared_bytes, stream>>>(w);
@@ -158,8 +171,9 @@ template <int QUADS, int ROWS> cudaError_t launch_wgrad(const wgrad_args &w, cud
 
 cudaError_t launch_cut(const wgrad_args &w, cudaStream_t stream) {
     switch (w.k.plan.quads * 16 + w.k.plan.rows) {
-#define LAUNCH(QUADS, ROWS) case QUADS * 16 + ROWS: return launch_wgrad<QUADS, ROWS>(w, stream);
-        SPARSE_CUTS(LAUNCH)
+#define LAUNCH(QUADS, ROWS)                                                                                            \
+    case QUADS * 16 + ROWS: return launch_wgrad<QUADS, ROWS>(w, stream);
+        SPARSE_TILES(LAUNCH)
 #undef LAUNCH
     }
     return cudaErrorInvalidValue;
@@ -177,18 +191,19 @@ size_t ck_sparse_wgrad_workspace(const struct ck_sparse_plan *plan, int64_t entr
     return (size_t)(plan->tiles * entries) * sizeof(float);
 }
 
-cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_sparse_plan *plan, void *workspace, cudaStream_t stream) {
+cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_sparse_plan *plan, void *workspace,
+                            cudaStream_t stream) {
     const ck_conv     &c    = args->conv;
     ck_sparse_args     tile = {};
     sparse::wgrad_args w    = {};
-    tile.conv    = c;
-    tile.x       = args->x;
-    tile.offsets = args->offsets;
-    tile.start   = args->start;
-    w.k          = sparse::tile_args(tile, *plan);
-    w.dy         = args->dy;
-    w.partial    = (float *)workspace;
-    w.entries    = args->entries;
+    tile.conv               = c;
+    tile.x                  = args->x;
+    tile.offsets            = args->offsets;
+    tile.start              = args->start;
+    w.k                     = sparse::tile_args(tile, *plan);
+    w.dy                    = args->dy;
+    w.partial               = (float *)workspace;
+    w.entries               = args->entries;
     if (c.type != CK_F32) return cudaErrorInvalidValue;
     if (!args->accumulate) {
         const cudaError_t e = cudaMemsetAsync(args->dw, 0, (size_t)(c.K * c.R * c.S * c.C) * sizeof(float), stream);
@@ -198,7 +213,7 @@ cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_
     cudaError_t e = sparse::launch_cut(w, stream);
     if (e != cudaSuccess) return e;
     const unsigned blocks = (unsigned)((args->entries + sparse::REDUCE_ENTRIES - 1) / sparse::REDUCE_ENTRIES);
-    sparse::add_tiles<<<blocks, sparse::REDUCE_ENTRIES * sparse::REDUCE_GROUPS, 0, stream>>>(w.partial, args->from, args->entries, plan->tiles,
-                                                                                          args->accumulate, args->dw);
+    sparse::add_tiles<<<blocks, sparse::REDUCE_ENTRIES * sparse::REDUCE_GROUPS, 0, stream>>>(
+        w.partial, args->from, args->entries, plan->tiles, args->accumulate, args->dw);
     return cudaGetLastError();
 }

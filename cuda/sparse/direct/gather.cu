@@ -6,7 +6,8 @@ namespace {
 
 enum { THREADS = 256 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS) gather(const T *w, const uint32_t *from, int64_t count, float *values) {
+template <typename T>
+__global__ void __launch_bounds__(THREADS) gather(const T *w, const uint32_t *from, int64_t count, float *values) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const uint32_t at = from[i];
@@ -15,7 +16,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) gather(const T 
 
 } // namespace
 
-cudaError_t ck_sparse_gather(const void *w, enum ck_type type, const uint32_t *from, int64_t count, float *values, cudaStream_t stream) {
+cudaError_t ck_sparse_gather(const void *w, enum ck_type type, const uint32_t *from, int64_t count, float *values,
+                             cudaStream_t stream) {
     if (!count) return cudaSuccess;
     const unsigned blocks = (unsigned)((count + THREADS - 1) / THREADS);
     CK_BY_TYPE(type, (gather<T><<<blocks, THREADS, 0, stream>>>((const T *)w, from, count, values)));

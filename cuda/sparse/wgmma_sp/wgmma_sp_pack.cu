@@ -4,17 +4,17 @@
 #include <math.h>
 #include <string.h>
 
-namespace walks {
+namespace wgmma_sp {
 namespace {
 
-enum { HEAD = CK_WALKS_WORDS - 4 /* word of a unit */ };
+enum { HEAD = CK_WGMMA_SP_WORDS - 4 /* word of a unit */ };
 
 struct packer {
-    const ck_conv     *c;
-    const ck_nm_plan  *p;
-    int                parts;
-    const uint8_t     *kept;
-    uint32_t          *words, *from;
+    const ck_conv          *c;
+    const ck_two_four_plan *p;
+    int                     parts;
+    const uint8_t          *kept;
+    uint32_t               *words, *from;
 };
 
 /* A unit's piece of the filter. */
@@ -27,15 +27,16 @@ const uint8_t *four_of(const packer &m, const piece &at, int row, int four) {
     return k < m.c->K && c < m.c->C ? m.kept + (k * m.c->R * m.c->S + at.tap) * m.c->C + c : nullptr;
 }
 
-/* Of a piece: weights that a channel keeps of any 4 neighbours at most, and which halves of its input channels keep some. */
+/* Of a piece: weights that a channel keeps of any 4 neighbours at most, and which halves of its input channels keep
+ * some. */
 struct census {
     int most = 0, halves = 0;
 };
 
 census census_of(const packer &m, const piece &at) {
     census is;
-    for (int row = 0; row < CK_WALKS_ROWS; row++)
-        for (int four = 0; four < CK_WALKS_CHUNK / 4; four++) {
+    for (int row = 0; row < CK_WGMMA_SP_ROWS; row++)
+        for (int four = 0; four < CK_WGMMA_SP_CHUNK / 4; four++) {
             const uint8_t *kept = four_of(m, at, row, four);
             const int      n    = kept ? (kept[0] != 0) + (kept[1] != 0) + (kept[2] != 0) + (kept[3] != 0) : 0;
             is.most             = n > is.most ? n : is.most;
@@ -46,21 +47,29 @@ census census_of(const packer &m, const piece &at) {
 
 /* A piece is walked by sparse units, or each half of its input channels by a plain one. */
 enum kind { SPARSE, PLAIN, KINDS };
-kind other(kind k) { return k == SPARSE ? PLAIN : SPARSE; }
+kind other(kind k) {
+    return k == SPARSE ? PLAIN : SPARSE;
+}
 
-int units_of(const census &is, kind k) { return k == SPARSE ? (is.most + 1) / 2 : (is.halves & 1) + (is.halves >> 1); }
+int units_of(const census &is, kind k) {
+    return k == SPARSE ? (is.most + 1) / 2 : (is.halves & 1) + (is.halves >> 1);
+}
 
-/* Cycles of one of a unit's three instructions, half of them the tensor cores', half shared memory's. Units of both kinds are not summed
- * together: what a change costs. */
-double cost_of(const packer &m, const census &is, kind k) { return units_of(is, k) * (m.p->columns * (k == SPARSE ? 0.5 : 0.375) + 8); }
-double change_cost(const packer &m) { return m.p->columns / 6.0 + 33; }
+/* Cycles of one of a unit's three instructions, half of them the tensor cores', half shared memory's. Units of both
+ * kinds are not summed together: what a change costs. */
+double cost_of(const packer &m, const census &is, kind k) {
+    return units_of(is, k) * (m.p->columns * (k == SPARSE ? 0.5 : 0.375) + 8);
+}
+double change_cost(const packer &m) {
+    return m.p->columns / 6.0 + 33;
+}
 
 /* A stage's pieces, and how they are walked: those of the kind at hand before the others. */
 struct stage {
     int    pieces = 0;
-    piece  at[CK_NM_TAPS];
-    int    tap[CK_NM_TAPS];
-    census is[CK_NM_TAPS];
+    piece  at[CK_TWO_FOUR_TAPS];
+    int    tap[CK_TWO_FOUR_TAPS];
+    census is[CK_TWO_FOUR_TAPS];
 };
 struct walk {
     kind    now   = SPARSE;
@@ -97,7 +106,7 @@ template <typename F> void for_stages(const packer &m, int64_t block, int part, 
         for (int i = 0; i < m.p->taps; i++) {
             if (m.p->first >> i & 1) s.pieces = 0;
             const int n = s.pieces++;
-            s.at[n]     = {block * CK_WALKS_ROWS, m.p->tap[i], (int64_t)chunk * CK_WALKS_CHUNK};
+            s.at[n]     = {block * CK_WGMMA_SP_ROWS, m.p->tap[i], (int64_t)chunk * CK_WGMMA_SP_CHUNK};
             s.tap[n]    = i;
             s.is[n]     = census_of(m, s.at[n]);
             if (m.p->last >> i & 1) call(s);
@@ -128,28 +137,32 @@ void places_of(const uint8_t *is, int turn, int place[2], bool taken[2]) {
     if (got == 1 && place[0] == 3) place[0] = 0, taken[0] = false, taken[1] = true;
 }
 
-/* A row's i-th value of 16 is this one of the piece's input channels, if it is taken. Operand A is 8x8 matrices down the rows. */
+/* A row's i-th value of 16 is this one of the piece's input channels, if it is taken. Operand A is 8x8 matrices down
+ * the rows. */
 void put_value(const packer &m, const piece &at, int64_t unit, int row, int i, int c, bool taken) {
-    m.from[unit * CK_WALKS_VALUES + (i / 8 * CK_WALKS_ROWS + row) * 8 + i % 8] =
+    m.from[unit * CK_WGMMA_SP_VALUES + (i / 8 * CK_WGMMA_SP_ROWS + row) * 8 + i % 8] =
         taken ? (uint32_t)(((at.k0 + row) * m.c->R * m.c->S + at.tap) * m.c->C + at.c0 + c) : UINT32_MAX;
 }
 
 /* A warp has 16 words of places for its 16 rows. */
 void put_sparse(const packer &m, const piece &at, int turn, int64_t unit) {
-    uint32_t *words = m.words ? m.words + unit * CK_WALKS_WORDS : nullptr;
-    for (int row = 0; row < CK_WALKS_ROWS; row++)
-        for (int four = 0; four < CK_WALKS_CHUNK / 4; four++) {
+    uint32_t *words = m.words ? m.words + unit * CK_WGMMA_SP_WORDS : nullptr;
+    for (int row = 0; row < CK_WGMMA_SP_ROWS; row++)
+        for (int four = 0; four < CK_WGMMA_SP_CHUNK / 4; four++) {
             int  place[2];
             bool taken[2];
             places_of(four_of(m, at, row, four), turn, place, taken);
-            if (words) words[row / 16 * 16 + row % 8 * 2 + four / 4] |= (uint32_t)(place[0] | place[1] << 2) << (four % 4 * 4 + row % 16 / 8 * 16);
-            for (int i = 0; i < 2 && m.from; i++) put_value(m, at, unit, row, four * 2 + i, four * 4 + place[i], taken[i]);
+            if (words)
+                words[row / 16 * 16 + row % 8 * 2 + four / 4] |= (uint32_t)(place[0] | place[1] << 2)
+                                                                 << (four % 4 * 4 + row % 16 / 8 * 16);
+            for (int i = 0; i < 2 && m.from; i++)
+                put_value(m, at, unit, row, four * 2 + i, four * 4 + place[i], taken[i]);
         }
 }
 void put_plain(const packer &m, const piece &at, int half, int64_t unit) {
-    for (int row = 0; row < CK_WALKS_ROWS; row++)
-        for (int i = 0; i < CK_WALKS_CHUNK / 2 && m.from; i++) {
-            const int      c    = half * CK_WALKS_CHUNK / 2 + i;
+    for (int row = 0; row < CK_WGMMA_SP_ROWS; row++)
+        for (int i = 0; i < CK_WGMMA_SP_CHUNK / 2 && m.from; i++) {
+            const int      c    = half * CK_WGMMA_SP_CHUNK / 2 + i;
             const uint8_t *kept = four_of(m, at, row, c / 4);
             put_value(m, at, unit, row, i, c, kept && kept[c % 4]);
         }
@@ -159,12 +172,15 @@ void put_plain(const packer &m, const piece &at, int half, int64_t unit) {
 void put_unit(const packer &m, const stage &s, int i, kind k, int turn, int64_t unit) {
     const int half = k == PLAIN && (turn || s.is[i].halves == 2);
     if (m.words) {
-        uint32_t *words = m.words + unit * CK_WALKS_WORDS;
-        memset(words, 0, CK_WALKS_WORDS * sizeof *words);
-        words[HEAD] = (uint32_t)(m.p->at[s.tap[i]] * (POSITION / 16) + half * (CK_WALKS_CHUNK / 2 * 2 / 16)) | (k == PLAIN ? (uint32_t)HEAD_PLAIN : 0u);
+        uint32_t *words = m.words + unit * CK_WGMMA_SP_WORDS;
+        memset(words, 0, CK_WGMMA_SP_WORDS * sizeof *words);
+        words[HEAD] = (uint32_t)(m.p->at[s.tap[i]] * (POSITION / 16) + half * (CK_WGMMA_SP_CHUNK / 2 * 2 / 16)) |
+                      (k == PLAIN ? (uint32_t)HEAD_PLAIN : 0u);
     }
-    if (k == PLAIN) put_plain(m, s.at[i], half, unit);
-    else put_sparse(m, s.at[i], turn, unit);
+    if (k == PLAIN)
+        put_plain(m, s.at[i], half, unit);
+    else
+        put_sparse(m, s.at[i], turn, unit);
 }
 
 /* A stage's units, from `unit` on, of which there is one at least; gives how many. */
@@ -178,16 +194,18 @@ int64_t put_stage(const packer &m, const stage &s, kind now, int64_t unit) {
             for (int turn = 0; turn < units_of(s.is[i], k); turn++) put_unit(m, s, i, k, turn, unit++);
         }
     if (unit == begin) put_unit(m, s, 0, now, 0, unit++);
-    if (m.words) m.words[begin * CK_WALKS_WORDS + HEAD] |= (uint32_t)HEAD_FIRST, m.words[(unit - 1) * CK_WALKS_WORDS + HEAD] |= (uint32_t)HEAD_LAST;
+    if (m.words)
+        m.words[begin * CK_WGMMA_SP_WORDS + HEAD] |= (uint32_t)HEAD_FIRST,
+            m.words[(unit - 1) * CK_WGMMA_SP_WORDS + HEAD] |= (uint32_t)HEAD_LAST;
     return unit - begin;
 }
 
-/* Units that are summed together: of one kind, CK_WALKS_CHAIN at most. */
+/* Units that are summed together: of one kind, CK_WGMMA_SP_CHAIN at most. */
 void put_runs(const packer &m, int64_t begin, int64_t end) {
     for (int64_t first = begin, next; first < end; first = next) {
-        uint32_t *head = m.words + first * CK_WALKS_WORDS + HEAD;
-        for (next = first + 1; next < end && next - first < CK_WALKS_CHAIN; next++)
-            if ((m.words[next * CK_WALKS_WORDS + HEAD] ^ *head) & HEAD_PLAIN) break;
+        uint32_t *head = m.words + first * CK_WGMMA_SP_WORDS + HEAD;
+        for (next = first + 1; next < end && next - first < CK_WGMMA_SP_CHAIN; next++)
+            if ((m.words[next * CK_WGMMA_SP_WORDS + HEAD] ^ *head) & HEAD_PLAIN) break;
         head[1] = (uint32_t)(next - first);
     }
 }
@@ -208,14 +226,15 @@ int64_t pack_part(const packer &m, int64_t block, int part, int64_t unit) {
 }
 
 } // namespace
-} // namespace walks
+} // namespace wgmma_sp
 
-int64_t ck_walks_pack(const struct ck_walks_plan *plan, const uint8_t *kept, uint32_t *start, uint32_t *words, uint32_t *from) {
-    const walks::packer m    = {&plan->conv, &plan->tile, plan->parts, kept, words, from};
-    int64_t             unit = 0;
+int64_t ck_wgmma_sp_pack(const struct ck_wgmma_sp_plan *plan, const uint8_t *kept, uint32_t *start, uint32_t *words,
+                         uint32_t *from) {
+    const wgmma_sp::packer m    = {&plan->conv, &plan->tile, plan->parts, kept, words, from};
+    int64_t                unit = 0;
     for (int64_t i = 0; i < plan->tile.blocks * plan->parts; i++) {
         if (start) start[i] = (uint32_t)unit;
-        unit += walks::pack_part(m, i / plan->parts, (int)(i % plan->parts), unit);
+        unit += wgmma_sp::pack_part(m, i / plan->parts, (int)(i % plan->parts), unit);
     }
     if (start) start[plan->tile.blocks * plan->parts] = (uint32_t)unit;
     return unit;

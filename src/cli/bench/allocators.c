@@ -1,5 +1,5 @@
-/* cli/bench/allocators.c: cresnet bench pools: the memory of a training step, planned and as pools would hand it out that do not know the
- * future: how much they need, and what their calls cost. Nothing is trained. */
+/* cli/bench/allocators.c: cresnet bench pools: the memory of a training step, planned and as pools would hand it out
+ * that do not know the future: how much they need, and what their calls cost. Nothing is trained. */
 #include "cli/command.h"
 #include "runtime/allocator_bench.h"
 #include "session/session.h"
@@ -48,24 +48,30 @@ static void print_row(struct bench *b, const char *name, const char *what, size_
         return;
     }
     cr_text_add(&b->out, "%-16s", name);
-    if (bytes) cr_text_add(&b->out, " %12.2f %8.4f", cr_mib(bytes), (double)bytes / (double)b->program->bound_bytes);
-    else cr_text_add(&b->out, " %12s %8s", "-", "-");
-    if (ms >= 0) cr_text_add(&b->out, " %10.4f", ms);
-    else cr_text_add(&b->out, " %10s", "-");
+    if (bytes)
+        cr_text_add(&b->out, " %12.2f %8.4f", cr_mib(bytes), (double)bytes / (double)b->program->bound_bytes);
+    else
+        cr_text_add(&b->out, " %12s %8s", "-", "-");
+    if (ms >= 0)
+        cr_text_add(&b->out, " %10.4f", ms);
+    else
+        cr_text_add(&b->out, " %10s", "-");
     cr_text_add(&b->out, "  %s\n", what);
 }
 
 static void print_head(struct bench *b) {
     const struct cr_program *p = b->program;
     if (b->json) {
-        cr_text_add(&b->out, "{\"program\": \"%s\", \"batch\": %lld, \"requests\": %d, \"steps\": %lld, \"device\": ", p->name,
+        cr_text_add(&b->out,
+                    "{\"program\": \"%s\", \"batch\": %lld, \"requests\": %d, \"steps\": %lld, \"device\": ", p->name,
                     (long long)b->session.batch, b->events / 2, (long long)b->steps);
         cr_text_add_json(&b->out, b->session.device->caps.text);
         cr_text_add(&b->out, ", \"pools\": [{\"pool\": \"load\", \"bytes\": %zu}", p->bound_bytes);
         return;
     }
-    cr_text_add(&b->out, "program %s, batch %lld: %d requests a step; %s\n\n%-16s %12s %8s %10s\n", p->name, (long long)b->session.batch,
-                b->events / 2, b->session.device->caps.text, "pool", "MiB", "of load", "ms a step");
+    cr_text_add(&b->out, "program %s, batch %lld: %d requests a step; %s\n\n%-16s %12s %8s %10s\n", p->name,
+                (long long)b->session.batch, b->events / 2, b->session.device->caps.text, "pool", "MiB", "of load",
+                "ms a step");
     print_row(b, "load", "the largest sum of what lives at one time: no pool needs less", p->bound_bytes, -1);
 }
 
@@ -77,9 +83,10 @@ static cr_status measure(struct bench *b) {
     CR_TRY(cr_pool_best_fit(b->event, b->events, (int)b->steps, &times));
     print_row(b, "best_fit", "online, free neighbours joined (as CnMeM), on the host", times.peak_bytes, times.ms);
     if (backend->async)
-        print_row(b, "pieces", "a call a tensor when each takes whole pieces of 2 MiB (reckoned)", cr_pool_load(b->event, b->events, piece), -1);
+        print_row(b, "pieces", "a call a tensor when each takes whole pieces of 2 MiB (reckoned)",
+                  cr_pool_load(b->event, b->events, piece), -1);
     for (const struct cr_pool *pool = backend->pools; pool && pool->name; pool++) {
-        CR_TRY(pool->play(b->session.device, b->event, b->events, (int)b->steps, &times));
+        CR_TRY(pool->measure(b->session.device, b->event, b->events, (int)b->steps, &times));
         print_row(b, pool->name, pool->what, times.peak_bytes, times.ms);
     }
     if (b->json) cr_text_add(&b->out, "]}\n");

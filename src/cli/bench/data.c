@@ -1,7 +1,7 @@
 /* cli/bench/data.c: cresnet bench data: the loader alone, as training runs it, as fast as it can; and whether a trainer
  * of a given speed would have to wait for it. */
-#include "cli/command.h"
 #include "data/data.h"
+#include "cli/command.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -21,7 +21,8 @@ struct bench {
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = &b->config;
-    if (!c->train.batch) return cr_config_fail(c, "train.batch", "is found for a device, and here is none: give a number");
+    if (!c->train.batch)
+        return cr_config_fail(c, "train.batch", "is found for a device, and here is none: give a number");
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_args_int(args, CR_OPT_AGAINST, 1, 1000000000, 0, &b->against));
     b->options = (struct cr_loader_options){.split         = CR_SPLIT_TRAIN,
@@ -62,7 +63,7 @@ static cr_status time_batches(struct bench *b) {
     b->wall_ns = cr_time_ns() - start;
     cr_loader_counts(b->loader, &b->counts);
     b->counts.images -= before.images;
-    b->counts.proven -= before.proven;
+    b->counts.verified -= before.verified;
     b->counts.file_bytes -= before.file_bytes;
     b->counts.fetch_ns -= before.fetch_ns;
     b->counts.decode_ns -= before.decode_ns;
@@ -109,7 +110,8 @@ static void report(const struct bench *b, bool json, struct cr_text *out) {
     double bytes = c->images ? (double)c->file_bytes / (double)c->images : 0;
     double fetch = share(c->fetch_ns, c), decode = share(c->decode_ns, c), resize = share(c->resize_ns, c);
     double other  = share(c->other_ns, c);
-    double proven = c->images ? (double)c->proven / (double)c->images : 1; /* a worker that the machine held up may have done none: none was new */
+    double proven = c->images ? (double)c->verified / (double)c->images
+                              : 1; /* a worker that the machine held up may have done none: none was new */
     if (json) {
         cr_text_add(out, "{\"images_per_s\": %.1f, \"images_per_s_worker\": %.1f, \"images_per_s_core\": %.1f, ", rate,
                     rate / workers, per_core);

@@ -1,5 +1,5 @@
-/* cli/bench/run.c: cresnet bench step and bench infer: how long a training step, or a batch through the network, takes on
- * random pictures. Reading and augmenting pictures is not part of it; copying a batch to the device is. */
+/* cli/bench/run.c: cresnet bench step and bench infer: how long a training step, or a batch through the network, takes
+ * on random pictures. Reading and augmenting pictures is not part of it; copying a batch to the device is. */
 #include "cli/command.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -7,7 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STEPS = 20, WARMUP = 3, WINDOW = 10, STEPS_MAX = 1000000, SETTLED = 10 /* steps, after which memory is looked at */ };
+enum {
+    STEPS     = 20,
+    WARMUP    = 3,
+    WINDOW    = 10,
+    STEPS_MAX = 1000000,
+    SETTLED   = 10 /* steps, after which memory is looked at */
+};
 
 struct bench {
     bool                 infer;
@@ -18,10 +24,11 @@ struct bench {
     struct cr_step_block step;
     int64_t              steps, window; /* steps between two marks: what a time is the mean of */
     /* what came of it */
-    int64_t age_ns, first_ns;          /* exec to the end of the first step; the first step */
-    double  ms, ms_min, ms_max;        /* a step when nobody waits in between */
-    double  latency_ms;                /* a step from feeding to its end */
-    size_t  device_bytes;              /* all that the run takes of a GPU beside the bare context: libraries, kernels, recordings; 0: unknown */
+    int64_t age_ns, first_ns;   /* exec to the end of the first step; the first step */
+    double  ms, ms_min, ms_max; /* a step when nobody waits in between */
+    double  latency_ms;         /* a step from feeding to its end */
+    size_t  device_bytes; /* all that the run takes of a GPU beside the bare context: libraries, kernels, recordings; 0:
+                             unknown */
 };
 
 double cr_cmd_median_ms(int64_t *times, int64_t count) {
@@ -52,15 +59,21 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_state_weights_there(c));
     if (!b->infer && *c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
-    const struct cr_session_options options = {.train = !b->infer, .eval = b->infer, .execute = true, .draw_masks = true, .masks = pruned,
+    const struct cr_session_options options = {.train      = !b->infer,
+                                               .eval       = b->infer,
+                                               .execute    = true,
+                                               .draw_masks = true,
+                                               .masks      = pruned,
                                                .masks_from = pruned ? c->model.weights : NULL,
-                                               .classes = classes, .comm = b->comm};
+                                               .classes    = classes,
+                                               .comm       = b->comm};
     CR_TRY(cr_session_open(c, &options, &b->session));
     CR_TRY(cr_session_init(&b->session));
     const struct cr_program *p = b->infer ? &b->session.eval : &b->session.train[0];
     if (!b->infer) CR_TRY(cr_session_prune(&b->session));
     say_sparse(b, p);
-    CR_TRY(cr_cmd_random_batch(p, b->session.model.classes, (uint64_t)(c->train.seed + cr_comm_rank(b->comm)), &b->batch));
+    CR_TRY(
+        cr_cmd_random_batch(p, b->session.model.classes, (uint64_t)(c->train.seed + cr_comm_rank(b->comm)), &b->batch));
     b->step = cr_cmd_step_block(c);
     cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld %s after %d to warm up", b->session.device->caps.text,
            cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.eval_batch : b->session.batch),
@@ -87,7 +100,8 @@ static cr_status run_step(struct bench *b) {
     struct cr_session *s = &b->session;
     if (b->infer) return run_program(b, s->eval_exec);
     const int64_t n = s->trains == 1 ? 1 : b->config.train.accumulate;
-    for (int64_t i = 0; i < n; i++) CR_TRY(run_program(b, s->train_exec[s->trains == 1 || i == 0 ? 0 : i == n - 1 ? 2 : 1]));
+    for (int64_t i = 0; i < n; i++)
+        CR_TRY(run_program(b, s->train_exec[s->trains == 1 || i == 0 ? 0 : i == n - 1 ? 2 : 1]));
     b->step.step++;
     return CR_OK;
 }
@@ -102,18 +116,18 @@ static cr_status run_and_wait(struct bench *b, int64_t *taken) {
 
 /* ---- many ---- */
 
-/* Beside the host: as in a run, each step's batch is copied while the step before is under way, and nobody waits in between.
- * Marks on the device stand a window of steps apart. */
+/* Beside the host: as in a run, each step's batch is copied while the step before is under way, and nobody waits in
+ * between. Marks on the device stand a window of steps apart. */
 static cr_status time_windows(struct bench *b, int64_t window, int64_t windows, int64_t *times) {
     struct cr_device      *device = b->session.device;
     const struct cr_async *async  = device->backend->async;
     cr_status              status = CR_OK;
     void                 **mark;
     CR_ALLOC(mark, (size_t)windows + 1);
-    for (int64_t i = 0; i <= windows; i++) CR_TRY_OUT(async->mark_open(device, &mark[i]));
+    for (int64_t i = 0; i <= windows; i++) CR_TRY_OUT(async->event_create(device, &mark[i]));
     for (int64_t i = 0; i <= windows; i++) { /* the first window fills the pipeline */
         for (int64_t k = 0; k < window; k++) CR_TRY_OUT(run_step(b));
-        CR_TRY_OUT(async->mark_set(device, CR_LANE_COMPUTE, mark[i]));
+        CR_TRY_OUT(async->event_record(device, CR_STREAM_COMPUTE, mark[i]));
     }
     CR_TRY_OUT(async->host_wait(device, mark[windows]));
     for (int64_t i = 0; i < windows; i++) {
@@ -122,7 +136,7 @@ static cr_status time_windows(struct bench *b, int64_t window, int64_t windows, 
         times[i] = (int64_t)(seconds * 1e9 / (double)window);
     }
 out:
-    for (int64_t i = 0; i <= windows; i++) async->mark_close(device, mark[i]);
+    for (int64_t i = 0; i <= windows; i++) async->event_destroy(device, mark[i]);
     cr_free(mark);
     return status;
 }
@@ -168,25 +182,33 @@ static size_t reserved(const struct bench *b) {
     int                      count = 0;
     for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
     if (s->has_eval) all[count++] = &s->eval;
-    return cr_memory_need(s->device, &s->model.store, all, count) + (s->beside ? s->beside : s->device->caps.beside_bytes);
+    return cr_memory_need(s->device, &s->model.store, all, count) +
+           (s->overhead_bytes ? s->overhead_bytes : s->device->caps.overhead_bytes);
 }
 
 static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {
     cr_text_add(out,
-                "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, \"steps\": %lld, "
-                "\"window\": %lld, \"ranks\": %d, \"batch\": %lld, \"accumulate\": %lld, \"exec_to_first_step_s\": %.3f, \"start\": \"%s\", \"device\": ",
-                (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps, (long long)b->window,
-                cr_comm_size(b->comm), (long long)(b->infer ? b->session.eval_batch : b->session.batch),
+                "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, "
+                "\"steps\": %lld, "
+                "\"window\": %lld, \"ranks\": %d, \"batch\": %lld, \"accumulate\": %lld, \"exec_to_first_step_s\": "
+                "%.3f, \"start\": \"%s\", \"device\": ",
+                (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps,
+                (long long)b->window, cr_comm_size(b->comm),
+                (long long)(b->infer ? b->session.eval_batch : b->session.batch),
                 (long long)(b->infer ? 1 : b->config.train.accumulate), (double)b->age_ns * 1e-9, parts);
     cr_text_add_json(out, b->session.device->caps.text);
     const size_t *bytes = b->session.memory.bytes;
     if (b->device_bytes) cr_text_add(out, ", \"device_mib\": %.1f", cr_mib(b->device_bytes));
-    cr_text_add(out, ", \"pool_mib\": %.1f, \"store_mib\": %.1f, \"host_mib\": %.1f, \"reserved_mib\": %.1f", cr_mib(bytes[CR_REGION_POOL]),
-                cr_mib(bytes[CR_REGION_STORE]), cr_mib(bytes[CR_REGION_HOST]), cr_mib(reserved(b)));
+    cr_text_add(out, ", \"pool_mib\": %.1f, \"store_mib\": %.1f, \"host_mib\": %.1f, \"reserved_mib\": %.1f",
+                cr_mib(bytes[CR_REGION_POOL]), cr_mib(bytes[CR_REGION_STORE]), cr_mib(bytes[CR_REGION_HOST]),
+                cr_mib(reserved(b)));
     const struct cr_fit_report *fit = &b->session.fit;
     if (fit->seconds_before > 0)
-        cr_text_add(out, ", \"repeated\": %d, \"swapped\": %d, \"zero_copy\": %d, \"moved_mib\": %.1f, \"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
-                    fit->repeated, fit->swapped, fit->read_there, cr_mib(fit->moved), fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
+        cr_text_add(out,
+                    ", \"repeated\": %d, \"swapped\": %d, \"zero_copy\": %d, \"moved_mib\": %.1f, "
+                    "\"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
+                    fit->recomputed, fit->offloaded, fit->mapped, cr_mib(fit->offload_bytes),
+                    fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
     cr_text_add(out, "}\n");
 }
 
@@ -197,10 +219,11 @@ static void print_text(const struct bench *b, const char *parts, struct cr_text 
                 "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s; %.3f ms when each is waited for\n"
                 "start: %.2f s from exec to the end of the first %s (%s, first %s %.3f s)\n",
                 b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), of, b->ms_min, b->ms_max,
-                (double)images_of(b) / b->ms * 1e3, b->latency_ms, (double)b->age_ns * 1e-9, b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step",
-                (double)b->first_ns * 1e-9);
+                (double)images_of(b) / b->ms * 1e3, b->latency_ms, (double)b->age_ns * 1e-9,
+                b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step", (double)b->first_ns * 1e-9);
     const size_t *bytes = b->session.memory.bytes;
-    cr_text_add(out, "memory: pool %.1f MiB, parameters and state %.1f", cr_mib(bytes[CR_REGION_POOL]), cr_mib(bytes[CR_REGION_STORE]));
+    cr_text_add(out, "memory: pool %.1f MiB, parameters and state %.1f", cr_mib(bytes[CR_REGION_POOL]),
+                cr_mib(bytes[CR_REGION_STORE]));
     if (bytes[CR_REGION_HOST]) cr_text_add(out, ", swapped to the host %.1f", cr_mib(bytes[CR_REGION_HOST]));
     if (b->device_bytes) cr_text_add(out, "; all that the run takes of the GPU %.1f", cr_mib(b->device_bytes));
     cr_text_add(out, "\n");
@@ -216,11 +239,14 @@ static cr_status measure(struct bench *b, const struct cr_args *args) {
     CR_TRY_OUT(time_steps(b));
     cr_session_times_text(&b->session, parts, sizeof parts);
     if (cr_comm_rank(b->comm) > 0) goto out;
-    if (cr_args_has(args, CR_OPT_JSON)) print_json(b, parts, &text);
-    else print_text(b, parts, &text);
+    if (cr_args_has(args, CR_OPT_JSON))
+        print_json(b, parts, &text);
+    else
+        print_text(b, parts, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
-    if (status != CR_OK) cr_comm_abort(b->comm, cr_error_message()); /* before anything is closed that others wait for */
+    if (status != CR_OK)
+        cr_comm_abort(b->comm, cr_error_message()); /* before anything is closed that others wait for */
     cr_text_free(&text);
     bench_close(b);
     return status;

@@ -1,4 +1,5 @@
-/* cli/commands/check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in double. */
+/* cli/commands/check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in
+ * double. */
 #include "cli/command.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -8,8 +9,8 @@
 #include <string.h>
 
 enum { BATCH = 2 };
-/* In fp16 training starts with a scale that a random network's gradients may not survive; infinite on both sides, they would
- * be right and prove nothing. */
+/* In fp16 training starts with a scale that a random network's gradients may not survive; infinite on both sides, they
+ * would be right and prove nothing. */
 static const double checked_scale = 1024;
 
 struct checked {
@@ -29,8 +30,8 @@ static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct c
     double                  worst = 0;
     step.step                     = 1;
     CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)c->train.seed));
-    cr_log(CR_LOG_INFO, "%s: program %s in %s, %d ops, batch %lld", s->device->caps.text, program->name, precision_of(s), program->ops,
-           (long long)program->tensor[program->images].dim[0]);
+    cr_log(CR_LOG_INFO, "%s: program %s in %s, %d ops, batch %lld", s->device->caps.text, program->name,
+           precision_of(s), program->ops, (long long)program->tensor[program->images].dim[0]);
     CR_TRY(cr_verify_program(cpu, s->device, exec, program, &step, &ops, &worst));
     sum->ops += ops;
     sum->worst = CR_MAX(sum->worst, worst);
@@ -70,7 +71,8 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     char              override[64];
     snprintf(override, sizeof override, "train.device=%s", device);
     CR_TRY(cr_cmd_config_open(args, source, override, &config));
-    if (strcmp(device, "cpu") == 0 && config.train.precision != CR_PRECISION_AUTO && config.train.precision != CR_PRECISION_FP32) {
+    if (strcmp(device, "cpu") == 0 && config.train.precision != CR_PRECISION_AUTO &&
+        config.train.precision != CR_PRECISION_FP32) {
         cr_log(CR_LOG_INFO, "cpu: checked in fp32, it has nothing else; train.precision = %s is for a GPU",
                cr_word_precision(config.train.precision));
         config.train.precision = CR_PRECISION_FP32;
@@ -84,8 +86,8 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     if (status == CR_OK) status = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
     if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
-        cr_text_add(out, "{\"device\": \"%s\", \"precision\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n", device,
-                    precision_of(&session), sum.ops, sum.worst);
+        cr_text_add(out, "{\"device\": \"%s\", \"precision\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n",
+                    device, precision_of(&session), sum.ops, sum.worst);
     else if (status == CR_OK)
         cr_text_add(out, "%s, %s: %d ops compared, all within their bounds; worst difference is %.3f of its bound\n",
                     device, precision_of(&session), sum.ops, sum.worst);
@@ -114,12 +116,14 @@ static cr_status find_devices(const struct cr_args *args, const char *list) {
 }
 
 /* Of the devices in `list`, "cpu,cuda"; NULL: of all that are there. */
-static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_source *source, const char *list, int64_t batch,
-                               struct cr_text *out) {
+static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_source *source, const char *list,
+                               int64_t batch, struct cr_text *out) {
     for (const struct cr_backend *const *b = cr_backends(); *b && !list; b++) {
         const char *why = NULL;
-        if ((*b)->available(&why)) CR_TRY(check_device(args, source, (*b)->name, batch, out));
-        else cr_log(CR_LOG_INFO, "%s is not checked: %s", (*b)->name, why ? why : "not available");
+        if ((*b)->available(&why))
+            CR_TRY(check_device(args, source, (*b)->name, batch, out));
+        else
+            cr_log(CR_LOG_INFO, "%s is not checked: %s", (*b)->name, why ? why : "not available");
     }
     if (list) CR_TRY(find_devices(args, list));
     while (list && *list) {

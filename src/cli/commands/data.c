@@ -1,4 +1,5 @@
-/* cli/commands/data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed ones. */
+/* cli/commands/data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed
+ * ones. */
 #include "cli/command.h"
 #include "core/files.h"
 #include "data/pack.h"
@@ -132,12 +133,12 @@ static void report_packed(const char *path, const struct cr_pack_result *result,
     if (json) {
         cr_text_add(out, "{\"file\": ");
         cr_text_add_json(out, path);
-        cr_text_add(out, ", \"pictures\": %lld, \"bytes\": %lld, \"left_out\": %lld}\n", (long long)result->pictures,
-                    (long long)result->bytes, (long long)result->left_out);
+        cr_text_add(out, ", \"pictures\": %lld, \"bytes\": %lld, \"left_out\": %lld}\n", (long long)result->images,
+                    (long long)result->bytes, (long long)result->skipped);
         return;
     }
-    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result->pictures, (double)result->bytes * 1e-6);
-    if (result->left_out) cr_text_add(out, ", %lld left out that cannot be read", (long long)result->left_out);
+    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
+    if (result->skipped) cr_text_add(out, ", %lld left out that cannot be read", (long long)result->skipped);
     cr_text_add(out, "\n");
 }
 

@@ -1,7 +1,7 @@
 /* cli/commands/data_stat.c: cresnet data stat, and data verify of sets that are not packed. */
 #include "cli/command.h"
-#include "data/statistics.h"
 #include "core/files.h"
+#include "data/statistics.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ struct reading {
     struct cr_data_stat stat[SPLITS];
     struct copy        *copies; /* sorted: equal ones beside each other */
     int64_t             count;
-    int64_t             duplicates, across, labelled; /* copies of an earlier picture; of a training one in validation; with another label */
+    int64_t             duplicates, across,
+        labelled; /* copies of an earlier picture; of a training one in validation; with another label */
 };
 
 /* ---- reading ---- */
@@ -35,7 +36,9 @@ static int compare_copies(const void *a, const void *b) {
     return (x->sample > y->sample) - (x->sample < y->sample);
 }
 
-static const struct cr_sample_stat *sample_of(const struct reading *r, const struct copy *c) { return &r->stat[c->split].sample[c->sample]; }
+static const struct cr_sample_stat *sample_of(const struct reading *r, const struct copy *c) {
+    return &r->stat[c->split].sample[c->sample];
+}
 
 static bool same(const struct reading *r, const struct copy *a, const struct copy *b) {
     const struct cr_sample_stat *x = sample_of(r, a), *y = sample_of(r, b);
@@ -47,7 +50,8 @@ static cr_status find_duplicates(struct reading *r) {
     CR_ALLOC(r->copies, (size_t)all);
     for (int split = 0; split < SPLITS; split++)
         for (int64_t i = 0; i < r->stat[split].count; i++)
-            if (!r->stat[split].sample[i].bad) r->copies[r->count++] = (struct copy){r->stat[split].sample[i].hash, split, i};
+            if (!r->stat[split].sample[i].bad)
+                r->copies[r->count++] = (struct copy){r->stat[split].sample[i].hash, split, i};
     if (r->count) qsort(r->copies, (size_t)r->count, sizeof *r->copies, compare_copies);
     for (int64_t i = 1, first = 0; i < r->count; i++) {
         const struct copy *a = &r->copies[first], *b = &r->copies[i];
@@ -77,13 +81,15 @@ static cr_status open_reading(const struct cr_args *args, struct reading *r) {
     CR_TRY(cr_cmd_data_config(args, &r->config));
     for (int split = 0; split < SPLITS; split++) {
         status = cr_dataset_open(&r->config, (enum cr_split)split, &r->dataset[split]);
-        if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL && r->config.data.kind == CR_DATA_FOLDER && r->config.data.val_fraction == 0) {
+        if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL && r->config.data.kind == CR_DATA_FOLDER &&
+            r->config.data.val_fraction == 0) {
             cr_log(CR_LOG_INFO, "no validation pictures");
             cr_error_clear();
             break;
         }
         CR_TRY_OUT(status);
-        cr_log(CR_LOG_INFO, "reading %lld pictures (%s)", (long long)cr_dataset_count(r->dataset[split]), split_names[split]);
+        cr_log(CR_LOG_INFO, "reading %lld pictures (%s)", (long long)cr_dataset_count(r->dataset[split]),
+               split_names[split]);
         CR_TRY_OUT(cr_data_stat_open(r->dataset[split], (int)r->config.data.workers, &r->stat[split]));
     }
     CR_TRY_OUT(find_duplicates(r));
@@ -141,23 +147,27 @@ static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
 /* ---- stat ---- */
 
 static void print_split(const struct cr_data_stat *s, const struct summary *u, const char *name, struct cr_text *out) {
-    cr_text_add(out, "%-6s %lld pictures, %d classes, %lld to %lld a class (median %lld)\n", name, (long long)s->count, s->classes,
-                (long long)u->a_class.least, (long long)u->a_class.most, (long long)u->a_class.median);
-    cr_text_add(out, "       width %lld to %lld (median %lld), height %lld to %lld (median %lld)\n", (long long)u->width.least, (long long)u->width.most,
-                (long long)u->width.median, (long long)u->height.least, (long long)u->height.most, (long long)u->height.median);
-    cr_text_add(out, "       mean %.4f, %.4f, %.4f   std %.4f, %.4f, %.4f   (red, green, blue of 0 to 1; each picture counts the same)\n", s->mean[0], s->mean[1],
-                s->mean[2], s->std[0], s->std[1], s->std[2]);
+    cr_text_add(out, "%-6s %lld pictures, %d classes, %lld to %lld a class (median %lld)\n", name, (long long)s->count,
+                s->classes, (long long)u->a_class.least, (long long)u->a_class.most, (long long)u->a_class.median);
+    cr_text_add(out, "       width %lld to %lld (median %lld), height %lld to %lld (median %lld)\n",
+                (long long)u->width.least, (long long)u->width.most, (long long)u->width.median,
+                (long long)u->height.least, (long long)u->height.most, (long long)u->height.median);
+    cr_text_add(out,
+                "       mean %.4f, %.4f, %.4f   std %.4f, %.4f, %.4f   (red, green, blue of 0 to 1; each picture "
+                "counts the same)\n",
+                s->mean[0], s->mean[1], s->mean[2], s->std[0], s->std[1], s->std[2]);
     if (s->bads) cr_text_add(out, "       %lld cannot be read\n", (long long)s->bads);
 }
 
 static void print_classes(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
     const int classes = r->dataset[1] ? CR_MIN(r->stat[0].classes, r->stat[1].classes) : r->stat[0].classes;
     int       width   = 5;
-    for (int i = 0; i < classes; i++) width = CR_MAX(width, (int)CR_MIN(strlen(cr_dataset_class_name(r->dataset[0], i)), (size_t)40));
+    for (int i = 0; i < classes; i++)
+        width = CR_MAX(width, (int)CR_MIN(strlen(cr_dataset_class_name(r->dataset[0], i)), (size_t)40));
     cr_text_add(out, "\n%6s  %-*s %9s %9s\n", "label", width, "class", "train", "val");
     for (int i = 0; i < CR_MIN(classes, CLASSES_SHOWN); i++)
-        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, width, cr_dataset_class_name(r->dataset[0], i), (long long)u[0].classes[i],
-                    r->dataset[1] ? (long long)u[1].classes[i] : 0);
+        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, width, cr_dataset_class_name(r->dataset[0], i),
+                    (long long)u[0].classes[i], r->dataset[1] ? (long long)u[1].classes[i] : 0);
     if (classes > CLASSES_SHOWN) cr_text_add(out, "%6s  and %d more\n", "", classes - CLASSES_SHOWN);
 }
 
@@ -171,8 +181,10 @@ static void print_duplicates(const struct reading *r, struct cr_text *out) {
         cr_text_add(out, "no picture is there twice\n");
         return;
     }
-    cr_text_add(out, "%lld pictures are copies of others, pixel for pixel: %lld of validation stand in training too, %lld have another label\n", (long long)r->duplicates,
-                (long long)r->across, (long long)r->labelled);
+    cr_text_add(out,
+                "%lld pictures are copies of others, pixel for pixel: %lld of validation stand in training too, %lld "
+                "have another label\n",
+                (long long)r->duplicates, (long long)r->across, (long long)r->labelled);
     for (int64_t i = 1, first = 0; i < r->count; i++) {
         char one[CR_PATH_MAX], other[CR_PATH_MAX];
         if (!same(r, &r->copies[first], &r->copies[i])) {
@@ -182,19 +194,23 @@ static void print_duplicates(const struct reading *r, struct cr_text *out) {
         if (shown++ == PAIRS_SHOWN) break;
         sample_name(r, &r->copies[first], one, sizeof one);
         sample_name(r, &r->copies[i], other, sizeof other);
-        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[r->copies[first].split], other, split_names[r->copies[i].split],
-                    sample_of(r, &r->copies[first])->label != sample_of(r, &r->copies[i])->label ? ", other label" : "");
+        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[r->copies[first].split], other,
+                    split_names[r->copies[i].split],
+                    sample_of(r, &r->copies[first])->label != sample_of(r, &r->copies[i])->label ? ", other label"
+                                                                                                 : "");
     }
     if (shown > PAIRS_SHOWN) cr_text_add(out, "  ...\n");
 }
 
 static void print_bad(const struct reading *r, struct cr_text *out) {
     for (int split = 0; split < SPLITS; split++)
-        for (int64_t i = 0; i < r->stat[split].bads; i++) cr_text_add(out, "unreadable: %s\n", r->stat[split].bad[i].why);
+        for (int64_t i = 0; i < r->stat[split].bads; i++)
+            cr_text_add(out, "unreadable: %s\n", r->stat[split].bad[i].why);
 }
 
 static void json_spread(struct cr_text *out, const char *name, struct spread s) {
-    cr_text_add(out, ", \"%s\": {\"min\": %lld, \"median\": %lld, \"max\": %lld}", name, (long long)s.least, (long long)s.median, (long long)s.most);
+    cr_text_add(out, ", \"%s\": {\"min\": %lld, \"median\": %lld, \"max\": %lld}", name, (long long)s.least,
+                (long long)s.median, (long long)s.most);
 }
 
 static void json_bad(const struct reading *r, int split, struct cr_text *out) {
@@ -213,8 +229,8 @@ static void json_bad(const struct reading *r, int split, struct cr_text *out) {
 }
 
 static void json_duplicates(const struct reading *r, struct cr_text *out) {
-    cr_text_add(out, "\"duplicates\": %lld, \"duplicates_across_splits\": %lld, \"duplicates_with_other_label\": %lld", (long long)r->duplicates,
-                (long long)r->across, (long long)r->labelled);
+    cr_text_add(out, "\"duplicates\": %lld, \"duplicates_across_splits\": %lld, \"duplicates_with_other_label\": %lld",
+                (long long)r->duplicates, (long long)r->across, (long long)r->labelled);
 }
 
 static void json_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
@@ -231,7 +247,8 @@ static void json_stat(const struct reading *r, const struct summary u[SPLITS], s
         cr_text_add(out, "]");
         json_spread(out, "width", u[split].width);
         json_spread(out, "height", u[split].height);
-        cr_text_add(out, ", \"mean\": [%.6f, %.6f, %.6f], \"std\": [%.6f, %.6f, %.6f]", s->mean[0], s->mean[1], s->mean[2], s->std[0], s->std[1], s->std[2]);
+        cr_text_add(out, ", \"mean\": [%.6f, %.6f, %.6f], \"std\": [%.6f, %.6f, %.6f]", s->mean[0], s->mean[1],
+                    s->mean[2], s->std[0], s->std[1], s->std[2]);
         json_bad(r, split, out);
         cr_text_add(out, "}");
     }
@@ -241,8 +258,10 @@ static void json_stat(const struct reading *r, const struct summary u[SPLITS], s
 }
 
 static void text_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
-    cr_text_add(out, "%s%s%s\n", cr_word_data_kind(r->config.data.kind), *r->config.data.root ? " in " : "", r->config.data.root);
-    for (int split = 0; split < SPLITS && r->dataset[split]; split++) print_split(&r->stat[split], &u[split], split_names[split], out);
+    cr_text_add(out, "%s%s%s\n", cr_word_data_kind(r->config.data.kind), *r->config.data.root ? " in " : "",
+                r->config.data.root);
+    for (int split = 0; split < SPLITS && r->dataset[split]; split++)
+        print_split(&r->stat[split], &u[split], split_names[split], out);
     print_classes(r, u, out);
     cr_text_add(out, "\n");
     print_duplicates(r, out);
@@ -290,8 +309,8 @@ cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_te
         cr_text_add(out, "}\n");
     } else {
         print_bad(&r, out);
-        cr_text_add(out, "%s: %lld pictures read, %lld of them unreadable\n", args->operand[0], (long long)(r.stat[0].count + r.stat[1].count),
-                    (long long)(r.stat[0].bads + r.stat[1].bads));
+        cr_text_add(out, "%s: %lld pictures read, %lld of them unreadable\n", args->operand[0],
+                    (long long)(r.stat[0].count + r.stat[1].count), (long long)(r.stat[0].bads + r.stat[1].bads));
         print_duplicates(&r, out);
     }
     close_reading(&r);

@@ -1,4 +1,5 @@
-/* cli/commands/eval.c: cresnet eval: scores of given weights on a whole split, of each class too, and the confusion matrix. */
+/* cli/commands/eval.c: cresnet eval: scores of given weights on a whole split, of each class too, and the confusion
+ * matrix. */
 #include "cli/command.h"
 #include "session/confusion.h"
 
@@ -15,23 +16,27 @@ struct evaluation {
     struct cr_cmd_names names;
 };
 
-static double share(int64_t part, int64_t all) { return all ? (double)part / (double)all : 0; }
+static double share(int64_t part, int64_t all) {
+    return all ? (double)part / (double)all : 0;
+}
 
 /* ---- JSON ---- */
 
 static void json_share(struct cr_text *out, const char *name, int64_t part, int64_t all) {
-    if (all) cr_text_add(out, ", \"%s\": %.6f", name, share(part, all));
-    else cr_text_add(out, ", \"%s\": null", name);
+    if (all)
+        cr_text_add(out, ", \"%s\": %.6f", name, share(part, all));
+    else
+        cr_text_add(out, ", \"%s\": null", name);
 }
 
 static void json_class(const struct evaluation *e, int label, struct cr_text *out) {
     const struct cr_class_score s = cr_confusion_class(&e->confusion, label);
     cr_text_add(out, "%s{\"label\": %d, \"class\": ", label ? ", " : "", label);
     cr_text_add_json(out, e->names.at[label]);
-    cr_text_add(out, ", \"images\": %lld, \"right\": %lld", (long long)s.images, (long long)s.right);
-    json_share(out, "top1", s.right, s.images);
+    cr_text_add(out, ", \"images\": %lld, \"right\": %lld", (long long)s.images, (long long)s.correct);
+    json_share(out, "top1", s.correct, s.images);
     cr_text_add(out, ", \"predicted\": %lld", (long long)s.predicted);
-    json_share(out, "precision", s.right, s.predicted);
+    json_share(out, "precision", s.correct, s.predicted);
     if (s.confused_with < 0) {
         cr_text_add(out, ", \"confused_with\": null}");
         return;
@@ -42,15 +47,20 @@ static void json_class(const struct evaluation *e, int label, struct cr_text *ou
 }
 
 static void print_json(const struct cr_config *config, const struct evaluation *e, struct cr_text *out) {
-    const struct cr_scores *s = &e->scores;
+    const struct cr_scores *s    = &e->scores;
     const double            loss = s->loss_sum / (double)CR_MAX(s->images, 1);
-    cr_text_add(out, "{\"split\": \"%s\", \"images\": %lld, \"right\": %lld, \"right5\": %lld, \"top1\": %.6f, \"top5\": %.6f, ", e->split,
-                (long long)s->images, (long long)s->right1, (long long)s->right5, share(s->right1, s->images),
-                share(s->right5, s->images));
-    if (isfinite(loss)) cr_text_add(out, "\"loss\": %.6f, ", loss);
-    else cr_text_add(out, "\"loss\": null, "); /* JSON has no word for it */
-    cr_text_add(out, "\"corrupt\": %lld, \"seconds\": %.3f, \"images_per_s\": %.1f, \"weights\": ", (long long)s->corrupt, s->seconds,
-                s->seconds > 0 ? (double)s->images / s->seconds : 0);
+    cr_text_add(
+        out,
+        "{\"split\": \"%s\", \"images\": %lld, \"right\": %lld, \"right5\": %lld, \"top1\": %.6f, \"top5\": %.6f, ",
+        e->split, (long long)s->images, (long long)s->correct1, (long long)s->correct5, share(s->correct1, s->images),
+        share(s->correct5, s->images));
+    if (isfinite(loss))
+        cr_text_add(out, "\"loss\": %.6f, ", loss);
+    else
+        cr_text_add(out, "\"loss\": null, "); /* JSON has no word for it */
+    cr_text_add(out,
+                "\"corrupt\": %lld, \"seconds\": %.3f, \"images_per_s\": %.1f, \"weights\": ", (long long)s->corrupt,
+                s->seconds, s->seconds > 0 ? (double)s->images / s->seconds : 0);
     cr_text_add_json(out, config->model.weights);
     if (e->per_class) {
         cr_text_add(out, ", \"per_class\": [");
@@ -63,19 +73,23 @@ static void print_json(const struct cr_config *config, const struct evaluation *
 /* ---- text ---- */
 
 static void print_share(struct cr_text *out, int64_t part, int64_t all) {
-    if (all) cr_text_add(out, " %8.2f %%", 100 * share(part, all));
-    else cr_text_add(out, " %10s", "-");
+    if (all)
+        cr_text_add(out, " %8.2f %%", 100 * share(part, all));
+    else
+        cr_text_add(out, " %10s", "-");
 }
 
 static void print_classes(const struct evaluation *e, struct cr_text *out) {
     int width = 5;
-    for (int i = 0; i < e->confusion.classes; i++) width = CR_MAX(width, (int)CR_MIN(strlen(e->names.at[i]), (size_t)40));
-    cr_text_add(out, "%6s  %-*s %8s %8s %10s %10s  %s\n", "label", width, "class", "images", "right", "top-1", "precision", "most confused with");
+    for (int i = 0; i < e->confusion.classes; i++)
+        width = CR_MAX(width, (int)CR_MIN(strlen(e->names.at[i]), (size_t)40));
+    cr_text_add(out, "%6s  %-*s %8s %8s %10s %10s  %s\n", "label", width, "class", "images", "right", "top-1",
+                "precision", "most confused with");
     for (int i = 0; i < e->confusion.classes; i++) {
         const struct cr_class_score s = cr_confusion_class(&e->confusion, i);
-        cr_text_add(out, "%6d  %-*s %8lld %8lld", i, width, e->names.at[i], (long long)s.images, (long long)s.right);
-        print_share(out, s.right, s.images);
-        print_share(out, s.right, s.predicted);
+        cr_text_add(out, "%6d  %-*s %8lld %8lld", i, width, e->names.at[i], (long long)s.images, (long long)s.correct);
+        print_share(out, s.correct, s.images);
+        print_share(out, s.correct, s.predicted);
         if (s.confused_with >= 0) cr_text_add(out, "  %s (%lld)", e->names.at[s.confused_with], (long long)s.confused);
         cr_text_add(out, "\n");
     }
@@ -84,9 +98,10 @@ static void print_classes(const struct evaluation *e, struct cr_text *out) {
 static void print_scores(const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     if (e->per_class) print_classes(e, out);
-    cr_text_add(out, "%s: %lld of %lld right: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n", e->split,
-                (long long)s->right1, (long long)s->images, 100 * share(s->right1, s->images), 100 * share(s->right5, s->images),
-                s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds, s->seconds > 0 ? (double)s->images / s->seconds : 0);
+    cr_text_add(out, "%s: %lld of %lld right: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n",
+                e->split, (long long)s->correct1, (long long)s->images, 100 * share(s->correct1, s->images),
+                100 * share(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
+                s->seconds > 0 ? (double)s->images / s->seconds : 0);
     if (s->corrupt) cr_text_add(out, "%lld unreadable pictures were left out\n", (long long)s->corrupt);
 }
 
@@ -114,7 +129,8 @@ static cr_status write_matrix(const struct evaluation *e) {
     for (int i = 0; i < c->classes; i++) {
         cr_text_add(&csv, "\n");
         csv_field(&csv, e->names.at[i]);
-        for (int k = 0; k < c->classes; k++) cr_text_add(&csv, ",%lld", (long long)c->count[(size_t)i * (size_t)c->classes + (size_t)k]);
+        for (int k = 0; k < c->classes; k++)
+            cr_text_add(&csv, ",%lld", (long long)c->count[(size_t)i * (size_t)c->classes + (size_t)k]);
     }
     cr_text_add(&csv, "\n");
     cr_status status = csv.failed ? CR_NO_MEMORY(csv.length) : cr_file_write_atomic(e->matrix, csv.data, csv.length);
@@ -125,11 +141,11 @@ static cr_status write_matrix(const struct evaluation *e) {
 /* ---- the command ---- */
 
 static cr_status evaluate(const struct cr_config *config, enum cr_split split, struct evaluation *e) {
-    struct cr_dataset *dataset = NULL;
-    struct cr_session  session = {0};
-    struct cr_judge    judge;
-    const bool         each = e->per_class || e->matrix;
-    cr_status          status;
+    struct cr_dataset        *dataset = NULL;
+    struct cr_session         session = {0};
+    struct cr_sample_callback judge;
+    const bool                each = e->per_class || e->matrix;
+    cr_status                 status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
@@ -139,7 +155,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
         CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
         CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     }
-    judge = cr_confusion_judge(&e->confusion);
+    judge = cr_confusion_callback(&e->confusion);
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &judge : NULL, &e->scores));
 out:
     cr_session_close(&session);
@@ -149,8 +165,9 @@ out:
 
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     static const char *const splits[] = {"val", "train", NULL};
-    struct evaluation        e = {.json = cr_args_has(args, CR_OPT_JSON), .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
-                                  .matrix = args->value[CR_OPT_CONFUSION]};
+    struct evaluation        e        = {.json      = cr_args_has(args, CR_OPT_JSON),
+                                         .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
+                                         .matrix    = args->value[CR_OPT_CONFUSION]};
     struct cr_config         config;
     struct cr_text           text = {0};
     int                      split;
@@ -167,8 +184,10 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     e.split = splits[split];
     CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
     if (e.matrix) CR_TRY_OUT(write_matrix(&e));
-    if (e.json) print_json(&config, &e, &text);
-    else print_scores(&e, &text);
+    if (e.json)
+        print_json(&config, &e, &text);
+    else
+        print_scores(&e, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_confusion_close(&e.confusion);

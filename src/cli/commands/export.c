@@ -1,6 +1,7 @@
-/* cli/commands/export.c: cresnet export: a trained network as one file for other programs: its weights, or weights and graph as ONNX. */
-#include "cli/command.h"
+/* cli/commands/export.c: cresnet export: a trained network as one file for other programs: its weights, or weights and
+ * graph as ONNX. */
 #include "checkpoint/checkpoint.h"
+#include "cli/command.h"
 #include "model/onnx.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -10,7 +11,9 @@
 static cr_status export_weights(const struct cr_args *args, const char *file) {
     struct cr_cmd_source source = {0};
     char                *path   = NULL, ema[CR_PATH_MAX];
-    if (args->overrides) return cr_args_fail(args, "%s: weights are written as they are; configuration keys are for --onnx", args->override[0]);
+    if (args->overrides)
+        return cr_args_fail(args, "%s: weights are written as they are; configuration keys are for --onnx",
+                            args->override[0]);
     cr_status status;
     if (cr_args_has(args, CR_OPT_EMA)) {
         CR_TRY_OUT(cr_cmd_source_find(args, &source));
@@ -27,13 +30,15 @@ out:
 /* ---- ONNX ---- */
 
 static cr_status write_onnx(struct cr_session *session, const struct cr_cmd_names *names, bool fold, const char *file) {
-    struct cr_onnx_network network = {.fold = fold, .classes = session->model.classes, .class_names = names->count == session->model.classes ? names->at : NULL};
+    struct cr_onnx_network network = {.fold        = fold,
+                                      .classes     = session->model.classes,
+                                      .class_names = names->count == session->model.classes ? names->at : NULL};
     struct cr_program      eval    = {0};
     float                 *value = NULL, *running = NULL;
     cr_status              status;
     CR_TRY(cr_model_program(&session->model, session->config, CR_PROGRAM_EVAL, 1, &eval));
-    CR_TRY_OUT(cr_state_plane_copy(session, CR_PLANE_VALUE, &value));
-    CR_TRY_OUT(cr_state_plane_copy(session, CR_PLANE_RUNNING, &running));
+    CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
+    CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_RUNNING, &running));
     network.eval    = &eval;
     network.value   = value;
     network.running = running;
@@ -54,7 +59,8 @@ static cr_status export_onnx(const struct cr_args *args, const char *file) {
     cr_status                 status;
     CR_TRY(cr_cmd_config(args, &config));
     if (!*config.model.weights) {
-        status = cr_args_fail(args, "no weights to export: give --weights FILE, or a run folder instead of %s", args->operand[0]);
+        status = cr_args_fail(args, "no weights to export: give --weights FILE, or a run folder instead of %s",
+                              args->operand[0]);
         goto out;
     }
     config.train.device    = CR_DEVICE_CPU;
@@ -77,14 +83,15 @@ cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
     /* Both call every tensor of these networks the same. */
     static const char *const names[] = {"torchvision", "timm", NULL};
     int                      library;
-    const char *weights = args->value[CR_OPT_EXPORT_FILE], *onnx = args->value[CR_OPT_ONNX];
+    const char              *weights = args->value[CR_OPT_EXPORT_FILE], *onnx = args->value[CR_OPT_ONNX];
     (void)signal_taken;
     if (!args->operands) return cr_args_fail(args, "which weights? Give a run folder, or a safetensors file");
     CR_TRY(cr_args_most(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
     if (!weights && !onnx) return cr_args_fail(args, "where to? Give -o FILE, which is not there yet, or --onnx FILE");
     if (weights && onnx) return cr_args_fail(args, "-o writes weights, --onnx a network: give one of them");
-    if (cr_args_has(args, CR_OPT_FOLD) && !onnx) return cr_args_fail(args, "--fold is for --onnx: weights keep their batch normalisation");
+    if (cr_args_has(args, CR_OPT_FOLD) && !onnx)
+        return cr_args_fail(args, "--fold is for --onnx: weights keep their batch normalisation");
     CR_TRY(onnx ? export_onnx(args, onnx) : export_weights(args, weights));
     cr_log(CR_LOG_INFO, "exported to %s", onnx ? onnx : weights);
     return CR_OK;

@@ -1,4 +1,5 @@
-/* cli/commands/plan_lifetimes.c: cresnet plan --csv FILE: offsets for the lives of a file, whatever program they come from. */
+/* cli/commands/plan_lifetimes.c: cresnet plan --csv FILE: offsets for the lives of a file, whatever program they come
+ * from. */
 #include "cli/command.h"
 #include "inspect/lifetimes_csv.h"
 
@@ -6,7 +7,7 @@
 
 enum { TIME_LIMIT_S = 60, TIME_LIMIT_MAX_S = 1000 * 1000 };
 
-bool cr_plan_wants_lives(const struct cr_args *args) {
+bool cr_plan_wants_lifetimes(const struct cr_args *args) {
     if (cr_args_has(args, CR_OPT_CAPACITY) || cr_args_has(args, CR_OPT_TIME_LIMIT)) return true;
     size_t n = args->operands ? strlen(args->operand[0]) : 0;
     return cr_args_has(args, CR_OPT_CSV) && n > 4 && strcmp(args->operand[0] + n - 4, ".csv") == 0;
@@ -24,26 +25,26 @@ static cr_status refuse_others(const struct cr_args *args) {
     return cr_args_most(args, 1);
 }
 
-static cr_status plan_lives(const struct cr_args *args, struct cr_lives *lives) {
+static cr_status plan_lives(const struct cr_args *args, struct cr_lifetimes *lives) {
     const char *path = args->operand[0];
     int64_t     capacity, limit_s, begin = cr_time_ns();
     CR_TRY(cr_args_int(args, CR_OPT_CAPACITY, 1, (int64_t)1 << 62, 0, &capacity));
     CR_TRY(cr_args_int(args, CR_OPT_TIME_LIMIT, 0, TIME_LIMIT_MAX_S, TIME_LIMIT_S, &limit_s));
-    CR_TRY(cr_lives_read(path, lives));
+    CR_TRY(cr_lifetimes_read(path, lives));
     const struct cr_plan_effort effort = {.alignment = 1,
                                           .capacity  = (size_t)capacity,
                                           .visits    = limit_s ? INT64_MAX / 8 : 0,
                                           .limit_ns  = limit_s * 1000 * 1000 * 1000};
     struct cr_plan_found        found;
-    CR_TRY(cr_plan_search(lives->life, lives->count, &effort, &found));
-    CR_TRY(cr_lives_check(lives, found.peak));
+    CR_TRY(cr_plan_search(lives->interval, lives->count, &effort, &found));
+    CR_TRY(cr_lifetimes_check(lives, found.peak));
     double seconds = (double)(cr_time_ns() - begin) * 1e-9;
     if (capacity && found.peak > (size_t)capacity) {
-        if (found.least > (size_t)capacity)
+        if (found.lower_bound > (size_t)capacity)
             return CR_FAIL(CR_ERR_MEMORY,
                            "%s: no plan fits into the capacity %lld: every plan needs at least %zu; the best one found "
                            "%zu (lower bound %zu)",
-                           path, (long long)capacity, found.least, found.peak, found.bound);
+                           path, (long long)capacity, found.lower_bound, found.peak, found.bound);
         return CR_FAIL(CR_ERR_MEMORY,
                        "%s: no plan within the capacity %lld was found in %.1f s: peak %zu, lower bound %zu; "
                        "--time-limit gives more time",
@@ -51,20 +52,20 @@ static cr_status plan_lives(const struct cr_args *args, struct cr_lives *lives) 
     }
     cr_log(CR_LOG_INFO, "%s: %d lives, peak %zu, lower bound %zu, peak/bound %.4f, greedy %zu, %.2f s%s", path,
            lives->count, found.peak, found.bound, found.bound ? (double)found.peak / (double)found.bound : 1,
-           found.greedy, seconds, found.peak == found.least ? ", no plan is lower" : "");
+           found.greedy, seconds, found.peak == found.lower_bound ? ", no plan is lower" : "");
     return CR_OK;
 }
 
-cr_status cr_plan_lives_file(const struct cr_args *args) {
-    cr_status       status = CR_OK;
-    struct cr_lives lives  = {0};
-    struct cr_text  text   = {0};
+cr_status cr_plan_lifetimes_file(const struct cr_args *args) {
+    cr_status           status = CR_OK;
+    struct cr_lifetimes lives  = {0};
+    struct cr_text      text   = {0};
     CR_TRY(refuse_others(args));
     CR_TRY_OUT(plan_lives(args, &lives));
-    cr_lives_print(&lives, &text);
+    cr_lifetimes_print(&lives, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
-    cr_lives_free(&lives);
+    cr_lifetimes_free(&lives);
     return status;
 }

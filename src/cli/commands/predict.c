@@ -1,5 +1,5 @@
-/* cli/commands/predict.c: cresnet predict: names what is in pictures, and in all pictures of folders. The class names come from the
- * checkpoint beside the weights, else from the data set of the configuration, else they are numbers. */
+/* cli/commands/predict.c: cresnet predict: names what is in pictures, and in all pictures of folders. The class names
+ * come from the checkpoint beside the weights, else from the data set of the configuration, else they are numbers. */
 #include "cli/command.h"
 #include "session/session.h"
 
@@ -57,7 +57,7 @@ static cr_status find_pictures(const struct cr_args *args, struct request *r) {
         int64_t      count = 1;
         if (is_folder(args->operand[i])) {
             r->table = !r->json;
-            CR_TRY(cr_folder_pictures(args->operand[i], &r->arena, &paths, &count));
+            CR_TRY(cr_folder_images(args->operand[i], &r->arena, &paths, &count));
             if (!count) cr_log(CR_LOG_WARN, "%s: no pictures in it (jpg, jpeg, png)", args->operand[i]);
         }
         CR_TRY(add_paths(r, paths, count));
@@ -79,7 +79,8 @@ static void print_list(const struct request *r, const char *path, const struct c
     if (!p->count) return;
     cr_text_add(out, "%s\n", path);
     for (int i = 0; i < CR_MIN(r->top, p->count); i++)
-        cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i], class_name(&r->names, p->label[i], number, sizeof number));
+        cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i],
+                    class_name(&r->names, p->label[i], number, sizeof number));
 }
 
 static void print_row(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
@@ -116,14 +117,17 @@ static void print_json(const struct request *r, const char *path, const struct c
 /* Columns as wide as what stands in them, within reason. */
 static void measure(struct request *r) {
     char number[32];
-    for (int64_t i = 0; i < r->pictures; i++) r->path_width = CR_MAX(r->path_width, (int)CR_MIN(strlen(r->path[i]), (size_t)COLUMN_MAX));
+    for (int64_t i = 0; i < r->pictures; i++)
+        r->path_width = CR_MAX(r->path_width, (int)CR_MIN(strlen(r->path[i]), (size_t)COLUMN_MAX));
     for (int i = 0; i < r->names.count; i++)
-        r->class_width = CR_MAX(r->class_width, (int)CR_MIN(strlen(class_name(&r->names, i, number, sizeof number)), (size_t)COLUMN_MAX));
+        r->class_width = CR_MAX(
+            r->class_width, (int)CR_MIN(strlen(class_name(&r->names, i, number, sizeof number)), (size_t)COLUMN_MAX));
 }
 
 /* ---- the command ---- */
 
-static cr_status predict_some(struct cr_session *session, struct request *r, int64_t first, int count, struct cr_prediction *result) {
+static cr_status predict_some(struct cr_session *session, struct request *r, int64_t first, int count,
+                              struct cr_prediction *result) {
     struct cr_text text = {0};
     CR_TRY(cr_session_predict(session, r->path + first, count, result));
     for (int i = 0; i < count; i++) {
@@ -152,7 +156,8 @@ static cr_status predict(const struct cr_config *config, struct request *r) {
     for (int64_t first = 0; first < r->pictures; first += PRINT_PICTURES)
         CR_TRY_OUT(predict_some(&session, r, first, (int)CR_MIN(r->pictures - first, PRINT_PICTURES), result));
     if (r->unread)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld pictures could not be read", (long long)r->unread, (long long)r->pictures);
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld pictures could not be read", (long long)r->unread,
+                    (long long)r->pictures);
 out:
     cr_free(result);
     cr_session_close(&session);

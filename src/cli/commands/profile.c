@@ -5,8 +5,8 @@
 
 enum { PASSES = 20, PASSES_MAX = 10000, WARMUP = 3 };
 
-/* What is profiled: the program with the update (with micro-batches its gradients add to what is there, which costs the same), or the
- * evaluation's. */
+/* What is profiled: the program with the update (with micro-batches its gradients add to what is there, which costs the
+ * same), or the evaluation's. */
 static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes, struct cr_profile *out) {
     const struct cr_program *program = eval ? &s->eval : &s->train[s->trains - 1];
     struct cr_exec          *exec    = eval ? s->eval_exec : s->train_exec[s->trains - 1];
@@ -25,14 +25,14 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
 
 cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     static const char *const orders[] = {"time", "program", NULL}, *const programs[] = {"step", "eval", NULL};
-    struct cr_config         config;
-    struct cr_session        session = {0};
-    struct cr_profile        profile = {0};
-    struct cr_text           text    = {0};
+    struct cr_config          config;
+    struct cr_session         session = {0};
+    struct cr_profile         profile = {0};
+    struct cr_text            text    = {0};
     struct cr_session_options options = {.execute = true, .draw_masks = true};
-    int                      order, eval;
-    int64_t                  passes;
-    cr_status                status;
+    int                       order, eval;
+    int64_t                   passes;
+    cr_status                 status;
     (void)signal_taken;
     CR_TRY(cr_args_most(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, PASSES_MAX, PASSES, &passes));
@@ -45,8 +45,10 @@ cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(cr_session_open(&config, &options, &session));
     CR_TRY_OUT(profile_session(&session, eval, passes, &profile));
     if (order == 0) cr_profile_sort_slowest_first(&profile);
-    if (cr_args_has(args, CR_OPT_JSON)) cr_profile_print_json(&profile, &text);
-    else cr_profile_print(&profile, &text);
+    if (cr_args_has(args, CR_OPT_JSON))
+        cr_profile_print_json(&profile, &text);
+    else
+        cr_profile_print(&profile, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);

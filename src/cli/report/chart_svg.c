@@ -44,7 +44,9 @@ static void gather(const struct cr_series *s, double scale, struct points *out) 
     }
 }
 
-static double x_of(const struct drawing *d, double step) { return LEFT + (step - d->x0) / (d->x1 - d->x0) * PLOT_WIDTH; }
+static double x_of(const struct drawing *d, double step) {
+    return LEFT + (step - d->x0) / (d->x1 - d->x0) * PLOT_WIDTH;
+}
 static double y_of(const struct drawing *d, double value) {
     return TOP + PLOT_HEIGHT - (fmin(value, d->y1) - d->y0) / (d->y1 - d->y0) * PLOT_HEIGHT;
 }
@@ -56,9 +58,9 @@ static int compare_doubles(const void *a, const void *b) {
 
 /* The top of the scale: what nine of ten values stay below, half as much again, unless the highest is near to it. */
 static double usual_top(const struct drawing *d, double highest) {
-    static const double far = 2.5;
-    double              most = highest;
-    double             *all  = cr_alloc(CR_CHART_LINES * POINTS_MAX, sizeof *all);
+    static const double far   = 2.5;
+    double              most  = highest;
+    double             *all   = cr_alloc(CR_CHART_LINES * POINTS_MAX, sizeof *all);
     int                 count = 0;
     if (!all) return highest;
     for (int l = 0; l < CR_CHART_LINES; l++)
@@ -95,9 +97,12 @@ static void find_ranges(struct drawing *d) {
 /* 1500 as 1,500 would be long on an axis: 1.5k. */
 static void short_number(char *text, size_t size, double v) {
     const double a = fabs(v);
-    if (a >= 1e6) snprintf(text, size, "%.6gM", v / 1e6);
-    else if (a >= 1e4) snprintf(text, size, "%.6gk", v / 1e3);
-    else snprintf(text, size, "%.6g", a < 1e-12 ? 0 : v);
+    if (a >= 1e6)
+        snprintf(text, size, "%.6gM", v / 1e6);
+    else if (a >= 1e4)
+        snprintf(text, size, "%.6gk", v / 1e3);
+    else
+        snprintf(text, size, "%.6g", a < 1e-12 ? 0 : v);
 }
 
 static void draw_axes(const struct drawing *d, struct cr_text *out) {
@@ -106,28 +111,34 @@ static void draw_axes(const struct drawing *d, struct cr_text *out) {
     for (int k = 0; d->y0 + k * ystep <= d->y1 + ystep * 1e-6; k++) {
         const double v = d->y0 + k * ystep, y = y_of(d, v);
         short_number(text, sizeof text, fabs(v) < ystep * 1e-6 ? 0 : v);
-        cr_text_add(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT, y,
-                    WIDTH - RIGHT, LEFT - 6, y + 4, text);
+        cr_text_add(out,
+                    "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+                    LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, text);
     }
     for (int k = 0; d->x0 + k * xstep <= d->x1 * (1 + 1e-9); k++) {
         const double v = d->x0 + k * xstep, x = x_of(d, v);
         short_number(text, sizeof text, v);
-        cr_text_add(out, "<path class=\"axis\" d=\"M%.1f %dv4\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x,
-                    TOP + PLOT_HEIGHT, x, TOP + PLOT_HEIGHT + 17, text);
+        cr_text_add(
+            out, "<path class=\"axis\" d=\"M%.1f %dv4\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+            x, TOP + PLOT_HEIGHT, x, TOP + PLOT_HEIGHT + 17, text);
     }
-    cr_text_add(out, "<path class=\"axis\" d=\"M%d %dH%d\"/><text class=\"unit\" x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n", LEFT,
-                TOP + PLOT_HEIGHT, WIDTH - RIGHT, WIDTH - RIGHT, HEIGHT - 4);
+    cr_text_add(out,
+                "<path class=\"axis\" d=\"M%d %dH%d\"/><text class=\"unit\" x=\"%d\" y=\"%d\" "
+                "text-anchor=\"end\">step</text>\n",
+                LEFT, TOP + PLOT_HEIGHT, WIDTH - RIGHT, WIDTH - RIGHT, HEIGHT - 4);
 }
 
 static void draw_line(const struct drawing *d, int l, struct cr_text *out) {
     const struct points *p = &d->points[l];
     if (!p->count) return;
     cr_text_add(out, "<path class=\"line s%d\" d=\"", l + 1);
-    for (int i = 0; i < p->count; i++) cr_text_add(out, "%s%.1f %.1f", i ? "L" : "M", x_of(d, p->step[i]), y_of(d, p->value[i]));
+    for (int i = 0; i < p->count; i++)
+        cr_text_add(out, "%s%.1f %.1f", i ? "L" : "M", x_of(d, p->step[i]), y_of(d, p->value[i]));
     cr_text_add(out, "\"/>\n");
     if (!d->chart->line[l].dots && p->count > 1) return;
     for (int i = 0; i < p->count && p->count <= 80; i++)
-        cr_text_add(out, "<circle class=\"dot s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>", l + 1, x_of(d, p->step[i]), y_of(d, p->value[i]));
+        cr_text_add(out, "<circle class=\"dot s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>", l + 1, x_of(d, p->step[i]),
+                    y_of(d, p->value[i]));
     cr_text_add(out, "\n");
 }
 
@@ -147,8 +158,8 @@ static void draw_slices(const struct drawing *d, struct cr_text *out) {
         const double here  = x_of(d, most->step[i]);
         const double left  = i ? 0.5 * (here + x_of(d, most->step[i - 1])) : LEFT;
         const double right = i + 1 < most->count ? 0.5 * (here + x_of(d, most->step[i + 1])) : WIDTH - RIGHT;
-        cr_text_add(out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>step %.0f", left, TOP, right - left,
-                    PLOT_HEIGHT, most->step[i]);
+        cr_text_add(out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>step %.0f", left,
+                    TOP, right - left, PLOT_HEIGHT, most->step[i]);
         for (int l = 0; l < CR_CHART_LINES; l++) {
             const double *v = value_at(&d->points[l], most->step[i]);
             char          text[64];
@@ -167,7 +178,9 @@ static void draw_legend(const struct drawing *d, struct cr_text *out) {
         char                 text[64];
         if (!p->count) continue;
         snprintf(text, sizeof text, d->chart->format, p->value[p->count - 1]);
-        cr_text_add(out, "<span><svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"line s%d\" d=\"M1 5H27\"/></svg>%s: %s</span> ",
+        cr_text_add(out,
+                    "<span><svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"line s%d\" "
+                    "d=\"M1 5H27\"/></svg>%s: %s</span> ",
                     l + 1, d->chart->line[l].name, text);
     }
     bool cut = false;
@@ -188,8 +201,10 @@ void cr_page_chart(struct cr_text *out, const struct cr_chart *chart) {
     for (int l = 0; l < CR_CHART_LINES; l++) drawn += d.points[l].count > 0;
     if (drawn) {
         find_ranges(&d);
-        cr_text_add(out, "<figure><figcaption>%s <span class=\"unit\">%s</span></figcaption>\n", chart->title, chart->unit);
-        cr_text_add(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s over steps\">\n", WIDTH, HEIGHT, chart->title);
+        cr_text_add(out, "<figure><figcaption>%s <span class=\"unit\">%s</span></figcaption>\n", chart->title,
+                    chart->unit);
+        cr_text_add(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s over steps\">\n",
+                    WIDTH, HEIGHT, chart->title);
         draw_axes(&d, out);
         for (int l = CR_CHART_LINES - 1; l >= 0; l--) draw_line(&d, l, out);
         draw_slices(&d, out);

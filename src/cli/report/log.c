@@ -47,8 +47,8 @@ static cr_status add_value(struct cr_series *s, double step, double value) {
         const int capacity = CR_MAX(64, 2 * s->capacity);
         double   *step_    = cr_realloc(s->step, (size_t)capacity, sizeof *step_);
         if (!step_) return CR_NO_MEMORY((size_t)capacity * sizeof *step_);
-        s->step         = step_;
-        double *value_  = cr_realloc(s->value, (size_t)capacity, sizeof *value_);
+        s->step        = step_;
+        double *value_ = cr_realloc(s->value, (size_t)capacity, sizeof *value_);
         if (!value_) return CR_NO_MEMORY((size_t)capacity * sizeof *value_);
         s->value    = value_;
         s->capacity = capacity;
@@ -88,7 +88,8 @@ static bool scan_line(struct cr_json *json, struct line *line) {
         number_at = *json;
         if (cr_json_number(&number_at, &number)) {
             *json = number_at;
-            if (strcmp(name, "step") == 0) line->step = number;
+            if (strcmp(name, "step") == 0)
+                line->step = number;
             else if (line->count < MEMBERS_MAX) {
                 line->member[line->count].name    = name;
                 line->member[line->count++].value = number;

@@ -1,4 +1,5 @@
-/* cli/report/plan.c: of the report: the memory plan, the profile, the sparsity of each layer. See cli/report/report.h. */
+/* cli/report/plan.c: of the report: the memory plan, the profile, the sparsity of each layer. See cli/report/report.h.
+ */
 #include "cli/report/report.h"
 #include "formats/json.h"
 #include "inspect/plan_print.h"
@@ -17,9 +18,11 @@ static const struct {
     const char *class, *name;
 } kinds[CR_PLAN_KINDS + 1] = {[CR_PLAN_ACTIVATION] = {"a", "activations"}, [CR_PLAN_GRADIENT] = {"g", "gradients"},
                               [CR_PLAN_STATISTICS] = {"s", "statistics"},  [CR_PLAN_WORKSPACE] = {"w", "workspaces"},
-                              [CR_PLAN_SWAPPED] = {"o", "swapped"},        [CR_PLAN_KINDS] = {"k", "kept to the end"}};
+                              [CR_PLAN_OFFLOADED] = {"o", "swapped"},      [CR_PLAN_KINDS] = {"k", "kept to the end"}};
 
-static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
+static double mib(size_t bytes) {
+    return (double)bytes / (1 << 20);
+}
 
 static void draw_tensors(struct cr_text *out, const struct cr_program *p, const enum cr_plan_kind *kind, double pool) {
     for (int t = 0; t < p->tensors; t++) {
@@ -28,12 +31,14 @@ static void draw_tensors(struct cr_text *out, const struct cr_program *p, const 
         const int    end    = x->keep ? p->ops : x->last + 1;
         const double height = (double)x->bytes / pool * PLOT_HEIGHT;
         if (height < 0.25) continue; /* could not be seen */
-        cr_text_add(out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\"><title>", kinds[x->keep ? CR_PLAN_KINDS : kind[t]].class,
-                    LEFT + (double)x->first / p->ops * PLOT_WIDTH, TOP + PLOT_HEIGHT - (double)(x->offset + x->bytes) / pool * PLOT_HEIGHT,
+        cr_text_add(out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\"><title>",
+                    kinds[x->keep ? CR_PLAN_KINDS : kind[t]].class, LEFT + (double)x->first / p->ops * PLOT_WIDTH,
+                    TOP + PLOT_HEIGHT - (double)(x->offset + x->bytes) / pool * PLOT_HEIGHT,
                     (double)(end - x->first) / p->ops * PLOT_WIDTH, height);
         cr_page_escape(out, x->name);
-        cr_text_add(out, "\n%s [%lld, %lld, %lld, %lld], %.2f MiB, ops %d to %d</title></rect>\n", cr_dtype_name(x->dtype), (long long)x->dim[0],
-                    (long long)x->dim[1], (long long)x->dim[2], (long long)x->dim[3], mib(x->bytes), x->first, end - 1);
+        cr_text_add(out, "\n%s [%lld, %lld, %lld, %lld], %.2f MiB, ops %d to %d</title></rect>\n",
+                    cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
+                    (long long)x->dim[3], mib(x->bytes), x->first, end - 1);
     }
 }
 
@@ -41,43 +46,60 @@ static void draw_pool(struct cr_text *out, const struct cr_program *p, const enu
     const size_t bytes = p->region_bytes[CR_REGION_POOL];
     const bool   small = bytes < 8 << 20;
     const double unit = small ? 1 << 10 : 1 << 20, high = (double)bytes / unit, ystep = cr_chart_step(high, TICKS);
-    const double xstep = CR_MAX(1, cr_chart_step(p->ops, 10));
+    const double xstep                   = CR_MAX(1, cr_chart_step(p->ops, 10));
     bool         seen[CR_PLAN_KINDS + 1] = {false};
-    cr_text_add(out, "<figure><figcaption>The pool over one step <span class=\"unit\">addresses up (%s), ops to the right; each rectangle is a tensor</span></figcaption>\n",
+    cr_text_add(out,
+                "<figure><figcaption>The pool over one step <span class=\"unit\">addresses up (%s), ops to the right; "
+                "each rectangle is a tensor</span></figcaption>\n",
                 small ? "KiB" : "MiB");
-    cr_text_add(out, "<div class=\"wide\"><svg class=\"pool\" style=\"min-width:560px\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"memory of the training step\">\n", WIDTH, HEIGHT);
+    cr_text_add(out,
+                "<div class=\"wide\"><svg class=\"pool\" style=\"min-width:560px\" viewBox=\"0 0 %d %d\" role=\"img\" "
+                "aria-label=\"memory of the training step\">\n",
+                WIDTH, HEIGHT);
     for (int k = 0; k * ystep <= high; k++) {
         const double y = TOP + PLOT_HEIGHT - k * ystep / high * PLOT_HEIGHT;
-        cr_text_add(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n", LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, k * ystep);
+        cr_text_add(
+            out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
+            LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, k * ystep);
     }
     for (int k = 0; k * xstep <= p->ops; k++)
-        cr_text_add(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", LEFT + k * xstep / p->ops * PLOT_WIDTH, HEIGHT - 14, k * xstep);
+        cr_text_add(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
+                    LEFT + k * xstep / p->ops * PLOT_WIDTH, HEIGHT - 14, k * xstep);
     draw_tensors(out, p, kind, (double)bytes);
     cr_text_add(out, "</svg></div>\n<p class=\"legend\">");
     for (int t = 0; t < p->tensors; t++)
-        if (p->tensor[t].region == CR_REGION_POOL && p->tensor[t].first >= 0) seen[p->tensor[t].keep ? CR_PLAN_KINDS : kind[t]] = true;
+        if (p->tensor[t].region == CR_REGION_POOL && p->tensor[t].first >= 0)
+            seen[p->tensor[t].keep ? CR_PLAN_KINDS : kind[t]] = true;
     for (int k = 0; k <= CR_PLAN_KINDS; k++)
         if (seen[k]) cr_text_add(out, "<span><i class=\"swatch %s\"></i>%s</span> ", kinds[k].class, kinds[k].name);
     cr_text_add(out, "</p></figure>\n");
 }
 
-void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struct cr_store *store) {
+void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struct cr_param_store *store) {
     enum cr_plan_kind *kind = cr_alloc((size_t)p->tensors, sizeof *kind);
     if (!kind) {
         out->failed = true;
         return;
     }
     cr_plan_kinds(p, kind);
-    cr_text_add(out, "<div class=\"wide\"><table><tr><th class=\"l\">memory of the program <i>%s</i></th><th>MiB</th></tr>\n", p->name);
-    cr_text_add(out, "<tr><td class=\"l\">pool: activations, gradients, workspaces (lower bound %.2f MiB)</td><td>%.2f</td></tr>\n", mib(p->bound_bytes),
-                mib(p->region_bytes[CR_REGION_POOL]));
-    for (int k = 0; k < CR_PLANES; k++) {
-        const size_t bytes = cr_store_plane_bytes(store, (enum cr_plane)k);
-        if (bytes) cr_text_add(out, "<tr><td class=\"l\">store: %s</td><td>%.2f</td></tr>\n", cr_plane_name((enum cr_plane)k), mib(bytes));
+    cr_text_add(
+        out, "<div class=\"wide\"><table><tr><th class=\"l\">memory of the program <i>%s</i></th><th>MiB</th></tr>\n",
+        p->name);
+    cr_text_add(
+        out,
+        "<tr><td class=\"l\">pool: activations, gradients, workspaces (lower bound %.2f MiB)</td><td>%.2f</td></tr>\n",
+        mib(p->bound_bytes), mib(p->region_bytes[CR_REGION_POOL]));
+    for (int k = 0; k < CR_BUFFERS; k++) {
+        const size_t bytes = cr_param_store_buffer_bytes(store, (enum cr_param_buffer)k);
+        if (bytes)
+            cr_text_add(out, "<tr><td class=\"l\">store: %s</td><td>%.2f</td></tr>\n",
+                        cr_param_buffer_name((enum cr_param_buffer)k), mib(bytes));
     }
-    cr_text_add(out, "<tr><td class=\"l\">input: a batch</td><td>%.2f</td></tr>\n", mib(p->region_bytes[CR_REGION_INPUT]));
+    cr_text_add(out, "<tr><td class=\"l\">input: a batch</td><td>%.2f</td></tr>\n",
+                mib(p->region_bytes[CR_REGION_INPUT]));
     if (p->region_bytes[CR_REGION_HOST])
-        cr_text_add(out, "<tr><td class=\"l\">host: what is swapped</td><td>%.2f</td></tr>\n", mib(p->region_bytes[CR_REGION_HOST]));
+        cr_text_add(out, "<tr><td class=\"l\">host: what is swapped</td><td>%.2f</td></tr>\n",
+                    mib(p->region_bytes[CR_REGION_HOST]));
     cr_text_add(out, "</table></div>\n");
     if (p->region_bytes[CR_REGION_POOL] && p->ops) draw_pool(out, p, kind);
     cr_free(kind);
@@ -127,17 +149,26 @@ static bool profile_line(char *text, struct groups *layers, struct groups *by_ki
         struct cr_json ahead = json;
         if (cr_json_number(&ahead, &number)) {
             json = ahead;
-            if (!strcmp(name, "ms")) ms = number;
-            else if (!strcmp(name, "roof")) roof = number;
-            else if (!strcmp(name, "bytes")) bytes = number;
-            else if (!strcmp(name, "whole_ms")) totals->whole_ms = number;
-            else if (!strcmp(name, "sum_ms")) totals->sum_ms = number;
-            else if (!strcmp(name, "passes")) totals->passes = number;
+            if (!strcmp(name, "ms"))
+                ms = number;
+            else if (!strcmp(name, "roof"))
+                roof = number;
+            else if (!strcmp(name, "bytes"))
+                bytes = number;
+            else if (!strcmp(name, "whole_ms"))
+                totals->whole_ms = number;
+            else if (!strcmp(name, "sum_ms"))
+                totals->sum_ms = number;
+            else if (!strcmp(name, "passes"))
+                totals->passes = number;
         } else {
             if (!cr_json_string(&json, &word)) return false;
-            if (!strcmp(name, "layer")) layer = word;
-            else if (!strcmp(name, "kind")) kind = word;
-            else if (!strcmp(name, "device")) snprintf(totals->device, sizeof totals->device, "%s", word);
+            if (!strcmp(name, "layer"))
+                layer = word;
+            else if (!strcmp(name, "kind"))
+                kind = word;
+            else if (!strcmp(name, "device"))
+                snprintf(totals->device, sizeof totals->device, "%s", word);
         }
     } while (cr_json_take(&json, ','));
     if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return false;
@@ -161,8 +192,10 @@ static void add_groups(struct cr_text *out, const char *label, struct groups *g,
     for (int i = 0; i < count; i++) {
         const struct group *x = &g->at[i];
         snprintf(text[i], sizeof text[i], "%.3f ms  %.1f %%", x->ms, sum_ms > 0 ? 100 * x->ms / sum_ms : 0);
-        snprintf(title[i], sizeof title[i], "%d ops, %.1f MB, %.0f %% of the roof", x->ops, x->bytes * 1e-6, x->ms > 0 ? 100 * x->roof_ms / x->ms : 0);
-        bars[i] = (struct cr_bar){.name = x->name, .text = text[i], .title = title[i], .share = g->at[0].ms > 0 ? x->ms / g->at[0].ms : 0};
+        snprintf(title[i], sizeof title[i], "%d ops, %.1f MB, %.0f %% of the roof", x->ops, x->bytes * 1e-6,
+                 x->ms > 0 ? 100 * x->roof_ms / x->ms : 0);
+        bars[i] = (struct cr_bar){
+            .name = x->name, .text = text[i], .title = title[i], .fraction = g->at[0].ms > 0 ? x->ms / g->at[0].ms : 0};
     }
     cr_text_add(out, "<figure><figcaption>%s</figcaption>\n", label);
     cr_page_bars(out, label, bars, count);
@@ -171,9 +204,10 @@ static void add_groups(struct cr_text *out, const char *label, struct groups *g,
 }
 
 cr_status cr_report_profile(struct cr_text *out, const char *path) {
-    struct groups layers = {.at = cr_alloc(GROUPS_MAX, sizeof *layers.at)}, by_kind = {.at = cr_alloc(GROUPS_MAX, sizeof *by_kind.at)};
-    struct totals totals = {0};
-    char         *text   = NULL, *save = NULL;
+    struct groups layers  = {.at = cr_alloc(GROUPS_MAX, sizeof *layers.at)},
+                  by_kind = {.at = cr_alloc(GROUPS_MAX, sizeof *by_kind.at)};
+    struct totals totals  = {0};
+    char         *text = NULL, *save = NULL;
     cr_status     status;
     if (!layers.at || !by_kind.at) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while reading %s", path);
     CR_TRY_OUT(cr_file_read(path, PROFILE_BYTES_MAX, &text, NULL));
@@ -181,8 +215,8 @@ cr_status cr_report_profile(struct cr_text *out, const char *path) {
         if (!profile_line(line, &layers, &by_kind, &totals))
             CR_FAIL_OUT(CR_ERR_FORMAT, "%s: not what cresnet profile --json writes", path);
     if (!layers.count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no ops in it: cresnet profile --json writes them", path);
-    cr_page_note(out, "One training step: %.3f ms whole, %.3f ms as a sum of its ops (medians of %.0f passes) on %s.", totals.whole_ms, totals.sum_ms,
-                 totals.passes, *totals.device ? totals.device : "an unnamed device");
+    cr_page_note(out, "One training step: %.3f ms whole, %.3f ms as a sum of its ops (medians of %.0f passes) on %s.",
+                 totals.whole_ms, totals.sum_ms, totals.passes, *totals.device ? totals.device : "an unnamed device");
     cr_text_add(out, "<div class=\"charts\">\n");
     add_groups(out, "Time by layer, forward and backward", &layers, totals.sum_ms);
     add_groups(out, "Time by kind of op", &by_kind, totals.sum_ms);
@@ -197,14 +231,14 @@ out:
 /* ---- sparsity ---- */
 
 cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
-    const struct cr_store *store = &session->model.store;
-    float                 *value = NULL;
-    struct cr_arena        arena = {0};
-    struct cr_bar         *bars  = NULL;
-    int                    count = 0;
-    int64_t                zeros = 0, elems = 0;
-    cr_status              status = CR_OK;
-    CR_TRY(cr_state_plane_copy(session, CR_PLANE_VALUE, &value));
+    const struct cr_param_store *store = &session->model.store;
+    float                       *value = NULL;
+    struct cr_arena              arena = {0};
+    struct cr_bar               *bars  = NULL;
+    int                          count = 0;
+    int64_t                      zeros = 0, elems = 0;
+    cr_status                    status = CR_OK;
+    CR_TRY(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
     bars = cr_alloc((size_t)store->params + 1, sizeof *bars);
     if (!bars) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
     for (int i = 0; i < store->params; i++) {
@@ -214,8 +248,8 @@ cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
         for (int64_t k = 0; k < q->elems; k++) here += value[q->offset + k] == 0;
         zeros += here;
         elems += q->elems;
-        bars[count] = (struct cr_bar){.name = q->name, .share = (double)here / (double)q->elems};
-        bars[count].text  = cr_arena_printf(&arena, "%.2f %%", 100 * bars[count].share);
+        bars[count]       = (struct cr_bar){.name = q->name, .fraction = (double)here / (double)q->elems};
+        bars[count].text  = cr_arena_printf(&arena, "%.2f %%", 100 * bars[count].fraction);
         bars[count].title = cr_arena_printf(&arena, "%lld of %lld weights are 0", (long long)here, (long long)q->elems);
         if (!bars[count].text || !bars[count].title) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
         count++;
@@ -224,8 +258,8 @@ cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
     if ((double)zeros < 1e-3 * (double)elems)
         cr_page_note(out, "The network is dense: %lld of its %lld weights are 0.", (long long)zeros, (long long)elems);
     else {
-        cr_page_note(out, "%.2f %% of the weights of convolutions and classifier are 0 (%lld of %lld).", 100 * (double)zeros / (double)elems, (long long)zeros,
-                     (long long)elems);
+        cr_page_note(out, "%.2f %% of the weights of convolutions and classifier are 0 (%lld of %lld).",
+                     100 * (double)zeros / (double)elems, (long long)zeros, (long long)elems);
         cr_page_bars(out, "share of weights that are 0", bars, count);
     }
 out:

@@ -22,10 +22,12 @@ struct run {
 static bool is_there(const char *dir, const char *name) {
     char        path[CR_PATH_MAX];
     struct stat st;
-    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &st) == 0 &&
+           S_ISREG(st.st_mode);
 }
 
-/* The run folder, and of its checkpoints the best one, else the newest; or the step folder that was given, in its run. */
+/* The run folder, and of its checkpoints the best one, else the newest; or the step folder that was given, in its run.
+ */
 static cr_status find_run(const struct cr_args *args, struct run *run) {
     const char *given = args->operand[0];
     char        real[PATH_MAX], best[CR_PATH_MAX];
@@ -43,8 +45,10 @@ static cr_status find_run(const struct cr_args *args, struct run *run) {
     }
     run->dir = cr_strdup(given);
     CR_TRY(cr_path_join(best, given, "best"));
-    if (is_there(best, "config.ini")) run->step = cr_strdup(best);
-    else CR_TRY(cr_ckpt_find(given, &run->step));
+    if (is_there(best, "config.ini"))
+        run->step = cr_strdup(best);
+    else
+        CR_TRY(cr_ckpt_find(given, &run->step));
     if (!run->dir) return CR_NO_MEMORY(sizeof real);
     if (!run->step) return CR_FAIL(CR_ERR_CONFIG, "%s: no checkpoint in it: is it the folder of a run?", given);
     const char *name = realpath(run->step, real) ? strrchr(real, '/') : NULL;
@@ -99,7 +103,9 @@ static void add_fact(struct cr_text *out, const char *name, const char *fmt, ...
     cr_text_add(out, "</dd></div>\n");
 }
 
-static double last_of(const struct cr_series *s) { return s->value[s->count - 1]; }
+static double last_of(const struct cr_series *s) {
+    return s->value[s->count - 1];
+}
 
 static int compare_doubles(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -135,8 +141,10 @@ static int best_of(const struct cr_series *s) {
 }
 
 static void add_facts(const struct run *run, const struct cr_model *model, struct cr_text *out) {
-    const struct cr_series *top1 = series(run, "eval/top1"), *loss = series(run, "train/loss"), *speed = series(run, "train/images_per_s");
-    const struct cr_series *wait = series(run, "train/data_wait"), *epoch = series(run, "train/epoch"), *ema = series(run, "eval/ema_top1");
+    const struct cr_series *top1 = series(run, "eval/top1"), *loss = series(run, "train/loss"),
+                           *speed = series(run, "train/images_per_s");
+    const struct cr_series *wait = series(run, "train/data_wait"), *epoch = series(run, "train/epoch"),
+                           *ema = series(run, "eval/ema_top1");
     cr_text_add(out, "<dl class=\"facts\">\n");
     if (top1) {
         const int best = best_of(top1), ema_best = ema ? best_of(ema) : 0;
@@ -146,14 +154,16 @@ static void add_facts(const struct run *run, const struct cr_model *model, struc
     }
     if (loss) {
         add_fact(out, "last training loss", "%.4f", last_of(loss));
-        if (run->log.total_steps) add_fact(out, "steps done", "%.0f of %lld", loss->step[loss->count - 1], (long long)run->log.total_steps);
-        else add_fact(out, "steps done", "%.0f", loss->step[loss->count - 1]);
+        if (run->log.total_steps)
+            add_fact(out, "steps done", "%.0f of %lld", loss->step[loss->count - 1], (long long)run->log.total_steps);
+        else
+            add_fact(out, "steps done", "%.0f", loss->step[loss->count - 1]);
     }
     if (epoch) add_fact(out, "epochs", "%.0f of %lld", last_of(epoch), (long long)run->config.train.epochs);
     if (speed) add_fact(out, "images/s, median", "%.0f", median_of(speed));
     if (wait) add_fact(out, "waiting for data", "%.2f %%", 100 * mean_of(wait));
     add_fact(out, "network", "%s", cr_word_arch(run->config.model.arch));
-    if (model) add_fact(out, "parameters", "%.3f M", (double)cr_store_trainable(&model->store) * 1e-6);
+    if (model) add_fact(out, "parameters", "%.3f M", (double)cr_param_store_trainable(&model->store) * 1e-6);
     add_fact(out, "classes", "%d", run->classes);
     add_fact(out, "data", "%s", cr_word_data_kind(run->config.data.kind));
     add_fact(out, "batch", "%lld", (long long)(run->config.train.batch * run->config.train.accumulate));
@@ -161,10 +171,11 @@ static void add_facts(const struct run *run, const struct cr_model *model, struc
 }
 
 static void add_head(const struct run *run, struct cr_text *out) {
-    static const char *const parts[][2] = {{"curves", "Curves"}, {"speed", "Speed"},     {"evaluation", "Evaluation"}, {"memory", "Memory"},
-                                           {"profile", "Profile"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
-    char                     real[PATH_MAX];
-    const char              *name = realpath(run->dir, real) ? strrchr(real, '/') + 1 : run->dir;
+    static const char *const parts[][2] = {
+        {"curves", "Curves"},   {"speed", "Speed"},       {"evaluation", "Evaluation"}, {"memory", "Memory"},
+        {"profile", "Profile"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
+    char        real[PATH_MAX];
+    const char *name = realpath(run->dir, real) ? strrchr(real, '/') + 1 : run->dir;
     cr_page_begin(out, *name ? name : run->dir);
     cr_text_add(out, "<header><h1>");
     cr_page_escape(out, *name ? name : run->dir);
@@ -183,9 +194,11 @@ static void add_head(const struct run *run, struct cr_text *out) {
 /* ---- curves ---- */
 
 static void add_eval_table(const struct run *run, struct cr_text *out) {
-    const struct cr_series *top1 = series(run, "eval/top1"), *top5 = series(run, "eval/top5"), *loss = series(run, "eval/loss");
+    const struct cr_series *top1 = series(run, "eval/top1"), *top5 = series(run, "eval/top5"),
+                           *loss = series(run, "eval/loss");
     if (!top1) return;
-    cr_text_add(out, "<details><summary>Evaluations as a table</summary><div class=\"wide\"><table><tr><th>step</th><th>top-1</th><th>top-5</th><th>loss</th></tr>\n");
+    cr_text_add(out, "<details><summary>Evaluations as a table</summary><div "
+                     "class=\"wide\"><table><tr><th>step</th><th>top-1</th><th>top-5</th><th>loss</th></tr>\n");
     for (int i = 0; i < top1->count; i++) {
         cr_text_add(out, "<tr><td>%.0f</td><td>%.2f %%</td>", top1->step[i], 100 * top1->value[i]);
         if (top5 && i < top5->count) cr_text_add(out, "<td>%.2f %%</td>", 100 * top5->value[i]);
@@ -197,18 +210,45 @@ static void add_eval_table(const struct run *run, struct cr_text *out) {
 }
 
 static void add_curves(const struct run *run, struct cr_text *out) {
-    const struct cr_series *loss = series(run, "train/loss");
-    const double            steps = loss ? loss->step[loss->count - 1] : 0;
+    const struct cr_series *loss     = series(run, "train/loss");
+    const double            steps    = loss ? loss->step[loss->count - 1] : 0;
     struct cr_chart         charts[] = {
-        {.title = "Loss", .unit = "cross entropy", .format = "%.4f", .cut = true,
-         .line = {{"training", series(run, "train/loss"), 1, false}, {"validation", series(run, "eval/loss"), 1, true}, {"averages, validation", series(run, "eval/ema_loss"), 1, true}}},
-        {.title = "Accuracy", .unit = "%", .format = "%.2f %%", .from_zero = true,
-         .line = {{"training top-1", series(run, "train/top1"), 100, false}, {"validation top-1", series(run, "eval/top1"), 100, true},
-                  {"validation top-5", series(run, "eval/top5"), 100, true}, {"averages, top-1", series(run, "eval/ema_top1"), 100, true}}},
-        {.title = "Learning rate", .unit = "", .format = "%.6g", .from_zero = true, .line = {{"learning rate", series(run, "train/lr"), 1, false}}},
-        {.title = "Gradient norm", .unit = "", .format = "%.4g", .from_zero = true, .cut = true, .line = {{"gradient norm", series(run, "train/grad_norm"), 1, false}}},
-        {.title = "Pruned", .unit = "% of the weights", .format = "%.2f %%", .from_zero = true, .line = {{"sparsity", series(run, "prune/sparsity"), 100, false}}},
-        {.title = "Loss scale", .unit = "", .format = "%.0f", .from_zero = true, .line = {{"loss scale", series(run, "train/loss_scale"), 1, false}}},
+                {.title  = "Loss",
+                 .unit   = "cross entropy",
+                 .format = "%.4f",
+                 .cut    = true,
+                 .line   = {{"training", series(run, "train/loss"), 1, false},
+                            {"validation", series(run, "eval/loss"), 1, true},
+                            {"averages, validation", series(run, "eval/ema_loss"), 1, true}}},
+                {.title     = "Accuracy",
+                 .unit      = "%",
+                 .format    = "%.2f %%",
+                 .from_zero = true,
+                 .line      = {{"training top-1", series(run, "train/top1"), 100, false},
+                               {"validation top-1", series(run, "eval/top1"), 100, true},
+                               {"validation top-5", series(run, "eval/top5"), 100, true},
+                               {"averages, top-1", series(run, "eval/ema_top1"), 100, true}}},
+                {.title     = "Learning rate",
+                 .unit      = "",
+                 .format    = "%.6g",
+                 .from_zero = true,
+                 .line      = {{"learning rate", series(run, "train/lr"), 1, false}}},
+                {.title     = "Gradient norm",
+                 .unit      = "",
+                 .format    = "%.4g",
+                 .from_zero = true,
+                 .cut       = true,
+                 .line      = {{"gradient norm", series(run, "train/grad_norm"), 1, false}}},
+                {.title     = "Pruned",
+                 .unit      = "% of the weights",
+                 .format    = "%.2f %%",
+                 .from_zero = true,
+                 .line      = {{"sparsity", series(run, "prune/sparsity"), 100, false}}},
+                {.title     = "Loss scale",
+                 .unit      = "",
+                 .format    = "%.0f",
+                 .from_zero = true,
+                 .line      = {{"loss scale", series(run, "train/loss_scale"), 1, false}}},
     };
     cr_page_section(out, "curves", "Curves");
     if (!loss && !series(run, "eval/top1")) cr_page_note(out, "No log.jsonl with training steps in %s.", run->dir);
@@ -219,15 +259,25 @@ static void add_curves(const struct run *run, struct cr_text *out) {
     }
     cr_text_add(out, "</div>\n");
     add_eval_table(run, out);
-    if (run->log.bad_lines) cr_page_note(out, "%lld of %lld lines of the log are no JSON and were left out.", (long long)run->log.bad_lines, (long long)run->log.lines);
+    if (run->log.bad_lines)
+        cr_page_note(out, "%lld of %lld lines of the log are no JSON and were left out.", (long long)run->log.bad_lines,
+                     (long long)run->log.lines);
     cr_text_add(out, "</section>\n");
 }
 
 static void add_speed(const struct run *run, struct cr_text *out) {
     const struct cr_chart charts[] = {
-        {.title = "Throughput", .unit = "images/s", .format = "%.0f", .from_zero = true, .line = {{"images/s", series(run, "train/images_per_s"), 1, false}}},
-        {.title = "Waiting for data", .unit = "% of the time", .format = "%.2f %%", .from_zero = true, .least_top = 5,
-         .line = {{"wait", series(run, "train/data_wait"), 100, false}}},
+        {.title     = "Throughput",
+         .unit      = "images/s",
+         .format    = "%.0f",
+         .from_zero = true,
+         .line      = {{"images/s", series(run, "train/images_per_s"), 1, false}}},
+        {.title     = "Waiting for data",
+         .unit      = "% of the time",
+         .format    = "%.2f %%",
+         .from_zero = true,
+         .least_top = 5,
+         .line      = {{"wait", series(run, "train/data_wait"), 100, false}}},
     };
     cr_page_section(out, "speed", "Speed");
     if (!series(run, "train/images_per_s")) cr_page_note(out, "Nothing in the log.");
@@ -243,25 +293,31 @@ static cr_status add_memory(const struct run *run, struct cr_text *out) {
     const struct cr_session_options options = {.train = true, .classes = run->classes};
     struct cr_session               session;
     CR_TRY(cr_session_open(&run->config, &options, &session));
-    cr_page_note(out, "The training step as it is planned for %s, batch %lld.", session.device->caps.text, (long long)session.batch);
+    cr_page_note(out, "The training step as it is planned for %s, batch %lld.", session.device->caps.text,
+                 (long long)session.batch);
     cr_report_plan(out, &session.train[session.trains - 1], &session.model.store);
     cr_session_close(&session);
     return CR_OK;
 }
 
 static bool is_better(const struct cr_scores *a, const struct cr_scores *b) {
-    return a->right1 != b->right1 ? a->right1 > b->right1 : a->loss_sum < b->loss_sum;
+    return a->correct1 != b->correct1 ? a->correct1 > b->correct1 : a->loss_sum < b->loss_sum;
 }
 
-static void note_both(const struct run *run, const struct cr_scores *weights, const struct cr_scores *averages, struct cr_text *out) {
+static void note_both(const struct run *run, const struct cr_scores *weights, const struct cr_scores *averages,
+                      struct cr_text *out) {
     const double images = (double)CR_MAX(weights->images, 1);
-    cr_page_note(out, "Weights: top-1 %.2f %%, loss %.4f. Moving averages: top-1 %.2f %%, loss %.4f. What follows is of the %s of %s.",
-                 100 * (double)weights->right1 / images, weights->loss_sum / images, 100 * (double)averages->right1 / images,
-                 averages->loss_sum / images, is_better(averages, weights) ? "averages" : "weights", run->step_name);
+    cr_page_note(out,
+                 "Weights: top-1 %.2f %%, loss %.4f. Moving averages: top-1 %.2f %%, loss %.4f. What follows is of the "
+                 "%s of %s.",
+                 100 * (double)weights->correct1 / images, weights->loss_sum / images,
+                 100 * (double)averages->correct1 / images, averages->loss_sum / images,
+                 is_better(averages, weights) ? "averages" : "weights", run->step_name);
 }
 
 /* The weights, and the averages where the checkpoint has some: the page shows the better of both. */
-static cr_status evaluate(const struct run *run, struct cr_session *session, const struct cr_dataset *dataset, struct cr_text *out) {
+static cr_status evaluate(const struct run *run, struct cr_session *session, const struct cr_dataset *dataset,
+                          struct cr_text *out) {
     struct cr_text   both[2] = {0};
     struct cr_scores scores[2];
     char             averages[CR_PATH_MAX];
@@ -282,7 +338,8 @@ out:
     return status;
 }
 
-static cr_status add_evaluation(const struct cr_args *args, const struct run *run, struct cr_session *session, struct cr_text *out) {
+static cr_status add_evaluation(const struct cr_args *args, const struct run *run, struct cr_session *session,
+                                struct cr_text *out) {
     struct cr_dataset *dataset;
     if (cr_args_has(args, CR_OPT_NO_EVAL)) {
         cr_page_note(out, "Left out (--no-eval).");
@@ -291,9 +348,11 @@ static cr_status add_evaluation(const struct cr_args *args, const struct run *ru
     CR_TRY(cr_dataset_open(&run->config, CR_SPLIT_VAL, &dataset));
     cr_status status = CR_OK;
     if (cr_dataset_classes(dataset) != run->classes)
-        status = CR_FAIL(CR_ERR_CONFIG, "the data set has %d classes, the network %d", cr_dataset_classes(dataset), run->classes);
+        status = CR_FAIL(CR_ERR_CONFIG, "the data set has %d classes, the network %d", cr_dataset_classes(dataset),
+                         run->classes);
     if (status == CR_OK) {
-        cr_log(CR_LOG_INFO, "evaluating %lld pictures with %s on %s", (long long)cr_dataset_count(dataset), run->step_name, session->device->caps.text);
+        cr_log(CR_LOG_INFO, "evaluating %lld pictures with %s on %s", (long long)cr_dataset_count(dataset),
+               run->step_name, session->device->caps.text);
         status = evaluate(run, session, dataset, out);
     }
     cr_dataset_close(dataset);
@@ -305,7 +364,8 @@ static cr_status add_profile(const struct cr_args *args, const struct run *run, 
     char        beside[CR_PATH_MAX];
     if (path) return cr_report_profile(out, path); /* asked for: an error ends the command */
     if (!is_there(run->dir, "profile.jsonl")) {
-        cr_page_note(out, "None: cresnet profile RUN --json >RUN/profile.jsonl measures one, or --profile FILE names one.");
+        cr_page_note(out,
+                     "None: cresnet profile RUN --json >RUN/profile.jsonl measures one, or --profile FILE names one.");
         return CR_OK;
     }
     CR_TRY(cr_path_join(beside, run->dir, "profile.jsonl"));
@@ -313,7 +373,7 @@ static cr_status add_profile(const struct cr_args *args, const struct run *run, 
 }
 
 static cr_status add_config(const struct run *run, struct cr_text *out) {
-    char  path[CR_PATH_MAX], *text = NULL;
+    char path[CR_PATH_MAX], *text = NULL;
     CR_TRY(cr_path_join(path, run->step, "config.ini"));
     CR_TRY(cr_file_read(path, 1 << 20, &text, NULL));
     cr_page_section(out, "config", "Configuration");
@@ -339,8 +399,10 @@ static cr_status write_page(const struct cr_args *args, const struct run *run, s
     cr_page_section(out, "evaluation", "Evaluation");
     CR_TRY_OUT(forgive(opened == CR_OK ? add_evaluation(args, run, &session, out) : opened, out));
     cr_page_section(&body, "sparsity", "Sparsity");
-    if (opened == CR_OK) CR_TRY_OUT(forgive(cr_report_sparsity(&body, &session), &body));
-    else cr_page_note(&body, "Not available: see the evaluation.");
+    if (opened == CR_OK)
+        CR_TRY_OUT(forgive(cr_report_sparsity(&body, &session), &body));
+    else
+        cr_page_note(&body, "Not available: see the evaluation.");
     cr_session_close(&session);
     cr_text_add(out, "</section>\n");
     cr_page_section(out, "memory", "Memory");

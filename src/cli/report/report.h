@@ -3,7 +3,8 @@
  * Laws
  *   - The page is one file that asks for nothing else: no script, no network (its Content-Security-Policy says so).
  *   - Every name and message goes through cr_page_escape.
- *   - Colours come from the classes of the style sheet, which has a light and a dark set; nothing is told by colour alone.
+ *   - Colours come from the classes of the style sheet, which has a light and a dark set; nothing is told by colour
+ * alone.
  *   - Out of memory is sticky in the text. */
 #ifndef CR_CMD_REPORT_H
 #define CR_CMD_REPORT_H
@@ -26,7 +27,8 @@ struct cr_run_log {
     int64_t           total_steps, resumes;
     char              version[32];
 };
-/* Reads the file. Where a run was resumed, what was logged beyond the checkpoint is dropped. CR_ERR_IO, CR_ERR_MEMORY. */
+/* Reads the file. Where a run was resumed, what was logged beyond the checkpoint is dropped. CR_ERR_IO, CR_ERR_MEMORY.
+ */
 CR_MUST cr_status       cr_run_log_read(const char *path, struct cr_run_log *out);
 void                    cr_run_log_free(struct cr_run_log *log);
 const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char *name); /* NULL: none */
@@ -37,14 +39,15 @@ void cr_page_begin(struct cr_text *out, const char *title);
 void cr_page_end(struct cr_text *out);
 /* Text between tags or in quotes: what has a meaning there is escaped, what is no UTF-8 replaced. */
 void cr_page_escape(struct cr_text *out, const char *s);
-void cr_page_section(struct cr_text *out, const char *id, const char *heading); /* ends with </section>, by the caller */
-void cr_page_note(struct cr_text *out, const char *fmt, ...) CR_PRINTF(2, 3);   /* a paragraph; escaped */
+void cr_page_section(struct cr_text *out, const char *id,
+                     const char *heading);                                    /* ends with </section>, by the caller */
+void cr_page_note(struct cr_text *out, const char *fmt, ...) CR_PRINTF(2, 3); /* a paragraph; escaped */
 /* "img src": pixels [height][width][3] as PNG within the page. */
-CR_MUST cr_status cr_page_picture(struct cr_text *out, const uint8_t *rgb, int width, int height, const char *alt);
+CR_MUST cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int height, const char *alt);
 /* A bar a row: name, a share of 0 to 1 that is drawn, and what is written behind it. */
 struct cr_bar {
     const char *name, *text, *title; /* title: shown when pointed at; may be NULL */
-    double      share;
+    double      fraction;
 };
 void cr_page_bars(struct cr_text *out, const char *label, const struct cr_bar *bars, int count);
 
@@ -73,10 +76,11 @@ double cr_chart_step(double range, int ticks);
 /* ---- parts of the page ---- */
 
 /* cli/report/plan.c */
-void              cr_report_plan(struct cr_text *out, const struct cr_program *program, const struct cr_store *store);
+void cr_report_plan(struct cr_text *out, const struct cr_program *program, const struct cr_param_store *store);
 CR_MUST cr_status cr_report_profile(struct cr_text *out, const char *path);
 CR_MUST cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session);
 /* cli/report/evaluation.c */
-CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset, struct cr_scores *scores);
+CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,
+                                 struct cr_scores *scores);
 
 #endif

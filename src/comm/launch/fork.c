@@ -1,10 +1,10 @@
 /* comm/launch/fork.c: one process a rank, and the process that watches them. See comm/launch/launcher.h.
  *
  * The ranks are a process group of their own, so that a signal reaches each of them once: what a terminal, a shell or a
- * batch system sends to this process is passed on to all. The memory that they share has no name and was there before the
- * fork; nothing needs to be cleaned up, whoever is killed. */
-#include "comm/transport.h"
+ * batch system sends to this process is passed on to all. The memory that they share has no name and was there before
+ * the fork; nothing needs to be cleaned up, whoever is killed. */
 #include "comm/launch/launcher_internal.h"
+#include "comm/transport.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -22,18 +22,18 @@ struct child {
 };
 
 struct family {
-    const struct cr_comm_where *where;
-    struct cr_comm_board       *board;
-    struct child               *child;
-    struct cr_comm_seen        *seen;
-    int                         size, alive;
-    pid_t                       group;
-    sigset_t                    taken, before;
-    char                        host[CR_COMM_NAME_MAX];
-    int64_t                     failed_ns; /* when the failure was noticed; 0: none */
-    int                         stops;     /* SIGINT and SIGTERM passed on; the second ends a rank at once */
-    sigset_t                    passed;
-    int                         ended_by;  /* one of these ended a rank, as it was meant to; 0: none */
+    const struct cr_comm_options *where;
+    struct cr_comm_shared_state  *board;
+    struct child                 *child;
+    struct cr_comm_seen          *seen;
+    int                           size, alive;
+    pid_t                         group;
+    sigset_t                      taken, before;
+    char                          host[CR_COMM_NAME_MAX];
+    int64_t                       failed_ns; /* when the failure was noticed; 0: none */
+    int                           stops;     /* SIGINT and SIGTERM passed on; the second ends a rank at once */
+    sigset_t                      passed;
+    int                           ended_by; /* one of these ended a rank, as it was meant to; 0: none */
 };
 
 /* ---- starting ---- */
@@ -48,7 +48,7 @@ static void block_signals(struct family *f) {
 
 /* In the new process. */
 static cr_status become_rank(struct family *f, int rank, pid_t parent, struct cr_ranks *out) {
-    struct cr_comm_where where = *f->where;
+    struct cr_comm_options where = *f->where;
     setpgid(0, f->group);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGTTOU, SIG_IGN); /* else a terminal may stop a group that writes and is not its own */
@@ -64,7 +64,7 @@ static cr_status become_rank(struct family *f, int rank, pid_t parent, struct cr
     if (status != CR_OK) {
         struct cr_comm_failure failure = {.rank = rank};
         snprintf(failure.text, sizeof failure.text, "%s", cr_error_message());
-        cr_comm_board_raise(f->board, &failure);
+        cr_comm_shared_state_raise(f->board, &failure);
         cr_error_clear(); /* the parent prints it */
     }
     return status;
@@ -100,20 +100,21 @@ static void fail(struct family *f, int rank, const char *how) {
     struct cr_comm_failure failure = {.rank = rank};
     char                   name[200];
     snprintf(failure.text, sizeof failure.text, "%s %s", name_of(f, rank, name, sizeof name), how);
-    cr_comm_board_raise(f->board, &failure);
+    cr_comm_shared_state_raise(f->board, &failure);
 }
 
 /* A rank that has not taken its leave. */
 static void judge_end(struct family *f, int rank) {
     char      text[200];
     const int how = f->child[rank].how;
-    if (cr_comm_board_left(f->board, rank)) return;
+    if (cr_comm_shared_state_has_left(f->board, rank)) return;
     if (WIFSIGNALED(how) && sigismember(&f->passed, WTERMSIG(how))) f->ended_by = WTERMSIG(how);
     if (WIFEXITED(how) && WEXITSTATUS(how) > 128 && f->stops > 1) f->ended_by = WEXITSTATUS(how) - 128;
     if (WIFSIGNALED(how))
         snprintf(text, sizeof text, "was killed by signal %d (%s)%s", WTERMSIG(how), strsignal(WTERMSIG(how)),
                  WTERMSIG(how) == SIGKILL ? ", by somebody or because the system had no memory left" : "");
-    else snprintf(text, sizeof text, "ended with exit code %d and without a word", WEXITSTATUS(how));
+    else
+        snprintf(text, sizeof text, "ended with exit code %d and without a word", WEXITSTATUS(how));
     fail(f, rank, text);
 }
 
@@ -155,14 +156,14 @@ static void pass_on(struct family *f, int number) {
 /* Ranks that do not end by themselves after a failure are ended. */
 static void look(struct family *f, int64_t awake_ns) {
     double    silent;
-    const int lost = cr_comm_board_silent(f->board, -1, f->seen, awake_ns, f->where->timeout_s, &silent);
+    const int lost = cr_comm_shared_state_silent(f->board, -1, f->seen, awake_ns, f->where->timeout_s, &silent);
     if (lost >= 0 && !f->child[lost].ended) {
         struct cr_comm_failure failure = {.rank = lost, .silent = 1};
         char                   name[200];
         cr_comm_silent_text(&failure, name_of(f, lost, name, sizeof name), silent);
-        cr_comm_board_raise(f->board, &failure);
+        cr_comm_shared_state_raise(f->board, &failure);
     }
-    const struct cr_comm_failure *failure = cr_comm_board_failure(f->board);
+    const struct cr_comm_failure *failure = cr_comm_shared_state_failure(f->board);
     if (!failure) return;
     if (!f->failed_ns) {
         f->failed_ns = cr_time_ns();
@@ -173,7 +174,7 @@ static void look(struct family *f, int64_t awake_ns) {
 
 static void watch_ranks(struct family *f) {
     struct cr_comm_clock  clock = {0};
-    const struct timespec pause = {.tv_nsec = CR_COMM_BEAT_MS * 1000000L};
+    const struct timespec pause = {.tv_nsec = CR_COMM_HEARTBEAT_MS * 1000000L};
     while (f->alive) {
         const int number = sigtimedwait(&f->taken, NULL, &pause);
         if (number > 0) pass_on(f, number);
@@ -186,7 +187,7 @@ static void watch_ranks(struct family *f) {
 
 /* The exit code of the rank that failed first says which kind of error it was. */
 static cr_status family_status(const struct family *f, struct cr_ranks *out) {
-    const struct cr_comm_failure *failure = cr_comm_board_failure(f->board);
+    const struct cr_comm_failure *failure = cr_comm_shared_state_failure(f->board);
     out->signal                           = f->ended_by;
     if (f->ended_by) return CR_OK;
     if (failure) {
@@ -196,8 +197,10 @@ static cr_status family_status(const struct family *f, struct cr_ranks *out) {
     }
     for (int r = 0; r < f->size; r++) {
         const int code = WIFEXITED(f->child[r].how) ? WEXITSTATUS(f->child[r].how) : 1;
-        if (code > 128) out->signal = code - 128;
-        else if (code) return CR_FAIL(CR_ERR_PEER, "rank %d of %d on %s ended with exit code %d", r, f->size, f->host, code);
+        if (code > 128)
+            out->signal = code - 128;
+        else if (code)
+            return CR_FAIL(CR_ERR_PEER, "rank %d of %d on %s ended with exit code %d", r, f->size, f->host, code);
     }
     return CR_OK;
 }
@@ -209,18 +212,20 @@ static void end_family(struct family *f) {
     cr_comm_shared_free(f->board);
 }
 
-cr_status cr_ranks_fork(const struct cr_ranks_wish *wish, const struct cr_comm_where *where, struct cr_ranks *out) {
+cr_status cr_ranks_fork(const struct cr_ranks_request *wish, const struct cr_comm_options *where,
+                        struct cr_ranks *out) {
     struct family f = {.where = where, .size = wish->fork};
     void         *shared;
     bool          child = false;
     CR_TRY(cr_comm_shared_new(f.size, &shared));
     f.board = shared;
-    cr_comm_board_make(f.board, f.size, (long)getpid());
+    cr_comm_shared_state_init(f.board, f.size, (long)getpid());
     gethostname(f.host, sizeof f.host - 1);
     f.child = cr_alloc((size_t)f.size, sizeof *f.child);
     f.seen  = cr_alloc((size_t)f.size, sizeof *f.seen);
     block_signals(&f);
-    cr_status status = f.child && f.seen ? start_ranks(&f, out, &child) : CR_NO_MEMORY((size_t)f.size * sizeof *f.child);
+    cr_status status =
+        f.child && f.seen ? start_ranks(&f, out, &child) : CR_NO_MEMORY((size_t)f.size * sizeof *f.child);
     if (child) return status;
     if (status != CR_OK) {
         to_all(&f, SIGKILL);

@@ -1,6 +1,7 @@
-/* compiler/autodiff/grad.c: appends the backward ops. Walks the forward ops from the loss to the front; each op kind with GRAD in graph/ops.def
- * has a grad_<op> here that emits what it needs and contributes gradients to its inputs. A tensor read twice gets the sum
- * of its contributions. Nothing is emitted for tensors that no trainable parameter leads to. */
+/* compiler/autodiff/grad.c: appends the backward ops. Walks the forward ops from the loss to the front; each op kind
+ * with GRAD in graph/ops.def has a grad_<op> here that emits what it needs and contributes gradients to its inputs. A
+ * tensor read twice gets the sum of its contributions. Nothing is emitted for tensors that no trainable parameter leads
+ * to. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
@@ -17,8 +18,12 @@ struct backward {
 
 /* ---- tools ---- */
 
-static bool needs(const struct backward *b, int tensor) { return tensor >= 0 && b->needs[tensor]; }
-static int  tensor_of(const struct cr_program *p, int op, int slot) { return p->failed ? 0 : p->op[op].out[slot]; }
+static bool needs(const struct backward *b, int tensor) {
+    return tensor >= 0 && b->needs[tensor];
+}
+static int tensor_of(const struct cr_program *p, int op, int slot) {
+    return p->failed ? 0 : p->op[op].out[slot];
+}
 
 static void gradient_name(const struct backward *b, int tensor, char name[256]) {
     snprintf(name, 256, b->grad[tensor] == CR_NONE ? "d.%s" : "d.%s.2", b->p->tensor[tensor].name);
@@ -61,18 +66,19 @@ static int writer_of(const struct cr_program *p, int tensor) {
 static int trainable_param(const struct cr_program *p, int tensor) {
     const struct cr_tensor *t = &p->tensor[tensor];
     if (t->region != CR_REGION_STORE) return CR_NONE;
-    const bool   half  = p->store->half != CR_F32 && t->offset >= cr_store_plane_offset(p->store, CR_PLANE_HALF);
-    const enum cr_plane which = half ? CR_PLANE_HALF : CR_PLANE_VALUE;
-    const size_t plane = cr_store_plane_offset(p->store, which), size = cr_dtype_bytes(cr_store_plane_dtype(p->store, which));
+    const bool half = p->store->half != CR_F32 && t->offset >= cr_param_store_buffer_offset(p->store, CR_BUFFER_HALF);
+    const enum cr_param_buffer which = half ? CR_BUFFER_HALF : CR_BUFFER_VALUE;
+    const size_t               plane = cr_param_store_buffer_offset(p->store, which),
+                 size                = cr_dtype_bytes(cr_param_store_buffer_dtype(p->store, which));
     for (int i = 0; i < p->store->params; i++) {
         const struct cr_param *q = &p->store->param[i];
-        if (!cr_store_is_running(q->role) && !q->frozen && plane + (size_t)q->offset * size == t->offset) return i;
+        if (!cr_param_is_running(q->role) && !q->frozen && plane + (size_t)q->offset * size == t->offset) return i;
     }
     return CR_NONE;
 }
 
 static int gradient_slice(struct backward *b, int value_tensor) {
-    return cr_tensor_store(b->p, CR_PLANE_GRAD, trainable_param(b->p, value_tensor));
+    return cr_tensor_store(b->p, CR_BUFFER_GRAD, trainable_param(b->p, value_tensor));
 }
 
 /* ---- one function an op kind: `op` is a copy of the forward op, dy the gradient of its first output ---- */
@@ -81,12 +87,12 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     int                x = op->in[CR_IN_conv_x], w = op->in[CR_IN_conv_w];
     if (trainable_param(p, w) != CR_NONE) {
-        struct cr_op wgrad               = cr_op_make(CR_OP_conv_wgrad, op->layer);
-        wgrad.in[CR_IN_conv_wgrad_x]     = x;
-        wgrad.in[CR_IN_conv_wgrad_dy]    = dy;
-        wgrad.out[CR_OUT_conv_wgrad_dw]  = gradient_slice(b, w);
-        wgrad.attr.conv                  = op->attr.conv;
-        wgrad.attr.conv.accumulate       = b->accumulate;
+        struct cr_op wgrad              = cr_op_make(CR_OP_conv_wgrad, op->layer);
+        wgrad.in[CR_IN_conv_wgrad_x]    = x;
+        wgrad.in[CR_IN_conv_wgrad_dy]   = dy;
+        wgrad.out[CR_OUT_conv_wgrad_dw] = gradient_slice(b, w);
+        wgrad.attr.conv                 = op->attr.conv;
+        wgrad.attr.conv.accumulate      = b->accumulate;
         cr_emit(p, &wgrad, "");
     }
     if (!needs(b, x)) return;
@@ -102,42 +108,43 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
 /* BN with the batch's statistics: its finalize op knows gamma, beta and M. */
 static void grad_bn_training(struct backward *b, const struct cr_op *op, const struct cr_op *finalize, int dy) {
     struct cr_program *p = b->p;
-    int                x = op->in[CR_IN_bn_apply_x], saved = op->in[CR_IN_bn_apply_saved];
-    int  gamma = finalize->in[CR_IN_bn_finalize_gamma], beta = finalize->in[CR_IN_bn_finalize_beta];
-    char name[256];
+    int                x = op->in[CR_IN_bn_apply_x], saved = op->in[CR_IN_bn_apply_mean_rstd];
+    int                gamma = finalize->in[CR_IN_bn_finalize_gamma], beta = finalize->in[CR_IN_bn_finalize_beta];
+    char               name[256];
 
-    struct cr_op stats                    = cr_op_make(CR_OP_bn_grad_stats, op->layer);
-    stats.in[CR_IN_bn_grad_stats_dy]      = dy;
-    stats.in[CR_IN_bn_grad_stats_x]       = x;
-    stats.in[CR_IN_bn_grad_stats_saved]   = saved;
-    snprintf(name, sizeof name, "d.%s.stats", p->tensor[op->out[0]].name);
+    struct cr_op stats                     = cr_op_make(CR_OP_bn_grad_sums, op->layer);
+    stats.in[CR_IN_bn_grad_sums_dy]        = dy;
+    stats.in[CR_IN_bn_grad_sums_x]         = x;
+    stats.in[CR_IN_bn_grad_sums_mean_rstd] = saved;
+    snprintf(name, sizeof name, "d.%s.sums", p->tensor[op->out[0]].name);
     int dstats = tensor_of(p, cr_emit(p, &stats, name), 0);
     if (p->failed) return;
-    const int sums = writer_of(p, finalize->in[CR_IN_bn_finalize_stats]);
-    if (sums != CR_NONE && p->op[sums].kind == CR_OP_all_reduce) { /* the forward sums went over all ranks: so do these */
-        struct cr_op all               = cr_op_make(CR_OP_all_reduce, op->layer);
-        all.in[CR_IN_all_reduce_x]     = dstats;
-        all.attr.reduce                = p->op[sums].attr.reduce;
-        snprintf(name, sizeof name, "d.%s.stats.all", p->tensor[op->out[0]].name);
+    const int sums = writer_of(p, finalize->in[CR_IN_bn_finalize_sums]);
+    if (sums != CR_NONE &&
+        p->op[sums].kind == CR_OP_all_reduce) { /* the forward sums went over all ranks: so do these */
+        struct cr_op all           = cr_op_make(CR_OP_all_reduce, op->layer);
+        all.in[CR_IN_all_reduce_x] = dstats;
+        all.attr.reduce            = p->op[sums].attr.reduce;
+        snprintf(name, sizeof name, "d.%s.sums.all", p->tensor[op->out[0]].name);
         dstats = tensor_of(p, cr_emit(p, &all, name), 0);
     }
 
-    struct cr_op fin                           = cr_op_make(CR_OP_bn_grad_finalize, op->layer);
-    fin.in[CR_IN_bn_grad_finalize_dstats]      = dstats;
-    fin.in[CR_IN_bn_grad_finalize_gamma]       = gamma;
-    fin.in[CR_IN_bn_grad_finalize_saved]       = saved;
-    fin.out[CR_OUT_bn_grad_finalize_dgamma]    = gradient_slice(b, gamma);
-    fin.out[CR_OUT_bn_grad_finalize_dbeta]     = gradient_slice(b, beta);
-    fin.attr.bn                                = finalize->attr.bn;
-    fin.attr.bn.accumulate                     = b->accumulate;
+    struct cr_op fin                         = cr_op_make(CR_OP_bn_grad_finalize, op->layer);
+    fin.in[CR_IN_bn_grad_finalize_grad_sums] = dstats;
+    fin.in[CR_IN_bn_grad_finalize_gamma]     = gamma;
+    fin.in[CR_IN_bn_grad_finalize_mean_rstd] = saved;
+    fin.out[CR_OUT_bn_grad_finalize_dgamma]  = gradient_slice(b, gamma);
+    fin.out[CR_OUT_bn_grad_finalize_dbeta]   = gradient_slice(b, beta);
+    fin.attr.bn                              = finalize->attr.bn;
+    fin.attr.bn.accumulate                   = b->accumulate;
     snprintf(name, sizeof name, "d.%s", p->tensor[op->out[0]].name); /* its third output becomes d.<name>.coef */
     int coef = tensor_of(p, cr_emit(p, &fin, name), CR_OUT_bn_grad_finalize_coef);
     if (p->failed) return;
 
-    struct cr_op apply                  = cr_op_make(CR_OP_bn_grad_apply, op->layer);
-    apply.in[CR_IN_bn_grad_apply_dy]    = dy;
-    apply.in[CR_IN_bn_grad_apply_x]     = x;
-    apply.in[CR_IN_bn_grad_apply_coef]  = coef;
+    struct cr_op apply                 = cr_op_make(CR_OP_bn_grad_apply, op->layer);
+    apply.in[CR_IN_bn_grad_apply_dy]   = dy;
+    apply.in[CR_IN_bn_grad_apply_x]    = x;
+    apply.in[CR_IN_bn_grad_apply_coef] = coef;
     gradient_name(b, x, name);
     contribute(b, x, tensor_of(p, cr_emit(p, &apply, name), 0));
 }
@@ -146,14 +153,14 @@ static void grad_bn_apply(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     int                x = op->in[CR_IN_bn_apply_x];
     CR_ASSERT(!op->attr.bn.relu && op->in[CR_IN_bn_apply_add] == CR_NONE); /* grad runs before fuse */
-    struct cr_op source = p->op[writer_of(p, op->in[CR_IN_bn_apply_coef])];
+    struct cr_op source = p->op[writer_of(p, op->in[CR_IN_bn_apply_scale_bias])];
     if (source.kind == CR_OP_bn_finalize) {
         grad_bn_training(b, op, &source, dy);
     } else if (needs(b, x)) { /* fixed statistics */
         char         name[256];
-        struct cr_op scale                 = cr_op_make(CR_OP_channel_scale, op->layer);
-        scale.in[CR_IN_channel_scale_dy]   = dy;
-        scale.in[CR_IN_channel_scale_coef] = op->in[CR_IN_bn_apply_coef];
+        struct cr_op scale                       = cr_op_make(CR_OP_channel_scale, op->layer);
+        scale.in[CR_IN_channel_scale_dy]         = dy;
+        scale.in[CR_IN_channel_scale_scale_bias] = op->in[CR_IN_bn_apply_scale_bias];
         gradient_name(b, x, name);
         contribute(b, x, tensor_of(p, cr_emit(p, &scale, name), 0));
     }
@@ -161,9 +168,9 @@ static void grad_bn_apply(struct backward *b, const struct cr_op *op, int dy) {
 
 static void grad_relu(struct backward *b, const struct cr_op *op, int dy) {
     char         name[256];
-    struct cr_op g              = cr_op_make(CR_OP_relu_grad, op->layer);
-    g.in[CR_IN_relu_grad_dy]    = dy;
-    g.in[CR_IN_relu_grad_y]     = op->out[CR_OUT_relu_y];
+    struct cr_op g           = cr_op_make(CR_OP_relu_grad, op->layer);
+    g.in[CR_IN_relu_grad_dy] = dy;
+    g.in[CR_IN_relu_grad_y]  = op->out[CR_OUT_relu_y];
     gradient_name(b, op->in[CR_IN_relu_x], name);
     contribute(b, op->in[CR_IN_relu_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
 }
@@ -183,7 +190,7 @@ static void grad_simple(struct backward *b, const struct cr_op *op, struct cr_op
 }
 
 static void grad_maxpool(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g                = cr_op_make(CR_OP_maxpool_grad, op->layer);
+    struct cr_op g                 = cr_op_make(CR_OP_maxpool_grad, op->layer);
     g.in[CR_IN_maxpool_grad_dy]    = dy;
     g.in[CR_IN_maxpool_grad_index] = op->out[CR_OUT_maxpool_index];
     grad_simple(b, op, &g, op->in[CR_IN_maxpool_x]);
@@ -195,24 +202,24 @@ static void grad_avgpool(struct backward *b, const struct cr_op *op, int dy) {
     grad_simple(b, op, &g, op->in[CR_IN_avgpool_x]);
 }
 
-static void grad_meanpool(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g               = cr_op_make(CR_OP_meanpool_grad, op->layer);
-    g.in[CR_IN_meanpool_grad_dy] = dy;
-    grad_simple(b, op, &g, op->in[CR_IN_meanpool_x]);
+static void grad_avgpool2x2(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_op g                 = cr_op_make(CR_OP_avgpool2x2_grad, op->layer);
+    g.in[CR_IN_avgpool2x2_grad_dy] = dy;
+    grad_simple(b, op, &g, op->in[CR_IN_avgpool2x2_x]);
 }
 
-static void grad_gate(struct backward *b, const struct cr_op *op, int dy) {
-    const int    x = op->in[CR_IN_gate_x], gate = op->in[CR_IN_gate_gate];
-    struct cr_op g                = cr_op_make(CR_OP_gate_grad, op->layer);
-    g.in[CR_IN_gate_grad_dy]      = dy;
-    g.in[CR_IN_gate_grad_x]       = x;
-    g.in[CR_IN_gate_grad_gate]    = gate;
+static void grad_se_scale(struct backward *b, const struct cr_op *op, int dy) {
+    const int    x = op->in[CR_IN_se_scale_x], gate = op->in[CR_IN_se_scale_logit];
+    struct cr_op g                  = cr_op_make(CR_OP_se_scale_grad, op->layer);
+    g.in[CR_IN_se_scale_grad_dy]    = dy;
+    g.in[CR_IN_se_scale_grad_x]     = x;
+    g.in[CR_IN_se_scale_grad_logit] = gate;
     if (!needs(b, x) && !needs(b, gate)) return;
-    g.out[CR_OUT_gate_grad_dx]    = gradient_new(b, x);
-    g.out[CR_OUT_gate_grad_dgate] = gradient_new(b, gate);
+    g.out[CR_OUT_se_scale_grad_dx]     = gradient_new(b, x);
+    g.out[CR_OUT_se_scale_grad_dlogit] = gradient_new(b, gate);
     cr_emit(b->p, &g, "");
-    contribute(b, x, g.out[CR_OUT_gate_grad_dx]);
-    contribute(b, gate, g.out[CR_OUT_gate_grad_dgate]);
+    contribute(b, x, g.out[CR_OUT_se_scale_grad_dx]);
+    contribute(b, gate, g.out[CR_OUT_se_scale_grad_dlogit]);
 }
 
 static void grad_pad_shortcut(struct backward *b, const struct cr_op *op, int dy) {
@@ -225,11 +232,11 @@ static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     int                x = op->in[CR_IN_dense_x], w = op->in[CR_IN_dense_w], bias = op->in[CR_IN_dense_b];
     if (trainable_param(p, w) != CR_NONE) {
-        struct cr_op wgrad              = cr_op_make(CR_OP_dense_wgrad, op->layer);
-        wgrad.in[CR_IN_dense_wgrad_x]   = x;
-        wgrad.in[CR_IN_dense_wgrad_dy]  = dy;
+        struct cr_op wgrad               = cr_op_make(CR_OP_dense_wgrad, op->layer);
+        wgrad.in[CR_IN_dense_wgrad_x]    = x;
+        wgrad.in[CR_IN_dense_wgrad_dy]   = dy;
         wgrad.out[CR_OUT_dense_wgrad_dw] = gradient_slice(b, w);
-        wgrad.attr.dense.accumulate     = b->accumulate;
+        wgrad.attr.dense.accumulate      = b->accumulate;
         cr_emit(p, &wgrad, "");
         struct cr_op bgrad               = cr_op_make(CR_OP_dense_bgrad, op->layer);
         bgrad.in[CR_IN_dense_bgrad_dy]   = dy;
@@ -251,12 +258,12 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     char               name[256];
     (void)dy; /* the loss is where gradients start */
     if (!needs(b, op->in[CR_IN_loss_logits])) return;
-    struct cr_op g                  = cr_op_make(CR_OP_loss_grad, op->layer);
-    g.in[CR_IN_loss_grad_logits]    = op->in[CR_IN_loss_logits];
-    g.in[CR_IN_loss_grad_labels]    = op->in[CR_IN_loss_labels];
-    g.in[CR_IN_loss_grad_state]     = cr_tensor_store(p, CR_PLANE_STATE, CR_NONE);
-    g.in[CR_IN_loss_grad_mixes]     = op->in[CR_IN_loss_mixes];
-    g.attr.loss                     = (struct cr_loss_attr){.smoothing = b->smoothing, .weight = b->weight};
+    struct cr_op g               = cr_op_make(CR_OP_loss_grad, op->layer);
+    g.in[CR_IN_loss_grad_logits] = op->in[CR_IN_loss_logits];
+    g.in[CR_IN_loss_grad_labels] = op->in[CR_IN_loss_labels];
+    g.in[CR_IN_loss_grad_state]  = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
+    g.in[CR_IN_loss_grad_mixes]  = op->in[CR_IN_loss_mixes];
+    g.attr.loss                  = (struct cr_loss_attr){.smoothing = b->smoothing, .weight = b->weight};
     gradient_name(b, op->in[CR_IN_loss_logits], name);
     contribute(b, op->in[CR_IN_loss_logits], tensor_of(p, cr_emit(p, &g, name), 0));
 }
@@ -265,8 +272,10 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
 
 static void emit_gradient(struct backward *b, const struct cr_op *op, int dy) {
     switch (op->kind) {
-#define GRAD(name) \
-    case CR_OP_##name: grad_##name(b, op, dy); break;
+#define GRAD(name)                                                                                                     \
+    case CR_OP_##name:                                                                                                 \
+        grad_##name(b, op, dy);                                                                                        \
+        break;
 #include "graph/ops.def"
     default: break; /* no gradient: statistics, coefficients, input */
     }
@@ -287,11 +296,11 @@ static void find_needs(struct backward *b) {
 
 cr_status cr_pass_grad(struct cr_program *p, int loss_op, bool accumulate, float weight, float smoothing) {
     if (p->failed) return CR_NO_MEMORY(0);
-    struct backward b = {.p = p, .accumulate = accumulate, .weight = weight, .smoothing = smoothing,
-                         .forward_tensors = p->tensors};
-    int forward_ops = p->ops;
-    b.needs         = cr_alloc((size_t)p->tensors, sizeof *b.needs);
-    b.grad          = cr_alloc((size_t)p->tensors, sizeof *b.grad);
+    struct backward b = {
+        .p = p, .accumulate = accumulate, .weight = weight, .smoothing = smoothing, .forward_tensors = p->tensors};
+    int forward_ops  = p->ops;
+    b.needs          = cr_alloc((size_t)p->tensors, sizeof *b.needs);
+    b.grad           = cr_alloc((size_t)p->tensors, sizeof *b.grad);
     cr_status status = b.needs && b.grad ? CR_OK : CR_NO_MEMORY((size_t)p->tensors * sizeof *b.grad);
     if (status == CR_OK) {
         for (int t = 0; t < p->tensors; t++) b.grad[t] = CR_NONE;

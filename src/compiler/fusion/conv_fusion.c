@@ -1,4 +1,5 @@
-/* compiler/fusion/conv_fusion.c: what each option costs, and the choice of least total. See compiler/fusion/conv_fusion.h. */
+/* compiler/fusion/conv_fusion.c: what each option costs, and the choice of least total. See
+ * compiler/fusion/conv_fusion.h. */
 #include "compiler/fusion/conv_fusion.h"
 
 #include <math.h>
@@ -16,66 +17,67 @@ struct offers {
     bool forward, backward, before; /* is there anything but the plain way: of conv, of its gradients; with P or W */
 };
 
-static bool accepted(const struct cr_junctions *j, struct cr_op op) {
+static bool accepted(const struct cr_conv_fusions *j, struct cr_op op) {
     return cr_fuse_accepted(j->edit, j->target, &op);
 }
 
 /* Rows of libraries want the coefficients in the type of the pictures; others take them as bn_finalize makes them. */
-static void make_half(struct cr_junctions *j, struct cr_site *s) {
+static void make_half(struct cr_conv_fusions *j, struct cr_fusion_candidate *s) {
     const enum cr_dtype real = j->edit->program->real;
     if (!s->owned || (real != CR_F16 && real != CR_BF16)) return;
     const struct cr_op *finalize = cr_fuse_op(j->edit, s->finalize);
-    if (finalize->out[CR_OUT_bn_finalize_coef_half] != CR_NONE) return;
-    s->half = cr_fuse_output(j->edit, finalize, CR_OUT_bn_finalize_coef_half, finalize->out[CR_OUT_bn_finalize_coef],
-                             "coef_half");
-    if (s->half != CR_NONE && !accepted(j, cr_site_finalize(j, s))) s->half = CR_NONE;
+    if (finalize->out[CR_OUT_bn_finalize_scale_bias_half] != CR_NONE) return;
+    s->half = cr_fuse_output(j->edit, finalize, CR_OUT_bn_finalize_scale_bias_half,
+                             finalize->out[CR_OUT_bn_finalize_scale_bias], "scale_bias_half");
+    if (s->half != CR_NONE && !accepted(j, cr_fused_finalize(j, s))) s->half = CR_NONE;
 }
 
 /* With `act` there must be a BN to do, and such coefficients. */
-static bool act_fits(const struct cr_site *s, int act) {
-    return act == CR_ACT_NONE || (s->owned && (act == CR_ACT_WIDE || s->half != CR_NONE));
+static bool act_fits(const struct cr_fusion_candidate *s, int act) {
+    return act == CR_BN_INPUT_NONE || (s->owned && (act == CR_BN_INPUT_F32 || s->half != CR_NONE));
 }
 
-static void ask_forward(const struct cr_junctions *j, const struct cr_site *s, struct offers *o) {
+static void ask_forward(const struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, struct offers *o) {
     for (int i = 0; i < 2 * ACTS; i++) {
         int p = i / 2, t = i % 2;
-        if (!act_fits(s, p) || (t && s->stats == CR_NONE)) continue;
-        o->conv[p][t] = i == 0 || accepted(j, cr_site_conv(j, s, (enum cr_act)p, t));
+        if (!act_fits(s, p) || (t && s->sums == CR_NONE)) continue;
+        o->conv[p][t] = i == 0 || accepted(j, cr_fused_conv(j, s, (enum cr_bn_input)p, t));
         o->forward |= i > 0 && o->conv[p][t];
         o->before |= p && o->conv[p][t];
     }
 }
 
-static bool joint_fits(const struct cr_site *s, int w, int d, int b) {
+static bool joint_fits(const struct cr_fusion_candidate *s, int w, int d, int b) {
     if (w && !s->owned) return false;
-    if (d > (int)s->gate.most || (d == CR_TAKE_SUM && s->gate.add == CR_NONE)) return false;
+    if (d > (int)s->epilogue.max_fusion || (d == CR_GRAD_FUSION_ADD && s->epilogue.add == CR_NONE)) return false;
     return !b || (s->apply != CR_NONE && (!s->masked || s->next != CR_NONE));
 }
 
-static void ask_backward(const struct cr_junctions *j, const struct cr_site *s, struct offers *o) {
+static void ask_backward(const struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, struct offers *o) {
     o->wgrad[0] = o->dgrad[0] = true;
-    for (int w = CR_ACT_WIDE; w < ACTS && s->wgrad != CR_NONE; w++)
-        o->wgrad[w] = act_fits(s, w) && accepted(j, cr_site_wgrad(j, s, (enum cr_act)w));
-    if (s->dgrad != CR_NONE && s->gate.add != CR_NONE)
-        o->dgrad[CR_TAKE_SUM] = accepted(j, cr_site_dgrad(j, s, CR_TAKE_SUM));
-    if (s->gate.most == CR_TAKE_ALL && s->gate.gamma != CR_NONE)
-        o->dgrad[CR_TAKE_ALL] = accepted(j, cr_site_dgrad(j, s, CR_TAKE_ALL));
-    bool together = s->wgrad != CR_NONE && (s->dgrad == CR_NONE || (cr_fuse_same_lane(j->edit, s->wgrad, s->dgrad) &&
+    for (int w = CR_BN_INPUT_F32; w < ACTS && s->wgrad != CR_NONE; w++)
+        o->wgrad[w] = act_fits(s, w) && accepted(j, cr_fused_wgrad(j, s, (enum cr_bn_input)w));
+    if (s->dgrad != CR_NONE && s->epilogue.add != CR_NONE)
+        o->dgrad[CR_GRAD_FUSION_ADD] = accepted(j, cr_fused_dgrad(j, s, CR_GRAD_FUSION_ADD));
+    if (s->epilogue.max_fusion == CR_GRAD_FUSION_ALL && s->epilogue.gamma != CR_NONE)
+        o->dgrad[CR_GRAD_FUSION_ALL] = accepted(j, cr_fused_dgrad(j, s, CR_GRAD_FUSION_ALL));
+    bool together = s->wgrad != CR_NONE && (s->dgrad == CR_NONE || (cr_fuse_same_stream(j->edit, s->wgrad, s->dgrad) &&
                                                                     cr_edit_can_move(j->edit, s->wgrad, s->dgrad)));
     for (int i = 0; together && i < JOINTS; i++) {
         int w = i / 6, d = i / 2 % 3, b = i % 2;
-        o->joint[w][d][b] = joint_fits(s, w, d, b) && accepted(j, cr_site_joint(j, s, w, (enum cr_take)d, b));
+        o->joint[w][d][b] =
+            joint_fits(s, w, d, b) && accepted(j, cr_fused_conv_grad(j, s, w, (enum cr_grad_fusion)d, b));
         o->backward |= o->joint[w][d][b];
         o->before |= w && o->joint[w][d][b];
     }
-    bool act = o->wgrad[CR_ACT_WIDE] || o->wgrad[CR_ACT_HALF];
-    o->backward |= act || o->dgrad[CR_TAKE_SUM] || o->dgrad[CR_TAKE_ALL];
+    bool act = o->wgrad[CR_BN_INPUT_F32] || o->wgrad[CR_BN_INPUT_HALF];
+    o->backward |= act || o->dgrad[CR_GRAD_FUSION_ADD] || o->dgrad[CR_GRAD_FUSION_ALL];
     o->before |= act;
 }
 
 /* ---- what it costs ---- */
 
-static int64_t ps_of(struct cr_junctions *j, struct cr_op op) {
+static int64_t ps_of(struct cr_conv_fusions *j, struct cr_op op) {
     const double most    = 1e3; /* seconds: sums of thousands stay within 64 bits */
     double       seconds = 0;
     if (j->status != CR_OK) return 0;
@@ -86,7 +88,7 @@ static int64_t ps_of(struct cr_junctions *j, struct cr_op op) {
     return llround(1e12 * (seconds >= 0 ? fmin(seconds, most) : most));
 }
 
-static int64_t ps_at(struct cr_junctions *j, int op) {
+static int64_t ps_at(struct cr_conv_fusions *j, int op) {
     return op == CR_NONE ? 0 : ps_of(j, *cr_fuse_op(j->edit, op));
 }
 
@@ -96,68 +98,72 @@ struct prices {
     int64_t bn, finalize[2]; /* [with the 16-bit copy] */
 };
 
-static void price_forward(struct cr_junctions *j, const struct cr_site *s, const struct offers *o, struct prices *c) {
+static void price_forward(struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, const struct offers *o,
+                          struct prices *c) {
     for (int i = 0; i < 2 * ACTS; i++)
-        if (o->conv[i / 2][i % 2]) c->conv[i / 2][i % 2] = ps_of(j, cr_site_conv(j, s, (enum cr_act)(i / 2), i % 2));
-    c->stats = ps_at(j, s->stats);
+        if (o->conv[i / 2][i % 2])
+            c->conv[i / 2][i % 2] = ps_of(j, cr_fused_conv(j, s, (enum cr_bn_input)(i / 2), i % 2));
+    c->stats = ps_at(j, s->sums);
 }
 
-static void price_gate(struct cr_junctions *j, const struct cr_site *s, struct prices *c) {
-    if (s->gate.most == CR_TAKE_NOTHING) return;
-    int64_t bits             = cr_site_owns_bits(j, s) ? ps_at(j, s->bn) - ps_of(j, cr_site_unmasked(j, s)) : 0;
-    c->gate[CR_TAKE_ALL]     = s->gate.two ? ps_of(j, cr_site_second(j, s)) : 0;
-    c->gate[CR_TAKE_SUM]     = ps_at(j, s->gate.relu) + ps_at(j, s->gate.stats) + bits;
-    c->gate[CR_TAKE_NOTHING] = c->gate[CR_TAKE_SUM] + ps_at(j, s->gate.add);
+static void price_gate(struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, struct prices *c) {
+    if (s->epilogue.max_fusion == CR_GRAD_FUSION_NONE) return;
+    int64_t bits = cr_candidate_owns_mask_bits(j, s) ? ps_at(j, s->bn) - ps_of(j, cr_unmasked_bn_apply(j, s)) : 0;
+    c->gate[CR_GRAD_FUSION_ALL]  = s->epilogue.two ? ps_of(j, cr_fused_second_sums(j, s)) : 0;
+    c->gate[CR_GRAD_FUSION_ADD]  = ps_at(j, s->epilogue.relu) + ps_at(j, s->epilogue.sums) + bits;
+    c->gate[CR_GRAD_FUSION_NONE] = c->gate[CR_GRAD_FUSION_ADD] + ps_at(j, s->epilogue.add);
 }
 
-static void price_backward(struct cr_junctions *j, const struct cr_site *s, const struct offers *o, struct prices *c) {
+static void price_backward(struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, const struct offers *o,
+                           struct prices *c) {
     for (int w = 0; w < ACTS; w++)
-        if (o->wgrad[w] && s->wgrad != CR_NONE) c->wgrad[w] = ps_of(j, cr_site_wgrad(j, s, (enum cr_act)w));
+        if (o->wgrad[w] && s->wgrad != CR_NONE) c->wgrad[w] = ps_of(j, cr_fused_wgrad(j, s, (enum cr_bn_input)w));
     for (int d = 0; d < TAKES; d++)
-        if (o->dgrad[d] && s->dgrad != CR_NONE) c->dgrad[d] = ps_of(j, cr_site_dgrad(j, s, (enum cr_take)d));
+        if (o->dgrad[d] && s->dgrad != CR_NONE) c->dgrad[d] = ps_of(j, cr_fused_dgrad(j, s, (enum cr_grad_fusion)d));
     for (int i = 0; i < JOINTS; i++) {
         int w = i / 6, d = i / 2 % 3, b = i % 2;
-        if (o->joint[w][d][b]) c->joint[w][d][b] = ps_of(j, cr_site_joint(j, s, w, (enum cr_take)d, b));
+        if (o->joint[w][d][b]) c->joint[w][d][b] = ps_of(j, cr_fused_conv_grad(j, s, w, (enum cr_grad_fusion)d, b));
     }
     price_gate(j, s, c);
     if (!s->masked) c->apply = ps_at(j, s->apply);
 }
 
-static void price_before(struct cr_junctions *j, const struct cr_site *s, struct prices *c) {
+static void price_before(struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, struct prices *c) {
     c->bn = ps_at(j, s->bn);
     if (s->half == CR_NONE) return;
     c->finalize[0] = ps_at(j, s->finalize);
-    c->finalize[1] = ps_of(j, cr_site_finalize(j, s));
+    c->finalize[1] = ps_of(j, cr_fused_finalize(j, s));
 }
 
 /* ---- the options ---- */
 
-static void add_option(struct cr_site *s, const struct prices *c, struct cr_option n) {
+static void add_option(struct cr_fusion_candidate *s, const struct prices *c, struct cr_fusion_option n) {
     n.ps = c->conv[n.p][n.s] + (n.s ? 0 : c->stats) + c->gate[n.d] + (n.b ? 0 : c->apply);
     n.ps += n.joint ? c->joint[n.w][n.d][n.b] : c->wgrad[n.w] + c->dgrad[n.d];
-    n.ps += c->finalize[n.p == CR_ACT_HALF || n.w == CR_ACT_HALF];
+    n.ps += c->finalize[n.p == CR_BN_INPUT_HALF || n.w == CR_BN_INPUT_HALF];
     if (!(n.p && (n.w || s->wgrad == CR_NONE))) n.ps += c->bn;
-    CR_ASSERT(s->options < CR_JUNCTION_OPTIONS_MAX);
+    CR_ASSERT(s->options < CR_FUSION_OPTIONS_MAX);
     s->option[s->options++] = n;
 }
 
-static void list_backward(struct cr_site *s, const struct offers *o, const struct prices *c, struct cr_option n) {
+static void list_backward(struct cr_fusion_candidate *s, const struct offers *o, const struct prices *c,
+                          struct cr_fusion_option n) {
     for (int i = 0; i < ACTS * TAKES; i++) {
-        n.w = (enum cr_act)(i / TAKES);
-        n.d = (enum cr_take)(i % TAKES);
+        n.w = (enum cr_bn_input)(i / TAKES);
+        n.d = (enum cr_grad_fusion)(i % TAKES);
         if (o->wgrad[n.w] && o->dgrad[n.d]) add_option(s, c, n);
     }
     n.joint = true;
     for (int i = 0; i < JOINTS; i++) {
-        n.w = i / 6 ? CR_ACT_WIDE : CR_ACT_NONE;
-        n.d = (enum cr_take)(i / 2 % TAKES);
+        n.w = i / 6 ? CR_BN_INPUT_F32 : CR_BN_INPUT_NONE;
+        n.d = (enum cr_grad_fusion)(i / 2 % TAKES);
         n.b = i % 2;
         if (o->joint[n.w][n.d][n.b]) add_option(s, c, n);
     }
 }
 
 /* Asks for costs only where there is a choice. */
-static void list_options(struct cr_junctions *j, struct cr_site *s) {
+static void list_options(struct cr_conv_fusions *j, struct cr_fusion_candidate *s) {
     struct offers o = {0};
     struct prices c = {0};
     make_half(j, s);
@@ -167,42 +173,45 @@ static void list_options(struct cr_junctions *j, struct cr_site *s) {
     if (o.backward) price_backward(j, s, &o, &c);
     if (o.before) price_before(j, s, &c);
     for (int i = 0; i < 2 * ACTS; i++)
-        if (o.conv[i / 2][i % 2]) list_backward(s, &o, &c, (struct cr_option){.p = (enum cr_act)(i / 2), .s = i % 2});
+        if (o.conv[i / 2][i % 2])
+            list_backward(s, &o, &c, (struct cr_fusion_option){.p = (enum cr_bn_input)(i / 2), .s = i % 2});
 }
 
 /* The BN's gradient between two convolutions. */
-static void price_meeting(struct cr_junctions *j, struct cr_site *first) {
+static void price_meeting(struct cr_conv_fusions *j, struct cr_fusion_candidate *first) {
     bool choice = false;
     if (first->next == CR_NONE) return;
-    const struct cr_site *next = &j->site[first->next];
+    const struct cr_fusion_candidate *next = &j->candidate[first->next];
     for (int i = 0; i < first->options; i++) choice |= first->option[i].b;
-    for (int i = 0; i < next->options; i++) choice |= next->option[i].d == CR_TAKE_ALL;
+    for (int i = 0; i < next->options; i++) choice |= next->option[i].d == CR_GRAD_FUSION_ALL;
     if (!choice) return;
     first->dy_ps[0] = ps_at(j, first->apply);
-    first->dy_ps[1] = ps_of(j, cr_site_clear(j, first->apply));
+    first->dy_ps[1] = ps_of(j, cr_unmasked_bn_grad_apply(j, first->apply));
 }
 
-cr_status cr_junctions_find(struct cr_junctions *j, struct cr_edit *edit, const struct cr_target *target) {
-    *j = (struct cr_junctions){.edit = edit, .target = target};
-    CR_TRY(cr_junctions_match(j));
-    for (int i = 0; i < j->sites; i++) list_options(j, &j->site[i]);
-    for (int i = 0; i < j->sites; i++) price_meeting(j, &j->site[i]);
+cr_status cr_conv_fusions_find(struct cr_conv_fusions *j, struct cr_edit *edit, const struct cr_cost_model *target) {
+    *j = (struct cr_conv_fusions){.edit = edit, .target = target};
+    CR_TRY(cr_conv_fusions_match(j));
+    for (int i = 0; i < j->candidates; i++) list_options(j, &j->candidate[i]);
+    for (int i = 0; i < j->candidates; i++) price_meeting(j, &j->candidate[i]);
     return j->status;
 }
 
-void cr_junctions_close(struct cr_junctions *j) {
-    cr_free(j->site);
-    *j = (struct cr_junctions){0};
+void cr_conv_fusions_close(struct cr_conv_fusions *j) {
+    cr_free(j->candidate);
+    *j = (struct cr_conv_fusions){0};
 }
 
 /* ---- the choice ---- */
 
-bool cr_junction_fits(const struct cr_site *first, const struct cr_option *a, const struct cr_option *b) {
-    return !first->masked || !a->b || b->d == CR_TAKE_ALL;
+bool cr_conv_fusion_fits(const struct cr_fusion_candidate *first, const struct cr_fusion_option *a,
+                         const struct cr_fusion_option *b) {
+    return !first->masked || !a->b || b->d == CR_GRAD_FUSION_ALL;
 }
 
-int64_t cr_junction_meeting_ps(const struct cr_site *first, const struct cr_option *a, const struct cr_option *b) {
-    return !first->masked || a->b ? 0 : first->dy_ps[b->d == CR_TAKE_ALL];
+int64_t cr_conv_fusion_edge_ps(const struct cr_fusion_candidate *first, const struct cr_fusion_option *a,
+                               const struct cr_fusion_option *b) {
+    return !first->masked || a->b ? 0 : first->dy_ps[b->d == CR_GRAD_FUSION_ALL];
 }
 
 /* The best way to do the path up to a site with one of its options. */
@@ -212,8 +221,8 @@ struct step {
     bool    reached;
 };
 
-static int features_of(const struct cr_option *o) {
-    return o->s + (o->p != CR_ACT_NONE) + (o->w != CR_ACT_NONE) + o->b + o->joint + (int)o->d;
+static int features_of(const struct cr_fusion_option *o) {
+    return o->s + (o->p != CR_BN_INPUT_NONE) + (o->w != CR_BN_INPUT_NONE) + o->b + o->joint + (int)o->d;
 }
 
 static bool better(const struct step *a, const struct step *b) {
@@ -221,14 +230,15 @@ static bool better(const struct step *a, const struct step *b) {
     return a->ps != b->ps ? a->ps < b->ps : a->features < b->features;
 }
 
-static void take_step(const struct cr_site *before, const struct step *from, const struct cr_site *s, struct step *to) {
+static void take_step(const struct cr_fusion_candidate *before, const struct step *from,
+                      const struct cr_fusion_candidate *s, struct step *to) {
     for (int k = 0; k < s->options; k++) {
-        const struct cr_option *o = &s->option[k];
+        const struct cr_fusion_option *o = &s->option[k];
         to[k] = (struct step){.ps = o->ps, .features = features_of(o), .from = CR_NONE, .reached = !before};
         for (int i = 0; before && i < before->options; i++) {
-            const struct cr_option *a = &before->option[i];
-            if (!from[i].reached || !cr_junction_fits(before, a, o)) continue;
-            struct step try = {.ps       = from[i].ps + cr_junction_meeting_ps(before, a, o) + o->ps,
+            const struct cr_fusion_option *a = &before->option[i];
+            if (!from[i].reached || !cr_conv_fusion_fits(before, a, o)) continue;
+            struct step try = {.ps       = from[i].ps + cr_conv_fusion_edge_ps(before, a, o) + o->ps,
                                .features = from[i].features + features_of(o),
                                .from     = i,
                                .reached  = true};
@@ -238,39 +248,40 @@ static void take_step(const struct cr_site *before, const struct step *from, con
 }
 
 /* From the end of the path back to its first site; `order` are its sites. */
-static void take_best(struct cr_junctions *j, const struct step *steps, const int *order, int length) {
-    const struct step *last = &steps[(size_t)order[length - 1] * CR_JUNCTION_OPTIONS_MAX];
+static void take_best(struct cr_conv_fusions *j, const struct step *steps, const int *order, int length) {
+    const struct step *last = &steps[(size_t)order[length - 1] * CR_FUSION_OPTIONS_MAX];
     int                best = 0;
-    for (int k = 1; k < j->site[order[length - 1]].options; k++)
+    for (int k = 1; k < j->candidate[order[length - 1]].options; k++)
         if (last[k].reached && better(&last[k], &last[best])) best = k;
     j->chosen_ps += last[best].ps;
     for (int i = length - 1; i >= 0; i--) {
-        j->site[order[i]].chosen = best;
-        best                     = steps[(size_t)order[i] * CR_JUNCTION_OPTIONS_MAX + (size_t)best].from;
+        j->candidate[order[i]].chosen = best;
+        best                          = steps[(size_t)order[i] * CR_FUSION_OPTIONS_MAX + (size_t)best].from;
     }
 }
 
-static void choose_path(struct cr_junctions *j, int first, struct step *steps, int *order) {
+static void choose_path(struct cr_conv_fusions *j, int first, struct step *steps, int *order) {
     int length = 0;
-    for (int i = first; i != CR_NONE; i = j->site[i].next) {
-        const struct cr_site *s = &j->site[i], *before = length ? &j->site[order[length - 1]] : NULL;
-        const struct step    *from = length ? &steps[(size_t)order[length - 1] * CR_JUNCTION_OPTIONS_MAX] : NULL;
-        take_step(before, from, s, &steps[(size_t)i * CR_JUNCTION_OPTIONS_MAX]);
+    for (int i = first; i != CR_NONE; i = j->candidate[i].next) {
+        const struct cr_fusion_candidate *s      = &j->candidate[i],
+                                         *before = length ? &j->candidate[order[length - 1]] : NULL;
+        const struct step *from = length ? &steps[(size_t)order[length - 1] * CR_FUSION_OPTIONS_MAX] : NULL;
+        take_step(before, from, s, &steps[(size_t)i * CR_FUSION_OPTIONS_MAX]);
         j->plain_ps +=
-            s->option[0].ps + (before ? cr_junction_meeting_ps(before, &before->option[0], &s->option[0]) : 0);
+            s->option[0].ps + (before ? cr_conv_fusion_edge_ps(before, &before->option[0], &s->option[0]) : 0);
         order[length++] = i;
     }
     take_best(j, steps, order, length);
 }
 
-cr_status cr_junctions_choose(struct cr_junctions *j) {
-    size_t       count  = (size_t)CR_MAX(j->sites, 1);
-    struct step *steps  = cr_alloc(count * CR_JUNCTION_OPTIONS_MAX, sizeof *steps);
+cr_status cr_conv_fusions_choose(struct cr_conv_fusions *j) {
+    size_t       count  = (size_t)CR_MAX(j->candidates, 1);
+    struct step *steps  = cr_alloc(count * CR_FUSION_OPTIONS_MAX, sizeof *steps);
     int         *order  = cr_alloc(count, sizeof *order);
-    cr_status    status = steps && order ? CR_OK : CR_NO_MEMORY(count * CR_JUNCTION_OPTIONS_MAX * sizeof *steps);
+    cr_status    status = steps && order ? CR_OK : CR_NO_MEMORY(count * CR_FUSION_OPTIONS_MAX * sizeof *steps);
     j->plain_ps = j->chosen_ps = 0;
-    for (int i = 0; i < j->sites && status == CR_OK; i++)
-        if (!j->site[i].led) choose_path(j, i, steps, order);
+    for (int i = 0; i < j->candidates && status == CR_OK; i++)
+        if (!j->candidate[i].has_previous) choose_path(j, i, steps, order);
     cr_free(steps);
     cr_free(order);
     return status;
@@ -278,12 +289,12 @@ cr_status cr_junctions_choose(struct cr_junctions *j) {
 
 /* ---- all of it ---- */
 
-cr_status cr_pass_junctions(struct cr_edit *edit, const struct cr_target *target) {
-    struct cr_junctions j;
-    cr_status           status = cr_junctions_find(&j, edit, target);
-    if (status == CR_OK) status = cr_junctions_choose(&j);
-    if (status == CR_OK) cr_junctions_apply(&j);
-    cr_junctions_close(&j);
+cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *target) {
+    struct cr_conv_fusions j;
+    cr_status              status = cr_conv_fusions_find(&j, edit, target);
+    if (status == CR_OK) status = cr_conv_fusions_choose(&j);
+    if (status == CR_OK) cr_conv_fusions_apply(&j);
+    cr_conv_fusions_close(&j);
     return status;
 }
 
@@ -291,18 +302,18 @@ struct taken_word {
     char text[16];
 };
 
-static struct taken_word word_of(const struct cr_option *o) {
+static struct taken_word word_of(const struct cr_fusion_option *o) {
     static const char *const takes[] = {"", "+", "D"};
     struct taken_word        word;
-    snprintf(word.text, sizeof word.text, "%s%s%s%s%s%s", o->s ? "S" : "", o->p ? "P" : "", o->w ? "W" : "", takes[o->d],
-             o->b ? "B" : "", o->joint ? "J" : "");
+    snprintf(word.text, sizeof word.text, "%s%s%s%s%s%s", o->s ? "S" : "", o->p ? "P" : "", o->w ? "W" : "",
+             takes[o->d], o->b ? "B" : "", o->joint ? "J" : "");
     return word;
 }
 
-static void print_site(const struct cr_junctions *j, const struct cr_site *s, struct cr_text *out) {
-    const struct cr_option  *o    = &s->option[s->chosen];
-    const struct cr_op      *conv = cr_fuse_op(j->edit, s->conv);
-    const struct taken_word  word = word_of(o);
+static void print_site(const struct cr_conv_fusions *j, const struct cr_fusion_candidate *s, struct cr_text *out) {
+    const struct cr_fusion_option *o    = &s->option[s->chosen];
+    const struct cr_op            *conv = cr_fuse_op(j->edit, s->conv);
+    const struct taken_word        word = word_of(o);
     cr_text_add(out, "%-28s %-8s %8d %12.2f %12.2f\n", conv->layer >= 0 ? j->edit->program->layer[conv->layer] : "?",
                 *word.text ? word.text : "-", s->options, 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
 }
@@ -312,22 +323,24 @@ static const char legend[] =
     "+ the sum with the other branch's gradient, D that sum, the mask and the sums of the BN before it,\n"
     "B the gradient of the BN behind it, J filter's and data gradient in one op; - nothing\n";
 
-static cr_status tell_gradient(const struct cr_junctions *j, const struct cr_op *op, const char *before, struct cr_choices *out) {
+static cr_status tell_gradient(const struct cr_conv_fusions *j, const struct cr_op *op, const char *before,
+                               struct cr_choices *out) {
     cr_text_add(out->text, "%s{\"kind\": \"%s\", ", before, cr_op_info(op->kind)->name);
-    CR_TRY(cr_choices_add_told(out, j->target, j->edit->program, op));
+    CR_TRY(cr_choices_add_selection(out, j->target, j->edit->program, op));
     cr_text_add(out->text, "}");
     return CR_OK;
 }
 
-static cr_status tell_gradients(const struct cr_junctions *j, const struct cr_site *s, const struct cr_option *o, struct cr_choices *out) {
+static cr_status tell_gradients(const struct cr_conv_fusions *j, const struct cr_fusion_candidate *s,
+                                const struct cr_fusion_option *o, struct cr_choices *out) {
     if (s->wgrad == CR_NONE && s->dgrad == CR_NONE) return CR_OK;
     cr_text_add(out->text, ", \"gradients\": [");
     if (o->joint) {
-        const struct cr_op joint = cr_site_joint(j, s, o->w != CR_ACT_NONE, o->d, o->b);
+        const struct cr_op joint = cr_fused_conv_grad(j, s, o->w != CR_BN_INPUT_NONE, o->d, o->b);
         CR_TRY(tell_gradient(j, &joint, "", out));
     } else {
-        const struct cr_op wgrad = s->wgrad != CR_NONE ? cr_site_wgrad(j, s, o->w) : (struct cr_op){0};
-        const struct cr_op dgrad = s->dgrad != CR_NONE ? cr_site_dgrad(j, s, o->d) : (struct cr_op){0};
+        const struct cr_op wgrad = s->wgrad != CR_NONE ? cr_fused_wgrad(j, s, o->w) : (struct cr_op){0};
+        const struct cr_op dgrad = s->dgrad != CR_NONE ? cr_fused_dgrad(j, s, o->d) : (struct cr_op){0};
         if (s->wgrad != CR_NONE) CR_TRY(tell_gradient(j, &wgrad, "", out));
         if (s->dgrad != CR_NONE) CR_TRY(tell_gradient(j, &dgrad, s->wgrad != CR_NONE ? ", " : "", out));
     }
@@ -336,37 +349,41 @@ static cr_status tell_gradients(const struct cr_junctions *j, const struct cr_si
 }
 
 /* One way alone was not priced. */
-static cr_status tell_site(const struct cr_junctions *j, const struct cr_site *s, struct cr_choices *out) {
-    const struct cr_option *o    = &s->option[s->chosen];
-    const struct cr_op      conv = cr_site_conv(j, s, o->p, o->s);
+static cr_status tell_site(const struct cr_conv_fusions *j, const struct cr_fusion_candidate *s,
+                           struct cr_choices *out) {
+    const struct cr_fusion_option *o    = &s->option[s->chosen];
+    const struct cr_op             conv = cr_fused_conv(j, s, o->p, o->s);
     CR_TRY(cr_choices_begin(out, j->target, j->edit->program, &conv, "takes"));
     CR_TRY(tell_gradients(j, s, o, out));
     cr_text_add(out->text, ", \"takes\": \"%s\", \"ways\": %d", word_of(o).text, s->options);
-    if (s->options > 1) cr_text_add(out->text, ", \"plain_us\": %.4f, \"chosen_us\": %.4f}\n", 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
-    else cr_text_add(out->text, ", \"plain_us\": null, \"chosen_us\": null}\n");
+    if (s->options > 1)
+        cr_text_add(out->text, ", \"plain_us\": %.4f, \"chosen_us\": %.4f}\n", 1e-6 * (double)s->option[0].ps,
+                    1e-6 * (double)o->ps);
+    else
+        cr_text_add(out->text, ", \"plain_us\": null, \"chosen_us\": null}\n");
     return CR_OK;
 }
 
-static void print(const struct cr_junctions *j, struct cr_text *out) {
+static void print(const struct cr_conv_fusions *j, struct cr_text *out) {
     bool choice = false;
-    for (int i = 0; i < j->sites; i++) choice |= j->site[i].options > 1;
+    for (int i = 0; i < j->candidates; i++) choice |= j->candidate[i].options > 1;
     if (!choice) {
         cr_text_add(out, "no convolution can take anything over here\n");
         return;
     }
     cr_text_add(out, "%-28s %-8s %8s %12s %12s\n", "convolution", "takes", "of ways", "plain us", "chosen us");
-    for (int i = 0; i < j->sites; i++)
-        if (j->site[i].options > 1) print_site(j, &j->site[i], out);
+    for (int i = 0; i < j->candidates; i++)
+        if (j->candidate[i].options > 1) print_site(j, &j->candidate[i], out);
     cr_text_add(out, "%-28s %-8s %8s %12.2f %12.2f\n", "all, BN gradients between too", "", "",
                 1e-6 * (double)j->plain_ps, 1e-6 * (double)j->chosen_ps);
     cr_text_add(out, "%s", legend);
 }
 
-cr_status cr_junctions_tell(const struct cr_junctions *j, struct cr_choices *out) {
-    out->takes    = j->sites;
+cr_status cr_conv_fusions_explain(const struct cr_conv_fusions *j, struct cr_choices *out) {
+    out->fusions  = j->candidates;
     out->plain_s  = 1e-12 * (double)j->plain_ps;
     out->chosen_s = 1e-12 * (double)j->chosen_ps;
     if (!out->json) print(j, out->text);
-    for (int i = 0; out->json && i < j->sites; i++) CR_TRY(tell_site(j, &j->site[i], out));
+    for (int i = 0; out->json && i < j->candidates; i++) CR_TRY(tell_site(j, &j->candidate[i], out));
     return CR_OK;
 }

@@ -1,22 +1,26 @@
-/* compiler/fusion/fold_bn.c: batch normalisation of a network that no longer learns is a factor and a summand a channel: they go into the
- * filter and the bias of the convolution before it, and the sum and the ReLU behind it go into that convolution too (Jacob et
- * al. 2018, section 3.2). For programs without gradients only.
+/* compiler/fusion/fold_bn.c: batch normalisation of a network that no longer learns is a factor and a summand a
+ * channel: they go into the filter and the bias of the convolution before it, and the sum and the ReLU behind it go
+ * into that convolution too (Jacob et al. 2018, section 3.2). For programs without gradients only.
  *
- *     conv -> bn_apply (coef of bn_coef) [-> add] [-> relu]     becomes     fold_bn; conv with bias [, add] [, relu]
+ *     conv -> bn_apply (coef of bn_scale_bias) [-> add] [-> relu]     becomes     fold_bn; conv with bias [, add] [,
+ * relu]
  *
- * fold_bn stands where bn_coef stood and depends on parameters only: cr_pass_hoist brings it to the front with the casts, to
- * be run once for many batches. The filter is folded from its f32 value, so 16-bit programs round it once. */
+ * fold_bn stands where bn_scale_bias stood and depends on parameters only: cr_pass_hoist brings it to the front with
+ * the casts, to be run once for many batches. The filter is folded from its f32 value, so 16-bit programs round it
+ * once. */
 #include "compiler/compiler.h"
 #include "compiler/rewrite/rewrite.h"
 
 #include <stdio.h>
 
 struct fold {
-    struct cr_edit          edit;
-    const struct cr_target *target;
+    struct cr_edit              edit;
+    const struct cr_cost_model *target;
 };
 
-static const struct cr_op *op_at(const struct fold *f, int index) { return &f->edit.program->op[index]; }
+static const struct cr_op *op_at(const struct fold *f, int index) {
+    return &f->edit.program->op[index];
+}
 
 static bool accepted(const struct fold *f, const struct cr_op *op) {
     return !f->target->accepts || f->target->accepts(f->target->self, f->edit.program, op);
@@ -32,8 +36,8 @@ static cr_status seconds_of(const struct fold *f, const struct cr_op *op, double
 /* The filter as it is trained: the value plane's, when `w` is its 16-bit copy. CR_NONE: no parameter. */
 static int trained_filter(struct cr_program *p, int w) {
     const struct cr_tensor *t = &p->tensor[w];
-    const int param = t->region == CR_REGION_STORE ? cr_store_param_at(p->store, t->offset) : CR_NONE;
-    return param == CR_NONE ? CR_NONE : cr_tensor_store(p, CR_PLANE_VALUE, param);
+    const int param = t->region == CR_REGION_STORE ? cr_param_store_find_offset(p->store, t->offset) : CR_NONE;
+    return param == CR_NONE ? CR_NONE : cr_tensor_store(p, CR_BUFFER_VALUE, param);
 }
 
 /* ---- conv -> bn_apply ---- */
@@ -47,19 +51,19 @@ static int new_output(struct fold *f, const struct cr_op *op, int slot, const ch
     return cr_edit_tensor(&f->edit, name, dtype, dim);
 }
 
-/* The bn_coef becomes fold_bn, the bn_apply the convolution with a bias; `conv` goes. */
+/* The bn_scale_bias becomes fold_bn, the bn_apply the convolution with a bias; `conv` goes. */
 static cr_status fold_bn(struct fold *f, int conv, int bn, int coef) {
     struct cr_program *p      = f->edit.program;
     struct cr_op       joined = *op_at(f, conv), fold = cr_op_make(CR_OP_fold_bn, op_at(f, coef)->layer);
-    const struct cr_op from   = *op_at(f, coef);
-    const char        *name   = p->tensor[joined.out[CR_OUT_conv_y]].name;
-    const int          w      = trained_filter(p, joined.in[CR_IN_conv_w]);
+    const struct cr_op from = *op_at(f, coef);
+    const char        *name = p->tensor[joined.out[CR_OUT_conv_y]].name;
+    const int          w    = trained_filter(p, joined.in[CR_IN_conv_w]);
     if (w == CR_NONE) return CR_OK;
     fold.in[CR_IN_fold_bn_w]            = w;
-    fold.in[CR_IN_fold_bn_gamma]        = from.in[CR_IN_bn_coef_gamma];
-    fold.in[CR_IN_fold_bn_beta]         = from.in[CR_IN_bn_coef_beta];
-    fold.in[CR_IN_fold_bn_running_mean] = from.in[CR_IN_bn_coef_running_mean];
-    fold.in[CR_IN_fold_bn_running_var]  = from.in[CR_IN_bn_coef_running_var];
+    fold.in[CR_IN_fold_bn_gamma]        = from.in[CR_IN_bn_scale_bias_gamma];
+    fold.in[CR_IN_fold_bn_beta]         = from.in[CR_IN_bn_scale_bias_beta];
+    fold.in[CR_IN_fold_bn_running_mean] = from.in[CR_IN_bn_scale_bias_running_mean];
+    fold.in[CR_IN_fold_bn_running_var]  = from.in[CR_IN_bn_scale_bias_running_var];
     fold.attr.bn                        = from.attr.bn;
     fold.out[CR_OUT_fold_bn_y]          = new_output(f, &fold, CR_OUT_fold_bn_y, name, "w");
     fold.out[CR_OUT_fold_bn_bias]       = new_output(f, &fold, CR_OUT_fold_bn_bias, name, "bias");
@@ -78,7 +82,7 @@ static cr_status try_fold(struct fold *f, int bn) {
     const struct cr_op *apply = op_at(f, bn);
     if (apply->in[CR_IN_bn_apply_add] != CR_NONE || apply->attr.bn.relu) return CR_OK;
     const int conv = cr_edit_private_writer(&f->edit, apply->in[CR_IN_bn_apply_x], CR_OP_conv);
-    const int coef = cr_edit_private_writer(&f->edit, apply->in[CR_IN_bn_apply_coef], CR_OP_bn_coef);
+    const int coef = cr_edit_private_writer(&f->edit, apply->in[CR_IN_bn_apply_scale_bias], CR_OP_bn_scale_bias);
     if (conv == CR_NONE || coef == CR_NONE || !cr_edit_can_move(&f->edit, conv, bn)) return CR_OK;
     if (!cr_op_uses_only(op_at(f, conv), 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y)) return CR_OK;
     return fold_bn(f, conv, bn, coef);
@@ -122,8 +126,9 @@ static cr_status join(struct fold *f, struct cr_op *joined, const int *parts, in
 static cr_status try_add(struct fold *f, int root) {
     const struct cr_op sum = *op_at(f, root);
     for (int side = 1; side >= 0; side--) { /* the later operand first: its convolution stands nearer */
-        const int own = side ? sum.in[CR_IN_add_a] : sum.in[CR_IN_add_b], other = side ? sum.in[CR_IN_add_b] : sum.in[CR_IN_add_a];
-        const int conv = conv_behind(f, own, root);
+        const int own   = side ? sum.in[CR_IN_add_a] : sum.in[CR_IN_add_b],
+                  other = side ? sum.in[CR_IN_add_b] : sum.in[CR_IN_add_a];
+        const int conv  = conv_behind(f, own, root);
         if (conv == CR_NONE || op_at(f, conv)->in[CR_IN_conv_add] != CR_NONE) continue;
         struct cr_op joined       = *op_at(f, conv);
         joined.in[CR_IN_conv_add] = other;
@@ -147,8 +152,9 @@ static cr_status try_add_relu(struct fold *f, int root) {
     if (add == CR_NONE || !cr_edit_can_move(&f->edit, add, root)) return CR_OK;
     const struct cr_op sum = *op_at(f, add);
     for (int side = 1; side >= 0; side--) {
-        const int own = side ? sum.in[CR_IN_add_a] : sum.in[CR_IN_add_b], other = side ? sum.in[CR_IN_add_b] : sum.in[CR_IN_add_a];
-        const int conv = conv_behind(f, own, root);
+        const int own   = side ? sum.in[CR_IN_add_a] : sum.in[CR_IN_add_b],
+                  other = side ? sum.in[CR_IN_add_b] : sum.in[CR_IN_add_a];
+        const int conv  = conv_behind(f, own, root);
         if (conv == CR_NONE || op_at(f, conv)->in[CR_IN_conv_add] != CR_NONE) continue;
         struct cr_op joined       = *op_at(f, conv);
         joined.in[CR_IN_conv_add] = other;
@@ -161,7 +167,7 @@ static cr_status try_add_relu(struct fold *f, int root) {
 
 /* ---- the pass ---- */
 
-bool cr_program_learns(const struct cr_program *p) {
+bool cr_program_trains(const struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_loss_grad || p->op[i].kind == CR_OP_bn_finalize) return true;
     return false;
@@ -189,9 +195,9 @@ static cr_status fold_all(struct fold *f) {
     return cr_edit_finish(&f->edit);
 }
 
-cr_status cr_pass_fold(struct cr_program *p, const struct cr_target *target) {
+cr_status cr_pass_fold(struct cr_program *p, const struct cr_cost_model *target) {
     struct fold f = {.target = target};
-    if (cr_program_learns(p) || !p->store) return CR_OK;
+    if (cr_program_trains(p) || !p->store) return CR_OK;
     CR_TRY(find_filters(p));
     CR_TRY(cr_edit_open(&f.edit, p));
     cr_status status = fold_all(&f);
@@ -203,7 +209,7 @@ cr_status cr_pass_fold(struct cr_program *p, const struct cr_target *target) {
 
 /* Kinds that may be done once for many batches, when all they read is the store or made by such. */
 static bool may_be_early(enum cr_op_kind kind) {
-    return kind == CR_OP_cast || kind == CR_OP_bn_coef || kind == CR_OP_fold_bn || kind == CR_OP_s2d_filter ||
+    return kind == CR_OP_cast || kind == CR_OP_bn_scale_bias || kind == CR_OP_fold_bn || kind == CR_OP_s2d_filter ||
            kind == CR_OP_sparse_filter;
 }
 
@@ -218,13 +224,14 @@ static bool is_constant(const struct cr_program *p, const struct cr_op *op, cons
 
 /* Their results must outlive the batches. */
 static void keep_results(struct cr_program *p) {
-    for (int i = 0; i < p->once; i++)
+    for (int i = 0; i < p->hoisted; i++)
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (p->op[i].out[s] >= 0 && p->tensor[p->op[i].out[s]].region == CR_REGION_POOL) p->tensor[p->op[i].out[s]].keep = true;
+            if (p->op[i].out[s] >= 0 && p->tensor[p->op[i].out[s]].region == CR_REGION_POOL)
+                p->tensor[p->op[i].out[s]].keep = true;
 }
 
 cr_status cr_pass_hoist(struct cr_program *p) {
-    if (cr_program_learns(p)) return CR_OK;
+    if (cr_program_trains(p)) return CR_OK;
     bool         *constant = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *constant);
     struct cr_op *late     = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *late);
     if (!constant || !late) {
@@ -244,7 +251,7 @@ cr_status cr_pass_hoist(struct cr_program *p) {
         p->op[early++] = op; /* never beyond i */
     }
     for (int i = 0; i < rest; i++) p->op[early + i] = late[i];
-    p->once = early;
+    p->hoisted = early;
     keep_results(p);
     cr_free(constant);
     cr_free(late);

@@ -24,7 +24,7 @@ static cr_status insert_range(struct cr_best_fit *pool, int at, struct cr_best_f
     return CR_OK;
 }
 
-cr_status cr_best_fit_take(struct cr_best_fit *pool, size_t size, size_t *offset) {
+cr_status cr_best_fit_alloc(struct cr_best_fit *pool, size_t size, size_t *offset) {
     int best = CR_NONE;
     for (int i = 0; i < pool->ranges; i++) {
         const struct cr_best_fit_range *r = &pool->range[i];
@@ -44,12 +44,14 @@ cr_status cr_best_fit_take(struct cr_best_fit *pool, size_t size, size_t *offset
     return left ? insert_range(pool, best + 1, (struct cr_best_fit_range){*offset + size, left, true}) : CR_OK;
 }
 
-void cr_best_fit_give(struct cr_best_fit *pool, size_t offset) {
+void cr_best_fit_release(struct cr_best_fit *pool, size_t offset) {
     int low = 0, high = pool->ranges - 1;
     while (low < high) {
         const int middle = (low + high) / 2;
-        if (pool->range[middle].offset < offset) low = middle + 1;
-        else high = middle;
+        if (pool->range[middle].offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
     }
     pool->range[low].free = true;
     if (low + 1 < pool->ranges && pool->range[low + 1].free) {

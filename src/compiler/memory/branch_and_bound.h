@@ -1,4 +1,5 @@
-/* compiler/memory/branch_and_bound.h: is there a place for every life below a capacity? A tree of placements, walked depth first.
+/* compiler/memory/branch_and_bound.h: is there a place for every life below a capacity? A tree of placements, walked
+ * depth first.
  *
  * Laws
  *   - Complete: "none" is a proof that no plan fits. "Stopped" says only that the budget was used up.
@@ -14,7 +15,7 @@ struct cr_tree_item {     /* sorted by lower */
     int     lower, upper; /* sections, half open */
     int64_t size;         /* > 0 */
     int64_t offset;       /* out: set when the tree was solved */
-    int     life;         /* the caller's */
+    int     interval;     /* the caller's */
 };
 
 struct cr_tree_budget {

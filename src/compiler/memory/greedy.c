@@ -44,11 +44,11 @@ static int rank_of(const struct planner *w, int64_t time) {
     return (int)(at - w->time);
 }
 
-static bool is_empty(const struct cr_life *life) {
+static bool is_empty(const struct cr_interval *life) {
     return life->size == 0 || life->lower >= life->upper;
 }
 
-static cr_status set_up(struct planner *w, const struct cr_life *life, int count, size_t alignment) {
+static cr_status set_up(struct planner *w, const struct cr_interval *life, int count, size_t alignment) {
     CR_ASSERT(alignment > 0 && count >= 0);
     size_t n = (size_t)count, total = 0;
     CR_ALLOC(w->item, n);
@@ -234,7 +234,7 @@ static cr_status plan_items(struct planner *w) {
     return CR_OK;
 }
 
-cr_status cr_plan_lives(struct cr_life *life, int count, size_t alignment, size_t *peak, size_t *bound) {
+cr_status cr_plan_intervals(struct cr_interval *life, int count, size_t alignment, size_t *peak, size_t *bound) {
     cr_status      status = CR_OK;
     struct planner w      = {0};
     CR_TRY_OUT(set_up(&w, life, count, alignment));
@@ -249,7 +249,7 @@ out:
     return status;
 }
 
-cr_status cr_plan_bound(const struct cr_life *life, int count, size_t alignment, size_t *bound) {
+cr_status cr_plan_bound(const struct cr_interval *life, int count, size_t alignment, size_t *bound) {
     cr_status      status = CR_OK;
     struct planner w      = {0};
     CR_TRY_OUT(set_up(&w, life, count, alignment));

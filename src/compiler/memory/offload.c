@@ -1,25 +1,27 @@
-/* compiler/memory/offload.c: tensors that wait in the host's memory: the plan of compiler/memory/offload_choose.c and compiler/memory/offload_schedule.c written into the program.
+/* compiler/memory/offload.c: tensors that wait in the host's memory: the plan of compiler/memory/offload_choose.c and
+ * compiler/memory/offload_schedule.c written into the program.
  *
  * Of tensor a with uses e (early) and l (late):
- *   swap_out a -> a.host             behind the op that wrote a, on lane to_host
+ *   offload a -> a.host             behind the op that wrote a, on lane to_host
  *   sync x:a.host                    where its copy has ended, or must have: from here on its place may be used again
- *   sync -> a.go; swap_in a.host, a.go -> a'     where the copy back may begin, on lane to_device
+ *   sync -> a.go; prefetch a.host, a.go -> a'     where the copy back may begin, on lane to_device
  * and what comes from l on reads a'. Or l and
- * those behind it read a.host itself: then there is no go and no a'. Lanes are ordered by these tensors like by all others, so no other pass knows of swapping. */
+ * those behind it read a.host itself: then there is no go and no a'. Lanes are ordered by these tensors like by all
+ * others, so no other pass knows of swapping. */
 #include "compiler/memory/offload.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct rewrite {
-    struct cr_program       *p;
-    const struct cr_target  *target;
-    const struct cr_swap_work     *w;
-    const struct cr_swap_schedule *s;
-    struct cr_op            *op; /* the new list */
-    int                      ops;
-    int                     *host, *go, *back; /* by candidate: tensors */
-    int                     *renamed;          /* by tensor: what its readers read now */
+    struct cr_program                *p;
+    const struct cr_cost_model       *target;
+    const struct cr_offload_work     *w;
+    const struct cr_offload_schedule *s;
+    struct cr_op                     *op; /* the new list */
+    int                               ops;
+    int                              *host, *go, *back; /* by candidate: tensors */
+    int                              *renamed;          /* by tensor: what its readers read now */
 };
 
 /* ---- tensors ---- */
@@ -40,13 +42,13 @@ static cr_status add_tensors(struct rewrite *r) {
     for (int k = 0; k < r->w->count; k++) {
         const int t = r->w->c[k].tensor;
         char      name[300];
-        if (r->s->sync[k] == CR_NONE) continue;
+        if (r->s->release_at[k] == CR_NONE) continue;
         r->host[k] = r->back[k] = add_tensor(r->p, t, ".host", CR_REGION_HOST);
         if (r->p->failed) break;
-        if (r->s->go[k] == CR_NONE) continue;
+        if (r->s->prefetch_at[k] == CR_NONE) continue;
         r->back[k] = add_tensor(r->p, t, "'", CR_REGION_POOL);
         if (r->p->failed) break;
-        snprintf(name, sizeof name, "%s.go", r->p->tensor[t].name);
+        snprintf(name, sizeof name, "%s.event", r->p->tensor[t].name);
         r->go[k] = cr_tensor_add(r->p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
     }
     return r->p->failed ? CR_NO_MEMORY(sizeof *r->p->tensor) : CR_OK;
@@ -54,13 +56,14 @@ static cr_status add_tensors(struct rewrite *r) {
 
 /* ---- ops ---- */
 
-static cr_status put(struct rewrite *r, enum cr_op_kind kind, enum cr_lane lane, int layer, int in0, int in1, int out) {
+static cr_status put(struct rewrite *r, enum cr_op_kind kind, enum cr_stream lane, int layer, int in0, int in1,
+                     int out) {
     struct cr_op op        = cr_op_make(kind, layer);
     size_t       workspace = 0;
-    op.lane                = lane;
-    op.row                 = op.way = 0;
-    op.in[0]               = in0;
-    if (kind == CR_OP_swap_in) op.in[CR_IN_swap_in_token] = in1;
+    op.stream              = lane;
+    op.kernel = op.algo = 0;
+    op.in[0]            = in0;
+    if (kind == CR_OP_prefetch) op.in[CR_IN_prefetch_event] = in1;
     op.out[0] = out;
     if (r->target->select) CR_TRY(r->target->select(r->target->self, r->p, &op, &workspace));
     CR_ASSERT(workspace == 0); /* they are copies */
@@ -68,31 +71,34 @@ static cr_status put(struct rewrite *r, enum cr_op_kind kind, enum cr_lane lane,
     return CR_OK;
 }
 
-static int layer_of(const struct rewrite *r, int k) { return r->p->op[r->w->c[k].writer].layer; }
+static int layer_of(const struct rewrite *r, int k) {
+    return r->p->op[r->w->c[k].writer].layer;
+}
 
 static cr_status put_before(struct rewrite *r, int at) {
     for (int k = 0; k < r->w->count; k++)
-        if (r->s->sync[k] == at) CR_TRY(put(r, CR_OP_sync, CR_LANE_COMPUTE, layer_of(r, k), r->host[k], CR_NONE, CR_NONE));
+        if (r->s->release_at[k] == at)
+            CR_TRY(put(r, CR_OP_barrier, CR_STREAM_COMPUTE, layer_of(r, k), r->host[k], CR_NONE, CR_NONE));
     for (int j = 0; j < r->w->count; j++) {
         const int k = r->w->by_late[j];
-        if (r->s->go[k] != at) continue;
-        CR_TRY(put(r, CR_OP_sync, CR_LANE_COMPUTE, layer_of(r, k), CR_NONE, CR_NONE, r->go[k]));
-        CR_TRY(put(r, CR_OP_swap_in, CR_LANE_TO_DEVICE, layer_of(r, k), r->host[k], r->go[k], r->back[k]));
+        if (r->s->prefetch_at[k] != at) continue;
+        CR_TRY(put(r, CR_OP_barrier, CR_STREAM_COMPUTE, layer_of(r, k), CR_NONE, CR_NONE, r->go[k]));
+        CR_TRY(put(r, CR_OP_prefetch, CR_STREAM_TO_DEVICE, layer_of(r, k), r->host[k], r->go[k], r->back[k]));
     }
     return CR_OK;
 }
 
 static cr_status put_behind(struct rewrite *r, int at) {
     for (int k = 0; k < r->w->count; k++)
-        if (r->s->sync[k] != CR_NONE && r->w->c[k].writer == at)
-            CR_TRY(put(r, CR_OP_swap_out, CR_LANE_TO_HOST, layer_of(r, k), r->w->c[k].tensor, CR_NONE, r->host[k]));
+        if (r->s->release_at[k] != CR_NONE && r->w->c[k].writer == at)
+            CR_TRY(put(r, CR_OP_offload, CR_STREAM_TO_HOST, layer_of(r, k), r->w->c[k].tensor, CR_NONE, r->host[k]));
     return CR_OK;
 }
 
 static void put_renamed(struct rewrite *r, int at) {
     struct cr_op op = r->p->op[at];
     for (int k = 0; k < r->w->count; k++)
-        if (r->s->sync[k] != CR_NONE && r->w->c[k].late == at) r->renamed[r->w->c[k].tensor] = r->back[k];
+        if (r->s->release_at[k] != CR_NONE && r->w->c[k].late == at) r->renamed[r->w->c[k].tensor] = r->back[k];
     for (int s = 0; s < cr_op_info(op.kind)->ins; s++)
         if (op.in[s] >= 0) op.in[s] = r->renamed[op.in[s]];
     r->op[r->ops++] = op;
@@ -110,15 +116,16 @@ static cr_status put_all(struct rewrite *r) {
     return CR_OK;
 }
 
-static cr_status rewrite(struct cr_program *p, const struct cr_target *target, const struct cr_swap_work *w, const struct cr_swap_schedule *s) {
+static cr_status rewrite(struct cr_program *p, const struct cr_cost_model *target, const struct cr_offload_work *w,
+                         const struct cr_offload_schedule *s) {
     const size_t   n = (size_t)CR_MAX(w->count, 1), ops = (size_t)p->ops + 4 * n;
-    struct rewrite r = {.p = p, .target = target, .w = w, .s = s};
-    r.op             = cr_alloc(ops, sizeof *r.op);
-    r.host           = cr_alloc(n, sizeof *r.host);
-    r.go             = cr_alloc(n, sizeof *r.go);
-    r.back           = cr_alloc(n, sizeof *r.back);
-    r.renamed        = cr_alloc((size_t)p->tensors + 3 * n, sizeof *r.renamed);
-    const bool there = r.op && r.host && r.go && r.back && r.renamed;
+    struct rewrite r  = {.p = p, .target = target, .w = w, .s = s};
+    r.op              = cr_alloc(ops, sizeof *r.op);
+    r.host            = cr_alloc(n, sizeof *r.host);
+    r.go              = cr_alloc(n, sizeof *r.go);
+    r.back            = cr_alloc(n, sizeof *r.back);
+    r.renamed         = cr_alloc((size_t)p->tensors + 3 * n, sizeof *r.renamed);
+    const bool there  = r.op && r.host && r.go && r.back && r.renamed;
     cr_status  status = there ? put_all(&r) : CR_NO_MEMORY(ops * sizeof *r.op);
     if (status == CR_OK) {
         struct cr_op *old = p->op;
@@ -137,46 +144,47 @@ static cr_status rewrite(struct cr_program *p, const struct cr_target *target, c
 
 /* ---- the pass ---- */
 
-static size_t fullest(const struct cr_swap_work *w) {
+static size_t fullest(const struct cr_offload_work *w) {
     size_t most = 0;
     for (int i = 0; i < w->p->ops; i++) most = CR_MAX(most, w->load[i]);
     return most;
 }
 
-static cr_status swap_all(struct cr_program *p, const struct cr_target *target, struct cr_swap_work *w, enum cr_swap_score score,
-                          struct cr_swap_report *report) {
-    struct cr_swap_schedule s;
-    enum cr_swap_take      *taken;
+static cr_status swap_all(struct cr_program *p, const struct cr_cost_model *target, struct cr_offload_work *w,
+                          enum cr_offload_score score, struct cr_offload_report *report) {
+    struct cr_offload_schedule s;
+    enum cr_offload_action    *taken;
     CR_ALLOC(taken, (size_t)CR_MAX(w->count, 1));
-    cr_status status = cr_swap_schedule_open(w, &s);
-    if (status == CR_OK) status = cr_swap_choose(w, score, taken, &s, &report->score);
+    cr_status status = cr_offload_schedule_open(w, &s);
+    if (status == CR_OK) status = cr_offload_choose(w, score, taken, &s, &report->score);
     if (status == CR_OK && s.tensors) status = rewrite(p, target, w, &s);
     if (status == CR_OK && s.tensors) {
         report->after   = s.peak;
         report->tensors = s.tensors;
-        report->read_there = s.read_there;
+        report->mapped  = s.mapped;
         report->bytes   = s.bytes;
         report->seconds = s.total;
         report->stalled = s.stalled;
     }
-    cr_swap_schedule_close(&s);
+    cr_offload_schedule_close(&s);
     cr_free(taken);
     return status;
 }
 
-cr_status cr_pass_swap(struct cr_program *p, const struct cr_target *target, size_t limit, enum cr_swap_score score,
-                       struct cr_swap_report *report) {
-    struct cr_swap_work w;
-    *report = (struct cr_swap_report){.score = score};
+cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+                          enum cr_offload_score score, struct cr_offload_report *report) {
+    struct cr_offload_work w;
+    *report = (struct cr_offload_report){.score = score};
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].lane != CR_LANE_COMPUTE) return CR_FAIL(CR_ERR_USAGE, "program %s: it uses several lanes already, before swap", p->name);
+        if (p->op[i].stream != CR_STREAM_COMPUTE)
+            return CR_FAIL(CR_ERR_USAGE, "program %s: it uses several lanes already, before swap", p->name);
     if (!p->ops) return CR_OK;
-    CR_TRY(cr_swap_work_open(p, target, limit, &w));
+    CR_TRY(cr_offload_work_open(p, target, limit, &w));
     report->before = report->after = fullest(&w);
     report->seconds = report->seconds_before = w.begin[p->ops];
-    cr_status status = CR_OK;
+    cr_status status                         = CR_OK;
     if (target->to_host_bytes_per_s > 0 && target->to_device_bytes_per_s > 0 && report->before > limit)
         status = swap_all(p, target, &w, score, report);
-    cr_swap_work_close(&w);
+    cr_offload_work_close(&w);
     return status;
 }

@@ -1,5 +1,5 @@
-/* compiler/memory/offload_candidates.c: what could be swapped: see compiler/memory/offload.h. Ops run one after the other on the compute lane here, so time between two ops is a
- * difference of sums. */
+/* compiler/memory/offload_candidates.c: what could be swapped: see compiler/memory/offload.h. Ops run one after the
+ * other on the compute lane here, so time between two ops is a difference of sums. */
 #include "compiler/memory/offload.h"
 
 #include <stdlib.h>
@@ -8,15 +8,17 @@
 enum { BYTES_MIN = 1 << 20, POOL_SHARE = 1000 };
 
 struct find {
-    struct cr_swap_work *w;
-    int                 *begin, *at;      /* uses of tensor t: at[begin[t]] ... at[begin[t + 1] - 1], ascending */
-    int                 *handed_at;       /* by tensor: the op that hands its storage on, or CR_NONE */
-    bool                *got;             /* by tensor: its writer took over the storage of another */
-    int                 *above;           /* by op, and the end: ops before it that are above the limit */
-    int                  readers;         /* noted so far */
+    struct cr_offload_work *w;
+    int                    *begin, *at; /* uses of tensor t: at[begin[t]] ... at[begin[t + 1] - 1], ascending */
+    int                    *handed_at;  /* by tensor: the op that hands its storage on, or CR_NONE */
+    bool                   *got;        /* by tensor: its writer took over the storage of another */
+    int                    *above;      /* by op, and the end: ops before it that are above the limit */
+    int                     readers;    /* noted so far */
 };
 
-static size_t rounded(const struct cr_swap_work *w, size_t bytes) { return (bytes + w->alignment - 1) / w->alignment * w->alignment; }
+static size_t rounded(const struct cr_offload_work *w, size_t bytes) {
+    return (bytes + w->alignment - 1) / w->alignment * w->alignment;
+}
 
 /* ---- uses ---- */
 
@@ -51,28 +53,36 @@ static cr_status find_uses(struct find *f) {
     return CR_OK;
 }
 
-static bool is_used(const struct find *f, int t) { return f->begin[t + 1] > f->begin[t]; }
-static int  first_use(const struct find *f, int t) { return f->at[f->begin[t]]; }
-static int  last_use(const struct find *f, int t) {
+static bool is_used(const struct find *f, int t) {
+    return f->begin[t + 1] > f->begin[t];
+}
+static int first_use(const struct find *f, int t) {
+    return f->at[f->begin[t]];
+}
+static int last_use(const struct find *f, int t) {
     return f->w->p->tensor[t].keep ? f->w->p->ops - 1 : f->at[f->begin[t + 1] - 1];
 }
 
 /* ---- load ---- */
 
-/* As compiler/memory/plan_memory.c will: the output takes the storage of an input that dies there; of several, of the one that came last. */
+/* As compiler/memory/plan_memory.c will: the output takes the storage of an input that dies there; of several, of the
+ * one that came last. */
 static void hand_over(struct find *f, int op, int slot) {
-    const struct cr_program *p   = f->w->p;
-    const struct cr_op      *o   = &p->op[op];
-    const unsigned           may = cr_op_inplace(o->kind, slot);
-    const int                out = o->out[slot];
+    const struct cr_program *p    = f->w->p;
+    const struct cr_op      *o    = &p->op[op];
+    const unsigned           may  = cr_op_inplace(o->kind, slot);
+    const int                out  = o->out[slot];
     int                      best = CR_NONE;
     if (!may || out < 0 || p->tensor[out].region != CR_REGION_POOL || first_use(f, out) != op) return;
     for (int s = 0; s < cr_op_info(o->kind)->ins; s++) {
         const int in = o->in[s];
-        if (!(may >> s & 1) || in < 0 || in == out || p->tensor[in].region != CR_REGION_POOL || p->tensor[in].keep) continue;
+        if (!(may >> s & 1) || in < 0 || in == out || p->tensor[in].region != CR_REGION_POOL || p->tensor[in].keep)
+            continue;
         bool elsewhere = false;
         for (int k = 0; k < cr_op_info(o->kind)->ins; k++) elsewhere |= o->in[k] == in && !(may >> k & 1);
-        if (elsewhere || p->tensor[in].bytes != p->tensor[out].bytes || last_use(f, in) != op || f->handed_at[in] != CR_NONE) continue;
+        if (elsewhere || p->tensor[in].bytes != p->tensor[out].bytes || last_use(f, in) != op ||
+            f->handed_at[in] != CR_NONE)
+            continue;
         if (best == CR_NONE || first_use(f, in) > first_use(f, best)) best = in;
     }
     if (best == CR_NONE) return;
@@ -82,7 +92,7 @@ static void hand_over(struct find *f, int op, int slot) {
 }
 
 static void find_load(struct find *f) {
-    struct cr_swap_work     *w = f->w;
+    struct cr_offload_work  *w = f->w;
     const struct cr_program *p = w->p;
     for (int t = 0; t < p->tensors; t++) {
         f->handed_at[t] = CR_NONE;
@@ -97,7 +107,7 @@ static void find_load(struct find *f) {
 /* ---- candidates ---- */
 
 /* Do rows take it from the host's memory in every use from `late` on? Notes these uses. */
-static bool note_readers(struct find *f, const struct cr_target *target, struct cr_swap_candidate *c) {
+static bool note_readers(struct find *f, const struct cr_cost_model *target, struct cr_offload_candidate *c) {
     const int first = f->readers;
     if (!target->reads_host) return false;
     for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
@@ -117,12 +127,14 @@ static bool note_readers(struct find *f, const struct cr_target *target, struct 
 }
 
 /* The longest gap in which the limit is passed; with `behind`, also if only by the uses at its end and later. */
-static bool find_gap(const struct find *f, int t, bool behind, struct cr_swap_candidate *c) {
+static bool find_gap(const struct find *f, int t, bool behind, struct cr_offload_candidate *c) {
     const double *begin = f->w->begin;
     double        most  = -1;
     for (int k = f->begin[t]; k + 1 < f->begin[t + 1]; k++) {
         const int early = f->at[k], late = f->at[k + 1];
-        if (late <= early + 1 || f->above[behind ? last_use(f, t) + 1 : late] == f->above[early + 1] || begin[late] - begin[early + 1] <= most) continue;
+        if (late <= early + 1 || f->above[behind ? last_use(f, t) + 1 : late] == f->above[early + 1] ||
+            begin[late] - begin[early + 1] <= most)
+            continue;
         most     = begin[late] - begin[early + 1];
         c->early = early;
         c->late  = late;
@@ -130,11 +142,11 @@ static bool find_gap(const struct find *f, int t, bool behind, struct cr_swap_ca
     return most >= 0;
 }
 
-static bool find_way(struct find *f, const struct cr_target *target, int t, struct cr_swap_candidate *c) {
-    c->only_so = !find_gap(f, t, false, c);
-    if (c->only_so && !find_gap(f, t, true, c)) return false;
-    c->readable = note_readers(f, target, c);
-    return c->readable || !c->only_so;
+static bool find_way(struct find *f, const struct cr_cost_model *target, int t, struct cr_offload_candidate *c) {
+    c->mapped_only = !find_gap(f, t, false, c);
+    if (c->mapped_only && !find_gap(f, t, true, c)) return false;
+    c->mappable = note_readers(f, target, c);
+    return c->mappable || !c->mapped_only;
 }
 
 /* Of one that is gathered or updated a copy behind its first writer would be stale. */
@@ -153,17 +165,17 @@ static bool may_leave(const struct find *f, int t, size_t least) {
     if (x->region != CR_REGION_POOL || x->keep || x->bytes < least || !is_used(f, t)) return false;
     if (t == p->logits || t == p->metrics || is_written_again(f, t)) return false;
     const int writer = first_use(f, t);
-    return writer >= p->once && p->op[writer].workspace != t; /* what is made once stays for later runs */
+    return writer >= p->hoisted && p->op[writer].workspace != t; /* what is made once stays for later runs */
 }
 
 static int compare_late(const void *a, const void *b) {
-    const struct cr_swap_candidate *const *s = a, *const *t = b;
+    const struct cr_offload_candidate *const *s = a, *const *t = b;
     if ((*s)->late != (*t)->late) return (*s)->late - (*t)->late;
     return *s < *t ? -1 : *s > *t;
 }
 
-static cr_status sort_by_late(struct cr_swap_work *w) {
-    const struct cr_swap_candidate **sorted;
+static cr_status sort_by_late(struct cr_offload_work *w) {
+    const struct cr_offload_candidate **sorted;
     CR_ALLOC(sorted, (size_t)CR_MAX(w->count, 1));
     for (int k = 0; k < w->count; k++) sorted[k] = &w->c[k];
     qsort(sorted, (size_t)w->count, sizeof *sorted, compare_late);
@@ -173,36 +185,36 @@ static cr_status sort_by_late(struct cr_swap_work *w) {
 }
 
 static int compare_writer(const void *a, const void *b) {
-    const struct cr_swap_candidate *s = a, *t = b;
+    const struct cr_offload_candidate *s = a, *t = b;
     return s->writer != t->writer ? s->writer - t->writer : s->tensor - t->tensor;
 }
 
-static void find_candidates(struct find *f, const struct cr_target *target) {
-    struct cr_swap_work     *w    = f->w;
+static void find_candidates(struct find *f, const struct cr_cost_model *target) {
+    struct cr_offload_work  *w    = f->w;
     const struct cr_program *p    = w->p;
     size_t                   peak = 0;
     for (int i = 0; i < p->ops; i++) peak = CR_MAX(peak, w->load[i]);
     const size_t least = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_SHARE), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
-        struct cr_swap_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
+        struct cr_offload_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
         if (!may_leave(f, t, least) || !find_way(f, target, t, &c)) continue;
-        c.writer           = first_use(f, t);
-        c.last             = last_use(f, t);
-        c.out_s            = cr_copy_seconds(target, CR_LANE_TO_HOST, p->tensor[t].bytes);
-        c.in_s             = cr_copy_seconds(target, CR_LANE_TO_DEVICE, p->tensor[t].bytes);
-        c.read_s           = w->beside.read_s * (double)p->tensor[t].bytes;
-        c.at_writer        = f->got[t] ? c.bytes : 0;
-        c.at_last          = f->handed_at[t] != CR_NONE ? c.bytes : 0;
-        w->c[w->count++]   = c;
+        c.writer         = first_use(f, t);
+        c.last           = last_use(f, t);
+        c.out_s          = cr_copy_seconds(target, CR_STREAM_TO_HOST, p->tensor[t].bytes);
+        c.in_s           = cr_copy_seconds(target, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
+        c.read_s         = w->contention.read_s * (double)p->tensor[t].bytes;
+        c.at_writer      = f->got[t] ? c.bytes : 0;
+        c.at_last        = f->handed_at[t] != CR_NONE ? c.bytes : 0;
+        w->c[w->count++] = c;
     }
     qsort(w->c, (size_t)w->count, sizeof *w->c, compare_writer);
 }
 
 /* ---- the whole ---- */
 
-static cr_status look(struct find *f, const struct cr_target *target) {
-    struct cr_swap_work *w = f->w;
-    CR_TRY(cr_program_seconds(w->p, target, w->seconds, w->moving));
+static cr_status look(struct find *f, const struct cr_cost_model *target) {
+    struct cr_offload_work *w = f->w;
+    CR_TRY(cr_program_seconds(w->p, target, w->seconds, w->memory_busy));
     for (int i = 0; i < w->p->ops; i++) w->begin[i + 1] = w->begin[i] + w->seconds[i];
     CR_TRY(find_uses(f));
     find_load(f);
@@ -210,39 +222,41 @@ static cr_status look(struct find *f, const struct cr_target *target) {
     return sort_by_late(w);
 }
 
-cr_status cr_swap_work_open(const struct cr_program *p, const struct cr_target *target, size_t limit, struct cr_swap_work *w) {
+cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+                               struct cr_offload_work *w) {
     const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
-    *w            = (struct cr_swap_work){.p = p, .alignment = CR_MAX(target->alignment, (size_t)1), .limit = limit};
-    w->seconds    = cr_alloc(ops, sizeof *w->seconds);
-    w->moving     = cr_alloc(ops, sizeof *w->moving);
-    w->beside     = cr_beside_of(target, w->moving);
-    w->begin      = cr_alloc(ops, sizeof *w->begin);
-    w->load       = cr_alloc(ops, sizeof *w->load);
-    w->c          = cr_alloc(tensors, sizeof *w->c);
-    w->by_late    = cr_alloc(tensors, sizeof *w->by_late);
-    struct find f = {.w = w};
-    f.begin       = cr_alloc(tensors + 1, sizeof *f.begin);
-    f.handed_at   = cr_alloc(tensors, sizeof *f.handed_at);
-    f.got         = cr_alloc(tensors, sizeof *f.got);
-    f.above       = cr_alloc(ops, sizeof *f.above);
-    const bool there  = w->seconds && w->moving && w->begin && w->load && w->c && w->by_late && f.begin && f.handed_at && f.got && f.above;
-    cr_status  status = there ? look(&f, target) : CR_NO_MEMORY(tensors * sizeof *w->c);
+    *w         = (struct cr_offload_work){.p = p, .alignment = CR_MAX(target->alignment, (size_t)1), .limit = limit};
+    w->seconds = cr_alloc(ops, sizeof *w->seconds);
+    w->memory_busy   = cr_alloc(ops, sizeof *w->memory_busy);
+    w->contention    = cr_contention_of(target, w->memory_busy);
+    w->begin         = cr_alloc(ops, sizeof *w->begin);
+    w->load          = cr_alloc(ops, sizeof *w->load);
+    w->c             = cr_alloc(tensors, sizeof *w->c);
+    w->by_late       = cr_alloc(tensors, sizeof *w->by_late);
+    struct find f    = {.w = w};
+    f.begin          = cr_alloc(tensors + 1, sizeof *f.begin);
+    f.handed_at      = cr_alloc(tensors, sizeof *f.handed_at);
+    f.got            = cr_alloc(tensors, sizeof *f.got);
+    f.above          = cr_alloc(ops, sizeof *f.above);
+    const bool there = w->seconds && w->memory_busy && w->begin && w->load && w->c && w->by_late && f.begin &&
+                       f.handed_at && f.got && f.above;
+    cr_status status = there ? look(&f, target) : CR_NO_MEMORY(tensors * sizeof *w->c);
     cr_free(f.begin);
     cr_free(f.at);
     cr_free(f.handed_at);
     cr_free(f.got);
     cr_free(f.above);
-    if (status != CR_OK) cr_swap_work_close(w);
+    if (status != CR_OK) cr_offload_work_close(w);
     return status;
 }
 
-void cr_swap_work_close(struct cr_swap_work *w) {
+void cr_offload_work_close(struct cr_offload_work *w) {
     cr_free(w->seconds);
-    cr_free(w->moving);
+    cr_free(w->memory_busy);
     cr_free(w->begin);
     cr_free(w->load);
     cr_free(w->c);
     cr_free(w->reader);
     cr_free(w->by_late);
-    *w = (struct cr_swap_work){0};
+    *w = (struct cr_offload_work){0};
 }

@@ -1,8 +1,9 @@
-/* compiler/memory/overlap_check.c: the proof of a plan. Shares no code with compiler/memory/plan_memory.c, nor its idea of lifetimes: it replays the ops itself.
+/* compiler/memory/overlap_check.c: the proof of a plan. Shares no code with compiler/memory/plan_memory.c, nor its idea
+ * of lifetimes: it replays the ops itself.
  *
  * Demands: every transient lies aligned and inside the pool; two that are alive at one op share no byte, except an
- * output that takes over an input which dies in that op, in a slot pair that graph/ops.def names, with as many bytes at the
- * same place, once. Order between lanes is order_check's business. */
+ * output that takes over an input which dies in that op, in a slot pair that graph/ops.def names, with as many bytes at
+ * the same place, once. Order between lanes is order_check's business. */
 #include "compiler/compiler.h"
 
 #include <stdlib.h>

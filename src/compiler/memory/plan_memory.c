@@ -1,8 +1,9 @@
 /* compiler/memory/plan_memory.c: an offset for every transient.
  *
- * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other (compiler/schedule/streams.c). An output
- * takes over the storage of an input that dies in its op where graph/ops.def allows it; such a chain is one life of one size.
- * The lives go to compiler/memory/greedy.c. Kept tensors stay to the end; store and input tensors have their places already. */
+ * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other
+ * (compiler/schedule/streams.c). An output takes over the storage of an input that dies in its op where graph/ops.def
+ * allows it; such a chain is one life of one size. The lives go to compiler/memory/greedy.c. Kept tensors stay to the
+ * end; store and input tensors have their places already. */
 #include "compiler/compiler.h"
 #include "compiler/schedule/streams.h"
 
@@ -14,12 +15,12 @@ enum { SEARCH_VISITS = 1 << 24 };
 #define SEARCH_ABOVE 1.01 /* of the lower bound */
 
 struct plan {
-    struct cr_program *p;
-    struct cr_stay    *stay;
-    bool              *taken; /* by tensor: another one has taken over its storage */
-    int               *chain; /* by tensor: index of its life, or CR_NONE */
-    struct cr_life    *life;
-    int                lives;
+    struct cr_program         *p;
+    struct cr_stream_interval *stay;
+    bool                      *taken; /* by tensor: another one has taken over its storage */
+    int                       *chain; /* by tensor: index of its life, or CR_NONE */
+    struct cr_interval        *life;
+    int                        lives;
 };
 
 /* ---- taking over storage ---- */
@@ -79,13 +80,13 @@ static void add_to_life(struct plan *w, int t) {
     if (root == t) {
         w->chain[t] = w->lives++;
         w->life[w->chain[t]] =
-            (struct cr_life){.lower = w->stay[t].lower, .upper = w->stay[t].upper, .size = tensor->bytes};
+            (struct cr_interval){.lower = w->stay[t].lower, .upper = w->stay[t].upper, .size = tensor->bytes};
         return;
     }
-    struct cr_life *life = &w->life[w->chain[root]];
-    w->chain[t]          = w->chain[root];
-    life->lower          = CR_MIN(life->lower, w->stay[t].lower);
-    life->upper          = CR_MAX(life->upper, w->stay[t].upper);
+    struct cr_interval *life = &w->life[w->chain[root]];
+    w->chain[t]              = w->chain[root];
+    life->lower              = CR_MIN(life->lower, w->stay[t].lower);
+    life->upper              = CR_MAX(life->upper, w->stay[t].upper);
 }
 
 static void build_lives(struct plan *w) {
@@ -94,11 +95,12 @@ static void build_lives(struct plan *w) {
         if (w->chain[t] == CR_NONE) add_to_life(w, t);
 }
 
-/* Greedy placing is enough for nearly every program; the search is for the rest, and counted, so that it stays short. */
+/* Greedy placing is enough for nearly every program; the search is for the rest, and counted, so that it stays short.
+ */
 static cr_status place_together(struct plan *w, size_t alignment, size_t *peak, size_t *bound) {
     const struct cr_plan_effort effort = {.alignment = alignment, .visits = SEARCH_VISITS, .limit_ns = INT64_MAX};
     struct cr_plan_found        found;
-    CR_TRY(cr_plan_lives(w->life, w->lives, alignment, peak, bound));
+    CR_TRY(cr_plan_intervals(w->life, w->lives, alignment, peak, bound));
     if ((double)*peak <= SEARCH_ABOVE * (double)*bound) return CR_OK;
     CR_TRY(cr_plan_search(w->life, w->lives, &effort, &found));
     *peak = found.peak;
@@ -135,7 +137,7 @@ cr_status cr_pass_plan(struct cr_program *p, size_t alignment, bool reuse) {
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while planning program %s", p->name);
     for (int t = 0; t < p->tensors; t++) p->tensor[t].alias = CR_NONE;
     cr_program_lifetimes(p);
-    CR_TRY_OUT(cr_lanes_stays(p, w.stay));
+    CR_TRY_OUT(cr_stream_intervals(p, w.stay));
     if (reuse) find_aliases(&w);
     build_lives(&w);
     if (reuse) {

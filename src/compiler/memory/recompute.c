@@ -1,10 +1,10 @@
-/* compiler/memory/recompute.c: makes a program fit into less memory by computing tensors twice (Chen et al. 2016): a tensor that the backward pass
- * reads long after the forward pass has left it is dropped after its last early use, and the op that made it runs once more in
- * front of its first late use, under a new name: `y` ... `y'`. Every life stays an interval, so planner and checks know nothing
- * of it.
+/* compiler/memory/recompute.c: makes a program fit into less memory by computing tensors twice (Chen et al. 2016): a
+ * tensor that the backward pass reads long after the forward pass has left it is dropped after its last early use, and
+ * the op that made it runs once more in front of its first late use, under a new name: `y` ... `y'`. Every life stays
+ * an interval, so planner and checks know nothing of it.
  *
- * Stands after select: the second op is the first one's copy, row and way included, so that it gives the same bits. What else it
- * writes (statistics, masks) goes nowhere.
+ * Stands after select: the second op is the first one's copy, row and way included, so that it gives the same bits.
+ * What else it writes (statistics, masks) goes nowhere.
  *
  * Choice: at the op where most is live, of all tensors that could be away then, the one that frees most bytes for each
  * microsecond; again until the load fits. An op is repeated only when what it reads is there anyway, or is small. */
@@ -22,17 +22,17 @@ struct write {
 };
 
 struct fit {
-    struct cr_program       *p;
-    const struct cr_target  *target;
-    struct use_list         *uses;  /* by tensor */
-    int                     *at;    /* the lists behind one another */
-    int                     *sent;  /* by tensor: of a copy in the host's memory, what it is a copy of; CR_NONE */
-    bool                    *leaves; /* by tensor: it is copied out */
-    int                     *writers; /* by tensor: how many ops write it */
-    struct write            *write;   /* what is written outside the pool, in the order of ops */
-    int                      writes;
-    size_t                  *load;  /* by op: bytes live there */
-    int                      tensors, ops; /* what the arrays have room for */
+    struct cr_program          *p;
+    const struct cr_cost_model *target;
+    struct use_list            *uses;    /* by tensor */
+    int                        *at;      /* the lists behind one another */
+    int                        *sent;    /* by tensor: of a copy in the host's memory, what it is a copy of; CR_NONE */
+    bool                       *leaves;  /* by tensor: it is copied out */
+    int                        *writers; /* by tensor: how many ops write it */
+    struct write               *write;   /* what is written outside the pool, in the order of ops */
+    int                         writes;
+    size_t                     *load;         /* by op: bytes live there */
+    int                         tensors, ops; /* what the arrays have room for */
 };
 
 struct candidate {
@@ -50,7 +50,9 @@ static size_t rounded(const struct fit *f, size_t bytes) {
     return (bytes + a - 1) / a * a;
 }
 
-static bool in_pool(const struct fit *f, int tensor) { return f->p->tensor[tensor].region == CR_REGION_POOL; }
+static bool in_pool(const struct fit *f, int tensor) {
+    return f->p->tensor[tensor].region == CR_REGION_POOL;
+}
 
 static void fit_close(struct fit *f) {
     cr_free(f->uses);
@@ -68,23 +70,25 @@ static cr_status make_room(struct fit *f) {
     f->tensors = 2 * p->tensors;
     f->ops     = 2 * p->ops;
     fit_close(f);
-    f->uses = cr_alloc((size_t)f->tensors, sizeof *f->uses);
-    f->at   = cr_alloc((size_t)f->ops * 2 * CR_OP_IDS_MAX, sizeof *f->at);
-    f->load = cr_alloc((size_t)f->ops + 1, sizeof *f->load);
-    f->sent = cr_alloc((size_t)f->tensors, sizeof *f->sent);
-    f->leaves = cr_alloc((size_t)f->tensors, sizeof *f->leaves);
+    f->uses    = cr_alloc((size_t)f->tensors, sizeof *f->uses);
+    f->at      = cr_alloc((size_t)f->ops * 2 * CR_OP_IDS_MAX, sizeof *f->at);
+    f->load    = cr_alloc((size_t)f->ops + 1, sizeof *f->load);
+    f->sent    = cr_alloc((size_t)f->tensors, sizeof *f->sent);
+    f->leaves  = cr_alloc((size_t)f->tensors, sizeof *f->leaves);
     f->writers = cr_alloc((size_t)f->tensors, sizeof *f->writers);
-    f->write = cr_alloc((size_t)f->ops * CR_OP_IDS_MAX, sizeof *f->write);
-    return f->uses && f->at && f->load && f->sent && f->leaves && f->writers && f->write ? CR_OK : CR_NO_MEMORY((size_t)f->ops * 2 * CR_OP_IDS_MAX * sizeof *f->at);
+    f->write   = cr_alloc((size_t)f->ops * CR_OP_IDS_MAX, sizeof *f->write);
+    return f->uses && f->at && f->load && f->sent && f->leaves && f->writers && f->write
+               ? CR_OK
+               : CR_NO_MEMORY((size_t)f->ops * 2 * CR_OP_IDS_MAX * sizeof *f->at);
 }
 
 static void find_sent(struct fit *f) {
     for (int t = 0; t < f->p->tensors; t++) f->sent[t] = CR_NONE, f->leaves[t] = false;
     for (int i = 0; i < f->p->ops; i++) {
         const struct cr_op *op = &f->p->op[i];
-        if (op->kind != CR_OP_swap_out) continue;
-        f->sent[op->out[CR_OUT_swap_out_y]]  = op->in[CR_IN_swap_out_x];
-        f->leaves[op->in[CR_IN_swap_out_x]] = true;
+        if (op->kind != CR_OP_offload) continue;
+        f->sent[op->out[CR_OUT_offload_y]] = op->in[CR_IN_offload_x];
+        f->leaves[op->in[CR_IN_offload_x]] = true;
     }
 }
 
@@ -100,12 +104,14 @@ static void find_writes(struct fit *f) {
     }
 }
 
-/* Calls `see` for every tensor an op touches, each once. A tensor that is copied out is there until compute waits for the copy. */
+/* Calls `see` for every tensor an op touches, each once. A tensor that is copied out is there until compute waits for
+ * the copy. */
 static void for_each_operand(struct fit *f, int op, void (*see)(struct fit *, int op, int tensor)) {
     const struct cr_op *o = &f->p->op[op];
     int                 ids[2 * CR_OP_IDS_MAX + 1], n = cr_op_reads(o, ids);
     n += cr_op_writes(o, ids + n);
-    if (o->kind == CR_OP_sync && o->in[CR_IN_sync_x] >= 0 && f->sent[o->in[CR_IN_sync_x]] >= 0) ids[n++] = f->sent[o->in[CR_IN_sync_x]];
+    if (o->kind == CR_OP_barrier && o->in[CR_IN_barrier_x] >= 0 && f->sent[o->in[CR_IN_barrier_x]] >= 0)
+        ids[n++] = f->sent[o->in[CR_IN_barrier_x]];
     for (int i = 0; i < n; i++) {
         bool again = false;
         for (int j = 0; j < i; j++) again |= ids[j] == ids[i];
@@ -117,9 +123,13 @@ static void count_use(struct fit *f, int op, int tensor) {
     (void)op;
     f->uses[tensor].end++;
 }
-static void note_use(struct fit *f, int op, int tensor) { f->at[f->uses[tensor].end++] = op; }
+static void note_use(struct fit *f, int op, int tensor) {
+    f->at[f->uses[tensor].end++] = op;
+}
 
-static int first_use(const struct fit *f, int t) { return f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].begin] : -1; }
+static int first_use(const struct fit *f, int t) {
+    return f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].begin] : -1;
+}
 static int last_use(const struct fit *f, int t) {
     return f->p->tensor[t].keep ? f->p->ops - 1 : f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].end - 1] : -1;
 }
@@ -177,7 +187,8 @@ static bool touches(const struct cr_program *p, int a, int b) {
     return s->region == t->region && s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
-/* Does an op after `from` and before `to` write what `tensor` holds? Transients have one writer, but for some that are gathered. */
+/* Does an op after `from` and before `to` write what `tensor` holds? Transients have one writer, but for some that are
+ * gathered. */
 static bool written_between(const struct fit *f, int tensor, int from, int to) {
     if (in_pool(f, tensor)) return f->writers[tensor] > 1;
     for (int k = 0; k < f->writes; k++)
@@ -215,7 +226,9 @@ static cr_status seconds_of(const struct fit *f, const struct cr_op *op, double 
 static cr_status consider(const struct fit *f, int tensor, int moment, struct candidate *best) {
     const struct cr_program *p = f->p;
     struct candidate         c = {.tensor = tensor, .maker = first_use(f, tensor)};
-    if (!in_pool(f, tensor) || f->leaves[tensor] || p->tensor[tensor].keep || c.maker < 0 || !may_repeat(&p->op[c.maker])) return CR_OK;
+    if (!in_pool(f, tensor) || f->leaves[tensor] || p->tensor[tensor].keep || c.maker < 0 ||
+        !may_repeat(&p->op[c.maker]))
+        return CR_OK;
     if (tensor == p->logits || tensor == p->metrics || !find_gap(f, tensor, moment, &c)) return CR_OK;
     if (written_between(f, tensor, c.maker, p->ops) || !operands_there(f, &c)) return CR_OK;
     CR_TRY(seconds_of(f, &p->op[c.maker], &c.seconds));
@@ -228,7 +241,7 @@ static cr_status consider(const struct fit *f, int tensor, int moment, struct ca
 
 static int copy_tensor(struct cr_program *p, int tensor, const char *mark) {
     char                   name[300];
-    const struct cr_tensor t = p->tensor[tensor];
+    const struct cr_tensor t    = p->tensor[tensor];
     int                    used = snprintf(name, sizeof name, "%s%s", t.name, mark);
     while (cr_tensor_find(p, name) != CR_NONE && used < (int)sizeof name - 1) { /* its op was repeated before */
         name[used++] = '\'';
@@ -270,26 +283,28 @@ static cr_status repeat(struct fit *f, const struct candidate *c) {
 }
 
 static cr_status fit_all(struct fit *f, size_t limit, struct cr_recompute_report *report) {
-    const int most = 2 * f->p->ops; /* each repetition makes new gaps between uses: an end that does not depend on luck */
+    const int most =
+        2 * f->p->ops; /* each repetition makes new gaps between uses: an end that does not depend on luck */
     CR_TRY(survey(f));
     report->before = f->load[fullest(f)];
     for (;;) {
         const int        moment = fullest(f);
         struct candidate best   = {.tensor = CR_NONE};
         report->after           = f->load[moment];
-        if (f->load[moment] <= limit || report->repeated == most) return CR_OK;
+        if (f->load[moment] <= limit || report->recomputed == most) return CR_OK;
         for (int t = 0; t < f->p->tensors; t++) CR_TRY(consider(f, t, moment, &best));
         if (best.tensor == CR_NONE) return CR_OK; /* no more to be had: the caller sees it */
         CR_TRY(repeat(f, &best));
         CR_TRY(survey(f));
-        report->repeated++;
+        report->recomputed++;
         report->seconds += best.seconds;
     }
 }
 
-cr_status cr_pass_recompute(struct cr_program *p, const struct cr_target *target, size_t limit, struct cr_recompute_report *report) {
-    struct fit f = {.p = p, .target = target};
-    *report      = (struct cr_recompute_report){0};
+cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+                            struct cr_recompute_report *report) {
+    struct fit f     = {.p = p, .target = target};
+    *report          = (struct cr_recompute_report){0};
     cr_status status = p->ops ? fit_all(&f, limit, report) : CR_OK;
     fit_close(&f);
     return status;

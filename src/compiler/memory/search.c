@@ -1,12 +1,12 @@
 /* compiler/memory/search.c: offsets for lives where greedy placing stays above the bound.
  *
- * compiler/memory/branch_and_bound.c answers whether everything fits below a capacity; this file asks it. Greedy comes first, and its plan
- * stands until a better one is found. Then the lower bound is asked for, or the capacity that the caller wants; where
- * that is too low, or too hard, the middle between it and the best plan, and so on. A tree's size hangs on the order in
- * which it tries lives that could come next, and no order is good for all: several take turns. Some keep to a rule,
- * some draw lots within one, and one learns: lives go first that cross the sections where earlier walks failed. Walks
- * are short and start anew, since what was placed wrongly at the start is not put right below. Times without anything
- * alive cut the lives into groups, which are searched alone. */
+ * compiler/memory/branch_and_bound.c answers whether everything fits below a capacity; this file asks it. Greedy comes
+ * first, and its plan stands until a better one is found. Then the lower bound is asked for, or the capacity that the
+ * caller wants; where that is too low, or too hard, the middle between it and the best plan, and so on. A tree's size
+ * hangs on the order in which it tries lives that could come next, and no order is good for all: several take turns.
+ * Some keep to a rule, some draw lots within one, and one learns: lives go first that cross the sections where earlier
+ * walks failed. Walks are short and start anew, since what was placed wrongly at the start is not put right below.
+ * Times without anything alive cut the lives into groups, which are searched alone. */
 #include "compiler/compiler.h"
 #include "compiler/memory/branch_and_bound.h"
 #include "core/rng.h"
@@ -38,7 +38,7 @@ struct order_key {
 };
 
 struct search {
-    struct cr_life       *life;
+    struct cr_interval   *interval;
     struct cr_tree_item  *item;   /* by lower */
     double               *length; /* by item, in the caller's time */
     int64_t              *best;   /* offsets by item */
@@ -58,7 +58,7 @@ struct search {
 
 static int compare_items(const void *a, const void *b) {
     const struct cr_tree_item *s = a, *t = b;
-    return s->lower != t->lower ? s->lower - t->lower : s->life - t->life;
+    return s->lower != t->lower ? s->lower - t->lower : s->interval - t->interval;
 }
 
 static int rank_of(const struct search *w, int64_t time) {
@@ -92,10 +92,10 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
     CR_ALLOC(w->key, n);
     CR_ALLOC(w->rank, n);
     for (int i = 0; i < count; i++) {
-        const struct cr_life *x = &w->life[i];
+        const struct cr_interval *x = &w->interval[i];
         if (!x->size || x->lower >= x->upper) continue;
         int64_t bytes       = (int64_t)((x->size + alignment - 1) / alignment * alignment);
-        w->item[w->items++] = (struct cr_tree_item){.size = bytes, .life = i};
+        w->item[w->items++] = (struct cr_tree_item){.size = bytes, .interval = i};
         w->unit             = common_divisor(bytes, w->unit);
         w->time[w->times++] = x->lower;
         w->time[w->times++] = x->upper;
@@ -104,14 +104,14 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
     for (int i = 0; i < w->items; i++) {
         struct cr_tree_item *x = &w->item[i];
         x->size /= w->unit;
-        x->lower = rank_of(w, w->life[x->life].lower);
-        x->upper = rank_of(w, w->life[x->life].upper);
+        x->lower = rank_of(w, w->interval[x->interval].lower);
+        x->upper = rank_of(w, w->interval[x->interval].upper);
     }
     qsort(w->item, (size_t)w->items, sizeof *w->item, compare_items);
     for (int i = 0; i < w->items; i++) {
-        const struct cr_life *x = &w->life[w->item[i].life];
-        w->length[i]            = (double)x->upper - (double)x->lower;
-        w->best[i]              = (int64_t)x->offset / w->unit;
+        const struct cr_interval *x = &w->interval[w->item[i].interval];
+        w->length[i]                = (double)x->upper - (double)x->lower;
+        w->best[i]                  = (int64_t)x->offset / w->unit;
     }
     return CR_OK;
 }
@@ -299,19 +299,19 @@ static cr_status search_lives(struct search *w, int count, const struct cr_plan_
     w->high = (int64_t)found->peak / w->unit;
     CR_TRY(open_trees(w));
     descend(w, CR_MAX(w->low, (int64_t)(effort->capacity / (size_t)w->unit)));
-    for (int i = 0; i < w->items; i++) w->life[w->item[i].life].offset = (size_t)(w->best[i] * w->unit);
-    found->peak  = (size_t)(w->high * w->unit);
-    found->least = (size_t)(w->low * w->unit);
+    for (int i = 0; i < w->items; i++) w->interval[w->item[i].interval].offset = (size_t)(w->best[i] * w->unit);
+    found->peak        = (size_t)(w->high * w->unit);
+    found->lower_bound = (size_t)(w->low * w->unit);
     return CR_OK;
 }
 
-cr_status cr_plan_search(struct cr_life *life, int count, const struct cr_plan_effort *effort,
+cr_status cr_plan_search(struct cr_interval *life, int count, const struct cr_plan_effort *effort,
                          struct cr_plan_found *found) {
     cr_status     status = CR_OK;
-    struct search w      = {.life = life, .budget = {effort->visits, INT64_MAX}};
-    CR_TRY(cr_plan_lives(life, count, effort->alignment, &found->peak, &found->bound));
-    found->greedy = found->peak;
-    found->least  = found->bound;
+    struct search w      = {.interval = life, .budget = {effort->visits, INT64_MAX}};
+    CR_TRY(cr_plan_intervals(life, count, effort->alignment, &found->peak, &found->bound));
+    found->greedy      = found->peak;
+    found->lower_bound = found->bound;
     if (found->peak <= CR_MAX(found->bound, effort->capacity) || effort->visits <= 0) return CR_OK;
     if (effort->limit_ns < INT64_MAX) w.budget.deadline_ns = cr_time_ns() + effort->limit_ns;
     CR_TRY_OUT(search_lives(&w, count, effort, found));

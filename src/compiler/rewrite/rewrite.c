@@ -104,8 +104,8 @@ int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from) {
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor) {
     const struct cr_program *p = edit->program;
     if (tensor < 0 || p->tensor[tensor].region != CR_REGION_POOL || p->tensor[tensor].keep) return false;
-    return tensor != p->images && tensor != p->labels && tensor != p->boxes && tensor != p->mixes && tensor != p->logits &&
-           tensor != p->metrics;
+    return tensor != p->images && tensor != p->labels && tensor != p->boxes && tensor != p->mixes &&
+           tensor != p->logits && tensor != p->metrics;
 }
 
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind) {

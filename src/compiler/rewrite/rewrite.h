@@ -23,8 +23,8 @@ CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program)
 void              cr_edit_close(struct cr_edit *edit); /* frees the edit, not the program; fine after a failed open */
 void              cr_edit_remove(struct cr_edit *edit, int op);
 void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);
-/* A new transient, for an output that the plain ops did not have. One that nothing writes or reads in the end is dropped
- * again, so it may be made to ask about an op. CR_NONE: out of memory, which finish reports. */
+/* A new transient, for an output that the plain ops did not have. One that nothing writes or reads in the end is
+ * dropped again, so it may be made to ask about an op. CR_NONE: out of memory, which finish reports. */
 int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, const int64_t dim[4]);
 /* Closes the gaps: drops removed ops and the POOL tensors that nothing touches any more. */
 CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
@@ -38,8 +38,8 @@ int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from);
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor);
 /* May the work of op `from` be done at the later place `to`: nothing between them writes what it reads. */
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to);
-/* May the work of op `from` be done right behind the earlier op `to`: nothing between them writes what it reads, and nothing
- * there reads or writes what it writes. */
+/* May the work of op `from` be done right behind the earlier op `to`: nothing between them writes what it reads, and
+ * nothing there reads or writes what it writes. */
 bool cr_edit_can_move_up(const struct cr_edit *edit, int from, int to);
 
 #endif

@@ -1,5 +1,5 @@
-/* compiler/rewrite/select_kernels.c: chooses a kernel row for every op; the scratch memory a row asks for becomes a transient that lives during
- * that op only, so that the planner places it like any other. */
+/* compiler/rewrite/select_kernels.c: chooses a kernel row for every op; the scratch memory a row asks for becomes a
+ * transient that lives during that op only, so that the planner places it like any other. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
@@ -18,16 +18,16 @@ static cr_status add_workspace(struct cr_program *program, int index, size_t byt
     return CR_OK;
 }
 
-cr_status cr_select_op(struct cr_program *program, const struct cr_target *target, int index) {
+cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *target, int index) {
     struct cr_op *op        = &program->op[index];
     size_t        workspace = 0;
     op->workspace           = CR_NONE;
-    op->row = op->way = 0;
+    op->kernel = op->algo = 0;
     if (target->select) CR_TRY(target->select(target->self, program, op, &workspace));
     return workspace ? add_workspace(program, index, workspace) : CR_OK;
 }
 
-cr_status cr_pass_select(struct cr_program *program, const struct cr_target *target) {
+cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *target) {
     for (int i = 0; i < program->ops; i++) CR_TRY(cr_select_op(program, target, i));
     return CR_OK;
 }
@@ -36,15 +36,15 @@ static double copy_seconds(double bytes, double bytes_per_s, double latency_s) {
     return bytes_per_s > 0 ? latency_s + bytes / bytes_per_s : 0;
 }
 
-double cr_op_seconds(const struct cr_target *target, const struct cr_program *program, const struct cr_op *op) {
+double cr_op_seconds(const struct cr_cost_model *target, const struct cr_program *program, const struct cr_op *op) {
     double bytes, flops;
     switch (op->kind) {
-    case CR_OP_sync: return 0;
-    case CR_OP_swap_out:
-        bytes = (double)program->tensor[op->in[CR_IN_swap_out_x]].bytes;
+    case CR_OP_barrier: return 0;
+    case CR_OP_offload:
+        bytes = (double)program->tensor[op->in[CR_IN_offload_x]].bytes;
         return copy_seconds(bytes, target->to_host_bytes_per_s, target->copy_latency_s);
-    case CR_OP_swap_in:
-        bytes = (double)program->tensor[op->in[CR_IN_swap_in_x]].bytes;
+    case CR_OP_prefetch:
+        bytes = (double)program->tensor[op->in[CR_IN_prefetch_x]].bytes;
         return copy_seconds(bytes, target->to_device_bytes_per_s, target->copy_latency_s);
     default: break;
     }

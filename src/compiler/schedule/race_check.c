@@ -1,4 +1,5 @@
-/* compiler/schedule/race_check.c: the proof that every two conflicting accesses are ordered. Shares no code with compiler/schedule/synchronize.c.
+/* compiler/schedule/race_check.c: the proof that every two conflicting accesses are ordered. Shares no code with
+ * compiler/schedule/synchronize.c.
  *
  * Replays the list with a vector clock per lane: clock[l][m] counts the ops of lane m that lane l knows to be complete.
  * Memory is a sorted list of byte ranges; each remembers its last writer and, per lane, its last reader since. An
@@ -16,7 +17,7 @@ struct access { /* one op's access to a range */
 
 struct range {
     uint64_t      begin, end;
-    struct access writer, reader[CR_LANES];
+    struct access writer, reader[CR_STREAMS];
 };
 
 struct replay {
@@ -25,9 +26,9 @@ struct replay {
     uint64_t                *own;              /* before plan: begin of each transient; NULL after plan */
     struct range            *range;            /* sorted, disjoint */
     int                      ranges, capacity;
-    int                     *turn;                      /* by op: how many ops of its lane come before it */
-    int                      clock[CR_LANES][CR_LANES]; /* ops known complete */
-    int (*seen)[CR_LANES];                              /* by op: the clock of its lane when it starts */
+    int                     *turn;                          /* by op: how many ops of its lane come before it */
+    int                      clock[CR_STREAMS][CR_STREAMS]; /* ops known complete */
+    int (*seen)[CR_STREAMS];                                /* by op: the clock of its lane when it starts */
 };
 
 /* ---- memory ---- */
@@ -107,31 +108,32 @@ static cr_status conflict(const struct replay *r, struct access before, int op, 
         CR_ERR_DEVICE,
         "program %s: op %d (%s, lane %s) touches %s, but nothing makes it wait for op %d (%s, lane %s), which touches "
         "the same bytes as %s",
-        p->name, op, cr_op_info(p->op[op].kind)->name, cr_lane_name(p->op[op].lane), p->tensor[tensor].name, before.op,
-        cr_op_info(p->op[before.op].kind)->name, cr_lane_name(p->op[before.op].lane), p->tensor[before.tensor].name);
+        p->name, op, cr_op_info(p->op[op].kind)->name, cr_stream_name(p->op[op].stream), p->tensor[tensor].name,
+        before.op, cr_op_info(p->op[before.op].kind)->name, cr_stream_name(p->op[before.op].stream),
+        p->tensor[before.tensor].name);
 }
 
 static bool knows(const struct replay *r, int op, struct access before) {
     if (before.op < 0 || before.op == op) return true;
-    return r->clock[r->p->op[op].lane][r->p->op[before.op].lane] > r->turn[before.op];
+    return r->clock[r->p->op[op].stream][r->p->op[before.op].stream] > r->turn[before.op];
 }
 
 /* Judges an access against one range that it covers whole. */
 static cr_status judge(const struct replay *r, const struct range *range, int op, int tensor, bool writes) {
     if (!knows(r, op, range->writer)) return conflict(r, range->writer, op, tensor);
-    for (int l = 0; l < CR_LANES && writes; l++)
+    for (int l = 0; l < CR_STREAMS && writes; l++)
         if (!knows(r, op, range->reader[l])) return conflict(r, range->reader[l], op, tensor);
     return CR_OK;
 }
 
 static struct range fresh_range(uint64_t begin, uint64_t end) {
     struct range range = {.begin = begin, .end = end, .writer = {-1, -1}};
-    for (int l = 0; l < CR_LANES; l++) range.reader[l] = range.writer;
+    for (int l = 0; l < CR_STREAMS; l++) range.reader[l] = range.writer;
     return range;
 }
 
 static cr_status read_range(struct replay *r, int op, int tensor, uint64_t begin, uint64_t end) {
-    int lane = r->p->op[op].lane;
+    int lane = r->p->op[op].stream;
     for (int k = find(r, begin); begin < end; k++) {
         uint64_t next = k < r->ranges ? CR_MIN(r->range[k].begin, end) : end;
         if (begin < next) { /* never touched before */
@@ -174,24 +176,24 @@ static cr_status access_tensor(struct replay *r, int op, int tensor, bool writes
 /* The waits of an op: earlier ops of other lanes; afterwards its lane knows what they knew. */
 static cr_status take_waits(struct replay *r, int op) {
     const struct cr_program *p    = r->p;
-    int                      lane = p->op[op].lane;
+    int                      lane = p->op[op].stream;
     for (int k = 0; k < CR_OP_WAIT_MAX && p->op[op].wait[k] != CR_NONE; k++) {
         int other = p->op[op].wait[k];
-        if (other < 0 || other >= op || (int)p->op[other].lane == lane)
+        if (other < 0 || other >= op || (int)p->op[other].stream == lane)
             return CR_FAIL(CR_ERR_DEVICE,
                            "program %s: op %d (%s) waits for op %d, which is not an earlier op of another lane",
                            p->name, op, cr_op_info(p->op[op].kind)->name, other);
-        int from = p->op[other].lane;
-        for (int l = 0; l < CR_LANES; l++) r->clock[lane][l] = CR_MAX(r->clock[lane][l], r->seen[other][l]);
+        int from = p->op[other].stream;
+        for (int l = 0; l < CR_STREAMS; l++) r->clock[lane][l] = CR_MAX(r->clock[lane][l], r->seen[other][l]);
         r->clock[lane][from] = CR_MAX(r->clock[lane][from], r->turn[other] + 1);
     }
     memcpy(r->seen[op], r->clock[lane], sizeof r->clock[lane]);
     return CR_OK;
 }
 
-static cr_status step(struct replay *r, int op, int turns[CR_LANES]) {
+static cr_status step(struct replay *r, int op, int turns[CR_STREAMS]) {
     const struct cr_op *o    = &r->p->op[op];
-    int                 lane = o->lane, ids[CR_OP_IDS_MAX];
+    int                 lane = o->stream, ids[CR_OP_IDS_MAX];
     r->turn[op]              = turns[lane]++;
     CR_TRY(take_waits(r, op));
     int n = cr_op_reads(o, ids);
@@ -202,12 +204,12 @@ static cr_status step(struct replay *r, int op, int turns[CR_LANES]) {
     return CR_OK;
 }
 
-cr_status cr_order_check(const struct cr_program *p) {
-    cr_status     status          = CR_OK;
-    int           turns[CR_LANES] = {0};
-    struct replay r               = {.p = p};
-    r.turn                        = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *r.turn);
-    r.seen                        = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *r.seen);
+cr_status cr_waits_check(const struct cr_program *p) {
+    cr_status     status            = CR_OK;
+    int           turns[CR_STREAMS] = {0};
+    struct replay r                 = {.p = p};
+    r.turn                          = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *r.turn);
+    r.seen                          = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *r.seen);
     if (!r.turn || !r.seen) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while checking the order of program %s", p->name);
     CR_TRY_OUT(lay_out(&r));
     for (int i = 0; i < p->ops; i++) CR_TRY_OUT(step(&r, i, turns));

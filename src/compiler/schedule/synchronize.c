@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 struct touch { /* by tensor: last op of each lane */
-    int read[CR_LANES], written[CR_LANES];
+    int read[CR_STREAMS], written[CR_STREAMS];
 };
 
 struct overlaps { /* by tensor: the other tensors that share bytes with it, as a slice [begin[t], begin[t+1]) of id */
@@ -79,13 +79,13 @@ out:
 
 /* ---- waits ---- */
 
-static void need(int *latest, const int *by_lane, enum cr_lane own) {
-    for (int l = 0; l < CR_LANES; l++)
+static void need(int *latest, const int *by_lane, enum cr_stream own) {
+    for (int l = 0; l < CR_STREAMS; l++)
         if (l != (int)own) latest[l] = CR_MAX(latest[l], by_lane[l]);
 }
 
 /* Adds the hazards of one operand, with every tensor that shares its bytes. */
-static void need_operand(const struct order *o, int tensor, bool writes, enum cr_lane own, int latest[CR_LANES]) {
+static void need_operand(const struct order *o, int tensor, bool writes, enum cr_stream own, int latest[CR_STREAMS]) {
     int begin = o->overlaps.begin[tensor], end = o->overlaps.begin[tensor + 1];
     for (int k = begin - 1; k < end; k++) {
         const struct touch *touch = &o->touch[k < begin ? tensor : o->overlaps.id[k]];
@@ -95,50 +95,50 @@ static void need_operand(const struct order *o, int tensor, bool writes, enum cr
 }
 
 /* Puts the needed waits that nothing implies into the op. */
-static void put_waits(struct order *o, int index, const int latest[CR_LANES]) {
+static void put_waits(struct order *o, int index, const int latest[CR_STREAMS]) {
     struct cr_op    *op    = &o->p->op[index];
     struct cr_clock *clock = &o->clock[index];
     int              waits = 0;
-    for (int l = 0; l < CR_LANES; l++) {
+    for (int l = 0; l < CR_STREAMS; l++) {
         bool implied = latest[l] <= clock->done[l]; /* also when nothing is needed */
-        for (int m = 0; m < CR_LANES && !implied; m++)
+        for (int m = 0; m < CR_STREAMS && !implied; m++)
             implied = m != l && latest[m] >= 0 && latest[l] <= o->clock[latest[m]].done[l];
         if (!implied) op->wait[waits++] = latest[l];
     }
     for (int k = 0; k < waits; k++)
-        cr_clock_join(clock, &o->clock[op->wait[k]], o->p->op[op->wait[k]].lane, op->wait[k]);
+        cr_clock_join(clock, &o->clock[op->wait[k]], o->p->op[op->wait[k]].stream, op->wait[k]);
 }
 
-static void order_op(struct order *o, int index, int last[CR_LANES]) {
+static void order_op(struct order *o, int index, int last[CR_STREAMS]) {
     struct cr_op *op = &o->p->op[index];
-    int           latest[CR_LANES], reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX];
+    int           latest[CR_STREAMS], reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX];
     int           n = cr_op_reads(op, reads), m = cr_op_writes(op, writes);
-    for (int l = 0; l < CR_LANES; l++) latest[l] = -1;
-    for (int i = 0; i < n; i++) need_operand(o, reads[i], false, op->lane, latest);
-    for (int i = 0; i < m; i++) need_operand(o, writes[i], true, op->lane, latest);
+    for (int l = 0; l < CR_STREAMS; l++) latest[l] = -1;
+    for (int i = 0; i < n; i++) need_operand(o, reads[i], false, op->stream, latest);
+    for (int i = 0; i < m; i++) need_operand(o, writes[i], true, op->stream, latest);
     cr_clock_start(&o->clock[index]);
-    int mate = last[op->lane];
-    if (mate >= 0) cr_clock_join(&o->clock[index], &o->clock[mate], op->lane, mate);
+    int mate = last[op->stream];
+    if (mate >= 0) cr_clock_join(&o->clock[index], &o->clock[mate], op->stream, mate);
     put_waits(o, index, latest);
-    for (int i = 0; i < n; i++) o->touch[reads[i]].read[op->lane] = index;
-    for (int i = 0; i < m; i++) o->touch[writes[i]].written[op->lane] = index;
-    last[op->lane] = index;
+    for (int i = 0; i < n; i++) o->touch[reads[i]].read[op->stream] = index;
+    for (int i = 0; i < m; i++) o->touch[writes[i]].written[op->stream] = index;
+    last[op->stream] = index;
 }
 
-cr_status cr_pass_order(struct cr_program *p) {
+cr_status cr_pass_insert_waits(struct cr_program *p) {
     cr_status    status = CR_OK;
     struct order o      = {.p = p};
-    int          last[CR_LANES];
+    int          last[CR_STREAMS];
     for (int i = 0; i < p->ops; i++)
         for (int k = 0; k < CR_OP_WAIT_MAX; k++) p->op[i].wait[k] = CR_NONE;
-    if (!cr_lanes_several(p)) return CR_OK;
+    if (!cr_uses_several_streams(p)) return CR_OK;
     o.touch = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *o.touch);
     o.clock = cr_alloc((size_t)p->ops, sizeof *o.clock);
     if (!o.touch || !o.clock) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while ordering program %s", p->name);
     CR_TRY_OUT(find_overlaps(p, &o.overlaps));
-    for (int l = 0; l < CR_LANES; l++) last[l] = -1;
+    for (int l = 0; l < CR_STREAMS; l++) last[l] = -1;
     for (int t = 0; t < p->tensors; t++)
-        for (int l = 0; l < CR_LANES; l++) o.touch[t].read[l] = o.touch[t].written[l] = -1;
+        for (int l = 0; l < CR_STREAMS; l++) o.touch[t].read[l] = o.touch[t].written[l] = -1;
     for (int i = 0; i < p->ops; i++) order_op(&o, i, last);
 out:
     cr_free(o.touch);

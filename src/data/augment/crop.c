@@ -47,8 +47,9 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     prep.cutmix      = config->data.cutmix;
     prep.mix_prob    = config->data.mix_prob;
     prep.cutmix_prob = config->data.cutmix_prob;
-    prep.trivial = split == CR_SPLIT_TRAIN && config->data.augment == CR_AUGMENT_TRIVIAL;
-    for (int i = 0; i < config->data.jitter.count && split == CR_SPLIT_TRAIN; i++) prep.jitter[i] = config->data.jitter.at[i];
+    prep.trivial     = split == CR_SPLIT_TRAIN && config->data.augment == CR_AUGMENT_TRIVIAL;
+    for (int i = 0; i < config->data.jitter.count && split == CR_SPLIT_TRAIN; i++)
+        prep.jitter[i] = config->data.jitter.at[i];
     *out = prep;
     return CR_OK;
 }
@@ -94,11 +95,11 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     return resize(&job, scratch);
 }
 
-static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_picture *picture,
+static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
                                struct cr_scratch *scratch, uint8_t *out) {
     int             size = prep->size;
     struct cr_image image;
-    CR_TRY(cr_picture_whole(picture, scratch, &image));
+    CR_TRY(cr_lazy_image_whole(picture, scratch, &image));
     if (image.width == size && image.height == size && !prep->eval_resize) {
         memcpy(out, image.rgb, (size_t)size * size * 3);
         return CR_OK;
@@ -109,7 +110,7 @@ static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_pi
 /* ---- random crops ---- */
 
 /* A square of the picture's own size, which may reach over its border by the padding. */
-static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_picture *picture, struct cr_rng *rng,
+static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy_image *picture, struct cr_rng *rng,
                              struct cr_scratch *scratch, uint8_t *out, int32_t box[4]) {
     struct cr_prepare whole = *prep;
     whole.eval_resize       = 0;
@@ -146,13 +147,13 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
     box[1] = (height - box[3]) / 2;
 }
 
-static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_picture *picture,
+static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
                                         struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out) {
     int              box[4];
     struct cr_window window;
     cr_prepare_draw_box(prep, picture->image.width, picture->image.height, rng, box);
     /* The box is cut out first: what lies outside it does not bleed in, as in torchvision. */
-    CR_TRY(cr_picture_window(picture, box, prep->size, scratch, &window));
+    CR_TRY(cr_lazy_image_window(picture, box, prep->size, scratch, &window));
     struct cr_resize job = {
         .src        = window.rgb,
         .src_w      = window.width,
@@ -174,7 +175,7 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
 
 /* ---- one sample ---- */
 
-cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_picture *picture, uint64_t seed,
+cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture, uint64_t seed,
                                 int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                 int32_t box[4]) {
     struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
@@ -194,24 +195,24 @@ cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_p
     return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);
 }
 
-cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_picture *picture,
+cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
                                struct cr_scratch *scratch, uint8_t *out) {
     return prepare_plain(prep, picture, scratch, out);
 }
 
 cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
                            int64_t sample, uint8_t *out, int32_t box[4]) {
-    struct cr_picture picture = {.image = *image};
-    struct cr_scratch scratch = {0};
-    cr_status         status  = cr_prepare_train_with(prep, &picture, seed, epoch, sample, &scratch, out, box);
+    struct cr_lazy_image picture = {.image = *image};
+    struct cr_scratch    scratch = {0};
+    cr_status            status  = cr_prepare_train_with(prep, &picture, seed, epoch, sample, &scratch, out, box);
     cr_scratch_free(&scratch);
     return status;
 }
 
 cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {
-    struct cr_picture picture = {.image = *image};
-    struct cr_scratch scratch = {0};
-    cr_status         status  = cr_prepare_eval_with(prep, &picture, &scratch, out);
+    struct cr_lazy_image picture = {.image = *image};
+    struct cr_scratch    scratch = {0};
+    cr_status            status  = cr_prepare_eval_with(prep, &picture, &scratch, out);
     cr_scratch_free(&scratch);
     return status;
 }

@@ -1,19 +1,23 @@
-/* data/augment/pixel_ops.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL computes (Image.blend,
- * ImageEnhance, ImageOps, transform with NEAREST), to the bit, so that recipes made for torchvision mean the same here. Loops are over
- * plain arrays of bytes, most of them by a table of 256 entries. See data/data_internal.h. */
+/* data/augment/pixel_ops.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL
+ * computes (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), to the bit, so that recipes made for
+ * torchvision mean the same here. Loops are over plain arrays of bytes, most of them by a table of 256 entries. See
+ * data/data_internal.h. */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 /* One form for CPUs with AVX2 and one for all; the numbers are the same. Sanitizers do not know them. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) &&                                 \
+    !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #define VECTORS __attribute__((target_clones("avx2", "default")))
 #else
 #define VECTORS
 #endif
 
-static size_t pixels_of(int size) { return (size_t)size * (size_t)size; }
+static size_t pixels_of(int size) {
+    return (size_t)size * (size_t)size;
+}
 
 /* ---- by tables: each channel's value decides alone ---- */
 
@@ -36,7 +40,9 @@ static void blend_with(uint8_t *rgb, size_t bytes, int from, float share) {
 }
 
 /* ITU-R 601-2 luma in 16 bits. */
-static int grey_of(const uint8_t *p) { return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16; }
+static int grey_of(const uint8_t *p) {
+    return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16;
+}
 
 static int mean_grey(const uint8_t *rgb, size_t pixels) {
     int64_t sum = 0;
@@ -114,7 +120,9 @@ static void saturate(uint8_t *rgb, size_t pixels, float share, uint8_t *copy) {
 }
 
 /* Of numbers from 0 to 255. */
-static uint8_t nearest(double x) { return (uint8_t)(int)(x + 0.5); }
+static uint8_t nearest(double x) {
+    return (uint8_t)(int)(x + 0.5);
+}
 
 /* Where a hue in a byte stands: its sixth of the circle, and how far into it. */
 struct hues {
@@ -127,17 +135,21 @@ static void turn_pixel(uint8_t *p, int turn, const struct hues *hues) {
     const int   most = CR_MAX(p[0], CR_MAX(p[1], p[2])), least = CR_MIN(p[0], CR_MIN(p[1], p[2]));
     const float range = (float)(most - least);
     if (most == least) return; /* grey */
-    const float red = (float)(most - p[0]) / range, green = (float)(most - p[1]) / range, blue = (float)(most - p[2]) / range;
-    double h = p[0] == most ? (double)(blue - green) : p[1] == most ? 2.0 + (double)red - (double)blue : 4.0 + (double)green - (double)red;
-    h = (double)(float)h / 6.0 + 1.0;
-    h = h >= 1 ? h - 1 : h;
-    const int    hue = ((int)((double)(float)h * 255.0) + turn) & 255, saturation = (int)((double)(range / (float)most) * 255.0);
+    const float red = (float)(most - p[0]) / range, green = (float)(most - p[1]) / range,
+                blue     = (float)(most - p[2]) / range;
+    double h             = p[0] == most   ? (double)(blue - green)
+                           : p[1] == most ? 2.0 + (double)red - (double)blue
+                                          : 4.0 + (double)green - (double)red;
+    h                    = (double)(float)h / 6.0 + 1.0;
+    h                    = h >= 1 ? h - 1 : h;
+    const int hue        = ((int)((double)(float)h * 255.0) + turn) & 255,
+              saturation = (int)((double)(range / (float)most) * 255.0);
     if (saturation == 0) {
         p[0] = p[1] = p[2] = (uint8_t)most;
         return;
     }
     const float   f = hues->into[hue], s = (float)saturation / 255.0f;
-    const double  v = most;
+    const double  v    = most;
     const uint8_t down = nearest(v * (1.0 - (double)s)), falling = nearest(v * (1.0 - (double)(s * f))),
                   rising = nearest(v * (1.0 - (double)s * (1.0 - (double)f))), up = (uint8_t)most;
     switch (hues->sector[hue]) {
@@ -154,22 +166,24 @@ static void turn_hue(uint8_t *rgb, size_t pixels, double share) {
     const int   turn = (int)(share * 255) & 255;
     struct hues hues;
     for (int i = 0; i < 256; i++) {
-        const float at = (float)i * 6.0f / 255.0f;
+        const float at     = (float)i * 6.0f / 255.0f;
         const int   sector = (int)at;
-        hues.sector[i] = sector % 6;
-        hues.into[i]   = at - (float)sector;
+        hues.sector[i]     = sector % 6;
+        hues.into[i]       = at - (float)sector;
     }
     for (size_t i = 0; i < pixels; i++) turn_pixel(rgb + 3 * i, turn, &hues);
 }
 
 /* ---- by neighbours and places; `copy` has room for the picture ---- */
 
-/* Bytes of a row smoothed by 1 1 1, 1 5 1, 1 1 1, to the nearest: of a sum up to 3315 the quotient by 13 is that by 65536. */
-VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down, uint8_t *restrict to,
-                               size_t bytes) {
+/* Bytes of a row smoothed by 1 1 1, 1 5 1, 1 1 1, to the nearest: of a sum up to 3315 the quotient by 13 is that by
+ * 65536. */
+VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
+                               uint8_t *restrict to, size_t bytes) {
     for (size_t i = 3; i < bytes - 3; i++) {
-        const int sum = up[i - 3] + up[i] + up[i + 3] + at[i - 3] + 5 * at[i] + at[i + 3] + down[i - 3] + down[i] + down[i + 3];
-        to[i]         = (uint8_t)(((2 * sum + 13) * 20165) >> 19);
+        const int sum =
+            up[i - 3] + up[i] + up[i + 3] + at[i - 3] + 5 * at[i] + at[i + 3] + down[i - 3] + down[i] + down[i + 3];
+        to[i] = (uint8_t)(((2 * sum + 13) * 20165) >> 19);
     }
 }
 
@@ -184,10 +198,12 @@ static void sharpen(uint8_t *rgb, int size, float share, uint8_t *copy) {
     blend_bytes(rgb, copy, row * (size_t)size, share);
 }
 
-static int64_t fixed(double x) { return (int64_t)floor(x * 65536.0 + 0.5); }
+static int64_t fixed(double x) {
+    return (int64_t)floor(x * 65536.0 + 0.5);
+}
 
-/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the picture, taken at their middles in 16.16 fixed point;
- * black where that lies outside. */
+/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the picture, taken at their middles in 16.16 fixed
+ * point; black where that lies outside. */
 static void transform(uint8_t *rgb, int size, const double m[6], uint8_t *copy) {
     const size_t  row = (size_t)size * 3;
     const int64_t dx = fixed(m[0]), dy = fixed(m[3]), down_x = fixed(m[1]), down_y = fixed(m[4]);
@@ -198,20 +214,24 @@ static void transform(uint8_t *rgb, int size, const double m[6], uint8_t *copy) 
         uint8_t *to = rgb + (size_t)y * row;
         for (int x = 0; x < size; x++, at_x += dx, at_y += dy, to += 3) {
             const int64_t from_x = at_x >> 16, from_y = at_y >> 16;
-            if (from_x < 0 || from_x >= size || from_y < 0 || from_y >= size) memset(to, 0, 3);
-            else memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
+            if (from_x < 0 || from_x >= size || from_y < 0 || from_y >= size)
+                memset(to, 0, 3);
+            else
+                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
         }
     }
 }
 
-static double round15(double x) { return rint(x * 1e15) / 1e15; }
+static double round15(double x) {
+    return rint(x * 1e15) / 1e15;
+}
 
 /* Counter-clockwise about the middle. */
 static void rotate(uint8_t *rgb, int size, double degrees, uint8_t *copy) {
     const double angle = -degrees * (3.14159265358979323846 / 180), half = size / 2.0;
-    double       m[6]  = {round15(cos(angle)), round15(sin(angle)), 0, round15(-sin(angle)), round15(cos(angle)), 0};
-    m[2] = m[0] * -half + m[1] * -half + half;
-    m[5] = m[3] * -half + m[4] * -half + half;
+    double       m[6] = {round15(cos(angle)), round15(sin(angle)), 0, round15(-sin(angle)), round15(cos(angle)), 0};
+    m[2]              = m[0] * -half + m[1] * -half + half;
+    m[5]              = m[3] * -half + m[4] * -half + half;
     transform(rgb, size, m, copy);
 }
 

@@ -1,5 +1,5 @@
-/* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its size, and
- * then decoded whole or where a crop needs it. See data/data.h. */
+/* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its
+ * size, and then decoded whole or where a crop needs it. See data/data.h. */
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -88,9 +88,9 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
     return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG picture", name);
 }
 
-cr_status cr_picture_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
-                          struct cr_picture *out) {
-    out->proven = stored->proven;
+cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                             struct cr_lazy_image *out) {
+    out->verified = stored->verified;
     if (!stored->bytes) {
         out->image = stored->pixels;
         return CR_OK;
@@ -108,7 +108,7 @@ static cr_status read_jpeg(const struct cr_jpeg_part *part, struct cr_scratch *s
     return status;
 }
 
-cr_status cr_picture_whole(const struct cr_picture *picture, struct cr_scratch *scratch, struct cr_image *view) {
+cr_status cr_lazy_image_whole(const struct cr_lazy_image *picture, struct cr_scratch *scratch, struct cr_image *view) {
     struct cr_jpeg_part part = {.box = {0, 0, picture->image.width, picture->image.height}, .whole = true};
     struct cr_window    window;
     *view = picture->image;
@@ -118,13 +118,14 @@ cr_status cr_picture_whole(const struct cr_picture *picture, struct cr_scratch *
     return CR_OK;
 }
 
-cr_status cr_picture_window(const struct cr_picture *picture, const int box[4], int least, struct cr_scratch *scratch,
-                            struct cr_window *out) {
+cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int box[4], int least,
+                               struct cr_scratch *scratch, struct cr_window *out) {
     const struct cr_image *image = &picture->image;
     CR_ASSERT(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0);
     CR_ASSERT(box[2] <= image->width - box[0] && box[3] <= image->height - box[1]);
     if (!image->rgb) {
-        struct cr_jpeg_part part = {.box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !picture->proven};
+        struct cr_jpeg_part part = {
+            .box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !picture->verified};
         return read_jpeg(&part, scratch, out);
     }
     out->stride = (size_t)image->width * 3;
@@ -139,11 +140,11 @@ cr_status cr_picture_window(const struct cr_picture *picture, const int box[4], 
 
 cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                struct cr_image *view) {
-    struct cr_stored  stored = {.bytes = bytes, .count = count};
-    struct cr_picture picture;
+    struct cr_stored     stored = {.bytes = bytes, .count = count};
+    struct cr_lazy_image picture;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
-    CR_TRY(cr_picture_open(&stored, name, scratch, &picture));
-    return cr_picture_whole(&picture, scratch, view);
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
+    return cr_lazy_image_whole(&picture, scratch, view);
 }
 
 cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {

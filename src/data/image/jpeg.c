@@ -1,9 +1,9 @@
-/* data/image/jpeg.c: JPEG through libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to RGB8, whole or
- * a box of it. Of a box the blocks outside are entropy-decoded (each begins where the one before ends) and no more;
- * with libjpeg-turbo that saves the transform, the upsampling and the colours of all that a crop throws away. The slow
- * integer transform and smooth upsampling make the pixels those of PIL. Four-component files are taken as inverted, as
- * Adobe writes them and PIL assumes. libjpeg reports errors by longjmp, so all that lives across it stands in a struct.
- * Data that ends early or breaks off inside a scan is an error here: half a picture is not a sample. */
+/* data/image/jpeg.c: JPEG through libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to RGB8,
+ * whole or a box of it. Of a box the blocks outside are entropy-decoded (each begins where the one before ends) and no
+ * more; with libjpeg-turbo that saves the transform, the upsampling and the colours of all that a crop throws away. The
+ * slow integer transform and smooth upsampling make the pixels those of PIL. Four-component files are taken as
+ * inverted, as Adobe writes them and PIL assumes. libjpeg reports errors by longjmp, so all that lives across it stands
+ * in a struct. Data that ends early or breaks off inside a scan is an error here: half a picture is not a sample. */
 #include "data/data_internal.h"
 
 #include <setjmp.h>

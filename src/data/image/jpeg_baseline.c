@@ -1,6 +1,6 @@
-/* data/image/jpeg_baseline.c: the usual JPEG, decoded by ourselves: one baseline Huffman scan of grey or YCbCr, 8 bits, chroma
- * 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers and spends two thirds of its time
- * in the entropy decoder; here most coefficients, with their extra bits, are one look into a table.
+/* data/image/jpeg_baseline.c: the usual JPEG, decoded by ourselves: one baseline Huffman scan of grey or YCbCr, 8 bits,
+ * chroma 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers and spends two thirds of
+ * its time in the entropy decoder; here most coefficients, with their extra bits, are one look into a table.
  *
  * Laws
  *   - Whatever is unusual, or looks like damage, is left to libjpeg, which then decides from the start and has the

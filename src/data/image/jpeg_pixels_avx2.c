@@ -1,6 +1,6 @@
-/* data/image/jpeg_pixels_avx2.c: from coefficients to pixels for data/image/jpeg_baseline.c, with AVX2: the inverse transform after
- * Loeffler, Ligtenberg and Moschytz in 13-bit fixed point, upsampling by triangle filters, YCbCr to RGB. All with the
- * rounding that libjpeg has, so that the pixels are the same to the bit. */
+/* data/image/jpeg_pixels_avx2.c: from coefficients to pixels for data/image/jpeg_baseline.c, with AVX2: the inverse
+ * transform after Loeffler, Ligtenberg and Moschytz in 13-bit fixed point, upsampling by triangle filters, YCbCr to
+ * RGB. All with the rounding that libjpeg has, so that the pixels are the same to the bit. */
 #include "data/data_internal.h"
 
 #if defined(__x86_64__)

@@ -1,10 +1,11 @@
-/* data/image/resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose support grows
- * with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical one. Equal to PIL's
- * Image.resize(..., BILINEAR, box=...) to the bit. Only the wanted part of the result is computed: every output pixel
- * depends on its own taps alone.
+/* data/image/resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose
+ * support grows with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical one.
+ * Equal to PIL's Image.resize(..., BILINEAR, box=...) to the bit. Only the wanted part of the result is computed: every
+ * output pixel depends on its own taps alone.
  *
  * Both passes run over blocks whose inner loops are plain enough to be vectorised; on x86-64 a second copy is compiled
- * for AVX2, whose 32-bit multiply the baseline lacks; data/image/resize_avx512.c has a third way. All give the same bits. */
+ * for AVX2, whose 32-bit multiply the baseline lacks; data/image/resize_avx512.c has a third way. All give the same
+ * bits. */
 #include "data/data_internal.h"
 
 #include <math.h>
@@ -154,8 +155,9 @@ static void pass_across(const struct cr_resize *job, const struct cr_axis *axis,
 
 static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
                       int row) {
-    void (*down)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) =
-        has_avx512() ? cr_resize_down512 : has_avx2() ? down_avx2 : down_plain;
+    void (*down)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) = has_avx512() ? cr_resize_down512
+                                                                                     : has_avx2() ? down_avx2
+                                                                                                  : down_plain;
     for (int i = 0; i < axis->count; i++)
         down(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
              stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * 3);
@@ -179,14 +181,14 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     CR_ASSERT(job->part_w > 0 && job->part_h > 0 && job->w > 0 && job->h > 0);
     double scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
     /* As in PIL an axis that keeps its pixels is copied, not filtered; mirroring is done by the horizontal pass. */
-    bool        across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
-    bool        down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
+    bool           across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
+    bool           down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
     struct cr_axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
     struct cr_axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y)};
-    size_t      row_bytes = (size_t)job->part_w * 3, used = 0, middle_rows = 0;
-    double     *raw;
-    uint8_t    *block, *middle, *tables512, *base = NULL;
-    bool        wide = across && has_avx512();
+    size_t         row_bytes = (size_t)job->part_w * 3, used = 0, middle_rows = 0;
+    double        *raw;
+    uint8_t       *block, *middle, *tables512, *base = NULL;
+    bool           wide = across && has_avx512();
     if (across && down) /* the rows that the vertical taps will touch, and a little more */
         middle_rows =
             (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
@@ -194,9 +196,9 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
         used = 0;
         carve_axis(&ax, base, &used);
         carve_axis(&ay, base, &used);
-        raw    = carve(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
-        block  = carve(base, &used, across ? (size_t)job->src_w * LANES : 0);
-        middle = carve(base, &used, middle_rows * row_bytes);
+        raw       = carve(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
+        block     = carve(base, &used, across ? (size_t)job->src_w * LANES : 0);
+        middle    = carve(base, &used, middle_rows * row_bytes);
         tables512 = carve(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
         if (base) break;
         CR_TRY(cr_buffer_reserve(tables, used));

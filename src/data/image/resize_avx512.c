@@ -1,6 +1,7 @@
-/* data/image/resize_avx512.c: the two passes of data/image/resize.c for CPUs with 512-bit vectors, byte permutation and 16-bit dot products
- * (Ice Lake, Zen 4 and later). A weight of 22 bits is taken as hi * 2^11 + lo, two halves that fit 16 bits, so that one
- * instruction multiplies and adds two taps of 16 lanes; the sums are those of data/image/resize.c to the bit.
+/* data/image/resize_avx512.c: the two passes of data/image/resize.c for CPUs with 512-bit vectors, byte permutation and
+ * 16-bit dot products (Ice Lake, Zen 4 and later). A weight of 22 bits is taken as hi * 2^11 + lo, two halves that fit
+ * 16 bits, so that one instruction multiplies and adds two taps of 16 lanes; the sums are those of data/image/resize.c
+ * to the bit.
  *
  * Horizontally 16 bytes of the result are made at once. Their taps lie within 64 bytes of the source for every
  * reduction below about 3, and a permutation by a table (made once a picture, shared by all its rows) brings tap after

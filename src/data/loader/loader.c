@@ -56,7 +56,7 @@ struct cr_loader {
 
     /* A bit a sample: read to its end once without a fault. Whether a picture is corrupt is so a property of the file,
      * not of the crop that was drawn first, and yet each file is read to its end only once. */
-    atomic_uchar *proven;
+    atomic_uchar *verified;
 
     struct worker        *workers;
     int                   started;
@@ -128,7 +128,8 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
         if (!loader->spare_order) status = CR_NO_MEMORY((size_t)loader->count * sizeof *loader->spare_order);
     }
     if (status == CR_OK) {
-        if (loader->spare_epoch != epoch) cr_order_shuffle(loader->spare_order, loader->count, loader->options.seed, epoch);
+        if (loader->spare_epoch != epoch)
+            cr_order_shuffle(loader->spare_order, loader->count, loader->options.seed, epoch);
         loader->spare_epoch = epoch;
         *out                = loader->spare_order[(position + step) % loader->count];
     }
@@ -145,21 +146,22 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     int64_t                         start = cr_time_ns();
     char                            name[CR_SAMPLE_NAME_BYTES];
     struct cr_stored                stored;
-    struct cr_picture               picture;
+    struct cr_lazy_image            picture;
     CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
     scratch->counts.fetch_ns += cr_time_ns() - start;
     size_t pixel_bytes = stored.bytes ? 0 : (size_t)stored.pixels.width * (size_t)stored.pixels.height * 3;
     scratch->counts.file_bytes += (int64_t)(stored.bytes ? stored.count : pixel_bytes);
-    stored.proven = stored.proven || (atomic_load_explicit(&loader->proven[sample / 8], memory_order_relaxed) & bit);
+    stored.verified =
+        stored.verified || (atomic_load_explicit(&loader->verified[sample / 8], memory_order_relaxed) & bit);
     set->ops->name(set, sample, name, sizeof name);
-    CR_TRY(cr_picture_open(&stored, name, scratch, &picture));
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
     if (o->split == CR_SPLIT_TRAIN)
         CR_TRY(cr_prepare_train_with(&o->prepare, &picture, o->seed, epoch, sample, scratch, image, box));
     else
         CR_TRY(cr_prepare_eval_with(&o->prepare, &picture, scratch, image));
-    if (!stored.proven) atomic_fetch_or_explicit(&loader->proven[sample / 8], bit, memory_order_relaxed);
+    if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
-    scratch->counts.proven += stored.proven;
+    scratch->counts.verified += stored.verified;
     return CR_OK;
 }
 
@@ -288,9 +290,10 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
     CR_ASSERT(o->split == CR_SPLIT_TRAIN || (o->epoch == 0 && o->first_batch == 0));
     if (dataset->count < 1) return CR_FAIL(CR_ERR_CONFIG, "the data set has no pictures");
     if (o->split == CR_SPLIT_TRAIN && dataset->count < o->batch * CR_MAX(o->ranks, 1))
-        return CR_FAIL(CR_ERR_CONFIG,
-                       "[train] batch = %lld, of %d rank%s, is more than the %lld training pictures: take a smaller batch",
-                       (long long)o->batch, CR_MAX(o->ranks, 1), o->ranks > 1 ? "s" : "", (long long)dataset->count);
+        return CR_FAIL(
+            CR_ERR_CONFIG,
+            "[train] batch = %lld, of %d rank%s, is more than the %lld training pictures: take a smaller batch",
+            (long long)o->batch, CR_MAX(o->ranks, 1), o->ranks > 1 ? "s" : "", (long long)dataset->count);
     if (dataset->count > UINT32_MAX) return CR_FAIL(CR_ERR_CONFIG, "more than 2^32 pictures in a data set");
     return CR_OK;
 }
@@ -343,7 +346,7 @@ static cr_status build(struct cr_loader *loader) {
     make_sync(loader);
     CR_TRY(make_slots(loader));
     CR_ALLOC(loader->corrupt_seen, (size_t)loader->count / 8 + 1);
-    CR_ALLOC(loader->proven, (size_t)loader->count / 8 + 1);
+    CR_ALLOC(loader->verified, (size_t)loader->count / 8 + 1);
     if (loader->options.split == CR_SPLIT_TRAIN) CR_ALLOC(loader->order, (size_t)loader->count);
     loader->order_epoch = -1;
     return start_workers(loader);
@@ -399,7 +402,7 @@ void cr_loader_close(struct cr_loader *loader) {
     cr_free(loader->order);
     cr_free(loader->spare_order);
     cr_free(loader->corrupt_seen);
-    cr_free(loader->proven);
+    cr_free(loader->verified);
     cr_free(loader->workers);
     cr_free(loader);
 }

@@ -192,13 +192,13 @@ out:
 }
 
 static cr_status cifar_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                            struct cr_stored *out, int32_t *label) {
+                             struct cr_stored *out, int32_t *label) {
     const struct cifar *cifar = dataset->state;
     (void)scratch;
-    *out = (struct cr_stored){0};
+    *out              = (struct cr_stored){0};
     out->pixels.width = out->pixels.height = SIDE;
     out->pixels.rgb                        = cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES;
-    *label                     = cifar->labels[sample];
+    *label                                 = cifar->labels[sample];
     return CR_OK;
 }
 

@@ -1,5 +1,5 @@
-/* data/source/folder.c: folders of pictures, one folder a class: root/train/<class>/... with root/val/..., or root/<class>/...
- * of which data.val_fraction is held out by a hash of each file's name, class by class.
+/* data/source/folder.c: folders of pictures, one folder a class: root/train/<class>/... with root/val/..., or
+ * root/<class>/... of which data.val_fraction is held out by a hash of each file's name, class by class.
  *
  * Laws
  *   - Classes and pictures are sorted by bytes, so labels and sample numbers are the same on every machine.
@@ -139,7 +139,7 @@ static int compare_pictures(const void *a, const void *b, void *names) {
     return strcmp((const char *)names + p->name, (const char *)names + q->name);
 }
 
-cr_status cr_folder_pictures(const char *path, struct cr_arena *arena, const char ***out, int64_t *count) {
+cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char ***out, int64_t *count) {
     struct folder folder = {0};
     struct walk  *walk   = cr_alloc(1, sizeof *walk);
     const char  **list;
@@ -151,14 +151,17 @@ cr_status cr_folder_pictures(const char *path, struct cr_arena *arena, const cha
     memcpy(walk->path, path, length);
     walk->folder = &folder; /* names have the given path in front: root_length 0 */
     CR_TRY_OUT(walk_folder(walk, length, 0));
-    if (folder.count) qsort_r(folder.pictures, (size_t)folder.count, sizeof *folder.pictures, compare_pictures, folder.names.data);
+    if (folder.count)
+        qsort_r(folder.pictures, (size_t)folder.count, sizeof *folder.pictures, compare_pictures, folder.names.data);
     list = cr_arena_alloc(arena, (size_t)(folder.count + 1) * sizeof *list);
     for (int64_t i = 0; list && i < folder.count; i++) {
         list[i] = cr_arena_printf(arena, "%s", folder.names.data + folder.pictures[i].name);
         if (!list[i]) list = NULL;
     }
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
-    if (walk->foreign) cr_log(CR_LOG_WARN, "%s: %lld pictures of formats that are not read, e.g. %s", path, (long long)walk->foreign, walk->foreign_name);
+    if (walk->foreign)
+        cr_log(CR_LOG_WARN, "%s: %lld pictures of formats that are not read, e.g. %s", path, (long long)walk->foreign,
+               walk->foreign_name);
     *out   = list;
     *count = folder.count;
 out:

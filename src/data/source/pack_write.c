@@ -1,9 +1,9 @@
-/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a whole data
- * set by worker threads. See data/pack.h. */
+/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a
+ * whole data set by worker threads. See data/pack.h. */
 #include "data/pack.h"
 
-#include "data/data_internal.h"
 #include "core/files.h"
+#include "data/data_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -202,14 +202,14 @@ static cr_status keep_pixels(struct item *item, const struct cr_image *view, int
 
 /* Every picture is decoded to its end, also where its bytes are kept: what is in a pack can be read. */
 static cr_status prepare_item(const struct packing *p, int64_t sample, struct item *item, struct cr_scratch *scratch) {
-    struct cr_stored  stored;
-    struct cr_picture picture;
-    struct cr_image   view;
-    char              name[CR_SAMPLE_NAME_BYTES];
+    struct cr_stored     stored;
+    struct cr_lazy_image picture;
+    struct cr_image      view;
+    char                 name[CR_SAMPLE_NAME_BYTES];
     p->dataset->ops->name(p->dataset, sample, name, sizeof name);
     CR_TRY(p->dataset->ops->fetch(p->dataset, sample, scratch, &stored, &item->label));
-    CR_TRY(cr_picture_open(&stored, name, scratch, &picture));
-    CR_TRY(cr_picture_whole(&picture, scratch, &view));
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
+    CR_TRY(cr_lazy_image_whole(&picture, scratch, &view));
     if (p->raw_side || !stored.bytes) return keep_pixels(item, &view, p->raw_side, scratch);
     return keep(item, stored.bytes, stored.count, view.width, view.height);
 }
@@ -229,14 +229,14 @@ static void *packing_main(void *argument) {
 static cr_status write_item(struct cr_pack_writer *writer, const struct item *item, bool fatal,
                             struct cr_pack_result *result) {
     if (item->status == CR_OK) {
-        result->pictures++;
+        result->images++;
         result->bytes += (int64_t)item->count;
         return cr_pack_add(writer, item->bytes.bytes, item->count, item->label, item->width, item->height);
     }
     if (item->status != CR_ERR_FORMAT && item->status != CR_ERR_IO) return CR_FAIL(item->status, "%s", item->error);
     if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such pictures)", item->error);
     cr_log(CR_LOG_WARN, "left out a picture: %s", item->error);
-    result->left_out++;
+    result->skipped++;
     return CR_OK;
 }
 
@@ -279,7 +279,7 @@ cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, co
     CR_ALLOC(p.item, ROUND);
     CR_TRY_OUT(cr_pack_create(path, form, (const char *const *)dataset->class_names, dataset->classes, &writer));
     CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
-    if (!result.pictures) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: none of the pictures can be read", path);
+    if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: none of the pictures can be read", path);
     struct cr_pack_writer *last = writer;
     writer                      = NULL; /* gone in any case */
     CR_TRY_OUT(cr_pack_finish(last));

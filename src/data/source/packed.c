@@ -1,5 +1,5 @@
-/* data/source/packed.c: a packed data set (data/pack.h) as a data set: data.root holds train.crpk and val.crpk, which cresnet data
- * pack has made. Pictures are read where they lie in the mapped file. */
+/* data/source/packed.c: a packed data set (data/pack.h) as a data set: data.root holds train.crpk and val.crpk, which
+ * cresnet data pack has made. Pictures are read where they lie in the mapped file. */
 #include "data/data_internal.h"
 #include "data/pack.h"
 
@@ -16,7 +16,7 @@ static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const uint8_t        *bytes;
     (void)scratch;
     CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
-    *out   = (struct cr_stored){.proven = true};
+    *out   = (struct cr_stored){.verified = true};
     *label = entry.label;
     if (cr_pack_form(pack) == CR_PACK_RAW) {
         out->pixels =

@@ -1,5 +1,5 @@
-/* data/source/shapes.c: the embedded data set: drawn figures in ten classes, kept as PNG files in a folder like any other.
- * It is made once, beside its place, and renamed into it, so a half-made set is never met. */
+/* data/source/shapes.c: the embedded data set: drawn figures in ten classes, kept as PNG files in a folder like any
+ * other. It is made once, beside its place, and renamed into it, so a half-made set is never met. */
 #include "data/data_internal.h"
 
 #include <dirent.h>

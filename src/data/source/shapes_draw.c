@@ -1,6 +1,6 @@
-/* data/source/shapes_draw.c: how a shape is drawn: ten figures, each a distance from its outline, turned, sized, coloured and
- * laid over a shaded, noisy ground with a few specks. A pixel's share of the figure follows from its distance, which
- * smooths the edges. Only + - * / and sqrt are used, so that every machine draws the same pixels. */
+/* data/source/shapes_draw.c: how a shape is drawn: ten figures, each a distance from its outline, turned, sized,
+ * coloured and laid over a shaded, noisy ground with a few specks. A pixel's share of the figure follows from its
+ * distance, which smooths the edges. Only + - * / and sqrt are used, so that every machine draws the same pixels. */
 #include "data/data_internal.h"
 
 #include <math.h>

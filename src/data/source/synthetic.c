@@ -1,5 +1,5 @@
-/* data/source/synthetic.c: random pictures and labels, a function of (seed, sample): for measuring everything but the reading.
- * A small pool of pictures is drawn once; each sample shows one of them and has a label of its own. */
+/* data/source/synthetic.c: random pictures and labels, a function of (seed, sample): for measuring everything but the
+ * reading. A small pool of pictures is drawn once; each sample shows one of them and has a label of its own. */
 #include "data/data_internal.h"
 
 #include <stdio.h>
@@ -22,13 +22,13 @@ struct synthetic {
 };
 
 static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                                struct cr_stored *out, int32_t *label) {
+                                 struct cr_stored *out, int32_t *label) {
     const struct synthetic *s = dataset->state;
     struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
     (void)scratch;
-    *label      = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
-    int picture = (int)cr_rng_below(&rng, (uint64_t)s->pictures);
-    *out = (struct cr_stored){0};
+    *label            = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
+    int picture       = (int)cr_rng_below(&rng, (uint64_t)s->pictures);
+    *out              = (struct cr_stored){0};
     out->pixels.width = out->pixels.height = s->size;
     out->pixels.rgb                        = s->pool + (size_t)picture * s->size * s->size * 3;
     return CR_OK;

@@ -11,7 +11,7 @@ static int compare_times(const void *a, const void *b) {
 static cr_status play_step(const struct cr_pool_event *event, int events, void **block) {
     for (int i = 0; i < events; i++) {
         void **b = &block[event[i].block];
-        if (event[i].take) {
+        if (event[i].alloc) {
             *b = cr_alloc(event[i].bytes, 1);
             if (!*b) return CR_NO_MEMORY(event[i].bytes);
         } else {
@@ -22,7 +22,8 @@ static cr_status play_step(const struct cr_pool_event *event, int events, void *
     return CR_OK;
 }
 
-static cr_status play_calloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps, struct cr_pool_times *out) {
+static cr_status play_calloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
+                             struct cr_pool_times *out) {
     cr_status status = CR_OK;
     void    **block  = cr_alloc((size_t)events + 1, sizeof *block);
     int64_t  *ns     = cr_alloc((size_t)steps + 1, sizeof *ns);
@@ -42,4 +43,6 @@ out:
     return status;
 }
 
-const struct cr_pool cr_cpu_pools[] = {{"calloc", "the C library: calloc and free for each tensor; what is handed out again is cleared", play_calloc}, {NULL, NULL, NULL}};
+const struct cr_pool cr_cpu_pools[] = {
+    {"calloc", "the C library: calloc and free for each tensor; what is handed out again is cleared", play_calloc},
+    {NULL, NULL, NULL}};

@@ -12,12 +12,13 @@
 
 #include "device/device.h"
 
-enum { CR_CPU_ROWS_MAX = 256, CR_CPU_ALIGN = 64 };
+enum { CR_CPU_KERNELS_MAX = 256, CR_CPU_ALIGN = 64 };
 
 struct cpu_device {
-    struct cr_device        base;    /* first: a cr_device pointer is a cpu_device pointer */
-    int                     threads; /* at least 1 */
-    const struct cr_kernel *rows[CR_CPU_ROWS_MAX + 1]; /* base.rows: dnnl, cpu, ref; only ref with options.ref_only */
+    struct cr_device base;    /* first: a cr_device pointer is a cpu_device pointer */
+    int              threads; /* at least 1 */
+    const struct cr_kernel
+        *kernels[CR_CPU_KERNELS_MAX + 1]; /* base.rows: dnnl, cpu, ref; only ref with options.ref_only */
     /* Engine and stream of oneDNN, made by its rows when they are first prepared; closed with the device. */
     void *dnnl;
     void (*dnnl_close)(void *dnnl);
@@ -32,17 +33,17 @@ static inline int cr_cpu_threads(const struct cr_device *device) {
 
 /* ---- tables of rows; each ends with NULL ---- */
 
-extern const struct cr_kernel *const cr_cpu_ref_rows[];
-extern const struct cr_kernel *const cr_cpu_fast_rows[];
+extern const struct cr_kernel *const cr_cpu_ref_kernels[];
+extern const struct cr_kernel *const cr_cpu_fast_kernels[];
 #ifdef CR_WITH_ONEDNN
-extern const struct cr_kernel *const cr_cpu_dnnl_rows[];
+extern const struct cr_kernel *const cr_cpu_dnnl_kernels[];
 #endif
-/* Puts the device's rows into device->rows. */
-void cr_cpu_rows_collect(struct cpu_device *device);
+/* Puts the device's rows into device->kernels. */
+void cr_cpu_collect_kernels(struct cpu_device *device);
 
 extern const struct cr_pool cr_cpu_pools[]; /* device/cpu/allocators.c */
 /* device/cpu/tuned/sparse_kernels.c */
-int64_t cr_cpu_kept_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* device/cpu/spdnn.c */
 cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
@@ -50,16 +51,18 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
 #include "graph/ops.def"
 /* Scratch memory that an op's reference row wants. */
-cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op, void **prepared,
-                         size_t *workspace_bytes);
+cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                         void **prepared, size_t *workspace_bytes);
 
 /* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
 
-/* Does the op use only what the tuned rows and oneDNN's know? Fused slots are for other devices and for the ref rows. */
-bool cr_cpu_knows(const struct cr_op *op);
+/* Does the op use only what the tuned rows and oneDNN's know? Fused slots are for other devices and for the ref rows.
+ */
+bool cr_cpu_supports(const struct cr_op *op);
 
-/* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand back. */
+/* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand
+ * back. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
 /* ---- threads and vectors ---- */

@@ -1,4 +1,5 @@
-/* device/cpu/device.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and team. */
+/* device/cpu/device.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and
+ * team. */
 #include "comm/comm.h"
 #include "device/cpu/cpu.h"
 
@@ -27,7 +28,7 @@ static bool cpu_available(const char **why) {
 /* Without a wish the ranks of one host share its cores. */
 static int count_threads(const struct cr_device_options *options) {
 #ifdef _OPENMP
-    const int ranks = options->comm ? cr_comm_place(options->comm, cr_comm_rank(options->comm))->local_size : 1;
+    const int ranks = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
     return options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
 #else
     (void)options;
@@ -40,10 +41,10 @@ static void describe(struct cpu_device *device) {
     caps->alignment             = CR_CPU_ALIGN;
     caps->bytes_per_s           = thread_bytes_per_s * device->threads;
     caps->flops_per_s           = thread_flops_per_s * device->threads;
-    caps->sparse_share          = 0.2; /* 3x3 layers of ResNet-50: 1.6 to 2.2 times as fast as dense ones on 2 threads */
+    caps->sparse_density_max = 0.2; /* 3x3 layers of ResNet-50: 1.6 to 2.2 times as fast as dense ones on 2 threads */
     /* A swap is a copy within the same memory, which both ways share: of use to tests alone. */
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
-    caps->host_memory = true;
+    caps->host_memory                                       = true;
     int used =
         snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
     if (device->base.options.ref_only) {
@@ -64,9 +65,9 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
 #ifdef _OPENMP
     if (options->threads > 0 || options->comm) omp_set_num_threads(device->threads); /* oneDNN asks OpenMP, not us */
 #endif
-    cr_cpu_rows_collect(device);
+    cr_cpu_collect_kernels(device);
     device->base.backend = &cr_backend_cpu;
-    device->base.rows    = device->rows;
+    device->base.kernels = device->kernels;
     describe(device);
     *out = &device->base;
     return CR_OK;
@@ -119,44 +120,44 @@ static size_t cpu_memory_free(struct cr_device *device) {
 }
 
 /* An f64 store (tests) starts from the same f32 numbers. */
-static cr_status init_widened(const struct cr_store *store, const struct cr_config *config, double *value,
+static cr_status init_widened(const struct cr_param_store *store, const struct cr_config *config, double *value,
                               double *running) {
     float *narrow;
     CR_ALLOC(narrow, (size_t)(store->value_elems + store->running_elems));
-    cr_store_init_host(store, config, narrow, narrow + store->value_elems);
+    cr_param_store_init_host(store, config, narrow, narrow + store->value_elems);
     for (int64_t i = 0; i < store->value_elems; i++) value[i] = (double)narrow[i];
     for (int64_t i = 0; i < store->running_elems; i++) running[i] = (double)narrow[store->value_elems + i];
     cr_free(narrow);
     return CR_OK;
 }
 
-static cr_status cpu_init_store(struct cr_device *device, const struct cr_store *store, const struct cr_config *config,
-                                void *region) {
+static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_store *store,
+                                const struct cr_config *config, void *region) {
     (void)device;
     char   *base               = region;
-    void   *value              = base + cr_store_plane_offset(store, CR_PLANE_VALUE);
-    void   *running            = base + cr_store_plane_offset(store, CR_PLANE_RUNNING);
-    double *state              = (double *)(void *)(base + cr_store_plane_offset(store, CR_PLANE_STATE));
+    void   *value              = base + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE);
+    void   *running            = base + cr_param_store_buffer_offset(store, CR_BUFFER_RUNNING);
+    double *state              = (double *)(void *)(base + cr_param_store_buffer_offset(store, CR_BUFFER_STATE));
     state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training raises it */
     CR_ASSERT(store->real == CR_F32 || store->real == CR_F64);
     if (store->real == CR_F64) return init_widened(store, config, value, running);
-    cr_store_init_host(store, config, value, running);
+    cr_param_store_init_host(store, config, value, running);
     return CR_OK;
 }
 
 const struct cr_backend cr_backend_cpu = {
-    .name       = "cpu",
-    .available  = cpu_available,
-    .open       = cpu_open,
-    .close      = cpu_close,
-    .reserve    = cpu_reserve,
-    .release    = cpu_release,
-    .put        = cpu_copy,
-    .get        = cpu_copy,
-    .sync       = cpu_sync,
-    .memory_free = cpu_memory_free,
-    .init_store = cpu_init_store,
-    .pools      = cr_cpu_pools,
-    .spdnn      = cr_cpu_spdnn,
-    .kept_elems = cr_cpu_kept_elems,
+    .name         = "cpu",
+    .available    = cpu_available,
+    .open         = cpu_open,
+    .close        = cpu_close,
+    .reserve      = cpu_reserve,
+    .release      = cpu_release,
+    .put          = cpu_copy,
+    .get          = cpu_copy,
+    .sync         = cpu_sync,
+    .memory_free  = cpu_memory_free,
+    .init_store   = cpu_init_store,
+    .pools        = cr_cpu_pools,
+    .spdnn        = cr_cpu_spdnn,
+    .packed_elems = cr_cpu_packed_elems,
 };

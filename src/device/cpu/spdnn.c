@@ -1,7 +1,7 @@
-/* device/cpu/spdnn.c: a sparse deep network on the CPU: the truth for other devices. Each thread takes a share of the inputs through all
- * layers; within it the living are kept side by side. */
-#include "device/cpu/cpu.h"
+/* device/cpu/spdnn.c: a sparse deep network on the CPU: the truth for other devices. Each thread takes a share of the
+ * inputs through all layers; within it the living are kept side by side. */
 #include "spdnn/spdnn.h"
+#include "device/cpu/cpu.h"
 
 #include "core/dtype.h"
 
@@ -15,10 +15,10 @@ struct run {
     const struct cr_spdnn_net     *net;
     const struct cr_spdnn_inputs  *inputs;
     const struct cr_spdnn_options *options;
-    float        *half;      /* what each of the 65,536 halves is worth */
-    atomic_llong *survivors; /* [layers + 1] */
-    uint8_t      *alive;     /* [inputs], at the end */
-    float        *values;    /* [neurons][inputs], or NULL */
+    float                         *half;      /* what each of the 65,536 halves is worth */
+    atomic_llong                  *survivors; /* [layers + 1] */
+    uint8_t                       *alive;     /* [inputs], at the end */
+    float                         *values;    /* [neurons][inputs], or NULL */
 };
 
 struct share {
@@ -30,7 +30,8 @@ struct share {
 
 /* One row for LANES inputs; says which of the results are above 0. */
 CR_CLONES
-static void one_row(const float *x, const uint16_t *column, const float *weight, int64_t count, float bias, float *y, uint8_t *alive) {
+static void one_row(const float *x, const uint16_t *column, const float *weight, int64_t count, float bias, float *y,
+                    uint8_t *alive) {
     float sum[LANES] = {0};
     for (int64_t k = 0; k < count; k++) {
         const float *from = x + (int64_t)column[k] * SHARE;
@@ -59,7 +60,8 @@ static void one_layer(const struct run *r, const struct cr_spdnn_layer *f, struc
                                           : ((const float *)(const void *)(f->data + f->weight_at))[at];
             }
             for (int i = 0; i < s->count; i += LANES)
-                one_row(s->x + i, column + start[g], weight, count, r->net->bias, s->y + (int64_t)row[g * f->rows + j] * SHARE + i, s->alive + i);
+                one_row(s->x + i, column + start[g], weight, count, r->net->bias,
+                        s->y + (int64_t)row[g * f->rows + j] * SHARE + i, s->alive + i);
         }
     }
     float *swap = s->x;
@@ -85,7 +87,8 @@ static void load(const struct run *r, int64_t first, struct share *s) {
     for (int i = 0; i < s->count; i++) s->input[i] = first + i;
     for (int64_t n = 0; n < in->neurons; n++)
         for (int i = 0; i < SHARE; i++)
-            s->x[n * SHARE + i] = i < s->count && (in->bit[n * in->words + (first + i) / 32] >> (first + i) % 32 & 1) ? 1.0f : 0.0f;
+            s->x[n * SHARE + i] =
+                i < s->count && (in->bit[n * in->words + (first + i) / 32] >> (first + i) % 32 & 1) ? 1.0f : 0.0f;
 }
 
 static cr_status run_share(void *context, int64_t index) {
@@ -107,7 +110,8 @@ static cr_status run_share(void *context, int64_t index) {
     }
     for (int i = 0; i < s.count; i++) {
         r->alive[s.input[i]] = 1;
-        for (int64_t n = 0; r->values && n < neurons; n++) r->values[n * r->inputs->count + s.input[i]] = s.x[n * SHARE + i];
+        for (int64_t n = 0; r->values && n < neurons; n++)
+            r->values[n * r->inputs->count + s.input[i]] = s.x[n * SHARE + i];
     }
 out:
     cr_free(weight);
@@ -123,7 +127,8 @@ static cr_status collect(const struct run *r, struct cr_spdnn_result *out) {
     if (!r->values) return CR_OK;
     CR_ALLOC(out->values, (size_t)(r->net->neurons * CR_MAX(out->categories, (int64_t)1)));
     for (int64_t n = 0; n < r->net->neurons; n++)
-        for (int64_t i = 0; i < out->categories; i++) out->values[n * out->categories + i] = r->values[n * r->inputs->count + out->category[i]];
+        for (int64_t i = 0; i < out->categories; i++)
+            out->values[n * out->categories + i] = r->values[n * r->inputs->count + out->category[i]];
     return CR_OK;
 }
 
@@ -136,7 +141,8 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
     r.survivors = cr_alloc((size_t)net->layers + 1, sizeof *r.survivors);
     r.alive     = cr_alloc((size_t)CR_MAX(inputs->count, (int64_t)1), 1);
     if (options->values) r.values = cr_alloc((size_t)(net->neurons * inputs->count), sizeof *r.values);
-    if (!r.half || !r.survivors || !r.alive || (options->values && !r.values)) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %lld inputs", (long long)inputs->count);
+    if (!r.half || !r.survivors || !r.alive || (options->values && !r.values))
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %lld inputs", (long long)inputs->count);
     for (int h = 0; h < HALVES; h++) r.half[h] = cr_f16_to_f32((uint16_t)h);
     const int64_t begin = cr_time_ns();
     CR_TRY_OUT(cr_spdnn_parallel((inputs->count + SHARE - 1) / SHARE, cr_cpu_threads(device), run_share, &r));

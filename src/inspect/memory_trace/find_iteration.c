@@ -1,11 +1,12 @@
 /* inspect/memory_trace/find_iteration.c: finding the iteration in a log.
  *
- * Each event becomes a number that does not depend on ids: kind, size, distance to the block's event before. An iteration
- * is then a run of the sequence: a stretch with a shortest period p that is at least 2p long and cannot grow to either
- * side. A sequence of n numbers has fewer than n runs, and all are found through its longest Lyndon words (Bannai, I,
- * Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in one of the two orders of the numbers, a Lyndon word as
- * long as the period that begins in it. Common prefixes and suffixes are compared through polynomial hashes; what is chosen in
- * the end is compared event by event. n log n at worst, and n for logs as they are. */
+ * Each event becomes a number that does not depend on ids: kind, size, distance to the block's event before. An
+ * iteration is then a run of the sequence: a stretch with a shortest period p that is at least 2p long and cannot grow
+ * to either side. A sequence of n numbers has fewer than n runs, and all are found through its longest Lyndon words
+ * (Bannai, I, Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in one of the two orders of the
+ * numbers, a Lyndon word as long as the period that begins in it. Common prefixes and suffixes are compared through
+ * polynomial hashes; what is chosen in the end is compared event by event. n log n at worst, and n for logs as they
+ * are. */
 #include "inspect/memory_trace/memory_trace.h"
 
 struct finder {
@@ -32,13 +33,18 @@ static uint64_t mixed(uint64_t x) {
     return x ^ x >> 31;
 }
 
-static int distance(const struct finder *f, int i) { return f->before[i] == CR_NONE ? 0 : i - f->before[i]; }
+static int distance(const struct finder *f, int i) {
+    return f->before[i] == CR_NONE ? 0 : i - f->before[i];
+}
 
-static size_t size_at(const struct finder *f, int i) { return f->trace->block[f->trace->event[i].block].size; }
+static size_t size_at(const struct finder *f, int i) {
+    return f->trace->block[f->trace->event[i].block].size;
+}
 
 /* The truth that tokens stand for. */
 static bool same(const struct finder *f, int i, int j) {
-    return f->trace->event[i].kind == f->trace->event[j].kind && distance(f, i) == distance(f, j) && size_at(f, i) == size_at(f, j);
+    return f->trace->event[i].kind == f->trace->event[j].kind && distance(f, i) == distance(f, j) &&
+           size_at(f, i) == size_at(f, j);
 }
 
 /* Hashes are taken modulo the prime 2^61 - 1. */
@@ -48,8 +54,9 @@ static uint64_t times(uint64_t a, uint64_t b) { /* both below 2^61; the product 
     const uint64_t a1 = a >> 32, a0 = a & 0xffffffffu, b1 = b >> 32, b0 = b & 0xffffffffu;
     const uint64_t high = a1 * b1, middle = a1 * b0 + a0 * b1, low = a0 * b0; /* middle < 2^62 */
     /* high * 2^64 = high * 8, middle * 2^32 = its upper part * 2^61 ..., all modulo 2^61 - 1 */
-    uint64_t sum = high * 8 + (middle >> 29) + ((middle & (((uint64_t)1 << 29) - 1)) << 32) + (low >> 61) + (low & modulus);
-    sum          = (sum & modulus) + (sum >> 61);
+    uint64_t sum =
+        high * 8 + (middle >> 29) + ((middle & (((uint64_t)1 << 29) - 1)) << 32) + (low >> 61) + (low & modulus);
+    sum = (sum & modulus) + (sum >> 61);
     return sum >= modulus ? sum - modulus : sum;
 }
 
@@ -75,8 +82,8 @@ static void make_tokens(struct finder *f) {
     const uint64_t base = mixed(0x63726573) % modulus;
     f->power[0]         = 1;
     for (int i = 0; i < f->n; i++) {
-        const int kind = f->trace->event[i].kind;
-        f->token[i]    = mixed(mixed((uint64_t)distance(f, i) * CR_TRACE_KINDS + (uint64_t)kind) + size_at(f, i));
+        const int kind    = f->trace->event[i].kind;
+        f->token[i]       = mixed(mixed((uint64_t)distance(f, i) * CR_TRACE_KINDS + (uint64_t)kind) + size_at(f, i));
         f->prefix[i + 1]  = sum_of(times(f->prefix[i], base), f->token[i] % modulus);
         f->power[i + 1]   = times(f->power[i], base);
         f->mallocs[i + 1] = f->mallocs[i] + (kind == CR_TRACE_MALLOC);
@@ -129,8 +136,10 @@ static int common_after(const struct finder *f, int i, int j) {
     }
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
-        if (hash_at(f, i, middle) == hash_at(f, j, middle)) low = middle;
-        else high = middle;
+        if (hash_at(f, i, middle) == hash_at(f, j, middle))
+            low = middle;
+        else
+            high = middle;
     }
     return low;
 }
@@ -148,18 +157,21 @@ static int common_before(const struct finder *f, int i, int j) {
     }
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
-        if (hash_at(f, i - middle, middle) == hash_at(f, j - middle, middle)) low = middle;
-        else high = middle;
+        if (hash_at(f, i - middle, middle) == hash_at(f, j - middle, middle))
+            low = middle;
+        else
+            high = middle;
     }
     return low;
 }
 
 /* ---- runs ---- */
 
-/* Long runs are the iteration; but many blocks of one size allocated in a row, or one read again and again, are long runs too. An
- * iteration gives back what it takes, and most take something. */
+/* Long runs are the iteration; but many blocks of one size allocated in a row, or one read again and again, are long
+ * runs too. An iteration gives back what it takes, and most take something. */
 static int64_t score_of(const struct finder *f, int start, int end, int period) {
-    const int mallocs = f->mallocs[start + period] - f->mallocs[start], frees = f->frees[start + period] - f->frees[start];
+    const int mallocs = f->mallocs[start + period] - f->mallocs[start],
+              frees   = f->frees[start + period] - f->frees[start];
     return (int64_t)(end - start) * (mallocs != frees ? 1 : mallocs ? 8 : 4);
 }
 

@@ -1,10 +1,10 @@
-/* inspect/memory_trace/lifetimes.c: the lives of an iteration's blocks, on a circle: an iteration follows another, and what is allocated late in
- * one may be freed early in the next.
+/* inspect/memory_trace/lifetimes.c: the lives of an iteration's blocks, on a circle: an iteration follows another, and
+ * what is allocated late in one may be freed early in the next.
  *
  * Phases are events of the repetition modulo the period. Each malloc that is freed inside the repetition is a life; the
- * first instance of each is looked at, which has at least a whole period before it. Steps are what planners count in: as few
- * as keep apart what the log keeps apart. A step ends where the time goes on in every iteration, and before a malloc that
- * follows a free, which may take the freed place. */
+ * first instance of each is looked at, which has at least a whole period before it. Steps are what planners count in:
+ * as few as keep apart what the log keeps apart. A step ends where the time goes on in every iteration, and before a
+ * malloc that follows a free, which may take the freed place. */
 #include "inspect/memory_trace/memory_trace.h"
 
 struct builder {
@@ -16,7 +16,9 @@ struct builder {
     int32_t               *step;         /* by phase - cut */
 };
 
-static int phase_of(const struct builder *b, int64_t event) { return (int)((event - b->loop.start) % b->loop.period); }
+static int phase_of(const struct builder *b, int64_t event) {
+    return (int)((event - b->loop.start) % b->loop.period);
+}
 
 /* Sums stay far from overflow, also when sizes are rounded up. */
 static cr_status add_bytes(size_t *sum, size_t bytes) {
@@ -49,7 +51,7 @@ static void find_joined(struct builder *b) {
 /* ---- where to cut ---- */
 
 static bool is_freed_inside(const struct builder *b, int block) {
-    const int died = b->trace->block[block].died;
+    const int died = b->trace->block[block].free_at;
     return died != CR_NONE && died < b->loop.end;
 }
 
@@ -59,8 +61,8 @@ static int block_at(const struct builder *b, int phase) {
     return event->kind == CR_TRACE_MALLOC && is_freed_inside(b, event->block) ? event->block : CR_NONE;
 }
 
-/* Is cutting before p better than before q, with as many bytes alive? Best is where the log ends, if it ends with an iteration; then
- * where the time goes on. */
+/* Is cutting before p better than before q, with as many bytes alive? Best is where the log ends, if it ends with an
+ * iteration; then where the time goes on. */
 static bool is_better_cut(const struct builder *b, int p, int q) {
     const int last = phase_of(b, b->loop.end);
     if (q == last) return false;
@@ -77,7 +79,7 @@ static cr_status find_cut(struct builder *b) {
         const int block = block_at(b, p);
         if (block == CR_NONE) continue;
         const struct cr_trace_block *x = &b->trace->block[block];
-        const int                    length = (x->died - x->born) % period; /* whole turns are the same everywhere */
+        const int length               = (x->free_at - x->alloc_at) % period; /* whole turns are the same everywhere */
         if (!length) continue;
         change[(p + 1) % period] += x->size;
         change[(p + 1 + length) % period] -= x->size;
@@ -115,18 +117,21 @@ static void find_steps(struct builder *b) {
 
 static cr_status add_life(struct builder *b, int phase) {
     const int                    period = b->loop.period, block = block_at(b, phase);
-    const struct cr_trace_block *x      = &b->trace->block[block];
-    int64_t                      from = x->born, to = x->died; /* events, half open */
+    const struct cr_trace_block *x    = &b->trace->block[block];
+    int64_t                      from = x->alloc_at, to = x->free_at; /* events, half open */
     if (b->plan->by == CR_TRACE_BY_USE && x->first != CR_NONE) {
         from = CR_MAX(from, x->first - (int64_t)b->back[phase_of(b, x->first)]);
         to   = CR_MIN(to, x->last + 1 + (int64_t)b->ahead[phase_of(b, x->last)]);
     }
-    const int64_t        begin = (phase_of(b, from) - b->plan->cut + period) % period, last = begin + (to - from) - 1;
-    struct cr_trace_life life  = {.lower = b->step[begin], .upper = b->step[last % period] + 1 + b->plan->steps * (last / period),
-                                  .size = x->size, .block = block, .phase = phase};
-    life.copies = (int)((life.upper - life.lower + b->plan->steps - 1) / b->plan->steps);
+    const int64_t begin = (phase_of(b, from) - b->plan->cut + period) % period, last = begin + (to - from) - 1;
+    struct cr_trace_interval life = {.lower = b->step[begin],
+                                     .upper = b->step[last % period] + 1 + b->plan->steps * (last / period),
+                                     .size  = x->size,
+                                     .block = block,
+                                     .phase = phase};
+    life.copies                   = (int)((life.upper - life.lower + b->plan->steps - 1) / b->plan->steps);
     b->plan->wrapping += life.upper > b->plan->steps;
-    b->plan->life[b->plan->lives++] = life;
+    b->plan->interval[b->plan->intervals++] = life;
     const size_t padded = (x->size + b->plan->alignment - 1) / b->plan->alignment * b->plan->alignment;
     for (int c = 0; c < life.copies; c++) CR_TRY(add_bytes(&b->plan->naive, padded));
     return CR_OK;
@@ -135,7 +140,7 @@ static cr_status add_life(struct builder *b, int phase) {
 static cr_status add_lives(struct builder *b) {
     int count = 0;
     for (int p = 0; p < b->loop.period; p++) count += block_at(b, p) != CR_NONE;
-    CR_ALLOC(b->plan->life, (size_t)CR_MAX(count, 1));
+    CR_ALLOC(b->plan->interval, (size_t)CR_MAX(count, 1));
     for (int k = 0; k < b->loop.period; k++) {
         const int p = (b->plan->cut + k) % b->loop.period;
         if (block_at(b, p) != CR_NONE) CR_TRY(add_life(b, p));
@@ -143,20 +148,21 @@ static cr_status add_lives(struct builder *b) {
     return CR_OK;
 }
 
-/* What is there throughout the last period and is none of its own: parameters and momentum, and what is allocated in each
- * iteration but not freed in the log. */
+/* What is there throughout the last period and is none of its own: parameters and momentum, and what is allocated in
+ * each iteration but not freed in the log. */
 static cr_status find_across(struct builder *b) {
-    const struct cr_trace_loop l    = b->loop;
-    const int                  last = l.end - l.period;
+    const struct cr_trace_loop l     = b->loop;
+    const int                  last  = l.end - l.period;
     size_t                     taken = 0, given = 0;
     int                        takes = 0, gives = 0;
     for (int i = 0; i < b->trace->blocks; i++) {
         const struct cr_trace_block *x = &b->trace->block[i];
-        const bool own = x->born >= l.start && x->born < l.end && block_at(b, phase_of(b, x->born)) != CR_NONE;
-        if (own || x->born >= last || (x->died != CR_NONE && x->died < last)) continue;
-        CR_TRY(add_bytes(&b->plan->across, x->size));
-        b->plan->across_blocks++;
-        if (x->born >= l.start || x->died == CR_NONE || x->died >= l.end) continue;
+        const bool                   own =
+            x->alloc_at >= l.start && x->alloc_at < l.end && block_at(b, phase_of(b, x->alloc_at)) != CR_NONE;
+        if (own || x->alloc_at >= last || (x->free_at != CR_NONE && x->free_at < last)) continue;
+        CR_TRY(add_bytes(&b->plan->persistent, x->size));
+        b->plan->persistent_blocks++;
+        if (x->alloc_at >= l.start || x->free_at == CR_NONE || x->free_at >= l.end) continue;
         given += x->size; /* freed in the last period, from before the repetition: it may stand for one that is taken */
         gives++;
     }
@@ -166,8 +172,8 @@ static cr_status find_across(struct builder *b) {
         CR_TRY(add_bytes(&taken, b->trace->block[event->block].size));
         takes++;
     }
-    b->plan->grown        = taken > given ? taken - given : 0;
-    b->plan->grown_blocks = CR_MAX(takes - gives, 0);
+    b->plan->leaked        = taken > given ? taken - given : 0;
+    b->plan->leaked_blocks = CR_MAX(takes - gives, 0);
     return CR_OK;
 }
 
@@ -175,7 +181,7 @@ static void count_iterations(struct builder *b) {
     const struct cr_trace_loop l = b->loop;
     const int                  n = l.end - l.start - b->plan->cut;
     b->plan->iterations          = n / l.period;
-    b->plan->rest                = n % l.period;
+    b->plan->tail                = n % l.period;
 }
 
 static cr_status build(struct builder *b) {
@@ -193,7 +199,8 @@ static cr_status build(struct builder *b) {
     return CR_OK;
 }
 
-cr_status cr_trace_lives(const struct cr_trace *trace, const struct cr_trace_loop *loop, struct cr_trace_plan *plan) {
+cr_status cr_trace_intervals(const struct cr_trace *trace, const struct cr_trace_loop *loop,
+                             struct cr_trace_plan *plan) {
     struct builder b      = {.trace = trace, .loop = *loop, .plan = plan};
     cr_status      status = build(&b);
     cr_free(b.joined);

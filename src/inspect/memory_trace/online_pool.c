@@ -1,11 +1,12 @@
-/* inspect/memory_trace/online_pool.c: what a pool that does not know the future would need for a log. What a plan is compared with. */
+/* inspect/memory_trace/online_pool.c: what a pool that does not know the future would need for a log. What a plan is
+ * compared with. */
 #include "compiler/memory/best_fit.h"
 #include "inspect/memory_trace/memory_trace.h"
 
 enum { TURNS = 4 };
 
-cr_status cr_trace_online(const struct cr_trace *trace, const struct cr_trace_loop *loop, const struct cr_trace_plan *plan,
-                          size_t *peak) {
+cr_status cr_trace_online(const struct cr_trace *trace, const struct cr_trace_loop *loop,
+                          const struct cr_trace_plan *plan, size_t *peak) {
     struct cr_best_fit pool   = {0};
     cr_status          status = CR_OK;
     const int          begin  = loop->start + plan->cut;
@@ -16,9 +17,9 @@ cr_status cr_trace_online(const struct cr_trace *trace, const struct cr_trace_lo
         const struct cr_trace_event *e    = &trace->event[i];
         const struct cr_trace_block *b    = &trace->block[e->block];
         const size_t                 size = (b->size + plan->alignment - 1) / plan->alignment * plan->alignment;
-        if (b->born < begin || b->died == CR_NONE || !size) continue; /* what lives on is not of the iteration */
-        if (e->kind == CR_TRACE_MALLOC) CR_TRY_OUT(cr_best_fit_take(&pool, size, &offset[e->block]));
-        if (e->kind == CR_TRACE_FREE) cr_best_fit_give(&pool, offset[e->block]);
+        if (b->alloc_at < begin || b->free_at == CR_NONE || !size) continue; /* what lives on is not of the iteration */
+        if (e->kind == CR_TRACE_MALLOC) CR_TRY_OUT(cr_best_fit_alloc(&pool, size, &offset[e->block]));
+        if (e->kind == CR_TRACE_FREE) cr_best_fit_release(&pool, offset[e->block]);
     }
     *peak = pool.peak;
 out:

@@ -1,4 +1,5 @@
-/* inspect/memory_trace/read.c: reading a memory log: lines in a stream, ids through a hash table. See inspect/memory_trace/memory_trace.h. */
+/* inspect/memory_trace/read.c: reading a memory log: lines in a stream, ids through a hash table. See
+ * inspect/memory_trace/memory_trace.h. */
 #include "inspect/memory_trace/memory_trace.h"
 
 #include "core/files.h"
@@ -29,8 +30,8 @@ struct reader {
     int64_t          line;
     struct slot     *slot;
     size_t           slots, taken; /* slots: a power of two */
-    struct moment    time;  /* of the last event */
-    size_t           begin; /* whole time of the first one: events count from there */
+    struct moment    time;         /* of the last event */
+    size_t           begin;        /* whole time of the first one: events count from there */
     bool             header;
 };
 
@@ -46,7 +47,9 @@ static bool is_word(struct field f, const char *word) {
 }
 
 /* For messages: not more of a field than one wants to read. */
-static int shown(struct field f) { return (int)CR_MIN(f.length, (size_t)60); }
+static int shown(struct field f) {
+    return (int)CR_MIN(f.length, (size_t)60);
+}
 
 /* ---- growing ---- */
 
@@ -159,13 +162,15 @@ static int split(const char *line, size_t length, struct field f[5]) {
 #define FAIL_LINE(r, fmt, ...) CR_FAIL(CR_ERR_FORMAT, "%s:%lld: " fmt, (r)->name, (long long)(r)->line, __VA_ARGS__)
 
 /* An event a line, behind the header. */
-static int line_of(int event) { return event + 2; }
+static int line_of(int event) {
+    return event + 2;
+}
 
 static cr_status take_malloc(struct reader *r, struct slot *slot, struct field id, size_t size) {
     struct cr_trace *t = r->trace;
-    if (slot->used && t->block[slot->block].died == CR_NONE)
+    if (slot->used && t->block[slot->block].free_at == CR_NONE)
         return FAIL_LINE(r, "%.*s is allocated, but was allocated before in line %d and not freed", shown(id), id.text,
-                         line_of(t->block[slot->block].born));
+                         line_of(t->block[slot->block].alloc_at));
     struct cr_trace_block *block = grown(t->block, t->blocks, &t->block_capacity, sizeof *t->block);
     if (!block) return CR_NO_MEMORY((size_t)t->blocks * sizeof *block);
     t->block = block;
@@ -181,19 +186,19 @@ static cr_status take_malloc(struct reader *r, struct slot *slot, struct field i
     return CR_OK;
 }
 
-static cr_status take_use(struct reader *r, const struct slot *slot, enum cr_trace_kind kind, struct field id, size_t size) {
-    struct cr_trace *t = r->trace;
+static cr_status take_use(struct reader *r, const struct slot *slot, enum cr_trace_kind kind, struct field id,
+                          size_t size) {
+    struct cr_trace *t    = r->trace;
     const char      *what = kind == CR_TRACE_FREE ? "freed" : kind == CR_TRACE_READ ? "read" : "written";
-    if (!slot->used)
-        return FAIL_LINE(r, "%.*s is %s, but was never allocated", shown(id), id.text, what);
+    if (!slot->used) return FAIL_LINE(r, "%.*s is %s, but was never allocated", shown(id), id.text, what);
     struct cr_trace_block *b = &t->block[slot->block];
-    if (b->died != CR_NONE)
+    if (b->free_at != CR_NONE)
         return FAIL_LINE(r, "%.*s is %s %s (it was freed in line %d)", shown(id), id.text, what,
-                         kind == CR_TRACE_FREE ? "twice" : "after its free", line_of(b->died));
+                         kind == CR_TRACE_FREE ? "twice" : "after its free", line_of(b->free_at));
     if (size > b->size)
         return FAIL_LINE(r, "%.*s: %zu bytes are %s of a block of %zu", shown(id), id.text, size, what, b->size);
     if (kind == CR_TRACE_FREE) {
-        b->died = t->events;
+        b->free_at = t->events;
         t->alive--;
         return CR_OK;
     }
@@ -215,14 +220,17 @@ static cr_status take_event(struct reader *r, const struct field f[4]) {
     while (kind < CR_TRACE_KINDS && !is_word(f[1], kind_names[kind])) kind++;
     if (kind == CR_TRACE_KINDS)
         return FAIL_LINE(r, "event \"%.*s\": must be malloc, free, read or write", shown(f[1]), f[1].text);
-    if (!f[2].length || memchr(f[2].text, 0, f[2].length)) return FAIL_LINE(r, "%s", "the id is empty, or has a 0 in it");
+    if (!f[2].length || memchr(f[2].text, 0, f[2].length))
+        return FAIL_LINE(r, "%s", "the id is empty, or has a 0 in it");
     if ((kind == CR_TRACE_MALLOC || f[3].length) && !read_size(f[3], &size))
         return FAIL_LINE(r, "size \"%.*s\": must be a whole number of bytes", shown(f[3]), f[3].text);
     if (size > CR_TENSOR_BYTES_MAX) return FAIL_LINE(r, "size %zu: no memory is so large", size);
     if (t->events == EVENTS_MAX) return FAIL_LINE(r, "%s", "the log has more events than can be counted");
     CR_TRY(find_slot(r, f[2], &slot));
-    if (kind == CR_TRACE_MALLOC) CR_TRY(take_malloc(r, slot, f[2], size));
-    else CR_TRY(take_use(r, slot, (enum cr_trace_kind)kind, f[2], size));
+    if (kind == CR_TRACE_MALLOC)
+        CR_TRY(take_malloc(r, slot, f[2], size));
+    else
+        CR_TRY(take_use(r, slot, (enum cr_trace_kind)kind, f[2], size));
     struct cr_trace_event *event = grown(t->event, t->events, &t->event_capacity, sizeof *t->event);
     if (!event) return CR_NO_MEMORY((size_t)t->events * sizeof *event);
     t->event = event;
@@ -309,8 +317,10 @@ static cr_status read_source(struct source *s, const char *name, struct cr_trace
     cr_status       status = buffer ? read_all(&r, s, buffer) : CR_NO_MEMORY(CHUNK_BYTES);
     cr_free(buffer);
     cr_free(r.slot);
-    if (status == CR_OK) *out = trace;
-    else cr_trace_free(&trace);
+    if (status == CR_OK)
+        *out = trace;
+    else
+        cr_trace_free(&trace);
     return status;
 }
 

@@ -1,9 +1,9 @@
 /* inspect/memory_trace/write.c: the log that programs of our own would leave. See inspect/memory_trace/memory_trace.h.
  *
- * A time is an op. In it come first the mallocs of what is born there, then reads, writes and frees: all operands of an op are
- * there together. Lives are the planner's: stretched where lanes run beside each other, to the end where something outside
- * reads the tensor. A life that goes beyond its uses gets a write at its begin and a read at its end, for something may use
- * it until then. */
+ * A time is an op. In it come first the mallocs of what is born there, then reads, writes and frees: all operands of an
+ * op are there together. Lives are the planner's: stretched where lanes run beside each other, to the end where
+ * something outside reads the tensor. A life that goes beyond its uses gets a write at its begin and a read at its end,
+ * for something may use it until then. */
 #include "compiler/schedule/streams.h"
 #include "inspect/memory_trace/memory_trace.h"
 
@@ -15,13 +15,13 @@ struct span { /* of the chain that begins with this tensor; ops, half open */
 };
 
 struct writer {
-    const struct cr_program *p;
-    struct cr_stay          *stay; /* by tensor */
-    struct span             *span; /* by tensor; lower < 0: not the first of a chain */
-    int                     *born, *died; /* by op: tensor, CR_NONE: none */
-    size_t                   alignment;
-    int64_t                  time;
-    struct cr_text          *out;
+    const struct cr_program   *p;
+    struct cr_stream_interval *stay;        /* by tensor */
+    struct span               *span;        /* by tensor; lower < 0: not the first of a chain */
+    int                       *born, *died; /* by op: tensor, CR_NONE: none */
+    size_t                     alignment;
+    int64_t                    time;
+    struct cr_text            *out;
 };
 
 static int root_of(const struct cr_program *p, int t) {
@@ -29,7 +29,9 @@ static int root_of(const struct cr_program *p, int t) {
     return t;
 }
 
-static size_t rounded(const struct writer *w, size_t bytes) { return (bytes + w->alignment - 1) / w->alignment * w->alignment; }
+static size_t rounded(const struct writer *w, size_t bytes) {
+    return (bytes + w->alignment - 1) / w->alignment * w->alignment;
+}
 
 static void put(const struct writer *w, int64_t time, const char *event, const char *id, size_t size) {
     cr_text_add(w->out, "%lld,%s,%s,", (long long)time, event, id);
@@ -39,8 +41,12 @@ static void put(const struct writer *w, int64_t time, const char *event, const c
 
 /* ---- what lives across ---- */
 
-static void plane_id(enum cr_plane plane, char id[32]) { snprintf(id, 32, "plane.%s", cr_plane_name(plane)); }
-static void region_id(enum cr_region region, char id[32]) { snprintf(id, 32, "region.%s", cr_region_name(region)); }
+static void plane_id(enum cr_param_buffer plane, char id[32]) {
+    snprintf(id, 32, "plane.%s", cr_param_buffer_name(plane));
+}
+static void region_id(enum cr_region region, char id[32]) {
+    snprintf(id, 32, "region.%s", cr_region_name(region));
+}
 
 static void put_across(const struct writer *w, const char *id, size_t bytes) {
     if (!bytes) return;
@@ -50,9 +56,9 @@ static void put_across(const struct writer *w, const char *id, size_t bytes) {
 
 static void put_all_across(const struct writer *w, const struct cr_program *const *programs, int count) {
     char id[32];
-    for (int k = 0; k < CR_PLANES && programs[0]->store; k++) {
-        plane_id((enum cr_plane)k, id);
-        put_across(w, id, cr_store_plane_bytes(programs[0]->store, (enum cr_plane)k));
+    for (int k = 0; k < CR_BUFFERS && programs[0]->store; k++) {
+        plane_id((enum cr_param_buffer)k, id);
+        put_across(w, id, cr_param_store_buffer_bytes(programs[0]->store, (enum cr_param_buffer)k));
     }
     for (int r = 0; r < CR_REGIONS; r++) {
         size_t most = 0;
@@ -63,12 +69,12 @@ static void put_all_across(const struct writer *w, const struct cr_program *cons
 }
 
 /* The plane that a tensor of the store lies in: the last one that does not begin behind it. */
-static enum cr_plane plane_of(const struct cr_program *p, int t) {
-    enum cr_plane found = CR_PLANE_VALUE;
-    for (int k = 0; k < CR_PLANES; k++)
-        if (cr_store_plane_bytes(p->store, (enum cr_plane)k) &&
-            cr_store_plane_offset(p->store, (enum cr_plane)k) <= p->tensor[t].offset)
-            found = (enum cr_plane)k;
+static enum cr_param_buffer plane_of(const struct cr_program *p, int t) {
+    enum cr_param_buffer found = CR_BUFFER_VALUE;
+    for (int k = 0; k < CR_BUFFERS; k++)
+        if (cr_param_store_buffer_bytes(p->store, (enum cr_param_buffer)k) &&
+            cr_param_store_buffer_offset(p->store, (enum cr_param_buffer)k) <= p->tensor[t].offset)
+            found = (enum cr_param_buffer)k;
     return found;
 }
 
@@ -97,10 +103,10 @@ static void find_spans(struct writer *w) {
     for (int t = p->tensors - 1; t >= 0; t--) { /* lists in the order of ids */
         struct span *s = &w->span[t];
         if (s->lower < 0) continue;
-        s->born_next           = w->born[s->lower];
-        w->born[s->lower]      = t;
-        s->died_next           = w->died[s->upper - 1];
-        w->died[s->upper - 1]  = t;
+        s->born_next          = w->born[s->lower];
+        w->born[s->lower]     = t;
+        s->died_next          = w->died[s->upper - 1];
+        w->died[s->upper - 1] = t;
     }
 }
 
@@ -140,7 +146,7 @@ static cr_status open_program(struct writer *w) {
     CR_ALLOC(w->span, tensors);
     CR_ALLOC(w->born, ops);
     CR_ALLOC(w->died, ops);
-    CR_TRY(cr_lanes_stays(w->p, w->stay));
+    CR_TRY(cr_stream_intervals(w->p, w->stay));
     find_spans(w);
     return CR_OK;
 }
@@ -157,7 +163,8 @@ static void close_program(struct writer *w) {
 
 static void put_program(struct writer *w, const struct cr_program *p) {
     w->p = p;
-    if (open_program(w) != CR_OK) w->out->failed = true;
+    if (open_program(w) != CR_OK)
+        w->out->failed = true;
     else {
         if (p->region_bytes[CR_REGION_INPUT]) { /* the batch comes */
             char id[32];
@@ -171,7 +178,8 @@ static void put_program(struct writer *w, const struct cr_program *p) {
     close_program(w);
 }
 
-void cr_trace_write(const struct cr_program *const *programs, int count, int iterations, size_t alignment, struct cr_text *out) {
+void cr_trace_write(const struct cr_program *const *programs, int count, int iterations, size_t alignment,
+                    struct cr_text *out) {
     struct writer w = {.alignment = alignment, .time = 1, .out = out};
     cr_text_add(out, "time,event,id,size\n");
     if (count) put_all_across(&w, programs, count);

@@ -1,5 +1,6 @@
 /* Checkpoints: what is in the files, folders, links, keep-N, find. Conversion, permutation and what does not fit:
- * tests/unit/checkpoint/test_checkpoint_read.c; failing calls and kills: tests/unit/checkpoint/test_checkpoint_faults.c. */
+ * tests/unit/checkpoint/test_checkpoint_read.c; failing calls and kills:
+ * tests/unit/checkpoint/test_checkpoint_faults.c. */
 #include "tests/harness/checkpoint_fake.h"
 
 #include <sys/stat.h>
@@ -57,7 +58,8 @@ static void files_of_a_checkpoint(void) {
 }
 
 static void equal_states_equal_bytes(void) {
-    static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt", "costs.txt"};
+    static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt",
+                                        "costs.txt"};
     REQUIRE(folder_open());
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a")));
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("b")));

@@ -1,6 +1,6 @@
-/* tests/unit/comm/test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees all of the protocol, over
- * both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all ranks on one host and shares memory.
- * The truth is computed from what each rank is known to send. */
+/* tests/unit/comm/test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees
+ * all of the protocol, over both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all
+ * ranks on one host and shares memory. The truth is computed from what each rank is known to send. */
 #include "tests/harness/comm_support.h"
 
 /* ---- what a run does ---- */
@@ -14,7 +14,7 @@ static float term(int rank, size_t i) {
 static void check_sums(struct member *m, size_t count) {
     float *x = malloc((count + 1) * sizeof *x);
     for (size_t i = 0; i < count; i++) x[i] = term(m->where.rank, i);
-    x[count] = 12345; /* not ours */
+    x[count]  = 12345; /* not ours */
     m->status = cr_comm_all_reduce(m->comm, x, count, CR_COMM_F32);
     for (size_t i = 0; i < count && m->status == CR_OK; i++) {
         float sum = term(0, i);
@@ -44,7 +44,8 @@ static cr_status all_collectives(struct member *m) {
         unsigned char *mine = malloc(bytes + 1), *all = malloc(bytes * (size_t)size + 1);
         for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)(i * 31 + (size_t)rank * 7);
         CR_TRY(cr_comm_all_gather(m->comm, mine, bytes, all));
-        for (size_t i = 0; i < bytes * (size_t)size; i++) m->wrong += all[i] != (unsigned char)(i % bytes * 31 + i / bytes * 7);
+        for (size_t i = 0; i < bytes * (size_t)size; i++)
+            m->wrong += all[i] != (unsigned char)(i % bytes * 31 + i / bytes * 7);
         for (int root = 0; root < size; root++) {
             for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)(rank == root ? i * 13 + (size_t)root : 0);
             CR_TRY(cr_comm_broadcast(m->comm, mine, bytes, root));
@@ -59,12 +60,12 @@ static cr_status all_collectives(struct member *m) {
 
 static void collectives(void) {
     static const int sizes[] = {1, 2, 3, 4, 7};
-    for (int way = 0; way < WAYS; way++)
+    for (int way = 0; way < TRANSPORTS; way++)
         for (size_t i = 0; i < CR_COUNT(sizes); i++) {
             struct group g;
-            group_init(&g, sizes[i], (enum way)way, all_collectives);
+            group_init(&g, sizes[i], (enum transport)way, all_collectives);
             group_run(&g);
-            group_good(&g, way_name[way]);
+            group_good(&g, transport_name[way]);
         }
     /* no comm is a run of one rank */
     float x = 3;
@@ -76,26 +77,29 @@ static void collectives(void) {
 /* ---- hosts ---- */
 
 static cr_status look_around(struct member *m) {
-    const struct cr_comm_place *p = cr_comm_place(m->comm, m->where.rank);
-    const bool                  apart = m->where.group[0] != 0;
+    const struct cr_comm_rank_info *p     = cr_comm_rank_info(m->comm, m->where.rank);
+    const bool                      apart = m->where.group[0] != 0;
     m->wrong += cr_comm_hosts(m->comm) != (apart ? (m->group->size + 1) / 2 : 1);
-    m->wrong += p->host != (apart ? m->where.rank / 2 : 0) || p->local_rank != (apart ? m->where.rank % 2 : m->where.rank);
+    m->wrong +=
+        p->host != (apart ? m->where.rank / 2 : 0) || p->local_rank != (apart ? m->where.rank % 2 : m->where.rank);
     m->wrong += p->local_size != (!apart ? m->group->size : m->where.rank == 4 ? 1 : 2);
     return cr_comm_barrier(m->comm);
 }
 
 static void places(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 5, (enum way)way, look_around);
+        group_init(&g, 5, (enum transport)way, look_around);
         group_run(&g);
-        group_good(&g, way_name[way]);
+        group_good(&g, transport_name[way]);
     }
 }
 
 /* ---- votes ---- */
 
-static uint32_t asks(int rank, int n) { return n % 17 == rank ? 1u << rank % 3 : 0; }
+static uint32_t asks(int rank, int n) {
+    return n % 17 == rank ? 1u << rank % 3 : 0;
+}
 
 static cr_status vote_many(struct member *m) {
     const int size = m->group->size;
@@ -115,15 +119,15 @@ static cr_status vote_many(struct member *m) {
 }
 
 static void votes(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 4, (enum way)way, vote_many);
+        group_init(&g, 4, (enum transport)way, vote_many);
         group_run(&g);
-        group_good(&g, way_name[way]);
+        group_good(&g, transport_name[way]);
     }
     uint32_t asked;
-    REQUIRE_OK(cr_comm_vote(NULL, CR_ASK_TERM, &asked));
-    CHECK_INT(asked, CR_ASK_TERM);
+    REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &asked));
+    CHECK_INT(asked, CR_REQUEST_TERM);
 }
 
 /* ---- failures ---- */
@@ -133,9 +137,10 @@ static void all_learn(struct group *g, int who, const char *part, double within,
     int speakers = 0;
     for (int r = 0; r < g->size; r++) {
         const struct member *m = &g->member[r];
-        speakers += m->speaks;
+        speakers += m->reports_error;
         if (r == who) continue;
-        if (m->status != CR_ERR_PEER) TEST_FAIL_("%s: rank %d: status %s (%s)", what, r, cr_status_name(m->status), m->message);
+        if (m->status != CR_ERR_PEER)
+            TEST_FAIL_("%s: rank %d: status %s (%s)", what, r, cr_status_name(m->status), m->message);
         if (!strstr(m->message, part)) TEST_FAIL_("%s: rank %d: \"%s\" lacks \"%s\"", what, r, m->message, part);
         if (m->seconds > within) TEST_FAIL_("%s: rank %d: after %.1f s, %.1f are allowed", what, r, m->seconds, within);
     }
@@ -161,17 +166,17 @@ static cr_status abort_of_rank_0(struct member *m) {
 }
 
 static void aborts(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 4, (enum way)way, abort_in_the_middle);
+        group_init(&g, 4, (enum transport)way, abort_in_the_middle);
         group_run(&g);
-        all_learn(&g, 3, "rank 3 of 4", 3, way_name[way]);
+        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[way]);
         CHECK_HAS(g.member[1].message, "the disk is full");
-        CHECK(g.member[3].speaks);
-        group_init(&g, 3, (enum way)way, abort_of_rank_0);
+        CHECK(g.member[3].reports_error);
+        group_init(&g, 3, (enum transport)way, abort_of_rank_0);
         group_run(&g);
-        all_learn(&g, 0, "the picture is torn", 3, way_name[way]);
-        CHECK(g.member[0].speaks);
+        all_learn(&g, 0, "the picture is torn", 3, transport_name[way]);
+        CHECK(g.member[0].reports_error);
     }
 }
 
@@ -192,19 +197,19 @@ static cr_status differ(struct member *m) {
 }
 
 static void comes_apart(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 3, (enum way)way, leave_early);
+        group_init(&g, 3, (enum transport)way, leave_early);
         group_run(&g);
-        all_learn(&g, 1, "rank 1 of 3", 4, way_name[way]);
+        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[way]);
         CHECK_HAS(g.member[0].message, "ended its run");
-        group_init(&g, 3, (enum way)way, call_something_else);
+        group_init(&g, 3, (enum transport)way, call_something_else);
         group_run(&g);
-        all_learn(&g, -1, "come apart", 3, way_name[way]);
+        all_learn(&g, -1, "come apart", 3, transport_name[way]);
         CHECK_HAS(g.member[2].message, "broadcast of 8 bytes");
-        group_init(&g, 3, (enum way)way, differ);
+        group_init(&g, 3, (enum transport)way, differ);
         group_run(&g);
-        all_learn(&g, -1, "the sum over the initial weights", 3, way_name[way]);
+        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[way]);
         CHECK_HAS(g.member[0].message, "rank 2 of 3");
     }
 }
@@ -220,17 +225,19 @@ static cr_status late(struct member *m) {
 }
 
 static void patience_ends(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 3, (enum way)way, late);
-        for (int r = 0; r < 3; r++) g.member[r].where.patience_s = 0.5;
+        group_init(&g, 3, (enum transport)way, late);
+        for (int r = 0; r < 3; r++) g.member[r].where.wait_timeout_s = 0.5;
         group_run(&g);
-        all_learn(&g, -1, "ranks.patience", 4, way_name[way]);
+        all_learn(&g, -1, "ranks.patience", 4, transport_name[way]);
     }
 }
 
 static atomic_int hook_calls;
-static void on_failure(void *context) { atomic_fetch_add(&hook_calls, *(int *)context); }
+static void       on_failure(void *context) {
+          atomic_fetch_add(&hook_calls, *(int *)context);
+}
 
 static cr_status hooked(struct member *m) {
     static int one = 1;
@@ -243,10 +250,10 @@ static cr_status hooked(struct member *m) {
 }
 
 static void failure_hook(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
         atomic_store(&hook_calls, 0);
-        group_init(&g, 2, (enum way)way, hooked);
+        group_init(&g, 2, (enum transport)way, hooked);
         group_run(&g);
         CHECK_INT(atomic_load(&hook_calls), 2);
     }
@@ -254,7 +261,9 @@ static void failure_hook(void) {
 
 /* ---- starts that cannot succeed ---- */
 
-static cr_status nothing(struct member *m) { return cr_comm_barrier(m->comm); }
+static cr_status nothing(struct member *m) {
+    return cr_comm_barrier(m->comm);
+}
 
 static void wrong_starts(void) {
     struct group g;
@@ -267,7 +276,7 @@ static void wrong_starts(void) {
     CHECK_INT(g.member[1].status, CR_ERR_PEER);
 
     group_init(&g, 2, TCP, nothing); /* another job's rank: refused, and the port's own job goes on waiting */
-    for (int r = 0; r < 2; r++) g.member[r].where.meet_s = 1;
+    for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 1;
     snprintf(g.member[1].where.job, sizeof g.member[1].where.job, "other");
     group_run(&g);
     CHECK_STATUS(g.member[1].status, CR_ERR_CONFIG);
@@ -277,22 +286,22 @@ static void wrong_starts(void) {
 
     group_init(&g, 2, TCP, nothing); /* nobody listens */
     g.member[1].where.port = free_port();
-    for (int r = 0; r < 2; r++) g.member[r].where.meet_s = 0.7;
+    for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.7;
     group_run(&g);
     CHECK_INT(g.member[1].status, CR_ERR_IO);
     CHECK_HAS(g.member[1].message, "does not answer at port");
     CHECK(g.member[0].seconds < 4 && g.member[1].seconds < 4);
 
     group_init(&g, 3, SHARED, nothing); /* two come */
-    for (int r = 0; r < 2; r++) g.member[r].where.meet_s = 0.5;
-    g.size = 2;
+    for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.5;
+    g.size                 = 2;
     g.member[0].where.size = g.member[1].where.size = 3;
     group_run(&g);
     CHECK_INT(g.member[0].status, CR_ERR_PEER);
     CHECK_HAS(g.member[0].message, "did not come within 0.5 s: 2");
 
-    struct cr_comm_where w = g.member[0].where;
-    struct cr_comm      *comm;
+    struct cr_comm_options w = g.member[0].where;
+    struct cr_comm        *comm;
     w.shared = NULL;
     w.rank   = 3;
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_CONFIG);
@@ -303,10 +312,18 @@ static void foreign_port(void) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
     const int          fd     = socket(AF_INET, SOCK_STREAM, 0);
-    REQUIRE(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 4) == 0 && getsockname(fd, (struct sockaddr *)&at, &length) == 0);
-    struct cr_comm_where w = {.rank = 0, .size = 2, .local_rank = -1, .address = "127.0.0.1", .port = ntohs(at.sin_port), .job = "test",
-                              .meet_s = 0.5, .timeout_s = 5, .patience_s = 5};
-    struct cr_comm      *comm;
+    REQUIRE(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 4) == 0 &&
+            getsockname(fd, (struct sockaddr *)&at, &length) == 0);
+    struct cr_comm_options w = {.rank           = 0,
+                                .size           = 2,
+                                .local_rank     = -1,
+                                .address        = "127.0.0.1",
+                                .port           = ntohs(at.sin_port),
+                                .job            = "test",
+                                .rendezvous_s   = 0.5,
+                                .timeout_s      = 5,
+                                .wait_timeout_s = 5};
+    struct cr_comm        *comm;
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "is taken, perhaps by another job");
     w.rank = 1;
@@ -320,11 +337,14 @@ static void foreign_port(void) {
 
 /* Those who look for open ports come too, and talk, or do not. */
 static void *scan(void *argument) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t) * (int *)argument)};
+    struct sockaddr_in at = {.sin_family      = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port        = htons((uint16_t) * (int *)argument)};
     for (int i = 0; i < 20; i++) {
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        const int fd         = socket(AF_INET, SOCK_STREAM, 0);
         char      text[1024] = "GET / HTTP/1.1\r\n\r\n";
-        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 && i % 3) (void)!send(fd, text, i % 3 == 1 ? 18 : sizeof text, MSG_NOSIGNAL);
+        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 && i % 3)
+            (void)!send(fd, text, i % 3 == 1 ? 18 : sizeof text, MSG_NOSIGNAL);
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
         close(fd);
     }
@@ -349,13 +369,13 @@ static void strangers(void) {
 
 static void nothing_left(void) {
     const int64_t live = cr_alloc_live();
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 3, (enum way)way, all_collectives);
+        group_init(&g, 3, (enum transport)way, all_collectives);
         group_run(&g);
     }
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(collectives), CASE(places), CASE(votes), CASE(aborts), CASE(comes_apart), CASE(patience_ends), CASE(failure_hook),
-      CASE(wrong_starts), CASE(foreign_port), CASE(strangers), CASE(nothing_left))
+TESTS(CASE(collectives), CASE(places), CASE(votes), CASE(aborts), CASE(comes_apart), CASE(patience_ends),
+      CASE(failure_hook), CASE(wrong_starts), CASE(foreign_port), CASE(strangers), CASE(nothing_left))

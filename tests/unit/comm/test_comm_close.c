@@ -1,5 +1,6 @@
-/* tests/unit/comm/test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm/comm.h, cr_comm_on_failure), as a device with NCCL
- * does. Ranks are threads, so that TSan and ASan see it; and processes, of which one is killed. */
+/* tests/unit/comm/test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm/comm.h,
+ * cr_comm_on_failure), as a device with NCCL does. Ranks are threads, so that TSan and ASan see it; and processes, of
+ * which one is killed. */
 #include "tests/harness/comm_support.h"
 
 #include <signal.h>
@@ -8,7 +9,7 @@
 struct used_by_hook {
     atomic_int begun, gone, late; /* late: used after it was gone */
     int        slow_ms;
-    int       *freed;             /* what a device would free */
+    int       *freed; /* what a device would free */
 };
 
 static void use(void *context) {
@@ -54,13 +55,13 @@ static cr_status close_at_any_moment(struct member *m) {
 }
 
 static void a_rank_is_lost_while_another_closes(void) {
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
-        group_init(&g, 2, (enum way)way, close_under_the_hook);
+        group_init(&g, 2, (enum transport)way, close_under_the_hook);
         group_run(&g);
-        group_good(&g, way_name[way]);
+        group_good(&g, transport_name[way]);
         for (int moment = 0; moment < 30; moment++) {
-            group_init(&g, 3, (enum way)way, close_at_any_moment);
+            group_init(&g, 3, (enum transport)way, close_at_any_moment);
             g.member[1].wrong = moment; /* goes in as a time */
             group_run(&g);
             for (int r = 0; r < g.size; r++) CHECK_INT(g.member[r].wrong, 0);
@@ -69,7 +70,7 @@ static void a_rank_is_lost_while_another_closes(void) {
 }
 
 /* Processes: rank 1 is killed while the others are about to close. */
-static int ends_beside_a_killed_one(const struct cr_comm_where *where, int moment) {
+static int ends_beside_a_killed_one(const struct cr_comm_options *where, int moment) {
     struct member m = {.where = *where};
     if (cr_comm_open(where, &m.comm) != CR_OK) return 3;
     struct used_by_hook u = {.freed = calloc(1, sizeof(int))};
@@ -89,8 +90,8 @@ static int ends_beside_a_killed_one(const struct cr_comm_where *where, int momen
 
 static void a_process_is_killed_while_others_close(void) {
     for (int moment = 0; moment < 10; moment++) {
-        struct group g;
-        pid_t        child[3];
+        struct group  g;
+        pid_t         child[3];
         const int64_t start = cr_time_ns();
         group_init(&g, 3, TCP, NULL);
         for (int r = 0; r < 3; r++) {
@@ -100,7 +101,8 @@ static void a_process_is_killed_while_others_close(void) {
         for (int r = 0; r < 3; r++) {
             int how = -1;
             REQUIRE(child[r] > 0 && waitpid(child[r], &how, 0) == child[r]);
-            if (r != 1 && (!WIFEXITED(how) || WEXITSTATUS(how) != 0)) TEST_FAIL_("moment %d, rank %d: ended by %d", moment, r, how);
+            if (r != 1 && (!WIFEXITED(how) || WEXITSTATUS(how) != 0))
+                TEST_FAIL_("moment %d, rank %d: ended by %d", moment, r, how);
         }
         CHECK((double)(cr_time_ns() - start) * 1e-9 < 5);
     }

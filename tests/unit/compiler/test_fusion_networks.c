@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_fusion_networks.c: whole networks, fused by any mixture of joins, compute what the plain program computes. */
+/* tests/unit/compiler/test_fusion_networks.c: whole networks, fused by any mixture of joins, compute what the plain
+ * program computes. */
 #include "tests/harness/fusion_network.h"
-
 
 struct refuser { /* accepts a random part of the joins */
     struct cr_rng rng;
@@ -33,7 +33,7 @@ static void note_slots(const struct cr_program *p) {
 }
 
 /* One network plain and fused. */
-static void compare(const struct cr_config *config, const struct net_case *c, struct cr_target *target, bool fold,
+static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *target, bool fold,
                     int *joined) {
     struct ref_run plain, fused;
     REQUIRE_OK(ref_open(&plain, CR_F64, 1));
@@ -54,15 +54,17 @@ static void compare(const struct cr_config *config, const struct net_case *c, st
 
 /* Else the comparison has compared nothing. What 16-bit programs and inference use is not used here. */
 static void every_form_was_used(void) {
-    static const enum cr_op_kind kinds[] = {
-        CR_OP_conv,           CR_OP_conv_dgrad,    CR_OP_conv_wgrad,         CR_OP_conv_grad,
-        CR_OP_relu_grad,      CR_OP_bn_grad_stats, CR_OP_bn_grad_apply,      CR_OP_maxpool,
-        CR_OP_s2d_filter,     CR_OP_bn_apply,      CR_OP_pool_bn_grad_stats, CR_OP_pool_bn_grad_apply,
-        CR_OP_s2d_filter_grad};
+    static const enum cr_op_kind kinds[] = {CR_OP_conv,           CR_OP_conv_dgrad,        CR_OP_conv_wgrad,
+                                            CR_OP_conv_grad,      CR_OP_relu_grad,         CR_OP_bn_grad_sums,
+                                            CR_OP_bn_grad_apply,  CR_OP_maxpool,           CR_OP_s2d_filter,
+                                            CR_OP_bn_apply,       CR_OP_pool_bn_grad_sums, CR_OP_pool_bn_grad_apply,
+                                            CR_OP_s2d_filter_grad};
     for (size_t i = 0; i < CR_COUNT(kinds); i++) {
         const struct cr_op_info *info = cr_op_info(kinds[i]);
         unsigned                 all  = (1u << info->ins) - 1,
-                 not_here             = kinds[i] == CR_OP_conv ? 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add | 1u << CR_IN_conv_kept : 0;
+                 not_here             = kinds[i] == CR_OP_conv
+                                            ? 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add | 1u << CR_IN_conv_packed
+                                            : 0;
         if ((used_in[kinds[i]] | not_here) != all || used_out[kinds[i]] != (1u << info->outs) - 1)
             TEST_FAIL_("%s: inputs %x of %x, outputs %x were used", info->name, used_in[kinds[i]], all,
                        used_out[kinds[i]]);
@@ -74,14 +76,14 @@ static void any_mixture_computes_the_same(void) {
     int              total = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 192; round++) {
-        struct net_case  c       = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                    .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                    .large      = round & 4,
-                                    .accumulate = round & 8,
-                                    .width      = round & 16 ? 8 : 2};
-        struct refuser   refuser = {.rng = test_rng((uint64_t)round), .share = round & 32 ? 4 : 2 + round / 64};
-        struct cr_target target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        int              joined;
+        struct net_case      c       = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                        .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                        .large      = round & 4,
+                                        .accumulate = round & 8,
+                                        .width      = round & 16 ? 8 : 2};
+        struct refuser       refuser = {.rng = test_rng((uint64_t)round), .share = round & 32 ? 4 : 2 + round / 64};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        int                  joined;
         compare(&config, &c, &target, false, &joined);
         total += joined;
     }
@@ -94,14 +96,14 @@ static void frozen_parts_compute_the_same(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round++) {
-        struct net_case  c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                    .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                    .large    = round & 4,
-                                    .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
-                                    .width    = 4};
-        struct refuser   refuser = {.rng = test_rng(100 + (uint64_t)round), .share = 4 - round / 4 % 2};
-        struct cr_target target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        int              joined;
+        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                        .large    = round & 4,
+                                        .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
+                                        .width    = 4};
+        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .share = 4 - round / 4 % 2};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        int                  joined;
         compare(&config, &c, &target, false, &joined);
         CHECK(joined > 0);
     }
@@ -113,14 +115,14 @@ static void evaluation_computes_the_same(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
-        struct net_case  c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                    .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                    .large    = round & 4,
-                                    .eval     = true,
-                                    .width    = 4};
-        struct refuser   refuser = {.rng = test_rng(300 + (uint64_t)round), .share = 4};
-        struct cr_target target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        int              joined;
+        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                        .large    = round & 4,
+                                        .eval     = true,
+                                        .width    = 4};
+        struct refuser       refuser = {.rng = test_rng(300 + (uint64_t)round), .share = 4};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        int                  joined;
         memset(used_in, 0, sizeof used_in);
         compare(&config, &c, &target, round & 8, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
@@ -136,8 +138,8 @@ static void zero_gammas_compute_the_same(void) {
     for (int round = 0; round < 8; round++) {
         struct net_case c = {
             .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
-        struct refuser   refuser = {.rng = test_rng(200 + (uint64_t)round), .share = 4};
-        struct cr_target target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct refuser       refuser = {.rng = test_rng(200 + (uint64_t)round), .share = 4};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         compare(&config, &c, &target, false, &joined);
     }
     cr_config_close(&config);

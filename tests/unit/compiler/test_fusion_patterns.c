@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: what is joined, what must not be, and that any mixture of joins computes what the
- * plain program computes (on the reference rows, in double). */
+/* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: what is joined, what must not be, and that any
+ * mixture of joins computes what the plain program computes (on the reference rows, in double). */
 #include "tests/harness/fusion_network.h"
 
 /* ---- hand-built programs ---- */
@@ -22,10 +22,10 @@ static int emit1(struct hand *h, struct cr_op op, const char *name) {
 }
 
 static int bn(struct hand *h, int x, const char *name) {
-    struct cr_op op             = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    op.in[CR_IN_bn_apply_x]     = x;
-    op.in[CR_IN_bn_apply_coef]  = h->coef;
-    op.in[CR_IN_bn_apply_saved] = h->saved;
+    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    op.in[CR_IN_bn_apply_x]          = x;
+    op.in[CR_IN_bn_apply_scale_bias] = h->coef;
+    op.in[CR_IN_bn_apply_mean_rstd]  = h->saved;
     return emit1(h, op, name);
 }
 
@@ -43,11 +43,11 @@ static int add(struct hand *h, int a, int b, const char *name) {
 }
 
 static int bn_relu(struct hand *h, int x, int with, const char *name) {
-    struct cr_op op            = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    op.in[CR_IN_bn_apply_x]    = x;
-    op.in[CR_IN_bn_apply_coef] = h->coef;
-    op.in[CR_IN_bn_apply_add]  = with;
-    op.attr.bn.relu            = true;
+    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    op.in[CR_IN_bn_apply_x]          = x;
+    op.in[CR_IN_bn_apply_scale_bias] = h->coef;
+    op.in[CR_IN_bn_apply_add]        = with;
+    op.attr.bn.relu                  = true;
     return emit1(h, op, name);
 }
 
@@ -61,10 +61,10 @@ static int relu_grad(struct hand *h, int dy, int y, const char *name) {
 /* stats and apply of a BN's gradient; returns dx */
 static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     char         text[64];
-    struct cr_op stats = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    stats.in[CR_IN_bn_grad_stats_dy]    = dy;
-    stats.in[CR_IN_bn_grad_stats_x]     = x;
-    stats.in[CR_IN_bn_grad_stats_saved] = h->saved;
+    struct cr_op stats = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    stats.in[CR_IN_bn_grad_sums_dy]        = dy;
+    stats.in[CR_IN_bn_grad_sums_x]         = x;
+    stats.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
     snprintf(text, sizeof text, "%s.stats", name);
     emit1(h, stats, text);
     apply.in[CR_IN_bn_grad_apply_dy]   = dy;
@@ -78,7 +78,7 @@ static void keep(struct hand *h, int tensor) {
 }
 
 /* The fused program: one line an op, "kind slot:name slot:name ...", outputs first. */
-static void fused_text(struct hand *h, const struct cr_target *target, struct cr_text *out) {
+static void fused_text(struct hand *h, const struct cr_cost_model *target, struct cr_text *out) {
     cr_status status = cr_pass_fuse(&h->p, target);
     if (status == CR_OK) status = cr_program_check(&h->p);
     CHECK_STATUS(status, CR_OK);
@@ -92,9 +92,9 @@ static void fused_text(struct hand *h, const struct cr_target *target, struct cr
     }
 }
 
-static void check_fused(struct hand *h, const struct cr_target *target, const char *want) {
-    static const struct cr_target any  = {.alignment = 64};
-    struct cr_text                text = {0};
+static void check_fused(struct hand *h, const struct cr_cost_model *target, const char *want) {
+    static const struct cr_cost_model any  = {.alignment = 64};
+    struct cr_text                    text = {0};
     fused_text(h, target ? target : &any, &text);
     CHECK_STR(text.data, want);
     cr_text_free(&text);
@@ -105,7 +105,7 @@ static void bn_takes_relu(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
-    check_fused(&h, NULL, "bn_apply y = x:x coef:coef saved:saved relu");
+    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:coef mean_rstd:saved relu");
 }
 
 static void bn_takes_sum_from_either_side(void) {
@@ -114,7 +114,7 @@ static void bn_takes_sum_from_either_side(void) {
         hand_open(&h);
         int b = bn(&h, h.x, "b"), z = relu(&h, h.x, "z");
         keep(&h, side ? add(&h, z, b, "s") : add(&h, b, z, "s"));
-        check_fused(&h, NULL, "relu z = x:x; bn_apply s = x:x coef:coef saved:saved add:z");
+        check_fused(&h, NULL, "relu z = x:x; bn_apply s = x:x scale_bias:coef mean_rstd:saved add:z");
     }
 }
 
@@ -122,7 +122,7 @@ static void bn_takes_sum_and_relu(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, add(&h, h.x, bn(&h, h.x, "b"), "s"), "y"));
-    check_fused(&h, NULL, "bn_apply y = x:x coef:coef saved:saved add:x relu");
+    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:coef mean_rstd:saved add:x relu");
 }
 
 static void bn_takes_the_shortcuts_bn(void) {
@@ -130,7 +130,8 @@ static void bn_takes_the_shortcuts_bn(void) {
     hand_open(&h);
     int a = bn(&h, h.x, "a"), u = relu(&h, h.x, "u"), b = bn(&h, u, "b");
     keep(&h, relu(&h, add(&h, a, b, "s"), "y"));
-    check_fused(&h, NULL, "relu u = x:x; bn_apply y = x:x coef:coef saved:saved add:u add_coef:coef relu");
+    check_fused(&h, NULL,
+                "relu u = x:x; bn_apply y = x:x scale_bias:coef mean_rstd:saved add:u add_scale_bias:coef relu");
 }
 
 static void bn_gradient_takes_relu_gradient(void) {
@@ -139,8 +140,9 @@ static void bn_gradient_takes_relu_gradient(void) {
     int y = relu(&h, bn(&h, h.x, "b"), "y");
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, y, "g"), h.x, "dx"));
     check_fused(&h, NULL,
-                "bn_apply y = x:x coef:coef saved:saved relu; bn_grad_stats dx.stats = dy:x x:x saved:saved act:coef; "
-                "bn_grad_apply dx = dy:x x:x coef:coef act:coef");
+                "bn_apply y = x:x scale_bias:coef mean_rstd:saved relu; bn_grad_sums dx.stats = dy:x x:x "
+                "mean_rstd:saved scale_bias:coef; "
+                "bn_grad_apply dx = dy:x x:x coef:coef scale_bias:coef");
 }
 
 /* The mask is that of a sum: it cannot be told from the BN's input, but a bit an element holds it. */
@@ -149,9 +151,10 @@ static void block_stores_bits(void) {
     hand_open(&h);
     int y = bn_relu(&h, h.x, h.x, "y");
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, y, "g"), h.x, "dx"));
-    check_fused(&h, NULL,
-                "bn_apply y = x:x coef:coef add:x relu; bn_grad_stats dx.stats = dy:x x:x saved:saved y:y.mask; "
-                "bn_grad_apply dx = dy:x x:x coef:coef y:y.mask");
+    check_fused(
+        &h, NULL,
+        "bn_apply y = x:x scale_bias:coef add:x relu; bn_grad_sums dx.stats = dy:x x:x mean_rstd:saved y:y.mask; "
+        "bn_grad_apply dx = dy:x x:x coef:coef y:y.mask");
 }
 
 static void block_end_takes_sum_and_statistics(void) {
@@ -160,9 +163,10 @@ static void block_end_takes_sum_and_statistics(void) {
     int u = relu(&h, h.x, "u"), v = relu(&h, h.x, "v"), g = relu_grad(&h, add(&h, u, v, "s"), h.x, "g");
     keep(&h, bn_grad(&h, g, u, "a"));
     keep(&h, bn_grad(&h, g, v, "b"));
-    check_fused(&h, NULL,
-                "relu u = x:x; relu v = x:x; relu_grad g = dy:u y:x add:v bn_x:u saved:saved bn2_x:v saved2:saved; "
-                "bn_grad_apply a = dy:g x:u coef:coef; bn_grad_apply b = dy:g x:v coef:coef");
+    check_fused(
+        &h, NULL,
+        "relu u = x:x; relu v = x:x; relu_grad g = dy:u y:x add:v bn_x:u mean_rstd:saved bn2_x:v mean_rstd2:saved; "
+        "bn_grad_apply a = dy:g x:u coef:coef; bn_grad_apply b = dy:g x:v coef:coef");
 }
 
 static void maxpool_takes_bn(void) {
@@ -174,7 +178,7 @@ static void maxpool_takes_bn(void) {
     keep(&h, emit1(&h, pool, "y"));
     loss.in[0] = loss.in[1] = loss.in[2] = h.x; /* a program with gradients */
     keep(&h, emit1(&h, loss, "dx"));
-    check_fused(&h, NULL, "maxpool y = x:x coef:coef; loss_grad dx = logits:x labels:x state:x");
+    check_fused(&h, NULL, "maxpool y = x:x scale_bias:coef; loss_grad dx = logits:x labels:x state:x");
 }
 
 /* ---- convolutions that finish the sums they make ---- */
@@ -188,43 +192,44 @@ struct finishing {
 static void finishing_open(struct finishing *f) {
     struct cr_op op = cr_op_make(CR_OP_conv, CR_NONE);
     hand_open(&f->h);
-    struct cr_program *p = &f->h.p;
-    f->w                 = cr_tensor_add(p, "w", CR_F32, CR_REGION_INPUT, 8, 1, 1, 8);
-    f->run[0]            = cr_tensor_add(p, "mean", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
-    f->run[1]            = cr_tensor_add(p, "var", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
+    struct cr_program *p        = &f->h.p;
+    f->w                        = cr_tensor_add(p, "w", CR_F32, CR_REGION_INPUT, 8, 1, 1, 8);
+    f->run[0]                   = cr_tensor_add(p, "mean", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
+    f->run[1]                   = cr_tensor_add(p, "var", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
     p->tensor[f->run[0]].offset = 1 << 20; /* apart from the other leaves */
     p->tensor[f->run[1]].offset = 2 << 20;
     op.in[CR_IN_conv_x]         = f->h.x;
     op.in[CR_IN_conv_w]         = f->w;
-    op.out[CR_OUT_conv_stats]   = CR_NEW;
+    op.out[CR_OUT_conv_sums]    = CR_NEW;
     op.attr.conv.stride         = 1;
     keep(&f->h, emit1(&f->h, op, "y"));
-    f->stats = p->op[0].out[CR_OUT_conv_stats];
+    f->stats = p->op[0].out[CR_OUT_conv_sums];
 }
 
 static void finishing_ends(struct finishing *f, bool half) {
-    struct cr_op op                         = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    op.in[CR_IN_bn_finalize_stats]          = f->stats;
-    op.in[CR_IN_bn_finalize_gamma]          = f->run[0];
-    op.in[CR_IN_bn_finalize_beta]           = f->run[1];
-    op.in[CR_IN_bn_finalize_running_mean]   = op.out[CR_OUT_bn_finalize_running_mean] = f->run[0];
-    op.in[CR_IN_bn_finalize_running_var]    = op.out[CR_OUT_bn_finalize_running_var] = f->run[1];
-    op.out[CR_OUT_bn_finalize_coef_half]    = half ? CR_NEW : CR_NONE;
-    op.attr.bn                              = (struct cr_bn_attr){.eps = 1, .momentum = 0.5f, .count = 32};
+    struct cr_op op                       = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    op.in[CR_IN_bn_finalize_sums]         = f->stats;
+    op.in[CR_IN_bn_finalize_gamma]        = f->run[0];
+    op.in[CR_IN_bn_finalize_beta]         = f->run[1];
+    op.in[CR_IN_bn_finalize_running_mean] = op.out[CR_OUT_bn_finalize_running_mean] = f->run[0];
+    op.in[CR_IN_bn_finalize_running_var] = op.out[CR_OUT_bn_finalize_running_var] = f->run[1];
+    op.out[CR_OUT_bn_finalize_scale_bias_half]                                    = half ? CR_NEW : CR_NONE;
+    op.attr.bn = (struct cr_bn_attr){.eps = 1, .momentum = 0.5f, .count = 32};
     keep(&f->h, emit1(&f->h, op, "next"));
 }
 
-static const char apart[] = "conv y = x:x w:w; bn_finalize next = stats:y.stats gamma:mean beta:var running_mean:mean running_var:var";
+static const char apart[] =
+    "conv y = x:x w:w; bn_finalize next = stats:y.stats gamma:mean beta:var running_mean:mean running_var:var";
 
 static void conv_takes_finalize(void) {
     struct finishing f;
     finishing_open(&f);
     finishing_ends(&f, false);
-    struct cr_target target = {.alignment = 64};
+    struct cr_cost_model target = {.alignment = 64};
     REQUIRE_OK(cr_pass_fuse(&f.h.p, &target));
     const struct cr_op *op = &f.h.p.op[0];
     CHECK_INT(f.h.p.ops, 1);
-    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_next]].name, "next");
+    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_next_scale_bias]].name, "next");
     CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_running_var]].name, "var");
     CHECK_STR(f.h.p.tensor[op->in[CR_IN_conv_beta]].name, "var");
     CHECK_INT(op->attr.conv.bn.count, 32);
@@ -239,13 +244,13 @@ static bool no_finishing(void *self, const struct cr_program *p, const struct cr
 
 /* A target that cannot; sums, or their 16-bit copy, that others want; another lane. */
 static void finalize_stays(void) {
-    const struct cr_target cannot = {.alignment = 64, .accepts = no_finishing};
+    const struct cr_cost_model cannot = {.alignment = 64, .accepts = no_finishing};
     for (int why = 0; why < 4; why++) {
         struct finishing f;
         finishing_open(&f);
         finishing_ends(&f, why == 1);
         if (why == 2) keep(&f.h, f.stats);
-        if (why == 3) f.h.p.op[1].lane = CR_LANE_TO_HOST;
+        if (why == 3) f.h.p.op[1].stream = CR_STREAM_TO_HOST;
         check_fused(&f.h, why == 0 ? &cannot : NULL, apart);
     }
 }
@@ -256,11 +261,13 @@ static void finalize_stays_behind_others(void) {
         struct finishing f;
         struct cr_op     op = cr_op_make(writes ? CR_OP_zero : CR_OP_relu, CR_NONE);
         finishing_open(&f);
-        if (writes) op.out[0] = f.run[1];
-        else op.in[0] = f.run[0];
+        if (writes)
+            op.out[0] = f.run[1];
+        else
+            op.in[0] = f.run[0];
         keep(&f.h, emit1(&f.h, op, "z"));
         finishing_ends(&f, false);
-        struct cr_target target = {.alignment = 64};
+        struct cr_cost_model target = {.alignment = 64};
         REQUIRE_OK(cr_pass_fuse(&f.h.p, &target));
         CHECK_INT(count_kind(&f.h.p, CR_OP_bn_finalize), 1);
         CHECK_INT(COUNT_IN(&f.h.p, conv, gamma), 0);
@@ -275,28 +282,28 @@ static cr_status costs_a_launch(void *self, const struct cr_program *p, const st
     return CR_OK;
 }
 
-/* Nothing is left but the gradient of the last block's BN, whose sums no convolution makes; of the shortcut's BNs (B) the
- * sums come from the block's end. */
+/* Nothing is left but the gradient of the last block's BN, whose sums no convolution makes; of the shortcut's BNs (B)
+ * the sums come from the block's end. */
 static void cifar_finishes_in_convolutions(void) {
     for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
         struct bench_model b;
         struct cr_program  p;
         const char        *overrides[] = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
-        struct cr_target   target      = {.alignment = 64, .cost = costs_a_launch};
+        struct cr_cost_model target    = {.alignment = 64, .cost = costs_a_launch};
         REQUIRE_OK(bench_open(&b, overrides, 2, 32));
         REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
         REQUIRE_OK(cr_pass_fuse(&p, &target));
         REQUIRE_OK(cr_program_check(&p));
         const int bns = b_shortcut ? 21 : 19;
         CHECK_INT(count_kind(&p, CR_OP_bn_finalize), 0);
-        CHECK_INT(COUNT_OUT(&p, conv, next), bns);
-        CHECK_INT(COUNT_OUT(&p, conv_grad, dstats), COUNT_OUT(&p, conv_grad, grad_coef));
+        CHECK_INT(COUNT_OUT(&p, conv, next_scale_bias), bns);
+        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_sums), COUNT_OUT(&p, conv_grad, grad_coef));
         CHECK_INT(COUNT_OUT(&p, conv_grad, grad_coef) + count_kind(&p, CR_OP_bn_grad_finalize), bns);
         for (int i = 0; i < p.ops; i++) {
             if (p.op[i].kind != CR_OP_bn_grad_finalize) continue;
             for (int k = 0; k < i; k++)
                 CHECK(p.op[k].kind != CR_OP_conv_grad ||
-                      p.op[k].out[CR_OUT_conv_grad_dstats] != p.op[i].in[CR_IN_bn_grad_finalize_dstats]);
+                      p.op[k].out[CR_OUT_conv_grad_grad_sums] != p.op[i].in[CR_IN_bn_grad_finalize_grad_sums]);
         }
         if (!b_shortcut) CHECK_INT(count_kind(&p, CR_OP_bn_grad_finalize), 1);
         cr_program_free(&p);
@@ -312,7 +319,7 @@ static void read_by_another(void) {
     int b = bn(&h, h.x, "b");
     keep(&h, relu(&h, b, "y"));
     keep(&h, relu(&h, b, "z"));
-    check_fused(&h, NULL, "bn_apply b = x:x coef:coef saved:saved; relu y = x:b; relu z = x:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b; relu z = x:b");
 }
 
 static void read_twice_by_one(void) {
@@ -320,7 +327,7 @@ static void read_twice_by_one(void) {
     hand_open(&h);
     int b = bn(&h, h.x, "b");
     keep(&h, add(&h, b, b, "s"));
-    check_fused(&h, NULL, "bn_apply b = x:x coef:coef saved:saved; add s = a:b b:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; add s = a:b b:b");
 }
 
 static void kept_for_others(void) {
@@ -329,7 +336,7 @@ static void kept_for_others(void) {
     int b = bn(&h, h.x, "b");
     keep(&h, b);
     keep(&h, relu(&h, b, "y"));
-    check_fused(&h, NULL, "bn_apply b = x:x coef:coef saved:saved; relu y = x:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b");
 }
 
 static void kept_sum(void) {
@@ -338,15 +345,15 @@ static void kept_sum(void) {
     int s = add(&h, bn(&h, h.x, "b"), h.x, "s");
     keep(&h, s);
     keep(&h, relu(&h, s, "y"));
-    check_fused(&h, NULL, "bn_apply s = x:x coef:coef saved:saved add:x; relu y = x:s");
+    check_fused(&h, NULL, "bn_apply s = x:x scale_bias:coef mean_rstd:saved add:x; relu y = x:s");
 }
 
 static void on_another_lane(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
-    h.p.op[1].lane = CR_LANE_TO_HOST;
-    check_fused(&h, NULL, "bn_apply b = x:x coef:coef saved:saved; relu y = x:b");
+    h.p.op[1].stream = CR_STREAM_TO_HOST;
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b");
 }
 
 static void rewritten_in_between(void) {
@@ -357,7 +364,7 @@ static void rewritten_in_between(void) {
     zero.out[0]       = h.coef; /* the coefficients change before the ReLU */
     cr_emit(&h.p, &zero, "");
     keep(&h, relu(&h, b, "y"));
-    check_fused(&h, NULL, "bn_apply b = x:x coef:coef saved:saved; zero coef =; relu y = x:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; zero coef =; relu y = x:b");
 }
 
 /* Knows the plain gradient of a ReLU only. */
@@ -365,7 +372,7 @@ static bool plain_relu_grad(void *self, const struct cr_program *p, const struct
     (void)self, (void)p;
     return op->kind != CR_OP_relu_grad || cr_op_uses_only(op, 3, 1);
 }
-static const struct cr_target plain_target = {.alignment = 64, .accepts = plain_relu_grad};
+static const struct cr_cost_model plain_target = {.alignment = 64, .accepts = plain_relu_grad};
 
 static void gradients_of_two_readers(void) {
     struct hand h;
@@ -373,10 +380,10 @@ static void gradients_of_two_readers(void) {
     int g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     keep(&h, add(&h, g, h.x, "s"));
-    check_fused(
-        &h, &plain_target,
-        "relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; bn_grad_apply dx = dy:g x:x coef:coef; "
-        "add s = a:g b:x");
+    check_fused(&h, &plain_target,
+                "relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; bn_grad_apply dx = dy:g x:x "
+                "coef:coef; "
+                "add s = a:g b:x");
 }
 
 static void gradients_of_two_bns(void) {
@@ -386,7 +393,7 @@ static void gradients_of_two_bns(void) {
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* stats of one BN, apply of another */
     check_fused(&h, &plain_target,
-                "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; "
+                "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; "
                 "bn_grad_apply dx = dy:g x:u coef:coef");
 }
 
@@ -402,7 +409,7 @@ static bool no_sum(void *self, const struct cr_program *p, const struct cr_op *o
 }
 static bool no_second_bn(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
-    return op->kind != CR_OP_bn_apply || op->in[CR_IN_bn_apply_add_coef] == CR_NONE;
+    return op->kind != CR_OP_bn_apply || op->in[CR_IN_bn_apply_add_scale_bias] == CR_NONE;
 }
 static bool half_of_the_gradient(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
@@ -411,39 +418,42 @@ static bool half_of_the_gradient(void *self, const struct cr_program *p, const s
 }
 
 static void targets_decide(void) {
-    struct cr_target target = {.alignment = 64, .accepts = no_plain_sum};
-    struct hand      h;
+    struct cr_cost_model target = {.alignment = 64, .accepts = no_plain_sum};
+    struct hand          h;
     hand_open(&h); /* the widest pattern goes although the one below it is refused */
     keep(&h, relu(&h, add(&h, bn(&h, h.x, "b"), h.x, "s"), "y"));
-    check_fused(&h, &target, "bn_apply y = x:x coef:coef saved:saved add:x relu");
+    check_fused(&h, &target, "bn_apply y = x:x scale_bias:coef mean_rstd:saved add:x relu");
 
     target.accepts = no_sum;
     hand_open(&h);
     keep(&h, relu(&h, add(&h, bn(&h, relu(&h, bn(&h, h.x, "a"), "u"), "b"), h.x, "s"), "y"));
     check_fused(&h, &target,
-                "bn_apply u = x:x coef:coef saved:saved relu; bn_apply b = x:u coef:coef saved:saved; add s = a:b b:x; "
+                "bn_apply u = x:x scale_bias:coef mean_rstd:saved relu; bn_apply b = x:u scale_bias:coef "
+                "mean_rstd:saved; add s = a:b b:x; "
                 "relu y = x:s");
 
     target.accepts = no_second_bn;
     hand_open(&h);
     keep(&h, add(&h, bn(&h, h.x, "a"), bn(&h, h.x, "b"), "s"));
-    check_fused(&h, &target, "bn_apply b = x:x coef:coef saved:saved; bn_apply s = x:x coef:coef saved:saved add:b");
+    check_fused(
+        &h, &target,
+        "bn_apply b = x:x scale_bias:coef mean_rstd:saved; bn_apply s = x:x scale_bias:coef mean_rstd:saved add:b");
 
     target.accepts = half_of_the_gradient;
     hand_open(&h);
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, h.x, "g"), h.x, "dx"));
-    check_fused(
-        &h, &target,
-        "relu_grad g = dy:x y:x; bn_grad_stats dx.stats = dy:g x:x saved:saved; bn_grad_apply dx = dy:g x:x coef:coef");
+    check_fused(&h, &target,
+                "relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; bn_grad_apply dx = dy:g x:x "
+                "coef:coef");
 }
 
 /* ---- bookkeeping ---- */
 
 static void references_follow(void) {
-    struct bench_model b;
-    struct cr_program  p;
-    const char        *overrides[] = {"model.arch=resnet20"};
-    struct cr_target   target      = {.alignment = 64};
+    struct bench_model   b;
+    struct cr_program    p;
+    const char          *overrides[] = {"model.arch=resnet20"};
+    struct cr_cost_model target      = {.alignment = 64};
     REQUIRE_OK(bench_open(&b, overrides, 1, 32));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
     int ops = p.ops, tensors = p.tensors;
@@ -467,24 +477,25 @@ static void references_follow(void) {
 }
 
 static void shortcut_b_joins_two_bns(void) {
-    struct bench_model b;
-    struct cr_program  p;
-    const char        *overrides[] = {"model.arch=resnet18"};
-    struct cr_target   target      = {.alignment = 64};
-    int                joined      = 0;
+    struct bench_model   b;
+    struct cr_program    p;
+    const char          *overrides[] = {"model.arch=resnet18"};
+    struct cr_cost_model target      = {.alignment = 64};
+    int                  joined      = 0;
     REQUIRE_OK(bench_open(&b, overrides, 1, 64));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 4, &p));
     REQUIRE_OK(cr_pass_fuse(&p, &target));
     for (int i = 0; i < p.ops; i++)
-        joined += p.op[i].kind == CR_OP_bn_apply && p.op[i].in[CR_IN_bn_apply_add_coef] >= 0;
+        joined += p.op[i].kind == CR_OP_bn_apply && p.op[i].in[CR_IN_bn_apply_add_scale_bias] >= 0;
     CHECK_INT(joined, 3); /* layer2, layer3, layer4 */
     cr_program_free(&p);
     bench_close(&b);
 }
 
-TESTS(CASE(bn_takes_relu), CASE(bn_takes_sum_from_either_side), CASE(bn_takes_sum_and_relu), CASE(bn_takes_the_shortcuts_bn),
-      CASE(bn_gradient_takes_relu_gradient), CASE(block_stores_bits), CASE(block_end_takes_sum_and_statistics), CASE(maxpool_takes_bn),
-      CASE(conv_takes_finalize), CASE(finalize_stays), CASE(finalize_stays_behind_others), CASE(cifar_finishes_in_convolutions),
-      CASE(read_by_another), CASE(read_twice_by_one), CASE(kept_for_others), CASE(kept_sum), CASE(on_another_lane),
-      CASE(rewritten_in_between), CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(targets_decide), CASE(references_follow),
+TESTS(CASE(bn_takes_relu), CASE(bn_takes_sum_from_either_side), CASE(bn_takes_sum_and_relu),
+      CASE(bn_takes_the_shortcuts_bn), CASE(bn_gradient_takes_relu_gradient), CASE(block_stores_bits),
+      CASE(block_end_takes_sum_and_statistics), CASE(maxpool_takes_bn), CASE(conv_takes_finalize), CASE(finalize_stays),
+      CASE(finalize_stays_behind_others), CASE(cifar_finishes_in_convolutions), CASE(read_by_another),
+      CASE(read_twice_by_one), CASE(kept_for_others), CASE(kept_sum), CASE(on_another_lane), CASE(rewritten_in_between),
+      CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(targets_decide), CASE(references_follow),
       CASE(shortcut_b_joins_two_bns))

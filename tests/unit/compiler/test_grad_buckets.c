@@ -1,5 +1,6 @@
-/* tests/unit/compiler/test_grad_buckets.c: programs of several ranks: each gradient is added up once, behind its last writer and before its use, on a lane of
- * its own; proofs refuse programs where that is not so. All shipped configs, with and without SyncBN. */
+/* tests/unit/compiler/test_grad_buckets.c: programs of several ranks: each gradient is added up once, behind its last
+ * writer and before its use, on a lane of its own; proofs refuse programs where that is not so. All shipped configs,
+ * with and without SyncBN. */
 #include "runtime/executor.h"
 #include "tests/harness/compiler_support.h"
 
@@ -13,7 +14,7 @@ struct wanted {
     enum cr_program_kind kind;
     int64_t              batch;
     size_t               bucket, limit;
-    const char          *gpu; /* whose rows: cr_gpu_listed; NULL: a target that takes everything */
+    const char          *gpu; /* whose rows: cr_gpu_open_from_list; NULL: a target that takes everything */
     const char          *until;
 };
 
@@ -31,7 +32,7 @@ static void drop(struct made *m) {
 }
 
 /* As NCCL's row: what goes in 16 bits is rounded into scratch memory first. */
-static struct cr_target plain_target;
+static struct cr_cost_model plain_target;
 static cr_status select_with_scratch(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     CR_TRY(plain_target.select(self, p, op, workspace));
     if (op->kind == CR_OP_all_reduce && cr_dtype_bytes(op->attr.reduce.wire) == 2)
@@ -42,26 +43,32 @@ static cr_status select_with_scratch(void *self, const struct cr_program *p, str
 /* cr_compile proves: gradients once, order, plan. */
 static bool make(const struct wanted *w, struct made *m) {
     const struct cr_device_options device = {.deterministic = true};
-    struct cr_target               target = greedy_target(256);
+    struct cr_cost_model           target = greedy_target(256);
     char                           path[600];
     const char                    *sync[] = {w->sync_bn ? "model.sync_bn=yes" : "model.sync_bn=no"};
-    *m = (struct made){0};
+    *m                                    = (struct made){0};
     snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, w->config ? w->config : "");
-    cr_status status = cr_config_open(&m->b.config, w->config ? path : NULL, sync, 1);
-    const int64_t size = status == CR_OK && cr_config_is_small(&m->b.config) ? 32 : 224;
+    cr_status     status = cr_config_open(&m->b.config, w->config ? path : NULL, sync, 1);
+    const int64_t size   = status == CR_OK && cr_config_is_small(&m->b.config) ? 32 : 224;
     if (status == CR_OK) status = cr_model_open(&m->b.config, 10, size, size, &m->b.model);
     if (status == CR_OK) {
         cr_model_set_real(&m->b.model, w->real);
         m->b.model.ranks = w->ranks;
     }
-    if (status == CR_OK && w->gpu) status = cr_gpu_listed(cr_gpu_find(w->gpu), &device, "a test wants it", &m->device);
-    if (status == CR_OK && w->gpu) target = cr_device_target(m->device);
-    plain_target  = target;
-    target.select = select_with_scratch;
+    if (status == CR_OK && w->gpu)
+        status = cr_gpu_open_from_list(cr_gpu_find(w->gpu), &device, "a test wants it", &m->device);
+    if (status == CR_OK && w->gpu) target = cr_device_cost_model(m->device);
+    plain_target               = target;
+    target.select              = select_with_scratch;
     target.to_host_bytes_per_s = target.to_device_bytes_per_s = w->gpu ? target.to_host_bytes_per_s : 1e10;
     if (status == CR_OK) status = cr_model_program(&m->b.model, &m->b.config, w->kind, w->batch, &m->p);
-    const struct cr_compile_options options = {.fuse = w->fuse, .reuse = true, .recompute = true, .pool_limit = w->limit, .until = w->until,
-                                               .bucket_bytes = w->ranks > 1 ? w->bucket : 0, .wire = w->wire};
+    const struct cr_compile_options options = {.fuse         = w->fuse,
+                                               .reuse        = true,
+                                               .recompute    = true,
+                                               .pool_limit   = w->limit,
+                                               .until        = w->until,
+                                               .bucket_bytes = w->ranks > 1 ? w->bucket : 0,
+                                               .wire         = w->wire};
     if (status == CR_OK) status = cr_compile(&m->p, &target, &options);
     if (status == CR_OK) return true;
     TEST_FAIL_("%s, %d ranks: %s", w->config ? w->config : "defaults", w->ranks, cr_error_message());
@@ -90,8 +97,16 @@ static int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
 /* ---- all shipped configs ---- */
 
 static void shipped_configs_with_ranks(void) {
-    static const char *const configs[] = {"demo", "cifar10-resnet20", "cifar10-resnet20-he", "cifar10-resnet56", "cifar100-resnet56",
-                                         "finetune-folder", "resnet18", "resnet50", "resnet50-lars", "resnet50-modern"};
+    static const char *const configs[] = {"demo",
+                                          "cifar10-resnet20",
+                                          "cifar10-resnet20-he",
+                                          "cifar10-resnet56",
+                                          "cifar100-resnet56",
+                                          "finetune-folder",
+                                          "resnet18",
+                                          "resnet50",
+                                          "resnet50-lars",
+                                          "resnet50-modern"};
     static const struct {
         enum cr_dtype real;
         const char   *gpu;
@@ -100,24 +115,34 @@ static void shipped_configs_with_ranks(void) {
     for (size_t c = 0; c < CR_COUNT(configs); c++)
         for (size_t k = 0; k < CR_COUNT(ways); k++)
             for (int sync = 0; sync < 2; sync++) {
-                const struct wanted w = {.config = configs[c], .ranks = 4, .sync_bn = sync, .fuse = ways[k].fuse, .real = ways[k].real,
-                                         .wire = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = 25 * MIB, .gpu = ways[k].gpu};
+                const struct wanted w = {.config  = configs[c],
+                                         .ranks   = 4,
+                                         .sync_bn = sync,
+                                         .fuse    = ways[k].fuse,
+                                         .real    = ways[k].real,
+                                         .wire    = CR_F32,
+                                         .kind    = CR_PROGRAM_STEP,
+                                         .batch   = 8,
+                                         .bucket  = 25 * MIB,
+                                         .gpu     = ways[k].gpu};
                 struct made         m;
                 if (make(&w, &m)) {
                     const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: none may be swallowed */
                     for (int i = 0; i < m.p.ops; i++)
-                        if (m.p.op[i].kind == CR_OP_all_reduce) CHECK_INT(m.p.op[i].lane, CR_LANE_COMM);
+                        if (m.p.op[i].kind == CR_OP_all_reduce) CHECK_INT(m.p.op[i].stream, CR_STREAM_COMM);
                     CHECK(count_buckets(&m.p) >= 1);
                     if (sync) CHECK(normal > 5);
-                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 + (sync ? 2 * normal : 0)); /* + metrics, + both ways of each BN */
+                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 +
+                                                       (sync ? 2 * normal : 0)); /* + metrics, + both ways of each BN */
                 }
                 drop(&m);
             }
 }
 
 static void one_rank_has_none(void) {
-    const struct wanted w = {.ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
-    struct made         m;
+    const struct wanted w = {
+        .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
+    struct made m;
     if (make(&w, &m)) CHECK_INT(count_reduces(&m.p), 0);
     drop(&m);
 }
@@ -139,16 +164,24 @@ static void only_the_last_micro_batch_adds_up_gradients(void) {
 
 /* ---- where buckets stand ---- */
 
-/* ResNet-50: 102 MB of gradients in pieces of 25 MiB; the first goes on its way long before backward ends, the last is small. */
+/* ResNet-50: 102 MB of gradients in pieces of 25 MiB; the first goes on its way long before backward ends, the last is
+ * small. */
 static void buckets_of_resnet50(void) {
-    const struct wanted w = {.config = "resnet50", .ranks = 4, .fuse = true, .real = CR_F16, .wire = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 64,
-                             .bucket = 25 * MIB, .gpu = "h200"};
+    const struct wanted w = {.config = "resnet50",
+                             .ranks  = 4,
+                             .fuse   = true,
+                             .real   = CR_F16,
+                             .wire   = CR_F32,
+                             .kind   = CR_PROGRAM_STEP,
+                             .batch  = 64,
+                             .bucket = 25 * MIB,
+                             .gpu    = "h200"};
     struct made         m;
     if (make(&w, &m)) {
         int    first = -1, last = -1, update = -1;
         size_t sum = 0;
         for (int i = 0; i < m.p.ops; i++) {
-            if (m.p.op[i].kind == CR_OP_grad_check) update = i;
+            if (m.p.op[i].kind == CR_OP_grad_norm) update = i;
             if (!is_bucket(&m.p, i)) continue;
             if (first < 0) first = i;
             last = i;
@@ -166,12 +199,13 @@ static void buckets_of_resnet50(void) {
 
 static void frozen_parts_are_left_out(void) {
     struct made         m;
-    const struct wanted w = {.ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 8};
-    const char *const   freeze[] = {"model.freeze=stem,layer1"};
-    m = (struct made){0};
+    const struct wanted w = {
+        .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 8};
+    const char *const freeze[] = {"model.freeze=stem,layer1"};
+    m                          = (struct made){0};
     REQUIRE_OK(bench_open(&m.b, freeze, 1, 32));
-    m.b.model.ranks = 2;
-    struct cr_target                target  = greedy_target(256);
+    m.b.model.ranks                         = 2;
+    struct cr_cost_model            target  = greedy_target(256);
     const struct cr_compile_options options = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
     REQUIRE_OK(cr_model_program(&m.b.model, &m.b.config, w.kind, w.batch, &m.p));
     REQUIRE_OK(cr_compile(&m.p, &target, &options));
@@ -180,7 +214,7 @@ static void frozen_parts_are_left_out(void) {
         if (is_bucket(&m.p, i)) sum += m.p.tensor[m.p.op[i].out[0]].bytes;
     for (int k = 0; k < m.b.model.store.params; k++) {
         const struct cr_param *q = &m.b.model.store.param[k];
-        if (!q->frozen && !cr_store_is_running(q->role)) trainable += (size_t)(q->elems + 63) / 64 * 64 * 4;
+        if (!q->frozen && !cr_param_is_running(q->role)) trainable += (size_t)(q->elems + 63) / 64 * 64 * 4;
     }
     CHECK(sum <= trainable && sum + 64 * 1024 > trainable);
     drop(&m);
@@ -189,8 +223,16 @@ static void frozen_parts_are_left_out(void) {
 /* ---- 16 bits on the way want scratch memory; a limit of memory is kept beside all that ---- */
 
 static void limits_and_16_bits(void) {
-    const struct wanted base = {.config = "resnet18", .ranks = 2, .sync_bn = true, .fuse = true, .real = CR_F16, .wire = CR_F16,
-                                .kind = CR_PROGRAM_STEP, .batch = 16, .bucket = 4 * MIB, .gpu = "h200"};
+    const struct wanted base = {.config  = "resnet18",
+                                .ranks   = 2,
+                                .sync_bn = true,
+                                .fuse    = true,
+                                .real    = CR_F16,
+                                .wire    = CR_F16,
+                                .kind    = CR_PROGRAM_STEP,
+                                .batch   = 16,
+                                .bucket  = 4 * MIB,
+                                .gpu     = "h200"};
     struct made         m;
     if (!make(&base, &m)) return;
     const size_t peak = m.p.region_bytes[CR_REGION_POOL];
@@ -198,7 +240,9 @@ static void limits_and_16_bits(void) {
     struct wanted tight = base;
     for (size_t share = 95; share >= 70; share -= 5) { /* the scratch memory is below the limit, too */
         tight.limit = peak * share / 100;
-        if (make(&tight, &m)) CHECK(m.p.region_bytes[CR_REGION_POOL] + m.p.region_bytes[CR_REGION_HOST] / CR_GPU_HOST_PAGES <= tight.limit);
+        if (make(&tight, &m))
+            CHECK(m.p.region_bytes[CR_REGION_POOL] + m.p.region_bytes[CR_REGION_HOST] / CR_GPU_HOST_PAGES <=
+                  tight.limit);
         drop(&m);
     }
 }
@@ -218,8 +262,9 @@ static void move_up(struct cr_program *p, int op) {
 }
 
 static void wrong_programs_are_refused(void) {
-    const struct wanted w = {.ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 4};
-    struct made         m;
+    const struct wanted w = {
+        .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 4};
+    struct made m;
     REQUIRE(make(&w, &m));
     const int b = first_bucket(&m.p);
     /* before its writer */
@@ -237,16 +282,17 @@ static void wrong_programs_are_refused(void) {
     const int wait = m.p.op[b].wait[0];
     CHECK(wait == b - 1);
     m.p.op[b].wait[0] = CR_NONE;
-    CHECK(cr_order_check(&m.p) != CR_OK);
+    CHECK(cr_waits_check(&m.p) != CR_OK);
     CHECK_HAS(cr_error_message(), "grad.bucket");
     m.p.op[b].wait[0] = wait;
-    REQUIRE_OK(cr_order_check(&m.p));
+    REQUIRE_OK(cr_waits_check(&m.p));
     /* the update does not wait for the last sum */
     for (int i = 0; i < m.p.ops; i++)
-        if (m.p.op[i].kind == CR_OP_grad_check) m.p.op[i].wait[0] = CR_NONE;
-    CHECK(cr_order_check(&m.p) != CR_OK);
+        if (m.p.op[i].kind == CR_OP_grad_norm) m.p.op[i].wait[0] = CR_NONE;
+    CHECK(cr_waits_check(&m.p) != CR_OK);
     drop(&m);
 }
 
-TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_none), CASE(only_the_last_micro_batch_adds_up_gradients), CASE(buckets_of_resnet50),
-      CASE(frozen_parts_are_left_out), CASE(limits_and_16_bits), CASE(wrong_programs_are_refused))
+TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_none), CASE(only_the_last_micro_batch_adds_up_gradients),
+      CASE(buckets_of_resnet50), CASE(frozen_parts_are_left_out), CASE(limits_and_16_bits),
+      CASE(wrong_programs_are_refused))

@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_overlap_check.c: a proof-reader (cr_plan_check) that must refuse every corrupted plan and no other, the ranges that
- * may be poisoned, and compilation when memory runs out. */
+/* tests/unit/compiler/test_overlap_check.c: a proof-reader (cr_plan_check) that must refuse every corrupted plan and no
+ * other, the ranges that may be poisoned, and compilation when memory runs out. */
 #include "tests/harness/compiler_support.h"
 
 /* ---- poison: memory as owners ---- */
@@ -162,7 +162,7 @@ static void passes_survive_failing_allocations(void) {
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_program_free(&p);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_target          target  = greedy_target(256);
+    struct cr_cost_model      target  = greedy_target(256);
     struct cr_compile_options options = {.fuse = true, .reuse = true};
     int64_t                   live    = cr_alloc_live();
     for (int n = 1;; n++) {
@@ -183,7 +183,7 @@ static void passes_survive_failing_allocations(void) {
 static void unknown_passes_are_refused(void) {
     struct cr_program         p;
     int                       id[5];
-    struct cr_target          target  = greedy_target(64);
+    struct cr_cost_model      target  = greedy_target(64);
     struct cr_compile_options options = {.until = "plam"};
     chain_program(&p, id);
     CHECK_STATUS(cr_compile(&p, &target, &options), CR_ERR_USAGE);

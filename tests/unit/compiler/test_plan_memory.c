@@ -1,10 +1,10 @@
-/* tests/unit/compiler/test_plan_memory.c: the planner: hand cases, thousands of random instances judged by a check of our own, optimal plans by
- * brute force, real networks, storage taken over in place. */
+/* tests/unit/compiler/test_plan_memory.c: the planner: hand cases, thousands of random instances judged by a check of
+ * our own, optimal plans by brute force, real networks, storage taken over in place. */
 #include "tests/harness/compiler_support.h"
 
 /* ---- the core ---- */
 
-static size_t plain_bound(const struct cr_life *life, int n, size_t alignment, size_t *sum) {
+static size_t plain_bound(const struct cr_interval *life, int n, size_t alignment, size_t *sum) {
     size_t most = 0;
     *sum        = 0;
     for (int i = 0; i < n; i++) { /* the load is largest where some life starts */
@@ -19,19 +19,19 @@ static size_t plain_bound(const struct cr_life *life, int n, size_t alignment, s
     return most;
 }
 
-static void random_lives(struct cr_rng *rng, struct cr_life *life, int n, int64_t horizon, int64_t size) {
+static void random_lives(struct cr_rng *rng, struct cr_interval *life, int n, int64_t horizon, int64_t size) {
     for (int i = 0; i < n; i++) {
         int64_t lower = draw(rng, -5, horizon), length = draw(rng, 0, 3) ? draw(rng, 1, 6) : draw(rng, 0, horizon);
-        life[i] = (struct cr_life){
+        life[i] = (struct cr_interval){
             .lower = lower, .upper = lower + length, .size = (size_t)draw(rng, 0, size), .offset = 12345};
     }
 }
 
 static void hand_case(void) {
     /* Largest first: B at 0, A above it; C fits the gap that B leaves; D goes on top of nothing but A's end. */
-    struct cr_life life[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
-    size_t         peak, bound;
-    REQUIRE_OK(cr_plan_lives(life, 4, 10, &peak, &bound));
+    struct cr_interval life[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
+    size_t             peak, bound;
+    REQUIRE_OK(cr_plan_intervals(life, 4, 10, &peak, &bound));
     CHECK_INT(life[1].offset, 0);
     CHECK_INT(life[2].offset, 0);
     CHECK_INT(life[0].offset, 50);
@@ -41,36 +41,36 @@ static void hand_case(void) {
 }
 
 static void alignment_counts(void) {
-    struct cr_life life[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
-    size_t         peak, bound;
-    REQUIRE_OK(cr_plan_lives(life, 3, 64, &peak, &bound));
+    struct cr_interval life[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
+    size_t             peak, bound;
+    REQUIRE_OK(cr_plan_intervals(life, 3, 64, &peak, &bound));
     CHECK_INT(bound, 64 + 128 + 64);
     CHECK_INT(peak, bound);
-    CHECK(lives_valid(life, 3, 64, peak));
+    CHECK(intervals_valid(life, 3, 64, peak));
 }
 
 static void nothing_to_plan(void) {
-    size_t         peak = 7, bound = 7;
-    struct cr_life life[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
-    REQUIRE_OK(cr_plan_lives(NULL, 0, 64, &peak, &bound));
+    size_t             peak = 7, bound = 7;
+    struct cr_interval life[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
+    REQUIRE_OK(cr_plan_intervals(NULL, 0, 64, &peak, &bound));
     CHECK_INT(peak, 0);
     CHECK_INT(bound, 0);
-    REQUIRE_OK(cr_plan_lives(life, 3, 64, &peak, &bound));
+    REQUIRE_OK(cr_plan_intervals(life, 3, 64, &peak, &bound));
     CHECK_INT(peak, 0);
     for (int i = 0; i < 3; i++) CHECK_INT(life[i].offset, 0);
 }
 
 static void too_many_bytes(void) {
-    struct cr_life life[] = {{0, 1, SIZE_MAX / 3, 0}, {1, 2, SIZE_MAX - 5, 0}};
-    size_t         peak, bound;
-    CHECK_STATUS(cr_plan_lives(life, 2, 256, &peak, &bound), CR_ERR_MEMORY);
+    struct cr_interval life[] = {{0, 1, SIZE_MAX / 3, 0}, {1, 2, SIZE_MAX - 5, 0}};
+    size_t             peak, bound;
+    CHECK_STATUS(cr_plan_intervals(life, 2, 256, &peak, &bound), CR_ERR_MEMORY);
     CHECK_HAS(cr_error_message(), "batch");
 }
 
 static void random_instances(void) {
-    struct cr_life life[120], again[120];
-    int            tight = 0;
-    double         worst = 1;
+    struct cr_interval life[120], again[120];
+    int                tight = 0;
+    double             worst = 1;
     for (int round = 0; round < 3000; round++) {
         struct cr_rng rng       = test_rng((uint64_t)round);
         int           n         = (int)draw(&rng, 1, round < 2000 ? 25 : 120);
@@ -78,15 +78,15 @@ static void random_instances(void) {
         int64_t       horizon = draw(&rng, 2, 60), size = (int64_t)1 << draw(&rng, 2, 24);
         random_lives(&rng, life, n, horizon, size);
         memcpy(again, life, sizeof life);
-        REQUIRE_OK(cr_plan_lives(life, n, alignment, &peak, &bound));
-        CHECK(lives_valid(life, n, alignment, peak));
+        REQUIRE_OK(cr_plan_intervals(life, n, alignment, &peak, &bound));
+        CHECK(intervals_valid(life, n, alignment, peak));
         CHECK_INT(bound, plain_bound(life, n, alignment, &sum));
         CHECK(bound <= peak);
         CHECK(peak <= sum);
         REQUIRE_OK(cr_plan_bound(life, n, alignment, &bound2));
         CHECK_INT(bound2, bound);
         if (round % 10 == 0) {
-            REQUIRE_OK(cr_plan_lives(again, n, alignment, &peak, &bound));
+            REQUIRE_OK(cr_plan_intervals(again, n, alignment, &peak, &bound));
             for (int i = 0; i < n; i++) CHECK_INT(again[i].offset, life[i].offset);
         }
         tight += peak == bound;
@@ -97,7 +97,7 @@ static void random_instances(void) {
 }
 
 /* Lowest place free of those set before, for every order: one of the orders is optimal. */
-static void try_orders(struct cr_life *life, int n, unsigned used, size_t peak, size_t *best) {
+static void try_orders(struct cr_interval *life, int n, unsigned used, size_t peak, size_t *best) {
     if (peak >= *best) return;
     if (used + 1 == 1u << n) {
         *best = peak;
@@ -125,16 +125,16 @@ static void try_orders(struct cr_life *life, int n, unsigned used, size_t peak, 
 static void tiny_instances_against_the_optimum(void) {
     int optimal = 0, rounds = 1500;
     for (int round = 0; round < rounds; round++) {
-        struct cr_rng  rng = test_rng(100000 + (uint64_t)round);
-        int            n   = (int)draw(&rng, 3, 6);
-        struct cr_life life[6], mine[6];
-        size_t         peak, bound, best = SIZE_MAX;
+        struct cr_rng      rng = test_rng(100000 + (uint64_t)round);
+        int                n   = (int)draw(&rng, 3, 6);
+        struct cr_interval life[6], mine[6];
+        size_t             peak, bound, best = SIZE_MAX;
         for (int i = 0; i < n; i++) {
             int64_t lower = draw(&rng, 0, 6), length = draw(&rng, 1, 5), size = draw(&rng, 1, 9);
-            life[i] = (struct cr_life){.lower = lower, .upper = lower + length, .size = (size_t)size};
+            life[i] = (struct cr_interval){.lower = lower, .upper = lower + length, .size = (size_t)size};
         }
         memcpy(mine, life, sizeof life);
-        REQUIRE_OK(cr_plan_lives(mine, n, 1, &peak, &bound));
+        REQUIRE_OK(cr_plan_intervals(mine, n, 1, &peak, &bound));
         try_orders(life, n, 0, 0, &best);
         CHECK(bound <= best);
         CHECK(best <= peak);
@@ -145,14 +145,14 @@ static void tiny_instances_against_the_optimum(void) {
 }
 
 static void planning_survives_failing_allocations(void) {
-    struct cr_life life[30];
-    struct cr_rng  rng = test_rng(5);
-    size_t         peak, bound;
-    int64_t        live = cr_alloc_live();
+    struct cr_interval life[30];
+    struct cr_rng      rng = test_rng(5);
+    size_t             peak, bound;
+    int64_t            live = cr_alloc_live();
     random_lives(&rng, life, 30, 20, 100);
     for (int n = 1;; n++) {
         cr_alloc_fail_at(n);
-        cr_status status = cr_plan_lives(life, 30, 8, &peak, &bound);
+        cr_status status = cr_plan_intervals(life, 30, 8, &peak, &bound);
         cr_alloc_fail_at(0);
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
@@ -165,7 +165,7 @@ static void planning_survives_failing_allocations(void) {
 static void hard_instances_report(void) {
     const char *names[] = {"A", "C", "E", "G", "I", "K"};
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
-    static struct cr_life life[1000];
+    static struct cr_interval life[1000];
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         char path[1024], line[256];
         snprintf(path, sizeof path, "%s/minimalloc/%s.1048576.csv", test_data_dir(), names[i]);
@@ -176,14 +176,14 @@ static void hard_instances_report(void) {
         while (fgets(line, sizeof line, file) && n < 1000) {
             long long lower, upper, size;
             if (sscanf(line, "%*d,%lld,%lld,%lld", &lower, &upper, &size) == 3)
-                life[n++] = (struct cr_life){.lower = lower, .upper = upper, .size = (size_t)size};
+                life[n++] = (struct cr_interval){.lower = lower, .upper = upper, .size = (size_t)size};
         }
         fclose(file);
         int64_t begin = cr_time_ns();
-        REQUIRE_OK(cr_plan_lives(life, n, 1, &peak, &bound));
+        REQUIRE_OK(cr_plan_intervals(life, n, 1, &peak, &bound));
         printf("    %s: %d lives, bound %zu, peak %zu, ratio %.4f, %.1f ms\n", names[i], n, bound, peak,
                (double)peak / (double)bound, (double)(cr_time_ns() - begin) * 1e-6);
-        CHECK(lives_valid(life, n, 1, peak));
+        CHECK(intervals_valid(life, n, 1, peak));
         CHECK(peak < bound * 3 / 2);
     }
 }

@@ -1,8 +1,8 @@
-/* tests/unit/compiler/test_program_text.c: the program of tiny networks as text after every pass, compared with tests/golden/program/
- * exactly. A change there is a change of what cresnet computes or of how it lies in memory: read the difference, and if
- * it is meant, write the files anew with CRESNET_BLESS=1 and commit them with the change. */
-#include "tests/harness/compiler_support.h"
+/* tests/unit/compiler/test_program_text.c: the program of tiny networks as text after every pass, compared with
+ * tests/golden/program/ exactly. A change there is a change of what cresnet computes or of how it lies in memory: read
+ * the difference, and if it is meant, write the files anew with CRESNET_BLESS=1 and commit them with the change. */
 #include "inspect/plan_print.h"
+#include "tests/harness/compiler_support.h"
 
 static void golden_path(char path[1024], const char *name) {
     snprintf(path, 1024, "%s/tests/golden/program/%s.txt", CR_SOURCE_DIR, name);
@@ -86,7 +86,7 @@ static void one_text(const struct net *net, struct bench_model *b, enum cr_progr
     struct cr_program         p;
     char                      name[128];
     struct cr_text            text    = {0};
-    struct cr_target          target  = greedy_target(64);
+    struct cr_cost_model      target  = greedy_target(64);
     struct cr_compile_options options = {.fuse = true, .reuse = true, .until = pass};
     REQUIRE_OK(cr_model_program(&b->model, &b->config, kind, 2, &p));
     REQUIRE_OK(cr_compile(&p, &target, &options));
@@ -137,18 +137,18 @@ static void waits_between_lanes(void) {
     struct cr_text     before = {0}, after = {0};
     REQUIRE_OK(bench_open(&b, basic_a, CR_COUNT(basic_a), 8));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_target target = greedy_target(64);
+    struct cr_cost_model target = greedy_target(64);
     REQUIRE_OK(cr_pass_fuse(&p, &target));
     cr_program_print(&p, &before);
-    REQUIRE_OK(cr_pass_order(&p));
+    REQUIRE_OK(cr_pass_insert_waits(&p));
     cr_program_print(&p, &after);
     CHECK_STR(after.data, before.data);
     cr_text_free(&before);
     cr_text_free(&after);
     for (int i = 0; i < p.ops; i++)
-        if (p.op[i].kind == CR_OP_conv_wgrad) p.op[i].lane = CR_LANE_COMM;
-    REQUIRE_OK(cr_pass_order(&p));
-    REQUIRE_OK(cr_order_check(&p));
+        if (p.op[i].kind == CR_OP_conv_wgrad) p.op[i].stream = CR_STREAM_COMM;
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    REQUIRE_OK(cr_waits_check(&p));
     cr_program_print(&p, &after);
     compare("lanes.step.order", &after);
     cr_text_free(&after);

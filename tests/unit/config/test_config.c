@@ -145,7 +145,8 @@ static void tells_all_at_once(void) {
               "c.ini:14: [data] mean = 1,2: must be three numbers: red, green, blue\n"
               "c.ini:15: [data] std = 1;2: ';' would start a comment; put the value in quotes, or a blank before the "
               "comment\n"
-              "command line: [schedule] kind = linear: must be one of constant, step, multistep, cosine, polynomial, one_cycle");
+              "command line: [schedule] kind = linear: must be one of constant, step, multistep, cosine, polynomial, "
+              "one_cycle");
 }
 
 struct rule {
@@ -180,7 +181,8 @@ static void judges_overrides(void) {
         {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},
         {"train.num_classes=3", "did you mean [model] classes?"},
         {"data.num_workers=3", "did you mean workers?"},
-        {"optim.zzzzzz=3", "unknown key; [optim] has kind, lr, momentum, nesterov, weight_decay, decay_norm_bias, beta2, eps, trust"},
+        {"optim.zzzzzz=3",
+         "unknown key; [optim] has kind, lr, momentum, nesterov, weight_decay, decay_norm_bias, beta2, eps, trust"},
         {"model.arch=resnet51", "must be one of resnet18, resnet34,"},
         {"model.arch=resnet51", "; did you mean resnet50?"},
         {"model.arch=", "must be one of"},

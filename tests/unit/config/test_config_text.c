@@ -43,7 +43,9 @@ static const char *random_text(struct cr_rng *rng, struct cr_arena *arena) {
 static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_config *config) {
     void *field = (char *)config + key->offset;
     switch (key->kind) {
-    case CR_KEY_AUTO: *(int64_t *)field = cr_rng_below(rng, 4) == 0 ? 0 : random_int(rng, key->int_min, key->int_max); break;
+    case CR_KEY_AUTO:
+        *(int64_t *)field = cr_rng_below(rng, 4) == 0 ? 0 : random_int(rng, key->int_min, key->int_max);
+        break;
     case CR_KEY_INT: *(int64_t *)field = random_int(rng, key->int_min, key->int_max); break;
     case CR_KEY_REAL: *(double *)field = random_real(rng, key->real_min, key->real_max); break;
     case CR_KEY_BOOL: *(bool *)field = cr_rng_below(rng, 2); break;
@@ -85,9 +87,9 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->memory.limit    = cr_rng_below(rng, 2) ? "auto" : "8GiB";
     c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
     c->data.mean.count = c->data.std.count = 3;
-    c->data.scale     = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
+    c->data.scale       = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
     c->data.erase_scale = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
-    c->data.jitter    = (struct cr_reals){cr_rng_below(rng, 2) ? 4 : 0, {0.4, 1, 0, random_real(rng, 0, 0.5)}};
+    c->data.jitter      = (struct cr_reals){cr_rng_below(rng, 2) ? 4 : 0, {0.4, 1, 0, random_real(rng, 0, 0.5)}};
     if (!c->data.jitter.count) c->data.jitter = (struct cr_reals){0};
     c->data.ratio     = (struct cr_reals){2, {random_real(rng, 0.01, 1), random_real(rng, 1, 100)}};
     c->data.eval_crop = CR_MIN(c->data.eval_crop, c->data.eval_resize);
@@ -103,10 +105,11 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
     if (!*c->prune.budget) c->prune.column = "";
-    c->optim.nesterov            = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
+    c->optim.nesterov = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
     if (c->schedule.kind == CR_SCHEDULE_ONE_CYCLE) c->schedule.warmup_epochs = 0;
     if (c->ranks.transport == CR_TRANSPORT_PEER) c->ranks.reduce = CR_REDUCE_FP32;
-    c->schedule.low_momentum     = c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
+    c->schedule.low_momentum =
+        c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
     c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
     for (int i = 0; i < c->schedule.milestones.count; i++) c->schedule.milestones.at[i] = i + cr_rng_real(rng) / 2;
@@ -180,7 +183,8 @@ static void helps(void) {
     cr_config_help(&out);
     REQUIRE(!out.failed);
     static const char *const parts[] = {
-        "\n[train]  the run\n", "\n  batch = 128                     integer, 1 to 1000000, or auto\n        images a step",
+        "\n[train]  the run\n",
+        "\n  batch = 128                     integer, 1 to 1000000, or auto\n        images a step",
         "\n  device = auto                   one of auto, cpu, cuda\n",
         "\n  lr = 0.1                        number, 0 to 1000\n", "\n  nesterov = no                   yes or no\n"};
     for (size_t i = 0; i < CR_COUNT(parts); i++) CHECK_HAS(out.data, parts[i]);

@@ -92,9 +92,8 @@ static void knows_lines(void) {
     struct cr_ini        ini;
     struct cr_arena      arena      = {0};
     struct cr_complaints complaints = {0};
-    const char          *path       = file_text(
-                       "c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n"
-                                   "  [data]\nroot=\"a b\"\n[train]\nseed = 7");
+    const char          *path       = file_text("c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n"
+                                                                        "  [data]\nroot=\"a b\"\n[train]\nseed = 7");
     REQUIRE_OK(cr_ini_read(&ini, path, &arena, &complaints));
     static const struct cr_ini_entry want[] = {
         {"", "include", "x.ini", 3}, {"train", NULL, "", 4}, {"train", "batch", "3", 5}, {"data", NULL, "", 7},

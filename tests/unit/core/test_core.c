@@ -1,8 +1,8 @@
-/* tests/unit/core/test_core.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary, initial weights
- * against He's rule, memory that counts and fails on demand. */
+/* tests/unit/core/test_core.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary,
+ * initial weights against He's rule, memory that counts and fails on demand. */
 #include "core/dtype.h"
-#include "model/model.h"
 #include "core/rng.h"
+#include "model/model.h"
 #include "tests/harness/test.h"
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */
@@ -52,9 +52,12 @@ static double half_value(unsigned h, int exponent_bits) {
     int    mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
     int    exponent = (int)(h >> mantissa_bits) & ((1 << exponent_bits) - 1);
     double mantissa = h & ((1u << mantissa_bits) - 1), value;
-    if (exponent == (1 << exponent_bits) - 1) value = mantissa > 0 ? NAN : INFINITY;
-    else if (exponent == 0) value = ldexp(mantissa, 1 - bias - mantissa_bits);
-    else value = ldexp(ldexp(1, mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+    if (exponent == (1 << exponent_bits) - 1)
+        value = mantissa > 0 ? NAN : INFINITY;
+    else if (exponent == 0)
+        value = ldexp(mantissa, 1 - bias - mantissa_bits);
+    else
+        value = ldexp(ldexp(1, mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
     return h & 0x8000 ? -value : value;
 }
 
@@ -64,7 +67,8 @@ struct half {
     uint16_t (*round)(float);
 };
 
-/* All 65536 values there and back, and between each two neighbours the middle (to the even one) and what lies beside. */
+/* All 65536 values there and back, and between each two neighbours the middle (to the even one) and what lies beside.
+ */
 static void check_half(const struct half *type) {
     const unsigned infinity = ((1u << type->exponent_bits) - 1) << (15 - type->exponent_bits);
     int            wrong    = 0;
@@ -79,8 +83,8 @@ static void check_half(const struct half *type) {
         if ((h & 0x7fff) >= infinity) continue;
         unsigned even = h & 1 ? h + 1 : h;
         /* above the largest finite value lies infinity, as if the exponents went on */
-        double next = (h & 0x7fff) + 1 == infinity ? want * 2 - half_value(h - 1, type->exponent_bits)
-                                                   : half_value(h + 1, type->exponent_bits);
+        double next   = (h & 0x7fff) + 1 == infinity ? want * 2 - half_value(h - 1, type->exponent_bits)
+                                                     : half_value(h + 1, type->exponent_bits);
         float  middle = (float)((want + next) / 2);
         if ((double)middle != (want + next) / 2) continue; /* below the smallest f32 */
         wrong += type->round(middle) != even;
@@ -110,14 +114,14 @@ static void bf16_rounds_to_nearest_even(void) {
 
 /* ---- initial weights ---- */
 
-/* Mean, deviation and fourth moment (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within five of
- * its own deviations. */
-static void check_moments(const struct cr_store *store, int param, const struct cr_config *config, double deviation,
-                          bool normal) {
+/* Mean, deviation and fourth moment (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within five
+ * of its own deviations. */
+static void check_moments(const struct cr_param_store *store, int param, const struct cr_config *config,
+                          double deviation, bool normal) {
     const struct cr_param *q = &store->param[param];
     double                 n = (double)q->elems, sum = 0, squares = 0, fourth = 0, largest = 0;
     for (int64_t i = 0; i < q->elems; i++) {
-        double x = (double)cr_store_initial(store, param, i, config);
+        double x = (double)cr_param_store_initial(store, param, i, config);
         sum += x;
         squares += x * x;
         fourth += x * x * x * x;
@@ -135,7 +139,7 @@ static void check_init(const char *const *overrides, int count, bool fan_out, bo
     struct cr_model  model;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, count));
     REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
-    const struct cr_store *store = &model.store;
+    const struct cr_param_store *store = &model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->role == CR_ROLE_CONV) { /* fan: window times filters or channels */
@@ -146,9 +150,9 @@ static void check_init(const char *const *overrides, int count, bool fan_out, bo
         } else if (q->role != CR_ROLE_DENSE_BIAS) {
             bool  last = config.model.zero_init_last && strstr(q->name, "bn2.weight");
             float want = q->role == CR_ROLE_VAR || (q->role == CR_ROLE_GAMMA && !last) ? 1 : 0;
-            for (int64_t k = 0; k < q->elems; k++) CHECK(cr_store_initial(store, i, k, &config) == want);
+            for (int64_t k = 0; k < q->elems; k++) CHECK(cr_param_store_initial(store, i, k, &config) == want);
         } else {
-            for (int64_t k = 0; k < q->elems; k++) CHECK(fabsf(cr_store_initial(store, i, k, &config)) <= 0.125f);
+            for (int64_t k = 0; k < q->elems; k++) CHECK(fabsf(cr_param_store_initial(store, i, k, &config)) <= 0.125f);
         }
     }
     cr_model_close(&model);
@@ -171,7 +175,7 @@ static int64_t parameters_of(const char *const *overrides, int count) {
     int64_t          sum = -1;
     if (cr_config_open(&config, NULL, overrides, count) != CR_OK) return -1;
     if (cr_model_open(&config, 1000, 224, 224, &model) == CR_OK) {
-        sum = cr_store_trainable(&model.store);
+        sum = cr_param_store_trainable(&model.store);
         cr_model_close(&model);
     }
     cr_config_close(&config);
@@ -183,17 +187,21 @@ static void networks_have_the_published_sizes(void) {
     static const struct {
         const char *arch;
         int64_t     parameters;
-    } known[] = {{"model.arch=resnet18", 11689512},         {"model.arch=resnet34", 21797672},          {"model.arch=resnet50", 25557032},
-                 {"model.arch=resnet101", 44549160},        {"model.arch=resnet152", 60192808},         {"model.arch=wide_resnet50_2", 68883240},
+    } known[] = {{"model.arch=resnet18", 11689512},         {"model.arch=resnet34", 21797672},
+                 {"model.arch=resnet50", 25557032},         {"model.arch=resnet101", 44549160},
+                 {"model.arch=resnet152", 60192808},        {"model.arch=wide_resnet50_2", 68883240},
                  {"model.arch=wide_resnet101_2", 126886696}};
     for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
 }
 
 static void bottlenecks_have_a_width_of_their_own(void) {
-    static const char *const wide[] = {"model.arch=resnet50", "model.width_per_group=128"}, *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
-    static const char *const basic[] = {"model.arch=resnet18", "model.width_per_group=128"};
-    static const char *const odd[] = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet", "model.depths=1", "model.widths=24", "model.width_per_group=10"};
-    static const char *const none[] = {"model.arch=custom", "model.block=bottleneck", "model.depths=1", "model.widths=4", "model.width_per_group=15"};
+    static const char *const        wide[]   = {"model.arch=resnet50", "model.width_per_group=128"},
+                             *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
+    static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
+    static const char *const        odd[]    = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
+                                                "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
+    static const char *const        none[]   = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
+                                                "model.widths=4", "model.width_per_group=15"};
     CHECK_INT(parameters_of(wide, 2), 68883240);
     CHECK_INT(parameters_of(narrow, 2), 25557032);
     /* 24 * 10 / 64 = 3: stem 7x7x3x24 and BN, 1x1 24 to 3, 3x3 3 to 3, 1x1 3 to 96, 1x1 24 to 96, classifier of 1000 */

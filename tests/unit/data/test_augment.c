@@ -1,5 +1,6 @@
-/* tests/unit/data/test_augment.c: what happens to a training picture behind its crop: each operation against PIL's pixels (tests/golden/augment/make.py),
- * TrivialAugment's and ColorJitter's draws against their ranges, and that the picture is a function of (seed, epoch, sample) alone. */
+/* tests/unit/data/test_augment.c: what happens to a training picture behind its crop: each operation against PIL's
+ * pixels (tests/golden/augment/make.py), TrivialAugment's and ColorJitter's draws against their ranges, and that the
+ * picture is a function of (seed, epoch, sample) alone. */
 #include "data/data_internal.h"
 #include "formats/safetensors.h"
 #include "tests/harness/test.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 
 static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size) {
-    const struct cr_st_entry *e = cr_st_find(file, name);
+    const struct cr_st_entry *e     = cr_st_find(file, name);
     uint8_t                  *bytes = e ? malloc((size_t)e->bytes) : NULL;
     if (!bytes || cr_st_read(file, e, 0, bytes, (size_t)e->bytes) != CR_OK) {
         TEST_FAIL_("%s is not there", name);
@@ -33,7 +34,8 @@ static void operations_are_pils(void) {
         double      by;
         const char *name = cr_st_at(file, i)->name;
         if (sscanf(name, "%d %lf %n", &op, &by, &used) != 2 || !used) continue;
-        uint8_t *want = golden_read(file, name, &size), *got = golden_read(file, name + used, &other), *copy = malloc((size_t)size * size * 3);
+        uint8_t *want = golden_read(file, name, &size), *got = golden_read(file, name + used, &other),
+                *copy = malloc((size_t)size * size * 3);
         REQUIRE(want && got && copy && size == other);
         cr_pixels_apply((enum cr_pixel_op)op, by, got, size, copy);
         int wrong = 0, most = 0;
@@ -56,11 +58,12 @@ static void trivial_has_torchvisions_ranges(void) {
     static const struct {
         double low, high;
         int    amounts;
-    } want[14] = {{0, 0, 1},      {-0.99, 0.99, 61}, {-0.99, 0.99, 61}, {-32, 32, 61},      {-32, 32, 61}, {-135, 135, 61}, {0.01, 1.99, 61},
-                  {0.01, 1.99, 61}, {0.01, 1.99, 61}, {0.01, 1.99, 61},   {2, 8, 7},          {0, 255, 31},  {0, 0, 1},       {0, 0, 1}};
+    } want[14] = {{0, 0, 1},       {-0.99, 0.99, 61}, {-0.99, 0.99, 61}, {-32, 32, 61},    {-32, 32, 61},
+                  {-135, 135, 61}, {0.01, 1.99, 61},  {0.01, 1.99, 61},  {0.01, 1.99, 61}, {0.01, 1.99, 61},
+                  {2, 8, 7},       {0, 255, 31},      {0, 0, 1},         {0, 0, 1}};
     enum { DRAWS = 140000 };
-    int    count[14] = {0}, amounts[14] = {0};
-    double low[14], high[14], sum[14] = {0};
+    int           count[14] = {0}, amounts[14] = {0};
+    double        low[14], high[14], sum[14] = {0};
     static double known[14][64];
     for (int i = 0; i < DRAWS; i++) {
         struct cr_rng    rng = cr_rng_make(3, CR_RNG_COLOUR, (uint64_t)i, 0);
@@ -81,7 +84,8 @@ static void trivial_has_torchvisions_ranges(void) {
         CHECK_NEAR(low[op], want[op].low, 1e-12);
         CHECK_NEAR(high[op], want[op].high, 1e-12);
         CHECK_INT(amounts[op], want[op].amounts);
-        CHECK_NEAR(sum[op] / count[op], (want[op].low + want[op].high) / 2, 0.025 * (want[op].high - want[op].low) + (op == 10 ? 0.1 : 0));
+        CHECK_NEAR(sum[op] / count[op], (want[op].low + want[op].high) / 2,
+                   0.025 * (want[op].high - want[op].low) + (op == 10 ? 0.1 : 0));
     }
 }
 
@@ -101,8 +105,8 @@ static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample
 /* With operations that do nothing the picture is what the device would have made of picture and box. */
 static void shift_and_flip_come_first(void) {
     struct cr_prepare plain = {.size = SIZE, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, with = plain;
-    with.jitter[3]          = 1e-9; /* of a hue that does not turn */
-    int moved = 0;
+    with.jitter[3] = 1e-9; /* of a hue that does not turn */
+    int moved      = 0;
     for (int i = 0; i < 50; i++) {
         uint8_t a[SIZE * SIZE * 3], b[SIZE * SIZE * 3];
         int32_t box[4], none[4];
@@ -150,13 +154,19 @@ static void a_picture_follows_from_epoch_and_sample(void) {
 
 enum { MIX_SIZE = 32, MIX_BATCH = 10, MIX_DRAWS = 20000 };
 static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
-    return (struct cr_prepare){.size = MIX_SIZE, .mixes = true, .mixup = mixup, .cutmix = cutmix, .erase = erase, .erase_scale = {0.02, 0.33},
-                               .mix_prob = 1, .cutmix_prob = 0.5};
+    return (struct cr_prepare){.size        = MIX_SIZE,
+                               .mixes       = true,
+                               .mixup       = mixup,
+                               .cutmix      = cutmix,
+                               .erase       = erase,
+                               .erase_scale = {0.02, 0.33},
+                               .mix_prob    = 1,
+                               .cutmix_prob = 0.5};
 }
 
 /* Pairs of neighbours; the last of an odd batch has one too. A batch cut in pieces of even size keeps them. */
 static void partners_are_neighbours(void) {
-    const struct cr_prepare prep = mixing(1, 0, 0);
+    const struct cr_prepare prep  = mixing(1, 0, 0);
     static const int        odd[] = {1, 0, 3, 2, 3};
     int32_t                 mix[CR_MIX_NUMBERS];
     for (int at = 0; at < 5; at++) {
@@ -177,14 +187,15 @@ static void partners_are_neighbours(void) {
 static void mixup_draws_from_beta(void) {
     static const double alpha[] = {0.05, 0.2, 0.8, 1, 4};
     for (size_t k = 0; k < CR_COUNT(alpha); k++) {
-        const struct cr_prepare prep = mixing(alpha[k], 0, 0);
+        const struct cr_prepare prep     = mixing(alpha[k], 0, 0);
         const double            variance = 1 / (4 * (2 * alpha[k] + 1));
         double                  sum = 0, squares = 0, below = 0;
         for (int i = 0; i < MIX_DRAWS; i++) {
             int32_t mix[CR_MIX_NUMBERS];
             cr_prepare_mix(&prep, 1, 0, i, i % MIX_BATCH, MIX_BATCH, mix);
-            const double share = (double)mix[CR_MIX_SHARE] / CR_MIX_ONE;
-            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_SHARE] && mix[CR_MIX_PARTNER] == (i % MIX_BATCH ^ 1));
+            const double share = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
+            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_LABEL_WEIGHT] &&
+                  mix[CR_MIX_PARTNER] == (i % MIX_BATCH ^ 1));
             sum += share;
             squares += (share - 0.5) * (share - 0.5);
             below += share < 0.25;
@@ -195,7 +206,8 @@ static void mixup_draws_from_beta(void) {
     }
 }
 
-/* The share of the label is the share of the area that is left; cuts have all sizes; each is as often as it should be. */
+/* The share of the label is the share of the area that is left; cuts have all sizes; each is as often as it should be.
+ */
 static void cutmix_counts_what_is_left(void) {
     const struct cr_prepare both = mixing(1, 1, 0);
     int                     cuts = 0, large = 0, plain = 0;
@@ -206,8 +218,9 @@ static void cutmix_counts_what_is_left(void) {
         if (mix[CR_MIX_WEIGHT] != CR_MIX_ONE) continue;
         cuts++;
         const int area = (cut[2] - cut[0]) * (cut[3] - cut[1]);
-        CHECK(cut[0] >= 0 && cut[1] >= 0 && cut[2] <= MIX_SIZE && cut[3] <= MIX_SIZE && cut[2] >= cut[0] && cut[3] >= cut[1]);
-        CHECK_INT(mix[CR_MIX_SHARE], (int)lrint((1 - (double)area / (MIX_SIZE * MIX_SIZE)) * CR_MIX_ONE));
+        CHECK(cut[0] >= 0 && cut[1] >= 0 && cut[2] <= MIX_SIZE && cut[3] <= MIX_SIZE && cut[2] >= cut[0] &&
+              cut[3] >= cut[1]);
+        CHECK_INT(mix[CR_MIX_LABEL_WEIGHT], (int)lrint((1 - (double)area / (MIX_SIZE * MIX_SIZE)) * CR_MIX_ONE));
         large += area > MIX_SIZE * MIX_SIZE / 2;
     }
     CHECK_NEAR(cuts, MIX_DRAWS / 2.0, 400);
@@ -217,27 +230,28 @@ static void cutmix_counts_what_is_left(void) {
     for (int i = 0; i < MIX_DRAWS; i++) {
         int32_t mix[CR_MIX_NUMBERS];
         cr_prepare_mix(&rare, 1, 3, i, 0, MIX_BATCH, mix);
-        plain += mix[CR_MIX_SHARE] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE;
+        plain += mix[CR_MIX_LABEL_WEIGHT] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE;
     }
     CHECK(plain > 0.78 * MIX_DRAWS && plain < 0.83 * MIX_DRAWS); /* a few cuts are empty */
 }
 
 /* torchvision's RandomErasing: area 2 to 33 %, aspect 0.3 to 3.3, anywhere. */
 static void erasing_has_torchvisions_ranges(void) {
-    const struct cr_prepare prep = mixing(0, 0, 0.25);
+    const struct cr_prepare prep   = mixing(0, 0, 0.25);
     int                     erased = 0, edge = 0;
     double                  sum = 0;
     for (int i = 0; i < MIX_DRAWS; i++) {
         int32_t  mix[CR_MIX_NUMBERS];
         int32_t *e = mix + CR_MIX_ERASE;
         cr_prepare_mix(&prep, 1, 0, i, 0, MIX_BATCH, mix);
-        CHECK(mix[CR_MIX_SHARE] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE && !mix[CR_MIX_CUT + 2]);
+        CHECK(mix[CR_MIX_LABEL_WEIGHT] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE && !mix[CR_MIX_CUT + 2]);
         if (!e[2]) continue;
         const int h = e[2] - e[0], w = e[3] - e[1];
         erased++;
         edge += e[0] == 0 || e[1] == 0;
         sum += (double)(h * w) / (MIX_SIZE * MIX_SIZE);
-        CHECK(e[0] >= 0 && e[1] >= 0 && e[2] <= MIX_SIZE && e[3] <= MIX_SIZE && h >= 1 && w >= 1 && h < MIX_SIZE && w < MIX_SIZE);
+        CHECK(e[0] >= 0 && e[1] >= 0 && e[2] <= MIX_SIZE && e[3] <= MIX_SIZE && h >= 1 && w >= 1 && h < MIX_SIZE &&
+              w < MIX_SIZE);
         CHECK(h * w <= 0.36 * MIX_SIZE * MIX_SIZE && h * w >= 0.01 * MIX_SIZE * MIX_SIZE);
     }
     CHECK_NEAR(erased, 0.25 * MIX_DRAWS, 320);
@@ -245,5 +259,6 @@ static void erasing_has_torchvisions_ranges(void) {
     CHECK(edge > 0);
 }
 
-TESTS(CASE(partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left), CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges), CASE(shift_and_flip_come_first),
-      CASE(a_picture_follows_from_epoch_and_sample))
+TESTS(CASE(partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left),
+      CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges),
+      CASE(shift_and_flip_come_first), CASE(a_picture_follows_from_epoch_and_sample))

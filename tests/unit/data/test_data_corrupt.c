@@ -1,4 +1,5 @@
-/* tests/unit/data/test_data_corrupt.c: pictures that cannot be read: skipped, replaced and counted, or named, whatever the workers do. */
+/* tests/unit/data/test_data_corrupt.c: pictures that cannot be read: skipped, replaced and counted, or named, whatever
+ * the workers do. */
 #include "tests/harness/loader_support.h"
 
 static void skipped_pictures_are_replaced_and_counted(void) {
@@ -54,8 +55,8 @@ static void skipped_pictures_are_replaced_and_counted(void) {
     drop_folder(folder);
 }
 
-/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor on
- * how long the loader has been running. */
+/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor
+ * on how long the loader has been running. */
 static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
     char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t   count;
@@ -88,8 +89,9 @@ static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
         }
         CHECK_INT(cr_loader_corrupt(loader), 1);
         cr_loader_counts(loader, &counts);
-        CHECK(counts.images >= 80 && counts.images - counts.proven >= 19 && counts.images - counts.proven < 40);
-        CHECK(counts.file_bytes >= counts.images * 700 && counts.decode_ns > 0 && counts.resize_ns > 0 && counts.cpu_ns > 0);
+        CHECK(counts.images >= 80 && counts.images - counts.verified >= 19 && counts.images - counts.verified < 40);
+        CHECK(counts.file_bytes >= counts.images * 700 && counts.decode_ns > 0 && counts.resize_ns > 0 &&
+              counts.cpu_ns > 0);
         cr_loader_close(loader);
         options.epoch = 3; /* a run that starts here has proven nothing yet */
         CHECK(sum_batches(set, options, 2, NULL) == late);

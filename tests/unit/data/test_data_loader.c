@@ -66,8 +66,8 @@ static void batches_are_those_of_the_host(void) {
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2);
     options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
     CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x68cd682a82f8e672));
-    options.prepare = (struct cr_prepare){.size = 32, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1},
-                                          .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
+    options.prepare = (struct cr_prepare){
+        .size = 32, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
     CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x3a5c60d6e69e8220));
     cr_dataset_close(set);
 }
@@ -274,5 +274,6 @@ static void speed_of_pad_crops(void) {
 }
 
 TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_are_those_of_the_host),
-      CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once), CASE(closing_does_not_wait_for_the_rest),
-      CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held), CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))
+      CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
+      CASE(closing_does_not_wait_for_the_rest), CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held),
+      CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))

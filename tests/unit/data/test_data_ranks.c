@@ -1,5 +1,5 @@
-/* tests/unit/data/test_data_ranks.c: batches of several ranks are those of one, cut: the same pictures with the same crops in the same global batch, whatever
- * the number of ranks; in evaluation each picture is delivered once. */
+/* tests/unit/data/test_data_ranks.c: batches of several ranks are those of one, cut: the same pictures with the same
+ * crops in the same global batch, whatever the number of ranks; in evaluation each picture is delivered once. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -13,7 +13,8 @@ struct seen { /* of one global batch after the other */
 };
 
 static cr_status open_set(enum cr_split split, struct cr_dataset **set) {
-    static const char *const values[] = {"data.kind=synthetic", "data.image_size=8", "data.train_images=100", "data.val_images=37", "model.classes=9"};
+    static const char *const values[] = {"data.kind=synthetic", "data.image_size=8", "data.train_images=100",
+                                         "data.val_images=37", "model.classes=9"};
     struct cr_config         config;
     CR_TRY(cr_config_open(&config, NULL, values, CR_COUNT(values)));
     cr_status status = cr_dataset_open(&config, split, set);
@@ -22,9 +23,16 @@ static cr_status open_set(enum cr_split split, struct cr_dataset **set) {
 }
 
 static struct cr_loader_options options_of(int rank, int ranks, bool drop_last, int64_t first) {
-    return (struct cr_loader_options){.split = CR_SPLIT_TRAIN, .batch = GLOBAL / ranks, .workers = 2, .prefetch = 2, .seed = 5, .drop_last = drop_last,
-                                      .rank = rank, .ranks = ranks, .first_batch = first,
-                                      .prepare = {.size = SIDE, .crop = CR_CROP_PAD, .pad = 2, .hflip = 0.5}};
+    return (struct cr_loader_options){.split       = CR_SPLIT_TRAIN,
+                                      .batch       = GLOBAL / ranks,
+                                      .workers     = 2,
+                                      .prefetch    = 2,
+                                      .seed        = 5,
+                                      .drop_last   = drop_last,
+                                      .rank        = rank,
+                                      .ranks       = ranks,
+                                      .first_batch = first,
+                                      .prepare     = {.size = SIDE, .crop = CR_CROP_PAD, .pad = 2, .hflip = 0.5}};
 }
 
 /* What rank `rank` delivers, put where it belongs in the global batches. */
@@ -105,8 +113,8 @@ static void evaluation_delivers_each_picture_once(void) {
             for (int r = 0; r < ranks; r++) {
                 struct cr_loader_options o = options_of(r, ranks, false, 0);
                 struct cr_loader        *loader;
-                o.split = CR_SPLIT_VAL;
-                o.batch = batch;
+                o.split        = CR_SPLIT_VAL;
+                o.batch        = batch;
                 o.prepare.crop = CR_CROP_NONE;
                 REQUIRE_OK(cr_loader_open(set, &o, &loader));
                 for (int64_t n = 0;; n++) {
@@ -128,4 +136,5 @@ static void evaluation_delivers_each_picture_once(void) {
     cr_dataset_close(set);
 }
 
-TESTS(CASE(training_batches_are_cut_from_one_order), CASE(the_order_goes_on_with_other_ranks), CASE(evaluation_delivers_each_picture_once))
+TESTS(CASE(training_batches_are_cut_from_one_order), CASE(the_order_goes_on_with_other_ranks),
+      CASE(evaluation_delivers_each_picture_once))

@@ -76,14 +76,14 @@ static void check_boxes(const char *path, int times) {
     REQUIRE(bytes);
     REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
     for (int k = 0; k < times; k++) {
-        struct cr_stored  stored = {.bytes = bytes, .count = count, .proven = k % 2};
-        struct cr_picture picture;
-        struct cr_window  window;
-        int               box[4], differing = 0;
+        struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
+        struct cr_lazy_image picture;
+        struct cr_window     window;
+        int                  box[4], differing = 0;
         draw_box(&rng, whole.width, whole.height, box);
-        REQUIRE_OK(cr_picture_open(&stored, path, &scratch, &picture));
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
         CHECK(picture.image.width == whole.width && picture.image.height == whole.height);
-        REQUIRE_OK(cr_picture_window(&picture, box, 0, &scratch, &window));
+        REQUIRE_OK(cr_lazy_image_window(&picture, box, 0, &scratch, &window));
         REQUIRE(window.width == box[2] && window.height == box[3]);
         CHECK(window.x == 0 && window.y == 0 && window.w == box[2] && window.h == box[3]);
         for (int y = 0; y < box[3]; y++)
@@ -142,30 +142,31 @@ static double worst_scaled;
 static int    scaled_seen[4];
 
 /* The part of a picture that a scaled window says it is, resized, against the same from the whole picture. */
-static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4], const struct cr_window *window,
-                           int least) {
-    uint8_t          *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
-    struct cr_buffer  tables = {0};
-    struct cr_resize  job    = {.src        = window->rgb,
-                                .src_w      = window->width,
-                                .src_h      = window->height,
-                                .src_stride = window->stride,
-                                .x          = window->x,
-                                .y          = window->y,
-                                .w          = window->w,
-                                .h          = window->h,
-                                .full_w     = least,
-                                .full_h     = least,
-                                .part_w     = least,
-                                .part_h     = least,
-                                .dst        = a,
-                                .dst_stride = (size_t)least * 3};
+static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4],
+                           const struct cr_window *window, int least) {
+    uint8_t         *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
+    struct cr_buffer tables = {0};
+    struct cr_resize job    = {.src        = window->rgb,
+                               .src_w      = window->width,
+                               .src_h      = window->height,
+                               .src_stride = window->stride,
+                               .x          = window->x,
+                               .y          = window->y,
+                               .w          = window->w,
+                               .h          = window->h,
+                               .full_w     = least,
+                               .full_h     = least,
+                               .part_w     = least,
+                               .part_h     = least,
+                               .dst        = a,
+                               .dst_stride = (size_t)least * 3};
     REQUIRE_OK(cr_resize_run(&job, &tables));
     REQUIRE_OK(cr_image_resize(whole, box[0], box[1], box[2], box[3], b, least, least, false));
     double difference = mean_difference(a, b, (size_t)least * least * 3);
     worst_scaled      = CR_MAX(worst_scaled, difference);
     if (difference > 5)
-        TEST_FAIL_("%s, box %d %d %d %d to %d: mean difference %.2f", path, box[0], box[1], box[2], box[3], least, difference);
+        TEST_FAIL_("%s, box %d %d %d %d to %d: mean difference %.2f", path, box[0], box[1], box[2], box[3], least,
+                   difference);
     cr_free(tables.bytes);
     cr_free(a);
     cr_free(b);
@@ -181,18 +182,19 @@ static void check_scaled(const char *path) {
     REQUIRE(bytes);
     REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
     for (int k = 0; k < 24; k++) {
-        struct cr_stored  stored = {.bytes = bytes, .count = count, .proven = k % 2};
-        struct cr_picture picture;
-        struct cr_window  window;
-        int               box[4], least = leasts[k % 4], scale = 1;
+        struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
+        struct cr_lazy_image picture;
+        struct cr_window     window;
+        int                  box[4], least = leasts[k % 4], scale = 1;
         draw_box(&rng, whole.width, whole.height, box);
         if (box[2] < least || box[3] < least) continue;
-        REQUIRE_OK(cr_picture_open(&stored, path, &scratch, &picture));
-        REQUIRE_OK(cr_picture_window(&picture, box, least, &scratch, &window));
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
+        REQUIRE_OK(cr_lazy_image_window(&picture, box, least, &scratch, &window));
         CHECK(window.w >= least && window.h >= least && window.w > 0);
-        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2; /* what the window shows */
+        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;                 /* what the window shows */
         CHECK(scale == 8 || box[2] / (2 * scale) < least || box[3] / (2 * scale) < least); /* no larger than needed */
-        CHECK(window.x >= 0 && window.y >= 0 && window.x + window.w <= window.width && window.y + window.h <= window.height);
+        CHECK(window.x >= 0 && window.y >= 0 && window.x + window.w <= window.width &&
+              window.y + window.h <= window.height);
         scaled_seen[scale == 1 ? 0 : scale == 2 ? 1 : scale == 4 ? 2 : 3]++;
         compare_scaled(path, &whole, box, &window, least);
     }
@@ -222,12 +224,12 @@ static void damage_behind_a_box_is_found(void) {
         REQUIRE(bytes);
         for (size_t cut = count - 8; cut < count - 4; cut++)
             for (int proven = 0; proven < 2; proven++) {
-                struct cr_stored  stored = {.bytes = bytes, .count = cut - 40, .proven = proven};
-                struct cr_picture picture;
-                struct cr_window  window;
-                int               box[4] = {0, 0, 8, 4};
-                REQUIRE_OK(cr_picture_open(&stored, "cut.jpg", &scratch, &picture));
-                CHECK_STATUS(cr_picture_window(&picture, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
+                struct cr_stored     stored = {.bytes = bytes, .count = cut - 40, .verified = proven};
+                struct cr_lazy_image picture;
+                struct cr_window     window;
+                int                  box[4] = {0, 0, 8, 4};
+                REQUIRE_OK(cr_lazy_image_open(&stored, "cut.jpg", &scratch, &picture));
+                CHECK_STATUS(cr_lazy_image_window(&picture, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
                 if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
             }
         cr_scratch_free(&scratch);
@@ -380,8 +382,8 @@ static void failing_allocations_are_clean(void) {
     }
 }
 
-TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil), CASE(boxes_equal_the_whole_picture),
-      CASE(boxes_of_photos_equal_the_whole_picture), CASE(scaled_boxes_look_the_same), CASE(damage_behind_a_box_is_found),
-      CASE(cut_files_are_refused),
+TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil),
+      CASE(boxes_equal_the_whole_picture), CASE(boxes_of_photos_equal_the_whole_picture),
+      CASE(scaled_boxes_look_the_same), CASE(damage_behind_a_box_is_found), CASE(cut_files_are_refused),
       CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused),
       CASE(written_png_reads_back), CASE(failing_allocations_are_clean))

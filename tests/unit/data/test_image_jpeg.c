@@ -56,13 +56,13 @@ static uint8_t *make_jpeg(const struct form *form, size_t *count) {
 /* The box by one decoder: a sum of its pixels. */
 static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
                             struct cr_scratch *scratch, uint64_t *sum) {
-    struct cr_stored  stored = {.bytes = bytes, .count = count, .proven = proven};
-    struct cr_picture picture;
-    struct cr_window  window;
+    struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = proven};
+    struct cr_lazy_image picture;
+    struct cr_window     window;
     *sum = CR_HASH_START;
     cr_jpeg_only_libjpeg(only_libjpeg);
-    cr_status status = cr_picture_open(&stored, "made.jpg", scratch, &picture);
-    if (status == CR_OK) status = cr_picture_window(&picture, box, 0, scratch, &window);
+    cr_status status = cr_lazy_image_open(&stored, "made.jpg", scratch, &picture);
+    if (status == CR_OK) status = cr_lazy_image_window(&picture, box, 0, scratch, &window);
     cr_jpeg_only_libjpeg(false);
     for (int y = 0; status == CR_OK && y < box[3]; y++)
         *sum = cr_hash_bytes(*sum, window.rgb + (size_t)y * window.stride, (size_t)box[2] * 3);

@@ -77,15 +77,15 @@ static void all_levels_give_the_same_bits(void) {
         job.w                  = (w - job.x) * (0.3 + 0.7 * cr_rng_real(&rng));
         job.h                  = (h - job.y) * (0.3 + 0.7 * cr_rng_real(&rng));
         if (k % 3 == 0) job.x = job.y = 0, job.w = w, job.h = h;
-        job.full_w = 1 + (int)cr_rng_below(&rng, 250);
-        job.full_h = 1 + (int)cr_rng_below(&rng, 250);
-        job.part_w = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_w);
-        job.part_h = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_h);
-        job.part_x = (int)cr_rng_below(&rng, (uint64_t)(job.full_w - job.part_w) + 1);
-        job.part_y = (int)cr_rng_below(&rng, (uint64_t)(job.full_h - job.part_h) + 1);
-        job.flip   = k % 2;
-        job.dst_stride    = (size_t)job.part_w * 3;
-        size_t   bytes    = job.dst_stride * (size_t)job.part_h, guard = 64;
+        job.full_w     = 1 + (int)cr_rng_below(&rng, 250);
+        job.full_h     = 1 + (int)cr_rng_below(&rng, 250);
+        job.part_w     = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_w);
+        job.part_h     = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_h);
+        job.part_x     = (int)cr_rng_below(&rng, (uint64_t)(job.full_w - job.part_w) + 1);
+        job.part_y     = (int)cr_rng_below(&rng, (uint64_t)(job.full_h - job.part_h) + 1);
+        job.flip       = k % 2;
+        job.dst_stride = (size_t)job.part_w * 3;
+        size_t   bytes = job.dst_stride * (size_t)job.part_h, guard = 64;
         uint8_t *out[3];
         for (int level = 0; level < 3; level++) {
             out[level] = cr_alloc(bytes + guard, 1);
@@ -156,9 +156,13 @@ static void boxed_pictures_are_those_of_the_host(void) {
         {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 30, 17, UINT64_C(0xdfe70efc56dfe273)},
         {{.size = 12, .crop = CR_CROP_NONE, .eval_resize = 9, .hflip = 0.5}, 12, 20, UINT64_C(0xfd029d10bb821ea1)},
         {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5},
-         45, 37, UINT64_C(0x850adca8963ea981)},
+         45,
+         37,
+         UINT64_C(0x850adca8963ea981)},
         {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {1, 1}, .ratio = {1, 1}, .hflip = 0.5},
-         24, 24, UINT64_C(0x91794372c7b3fd01)},
+         24,
+         24,
+         UINT64_C(0x91794372c7b3fd01)},
     };
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
         struct cr_image image = make_picture(cases[k].width, cases[k].height);
@@ -325,7 +329,8 @@ static void any_picture_fits_any_crop(void) {
             }
 }
 
-TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(all_levels_give_the_same_bits), CASE(evaluation_is_that_of_torchvision),
-      CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform), CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
+TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(all_levels_give_the_same_bits),
+      CASE(evaluation_is_that_of_torchvision), CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform),
+      CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
       CASE(odd_pictures_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
       CASE(sizes_follow_from_the_config), CASE(any_picture_fits_any_crop))

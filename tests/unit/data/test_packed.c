@@ -1,4 +1,5 @@
-/* tests/unit/data/test_packed.c: packed data sets hold what the folder holds, whoever packs them. What is not as it should be: tests/unit/data/test_packed_corrupt.c. */
+/* tests/unit/data/test_packed.c: packed data sets hold what the folder holds, whoever packs them. What is not as it
+ * should be: tests/unit/data/test_packed_corrupt.c. */
 #include "tests/harness/packed_support.h"
 
 /* ---- checksum ---- */
@@ -119,7 +120,7 @@ static void sets_without_files_are_packed_raw(void) {
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "data.train_images=700"));
     REQUIRE_OK(cr_pack_dataset(a, text_into(path, "%s/train.crpk", folder), &options, &result));
-    CHECK_INT(result.pictures, 700);
+    CHECK_INT(result.images, 700);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=packed", root_is(folder, root)));
     for (int64_t i = 0; i < 700; i += 13) {
         struct cr_image x, y;
@@ -151,7 +152,7 @@ static void unreadable_pictures_are_left_out(void) {
     cr_log_quiet(true);
     REQUIRE_OK(cr_pack_dataset(set, text_into(out, "%s/train.crpk", folder), &options, &result));
     cr_log_quiet(false);
-    CHECK(result.pictures == 16 && result.left_out == 1);
+    CHECK(result.images == 16 && result.skipped == 1);
     options.corrupt_fatal = true;
     text_into(out, "%s/fatal.crpk", folder);
     CHECK_STATUS(cr_pack_dataset(set, out, &options, &result), CR_ERR_FORMAT);
@@ -162,4 +163,5 @@ static void unreadable_pictures_are_left_out(void) {
 }
 
 TESTS(CASE(checksums_are_crc32c), CASE(packed_pictures_are_those_of_the_files), CASE(packing_is_a_function_of_the_set),
-      CASE(raw_pictures_prepare_as_the_files), CASE(sets_without_files_are_packed_raw), CASE(unreadable_pictures_are_left_out))
+      CASE(raw_pictures_prepare_as_the_files), CASE(sets_without_files_are_packed_raw),
+      CASE(unreadable_pictures_are_left_out))

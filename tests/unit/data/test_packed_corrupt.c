@@ -1,4 +1,5 @@
-/* tests/unit/data/test_packed_corrupt.c: packed files that are cut, altered or hold wrong numbers, and packing that fails or is stopped. */
+/* tests/unit/data/test_packed_corrupt.c: packed files that are cut, altered or hold wrong numbers, and packing that
+ * fails or is stopped. */
 #include "tests/harness/packed_support.h"
 
 /* ---- files that are not what they should be ---- */
@@ -344,4 +345,5 @@ static void failing_allocations_are_clean(void) {
 
 TESTS(CASE(cut_and_altered_files_are_refused), CASE(wrong_numbers_are_refused), CASE(an_altered_picture_is_skipped),
       CASE(verifying_names_the_first_fault), CASE(a_file_changed_in_use_is_refused), CASE(wrong_folders_are_refused),
-      CASE(failing_writes_leave_nothing), CASE(a_stopped_packing_leaves_what_was_there), CASE(failing_allocations_are_clean))
+      CASE(failing_writes_leave_nothing), CASE(a_stopped_packing_leaves_what_was_there),
+      CASE(failing_allocations_are_clean))

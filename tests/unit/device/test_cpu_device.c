@@ -11,8 +11,8 @@ static void every_op_has_a_ref_row(void) {
         char name[64];
         int  rows = 0;
         snprintf(name, sizeof name, "ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
-        for (int i = 0; device->rows[i]; i++) {
-            const struct cr_kernel *row = device->rows[i];
+        for (int i = 0; device->kernels[i]; i++) {
+            const struct cr_kernel *row = device->kernels[i];
             if (row->op != (enum cr_op_kind)kind) continue;
             rows++;
             CHECK_STR(row->name, name);
@@ -27,7 +27,7 @@ static void rows_of_the_full_device(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    const struct cr_kernel *const *rows                  = device->rows;
+    const struct cr_kernel *const *rows                  = device->kernels;
     bool                           ref_seen[CR_OP_COUNT] = {false};
     for (int i = 0; rows[i]; i++) {
         CHECK(!ref_seen[rows[i]->op]); /* ref rows stand last within their kind */
@@ -48,12 +48,12 @@ static void find_walks_on(void) {
     op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
     ref_emit(&run, &op, "y");
     int                     index = -1;
-    const struct cr_kernel *row   = cr_row_find(run.device, &run.p, &run.p.op[0], 0, &index);
+    const struct cr_kernel *row   = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);
     REQUIRE(row);
     CHECK_STR(row->name, "ref.relu");
-    CHECK(run.device->rows[index] == row);
-    CHECK(cr_row_find(run.device, &run.p, &run.p.op[0], index, &index) == row);
-    CHECK(!cr_row_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
+    CHECK(run.device->kernels[index] == row);
+    CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == row);
+    CHECK(!cr_kernel_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
     ref_close(&run);
 }
 
@@ -112,9 +112,9 @@ static struct cr_config init_config(void) {
 }
 
 static void add_params(struct ref_run *run) {
-    cr_store_add(&run->store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
-    cr_store_add(&run->store, "bn.weight", CR_ROLE_GAMMA, (const int64_t[4]){1, 1, 1, 5}, CR_NONE);
-    cr_store_add(&run->store, "bn.running_var", CR_ROLE_VAR, (const int64_t[4]){1, 1, 1, 5}, CR_NONE);
+    cr_param_store_add(&run->store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
+    cr_param_store_add(&run->store, "bn.weight", CR_ROLE_GAMMA, (const int64_t[4]){1, 1, 1, 5}, CR_NONE);
+    cr_param_store_add(&run->store, "bn.running_var", CR_ROLE_VAR, (const int64_t[4]){1, 1, 1, 5}, CR_NONE);
 }
 
 static void initial_store(void) {
@@ -123,15 +123,15 @@ static void initial_store(void) {
         struct ref_run run;
         REQUIRE_OK(ref_open(&run, wide ? CR_F64 : CR_F32, 1));
         add_params(&run);
-        int conv = cr_tensor_store(&run.p, CR_PLANE_VALUE, 0), gamma = cr_tensor_store(&run.p, CR_PLANE_VALUE, 1);
-        int var   = cr_tensor_store(&run.p, CR_PLANE_RUNNING, 2),
-            state = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+        int conv = cr_tensor_store(&run.p, CR_BUFFER_VALUE, 0), gamma = cr_tensor_store(&run.p, CR_BUFFER_VALUE, 1);
+        int var   = cr_tensor_store(&run.p, CR_BUFFER_RUNNING, 2),
+            state = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
         REQUIRE_OK(ref_bind(&run));
         ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
         REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
         /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's order */
         CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
-                   (double)cr_store_initial(&run.store, 0, 48, &config), 0);
+                   (double)cr_param_store_initial(&run.store, 0, 48, &config), 0);
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, var, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, state, CR_STATE_LOSS_SCALE), 1, 0);
@@ -142,18 +142,18 @@ static void initial_store(void) {
 static cr_status open_and_init(void) {
     const struct cr_config         config  = init_config();
     const struct cr_device_options options = {.threads = 1};
-    struct cr_store                store   = {.real = CR_F64};
+    struct cr_param_store          store   = {.real = CR_F64};
     struct cr_device              *device  = NULL;
     void                          *region  = NULL;
     cr_status                      status  = CR_OK;
-    cr_store_add(&store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
+    cr_param_store_add(&store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
     if (store.failed) status = CR_NO_MEMORY(0);
     if (status == CR_OK) status = cr_device_open(CR_DEVICE_CPU, &options, &device);
-    if (status == CR_OK) status = device->backend->reserve(device, cr_store_bytes(&store), &region);
+    if (status == CR_OK) status = device->backend->reserve(device, cr_param_store_bytes(&store), &region);
     if (status == CR_OK) status = device->backend->init_store(device, &store, &config, region);
     if (device) device->backend->release(device, region);
     cr_device_close(device);
-    cr_store_free(&store);
+    cr_param_store_free(&store);
     return status;
 }
 

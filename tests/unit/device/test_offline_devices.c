@@ -1,16 +1,18 @@
-/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not there: what their rows take, by the list and, where CUDA is compiled in and its
- * libraries are there, by asking them; both against what is known of the kernels, and against each other. */
-#include "tests/harness/conv_cases.h"
-#include "runtime/executor.h"
-#include "model/model.h"
+/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not there: what their rows take, by the list
+ * and, where CUDA is compiled in and its libraries are there, by asking them; both against what is known of the
+ * kernels, and against each other. */
 #include "compiler/compiler.h"
+#include "model/model.h"
+#include "runtime/executor.h"
+#include "tests/harness/conv_cases.h"
 #include "tests/harness/test.h"
 
 static struct cr_device *open_listed(const char *name, bool deterministic) {
     const struct cr_device_options options = {.deterministic = deterministic};
     struct cr_device              *device  = NULL;
     const struct cr_gpu           *gpu     = cr_gpu_find(name);
-    if (!gpu || cr_gpu_listed(gpu, &options, "a test wants it", &device) != CR_OK) TEST_FAIL_("%s: %s", name, cr_error_message());
+    if (!gpu || cr_gpu_open_from_list(gpu, &options, "a test wants it", &device) != CR_OK)
+        TEST_FAIL_("%s: %s", name, cr_error_message());
     return device;
 }
 
@@ -19,7 +21,8 @@ static struct cr_device *open_asked(const char *name, bool deterministic) {
     const struct cr_device_options options = {.deterministic = deterministic};
     struct cr_device              *device  = NULL;
     bool                           asked   = false;
-    if (cr_gpu_describe(cr_gpu_find(name), &options, &device, &asked) != CR_OK) TEST_FAIL_("%s: %s", name, cr_error_message());
+    if (cr_gpu_open_offline(cr_gpu_find(name), &options, &device, &asked) != CR_OK)
+        TEST_FAIL_("%s: %s", name, cr_error_message());
     if (asked) return device;
     cr_device_close(device);
     return NULL;
@@ -38,7 +41,7 @@ static void gpus_are_found_by_name(void) {
     CHECK_INT(h200->cc, 90);
     CHECK_INT(a100->cc, 80);
     CHECK(h200->memory_bytes > (size_t)139 << 30 && h200->memory_bytes < (size_t)142 << 30);
-    CHECK_NEAR(h200->flops_per_s * h200->f32_share, 0.8 * 67e12, 1e12);
+    CHECK_NEAR(h200->flops_per_s * h200->f32_fraction, 0.8 * 67e12, 1e12);
     CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
 }
 
@@ -107,27 +110,32 @@ static void check_table(struct cr_device *(*open)(const char *name, bool determi
         if (!device) continue;
         asked++;
         if (accepts(device, &table[i]) != table[i].yes)
-            TEST_FAIL_("row %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu, table[i].yes ? "refused" : "taken");
+            TEST_FAIL_("row %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
+                       table[i].yes ? "refused" : "taken");
         cr_device_close(device);
     }
     if (!asked) SKIP("no CUDA in this build, or its libraries are not there");
 }
-static void the_list_is_right(void) { check_table(open_listed); }
-static void rows_answer_without_a_gpu(void) { check_table(open_asked); }
+static void the_list_is_right(void) {
+    check_table(open_listed);
+}
+static void rows_answer_without_a_gpu(void) {
+    check_table(open_asked);
+}
 
 /* ---- whole programs ---- */
 
 static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
-    char                arch_is[64];
-    const char *const   overrides[] = {arch_is, "data.kind=synthetic", "data.image_size=64", "data.eval_crop=64"};
-    struct cr_config    config;
-    struct cr_model     model;
-    cr_status           status;
+    char              arch_is[64];
+    const char *const overrides[] = {arch_is, "data.kind=synthetic", "data.image_size=64", "data.eval_crop=64"};
+    struct cr_config  config;
+    struct cr_model   model;
+    cr_status         status;
     snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
     CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&config, 10, 64, 64, &model));
     cr_model_set_real(&model, real);
-    struct cr_target                target = cr_device_target(device);
+    struct cr_cost_model            target = cr_device_cost_model(device);
     const struct cr_compile_options how    = {.fuse = true, .reuse = true};
     CR_TRY(cr_model_program(&model, &config, CR_PROGRAM_STEP, 16, p));
     status = cr_compile(p, &target, &how);
@@ -139,19 +147,21 @@ static cr_status compile_for(struct cr_device *device, const char *arch, enum cr
 }
 
 static void the_list_makes_the_programs_of_the_rows(void) {
-    static const char *const    archs[] = {"resnet18", "resnet50"};
-    static const enum cr_dtype  reals[] = {CR_F32, CR_F16, CR_BF16};
-    static const char *const    gpus[]  = {"h200", "a100"};
+    static const char *const   archs[] = {"resnet18", "resnet50"};
+    static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
+    static const char *const   gpus[]  = {"h200", "a100"};
     for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
-        const char         *gpu  = gpus[i % 2], *arch = archs[i / 2 % 2];
-        const enum cr_dtype real = reals[i / 4];
+        const char         *gpu = gpus[i % 2], *arch = archs[i / 2 % 2];
+        const enum cr_dtype real   = reals[i / 4];
         struct cr_device   *listed = open_listed(gpu, true), *asked = open_asked(gpu, true);
         struct cr_program   a, b;
         REQUIRE(listed);
         REQUIRE_OK(compile_for(listed, arch, real, &a));
         if (asked) {
             REQUIRE_OK(compile_for(asked, arch, real, &b));
-            if (a.ops != b.ops) TEST_FAIL_("%s, %s on %s: %d ops by the list, %d by asking", arch, cr_dtype_name(real), gpu, a.ops, b.ops);
+            if (a.ops != b.ops)
+                TEST_FAIL_("%s, %s on %s: %d ops by the list, %d by asking", arch, cr_dtype_name(real), gpu, a.ops,
+                           b.ops);
             for (int k = 0; k < CR_MIN(a.ops, b.ops); k++) CHECK_INT(a.op[k].kind, b.op[k].kind);
             CHECK(b.region_bytes[CR_REGION_POOL] >= a.region_bytes[CR_REGION_POOL]); /* workspaces */
             cr_program_free(&b);
@@ -175,5 +185,6 @@ static void fused_programs_are_shorter_on_newer_gpus(void) {
     cr_device_close(a100);
 }
 
-TESTS(CASE(gpus_are_found_by_name), CASE(a_described_gpu_has_its_figures), CASE(the_list_is_right), CASE(rows_answer_without_a_gpu),
-      CASE(the_list_makes_the_programs_of_the_rows), CASE(fused_programs_are_shorter_on_newer_gpus))
+TESTS(CASE(gpus_are_found_by_name), CASE(a_described_gpu_has_its_figures), CASE(the_list_is_right),
+      CASE(rows_answer_without_a_gpu), CASE(the_list_makes_the_programs_of_the_rows),
+      CASE(fused_programs_are_shorter_on_newer_gpus))

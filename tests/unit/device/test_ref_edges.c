@@ -44,7 +44,7 @@ static void maxpool_nan_and_ties(void) {
 static void loss_ranks(void) {
     static const struct {
         double logits[7];
-        int    label, valid, right, right5;
+        int    label, valid, right, correct5;
     } cases[] = {
         {{0, 9, 1, 1, 1, 1, 1}, 1, 1, 1, 1},     {{3, 3, 0, 0, 0, 0, 0}, 0, 1, 1, 1},
         {{3, 3, 0, 0, 0, 0, 0}, 1, 1, 0, 1},     {{1, 1, 1, 1, 1, 1, 1}, 4, 1, 0, 1},
@@ -67,7 +67,7 @@ static void loss_ranks(void) {
         for (int i = 0; i < 7; i++) ref_set(&run, op.in[0], i, cases[k].logits[i]);
         ref_set(&run, op.in[CR_IN_loss_labels], 0, cases[k].label);
         REQUIRE_OK(ref_exec(&run, 0, 1));
-        const int want[3] = {cases[k].valid, cases[k].right, cases[k].right5};
+        const int want[3] = {cases[k].valid, cases[k].right, cases[k].correct5};
         for (int i = 0; i < 3; i++)
             if (ref_at(&run, op.out[0], i + 1) != 10 + want[i])
                 TEST_FAIL_("case %d: metric %d moved by %g, want %d", (int)k, i + 1,
@@ -81,15 +81,15 @@ static void loss_ranks(void) {
 static void running_statistics_survive_bad_batches(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
-    struct cr_op op                = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    const int    stats             = ref_leaf(&run, "stats", 2, 1, 1, 3);
-    op.in[CR_IN_bn_finalize_stats] = stats;
+    struct cr_op op               = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    const int    stats            = ref_leaf(&run, "stats", 2, 1, 1, 3);
+    op.in[CR_IN_bn_finalize_sums] = stats;
     for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 3);
     const int mean = op.in[CR_IN_bn_finalize_running_mean], var = op.in[CR_IN_bn_finalize_running_var];
     op.out[CR_OUT_bn_finalize_running_mean] = mean;
     op.out[CR_OUT_bn_finalize_running_var]  = var;
     op.attr.bn                              = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
-    int saved                               = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_saved);
+    int saved                               = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_mean_rstd);
     REQUIRE_OK(ref_bind(&run));
     for (int i = 1; i < 5; i++) ref_fill(&run, op.in[i], 1, 0);
     const double sums[6] = {8, NAN, 8, 15, 1, (double)INFINITY}; /* channel 0: variance 15/4 - 4, below 0 by rounding */
@@ -153,18 +153,18 @@ struct update {
 static cr_status open_update(struct update *u) {
     struct ref_run *run = &u->run;
     CR_TRY(ref_open(run, CR_F32, 2));
-    cr_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){3, 3, 3, 3}, CR_NONE);
-    struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
-    u->value                        = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
-    u->grad                         = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
-    u->momentum                     = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
-    u->state                        = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
-    u->metrics                      = ref_leaf(run, "metrics", 1, 1, 1, 4);
-    check.in[CR_IN_grad_check_grad] = op.in[CR_IN_sgd_grad] = u->grad;
-    check.in[CR_IN_grad_check_metrics]                      = u->metrics;
-    check.in[CR_IN_grad_check_state]                        = u->state;
-    u->norm                                                 = ref_emit(run, &check, "norm");
-    op.in[CR_IN_sgd_norm]                                   = u->norm;
+    cr_param_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){3, 3, 3, 3}, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
+    u->value                       = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
+    u->grad                        = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
+    u->momentum                    = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
+    u->state                       = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    u->metrics                     = ref_leaf(run, "metrics", 1, 1, 1, 4);
+    check.in[CR_IN_grad_norm_grad] = op.in[CR_IN_sgd_grad] = u->grad;
+    check.in[CR_IN_grad_norm_metrics]                      = u->metrics;
+    check.in[CR_IN_grad_norm_state]                        = u->state;
+    u->norm                                                = ref_emit(run, &check, "norm");
+    op.in[CR_IN_sgd_norm]                                  = u->norm;
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = u->value;
     op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum;
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = u->state;
@@ -229,18 +229,20 @@ static void loss_scale_moves(void) {
 /* Masked updates against the rule in doubles: what is pruned is 0 from the first on, all else as without a mask. */
 enum { MASKED = 135, MASKED_PLANE = 192 };
 
-static bool is_pruned(int i) { return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */ }
+static bool is_pruned(int i) {
+    return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */
+}
 
 static cr_status open_masked(struct ref_run *run) {
     CR_TRY(ref_open(run, CR_F32, 2));
     run->store.has_mask = true;
-    cr_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 3}, CR_NONE);
+    cr_param_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 3}, CR_NONE);
     struct cr_op op        = cr_op_make(CR_OP_sgd, CR_NONE);
-    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
-    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
-    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
-    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
-    op.in[CR_IN_sgd_mask]                             = cr_tensor_store(&run->p, CR_PLANE_MASK, CR_NONE);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
+    op.in[CR_IN_sgd_mask]                             = cr_tensor_store(&run->p, CR_BUFFER_MASK, CR_NONE);
     op.in[CR_IN_sgd_norm]                             = ref_leaf(run, "norm", 1, 1, 1, 2);
     op.attr.sgd                                       = (struct cr_sgd_attr){.nesterov = true, .micro_batches = 1};
     cr_emit(&run->p, &op, "");
@@ -258,7 +260,7 @@ static void check_masked_row(const struct cr_kernel *row) {
     REQUIRE_OK(open_masked(&run));
     const struct cr_op *op   = &run.p.op[0];
     struct cr_call      call = {.program = &run.p, .op = op, .step = &run.step};
-    CHECK_INT(cr_store_plane_bytes(&run.store, CR_PLANE_MASK), MASKED_PLANE / 8);
+    CHECK_INT(cr_param_store_buffer_bytes(&run.store, CR_BUFFER_MASK), MASKED_PLANE / 8);
     for (int s = 0; s < CR_INS_sgd; s++) call.in[s] = ref_data(&run, op->in[s]);
     for (int s = 0; s < CR_OUTS_sgd; s++) call.out[s] = ref_data(&run, op->out[s]);
     for (int i = 0; i < MASKED; i++) { /* pruned ones too: the first update clears them */
@@ -291,7 +293,7 @@ static void masks_hold_in_every_row(void) {
     int                            rows = 0, index = -1;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
     REQUIRE_OK(open_masked(&run));
-    while ((row = cr_row_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
+    while ((row = cr_kernel_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
         check_masked_row(row);
         rows++;
     }
@@ -309,9 +311,9 @@ static uint64_t bits_with_threads(int threads) {
     if (ref_open(&run, CR_F32, threads) != CR_OK) return 0;
     int x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5),
         metrics       = ref_leaf(&run, "m", 1, 1, 1, 4);
-    struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), stats = cr_op_make(CR_OP_bn_stats, CR_NONE);
+    struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), stats = cr_op_make(CR_OP_bn_sums, CR_NONE);
     struct cr_op wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
-    struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE);
     conv.in[0]         = x;
     conv.in[1]         = w;
     conv.attr.conv = wgrad.attr.conv = dgrad.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
@@ -327,7 +329,7 @@ static uint64_t bits_with_threads(int threads) {
     ref_emit(&run, &dgrad, "");
     check.in[0] = wgrad.out[0];
     check.in[1] = metrics;
-    check.in[2] = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+    check.in[2] = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
     ref_emit(&run, &check, "norm");
     if (ref_bind(&run) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     ref_fill(&run, x, 0, 1);
@@ -348,5 +350,5 @@ static void any_number_of_threads_gives_the_same_bits(void) {
 }
 
 TESTS(CASE(relu_keeps_nan), CASE(maxpool_nan_and_ties), CASE(loss_ranks), CASE(running_statistics_survive_bad_batches),
-      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves), CASE(masks_hold_in_every_row),
-      CASE(any_number_of_threads_gives_the_same_bits))
+      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves),
+      CASE(masks_hold_in_every_row), CASE(any_number_of_threads_gives_the_same_bits))

@@ -1,8 +1,8 @@
 /* The reference rows against PyTorch (tests/golden/make_ref_golden.py), in f64 and in f32 programs.
  * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only,
  * and an f32 result by the rounding of each op's output as well. */
-#include "tests/harness/reference_run.h"
 #include "formats/safetensors.h"
+#include "tests/harness/reference_run.h"
 
 #include <float.h>
 
@@ -190,19 +190,19 @@ struct bn_net {
 static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const struct cr_op *fin, int y,
                          const char *name, int dgamma) {
     char         full[64];
-    struct cr_op gs = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
-    struct cr_op ga                  = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    gs.in[CR_IN_bn_grad_stats_dy]    = net->dy;
-    gs.in[CR_IN_bn_grad_stats_x]     = net->x;
-    gs.in[CR_IN_bn_grad_stats_saved] = fin->out[CR_OUT_bn_finalize_saved];
-    gs.in[CR_IN_bn_grad_stats_y]     = y;
+    struct cr_op gs = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
+    struct cr_op ga                     = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    gs.in[CR_IN_bn_grad_sums_dy]        = net->dy;
+    gs.in[CR_IN_bn_grad_sums_x]         = net->x;
+    gs.in[CR_IN_bn_grad_sums_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
+    gs.in[CR_IN_bn_grad_sums_y]         = y;
     snprintf(full, sizeof full, "%s.stats", name);
-    gf.in[CR_IN_bn_grad_finalize_dstats]   = ref_emit(run, &gs, full);
-    gf.in[CR_IN_bn_grad_finalize_gamma]    = net->gamma;
-    gf.in[CR_IN_bn_grad_finalize_saved]    = fin->out[CR_OUT_bn_finalize_saved];
-    gf.out[CR_OUT_bn_grad_finalize_dgamma] = dgamma;
-    gf.out[CR_OUT_bn_grad_finalize_dbeta]  = net->dbeta;
-    gf.attr                                = fin->attr;
+    gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, full);
+    gf.in[CR_IN_bn_grad_finalize_gamma]     = net->gamma;
+    gf.in[CR_IN_bn_grad_finalize_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
+    gf.out[CR_OUT_bn_grad_finalize_dgamma]  = dgamma;
+    gf.out[CR_OUT_bn_grad_finalize_dbeta]   = net->dbeta;
+    gf.attr                                 = fin->attr;
     snprintf(full, sizeof full, "%s.coef", name);
     ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coef);
     ga.in[CR_IN_bn_grad_apply_dy]   = net->dy;
@@ -212,39 +212,40 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
 }
 
 static void build_bn(struct ref_run *run, struct bn_net *net) {
-    struct cr_op stats = cr_op_make(CR_OP_bn_stats, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), coef = cr_op_make(CR_OP_bn_coef, CR_NONE);
-    net->x                          = golden_leaf(run, "bn.0", "x");
-    net->dy                         = golden_leaf(run, "bn.0", "dy");
-    net->gamma                      = golden_leaf(run, "bn", "weight");
-    net->beta                       = golden_leaf(run, "bn", "bias");
-    net->mean                       = golden_leaf(run, "bn", "running_mean");
-    net->var                        = golden_leaf(run, "bn", "running_var");
-    net->dgamma                     = ref_leaf(run, "dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
-    net->relu_dgamma                = ref_leaf(run, "relu.dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
-    net->dbeta                      = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
-    const int64_t          *d       = run->p.tensor[net->x].dim;
-    const struct cr_bn_attr attr    = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
-    stats.in[CR_IN_bn_stats_x]      = net->x;
-    const int params[4]             = {net->gamma, net->beta, net->mean, net->var};
-    fin.in[CR_IN_bn_finalize_stats] = ref_emit(run, &stats, "stats");
-    for (int i = 0; i < 4; i++) fin.in[CR_IN_bn_finalize_gamma + i] = coef.in[CR_IN_bn_coef_gamma + i] = params[i];
+    struct cr_op stats = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), coef = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
+    net->x                         = golden_leaf(run, "bn.0", "x");
+    net->dy                        = golden_leaf(run, "bn.0", "dy");
+    net->gamma                     = golden_leaf(run, "bn", "weight");
+    net->beta                      = golden_leaf(run, "bn", "bias");
+    net->mean                      = golden_leaf(run, "bn", "running_mean");
+    net->var                       = golden_leaf(run, "bn", "running_var");
+    net->dgamma                    = ref_leaf(run, "dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    net->relu_dgamma               = ref_leaf(run, "relu.dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    net->dbeta                     = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    const int64_t          *d      = run->p.tensor[net->x].dim;
+    const struct cr_bn_attr attr   = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
+    stats.in[CR_IN_bn_sums_x]      = net->x;
+    const int params[4]            = {net->gamma, net->beta, net->mean, net->var};
+    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &stats, "stats");
+    for (int i = 0; i < 4; i++)
+        fin.in[CR_IN_bn_finalize_gamma + i] = coef.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
     fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
-    fin.attr.bn = coef.attr.bn    = attr;
-    int finalize                  = cr_emit(&run->p, &fin, "coef");
-    fin                           = run->p.op[finalize];
-    apply.in[CR_IN_bn_apply_x]    = net->x;
-    apply.in[CR_IN_bn_apply_coef] = fin.out[CR_OUT_bn_finalize_coef];
-    net->y                        = ref_emit(run, &apply, "y");
-    apply.attr.bn.relu            = true;
-    int relu_y                    = ref_emit(run, &apply, "relu.y");
-    net->relu_dx                  = build_bn_grad(run, net, &fin, relu_y, "relu.dx", net->relu_dgamma);
-    net->dx                       = build_bn_grad(run, net, &fin, CR_NONE, "dx", net->dgamma);
-    net->training_ops             = run->p.ops;
-    apply.attr.bn.relu            = false;
-    apply.in[CR_IN_bn_apply_coef] = ref_emit(run, &coef, "eval.coef");
-    net->eval_y                   = ref_emit(run, &apply, "eval.y");
+    fin.attr.bn = coef.attr.bn          = attr;
+    int finalize                        = cr_emit(&run->p, &fin, "coef");
+    fin                                 = run->p.op[finalize];
+    apply.in[CR_IN_bn_apply_x]          = net->x;
+    apply.in[CR_IN_bn_apply_scale_bias] = fin.out[CR_OUT_bn_finalize_scale_bias];
+    net->y                              = ref_emit(run, &apply, "y");
+    apply.attr.bn.relu                  = true;
+    int relu_y                          = ref_emit(run, &apply, "relu.y");
+    net->relu_dx                        = build_bn_grad(run, net, &fin, relu_y, "relu.dx", net->relu_dgamma);
+    net->dx                             = build_bn_grad(run, net, &fin, CR_NONE, "dx", net->dgamma);
+    net->training_ops                   = run->p.ops;
+    apply.attr.bn.relu                  = false;
+    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &coef, "eval.coef");
+    net->eval_y                         = ref_emit(run, &apply, "eval.y");
 }
 
 /* In an f32 program coefficients, means and sums are rounded between ops; xhat times its mean cancels some digits. */
@@ -297,7 +298,7 @@ static void check_loss(enum cr_dtype real, const char *part, double ulps) {
     op.in[CR_IN_loss_logits] = g.in[CR_IN_loss_grad_logits] = logits;
     op.in[CR_IN_loss_labels] = g.in[CR_IN_loss_grad_labels] = labels;
     op.in[CR_IN_loss_metrics] = op.out[CR_OUT_loss_metrics] = metrics;
-    g.in[CR_IN_loss_grad_state]                             = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+    g.in[CR_IN_loss_grad_state]                             = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
     g.out[CR_OUT_loss_grad_dx]                              = logits; /* in place, as the planner may do */
     op.attr.loss = g.attr.loss = (struct cr_loss_attr){.smoothing = (float)smoothing[0], .weight = 1};
     cr_emit(&run.p, &op, "");
@@ -332,18 +333,18 @@ static void build_sgd(struct ref_run *run, bool nesterov, int *metrics, int *nor
     for (int i = 0; i < 3; i++) {
         int64_t d[4];
         golden_shape("sgd", names[i], d);
-        cr_store_add(&run->store, names[i], i == 1 ? CR_ROLE_GAMMA : CR_ROLE_CONV, d, CR_NONE);
+        cr_param_store_add(&run->store, names[i], i == 1 ? CR_ROLE_GAMMA : CR_ROLE_CONV, d, CR_NONE);
     }
     run->store.param[2].frozen = true;
     *metrics                   = ref_leaf(run, "metrics", 1, 1, 1, 4);
-    struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
-    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_PLANE_VALUE, CR_NONE);
-    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_PLANE_MOMENTUM, CR_NONE);
-    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_PLANE_STATE, CR_NONE);
-    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_PLANE_GRAD, CR_NONE);
-    check.in[CR_IN_grad_check_grad]                   = op.in[CR_IN_sgd_grad];
-    check.in[CR_IN_grad_check_metrics]                = *metrics;
-    check.in[CR_IN_grad_check_state]                  = op.in[CR_IN_sgd_state];
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
+    check.in[CR_IN_grad_norm_grad]                    = op.in[CR_IN_sgd_grad];
+    check.in[CR_IN_grad_norm_metrics]                 = *metrics;
+    check.in[CR_IN_grad_norm_state]                   = op.in[CR_IN_sgd_state];
     op.in[CR_IN_sgd_norm] = *norm = ref_emit(run, &check, "norm");
     op.attr.sgd                   = (struct cr_sgd_attr){.nesterov = nesterov, .micro_batches = 3};
     cr_emit(&run->p, &op, "");
@@ -355,7 +356,7 @@ static void fill_gradients(struct ref_run *run, int step, double scale) {
     for (int k = 0; k < 2; k++) {
         int64_t n = 0, elems = run->store.param[k].elems;
         double *g = golden_read("sgd.grad", names[k], &n);
-        int     t = cr_tensor_store(&run->p, CR_PLANE_GRAD, k);
+        int     t = cr_tensor_store(&run->p, CR_BUFFER_GRAD, k);
         for (int64_t i = 0; g && i < elems; i++) ref_set(run, t, i, scale * g[step * elems + i]);
         cr_free(g);
     }
@@ -367,10 +368,10 @@ static void check_sgd(enum cr_dtype real, const struct sgd_case *c, double scale
     int64_t        n = 0;
     REQUIRE_OK(ref_open(&run, real, 2));
     build_sgd(&run, c->nesterov, &metrics, &norm);
-    for (int k = 0; k < 3; k++) value[k] = cr_tensor_store(&run.p, CR_PLANE_VALUE, k);
-    for (int k = 0; k < 2; k++) cr_tensor_store(&run.p, CR_PLANE_GRAD, k);
-    momentum = cr_tensor_store(&run.p, CR_PLANE_MOMENTUM, 0);
-    state    = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+    for (int k = 0; k < 3; k++) value[k] = cr_tensor_store(&run.p, CR_BUFFER_VALUE, k);
+    for (int k = 0; k < 2; k++) cr_tensor_store(&run.p, CR_BUFFER_GRAD, k);
+    momentum = cr_tensor_store(&run.p, CR_BUFFER_MOMENTUM, 0);
+    state    = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
     run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0x1p-5f, .clip_norm = c->clip};
     REQUIRE_OK(ref_bind(&run));
     golden_fill(&run, value[0], "sgd", "w");

@@ -83,12 +83,12 @@ static struct bn emit_bn(struct ref_run *run, const char *part, int64_t N, int64
     char         name[64];
     struct bn    b    = {.x = ref_leaf(run, part, N, H, W, C)};
     int          mean = named_leaf(run, part, "mean", C), var = named_leaf(run, part, "var", C);
-    struct cr_op stats = cr_op_make(CR_OP_bn_stats, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    b.gamma                    = named_leaf(run, part, "gamma", C);
-    b.beta                     = named_leaf(run, part, "beta", C);
-    stats.in[CR_IN_bn_stats_x] = b.x;
+    struct cr_op stats = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    b.gamma                   = named_leaf(run, part, "gamma", C);
+    b.beta                    = named_leaf(run, part, "beta", C);
+    stats.in[CR_IN_bn_sums_x] = b.x;
     snprintf(name, sizeof name, "%s.stats", part);
-    fin.in[CR_IN_bn_finalize_stats]          = ref_emit(run, &stats, name);
+    fin.in[CR_IN_bn_finalize_sums]           = ref_emit(run, &stats, name);
     fin.in[CR_IN_bn_finalize_gamma]          = b.gamma;
     fin.in[CR_IN_bn_finalize_beta]           = b.beta;
     fin.in[CR_IN_bn_finalize_running_mean]   = mean;
@@ -98,29 +98,29 @@ static struct bn emit_bn(struct ref_run *run, const char *part, int64_t N, int64
     fin.attr.bn                              = bn_attr(run, b.x);
     snprintf(name, sizeof name, "%s.coef", part);
     int index = cr_emit(&run->p, &fin, name);
-    b.coef    = run->p.op[index].out[CR_OUT_bn_finalize_coef];
-    b.saved   = run->p.op[index].out[CR_OUT_bn_finalize_saved];
+    b.coef    = run->p.op[index].out[CR_OUT_bn_finalize_scale_bias];
+    b.saved   = run->p.op[index].out[CR_OUT_bn_finalize_mean_rstd];
     return b;
 }
 
 static void emit_bn_grad(struct ref_run *run, struct bn *b, const char *part, int dy, int y) {
     char          name[64];
     const int64_t C  = run->p.tensor[b->x].dim[3];
-    struct cr_op  gs = cr_op_make(CR_OP_bn_grad_stats, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
-    struct cr_op  ga                 = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    b->dgamma                        = named_leaf(run, part, "dgamma", C);
-    b->dbeta                         = named_leaf(run, part, "dbeta", C);
-    gs.in[CR_IN_bn_grad_stats_dy]    = dy;
-    gs.in[CR_IN_bn_grad_stats_x]     = b->x;
-    gs.in[CR_IN_bn_grad_stats_saved] = b->saved;
-    gs.in[CR_IN_bn_grad_stats_y]     = y;
+    struct cr_op  gs = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
+    struct cr_op  ga                    = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    b->dgamma                           = named_leaf(run, part, "dgamma", C);
+    b->dbeta                            = named_leaf(run, part, "dbeta", C);
+    gs.in[CR_IN_bn_grad_sums_dy]        = dy;
+    gs.in[CR_IN_bn_grad_sums_x]         = b->x;
+    gs.in[CR_IN_bn_grad_sums_mean_rstd] = b->saved;
+    gs.in[CR_IN_bn_grad_sums_y]         = y;
     snprintf(name, sizeof name, "%s.dstats", part);
-    gf.in[CR_IN_bn_grad_finalize_dstats]   = ref_emit(run, &gs, name);
-    gf.in[CR_IN_bn_grad_finalize_gamma]    = b->gamma;
-    gf.in[CR_IN_bn_grad_finalize_saved]    = b->saved;
-    gf.out[CR_OUT_bn_grad_finalize_dgamma] = b->dgamma;
-    gf.out[CR_OUT_bn_grad_finalize_dbeta]  = b->dbeta;
-    gf.attr.bn                             = bn_attr(run, b->x);
+    gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, name);
+    gf.in[CR_IN_bn_grad_finalize_gamma]     = b->gamma;
+    gf.in[CR_IN_bn_grad_finalize_mean_rstd] = b->saved;
+    gf.out[CR_OUT_bn_grad_finalize_dgamma]  = b->dgamma;
+    gf.out[CR_OUT_bn_grad_finalize_dbeta]   = b->dbeta;
+    gf.attr.bn                              = bn_attr(run, b->x);
     snprintf(name, sizeof name, "%s.dcoef", part);
     ga.in[CR_IN_bn_grad_apply_dy]   = dy;
     ga.in[CR_IN_bn_grad_apply_x]    = b->x;
@@ -152,13 +152,13 @@ static void check_bn(int64_t N, int64_t H, int64_t W, int64_t C, bool relu, enum
     main_bn = emit_bn(&run, "x", N, H, W, C);
     if (add == ADD_COEF) add_bn = emit_bn(&run, "a", N, H, W, C);
     if (add == ADD_PLAIN) addend = ref_leaf(&run, "a", N, H, W, C);
-    struct cr_op apply                = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    apply.in[CR_IN_bn_apply_x]        = main_bn.x;
-    apply.in[CR_IN_bn_apply_coef]     = main_bn.coef;
-    apply.in[CR_IN_bn_apply_saved]    = main_bn.saved;
-    apply.in[CR_IN_bn_apply_add]      = add == ADD_COEF ? add_bn.x : addend;
-    apply.in[CR_IN_bn_apply_add_coef] = add == ADD_COEF ? add_bn.coef : CR_NONE;
-    apply.attr.bn.relu                = relu;
+    struct cr_op apply                      = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    apply.in[CR_IN_bn_apply_x]              = main_bn.x;
+    apply.in[CR_IN_bn_apply_scale_bias]     = main_bn.coef;
+    apply.in[CR_IN_bn_apply_mean_rstd]      = main_bn.saved;
+    apply.in[CR_IN_bn_apply_add]            = add == ADD_COEF ? add_bn.x : addend;
+    apply.in[CR_IN_bn_apply_add_scale_bias] = add == ADD_COEF ? add_bn.coef : CR_NONE;
+    apply.attr.bn.relu                      = relu;
     int       y = ref_emit(&run, &apply, "y"), dy = ref_leaf(&run, "dy", N, H, W, C);
     struct fd f = {.run = &run, .forward_ops = run.p.ops, .y = y, .dy = dy};
     emit_bn_grad(&run, &main_bn, "x", dy, relu ? y : CR_NONE);
@@ -248,9 +248,9 @@ static void pooling_and_pointwise(void) {
         {CR_OP_maxpool, CR_OP_maxpool_grad, 1, 4, 6, 2, {.window = 2, .stride = 2}, 1, true},
         {CR_OP_avgpool, CR_OP_avgpool_grad, 3, 5, 4, 3, {0}, -1, true},
         {CR_OP_avgpool, CR_OP_avgpool_grad, 2, 1, 1, 3, {0}, -1, true},
-        {CR_OP_meanpool, CR_OP_meanpool_grad, 2, 5, 4, 3, {0}, -1, true},
-        {CR_OP_meanpool, CR_OP_meanpool_grad, 1, 6, 7, 2, {0}, -1, true},
-        {CR_OP_meanpool, CR_OP_meanpool_grad, 2, 1, 1, 3, {0}, -1, true},
+        {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 2, 5, 4, 3, {0}, -1, true},
+        {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 1, 6, 7, 2, {0}, -1, true},
+        {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 2, 1, 1, 3, {0}, -1, true},
         {CR_OP_pad_shortcut, CR_OP_pad_shortcut_grad, 2, 5, 6, 3, {.stride = 2, .pad_c = 2}, -1, true},
         {CR_OP_pad_shortcut, CR_OP_pad_shortcut_grad, 2, 4, 3, 4, {.stride = 1, .pad_c = 1}, -1, true},
     };
@@ -262,18 +262,18 @@ static void channel_scale(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
-    struct cr_op coef = cr_op_make(CR_OP_bn_coef, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    struct cr_op coef = cr_op_make(CR_OP_bn_scale_bias, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
     struct cr_op g = cr_op_make(CR_OP_channel_scale, CR_NONE);
     for (int i = 0; i < 4; i++)
-        coef.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_coef)->in_name[i], 5);
-    coef.attr.bn                   = bn_attr(&run, x);
-    op.in[CR_IN_bn_apply_x]        = x;
-    op.in[CR_IN_bn_apply_coef]     = ref_emit(&run, &coef, "coef");
-    int y                          = ref_emit(&run, &op, "y");
-    g.in[CR_IN_channel_scale_dy]   = dy;
-    g.in[CR_IN_channel_scale_coef] = op.in[CR_IN_bn_apply_coef];
-    int       dx                   = ref_emit(&run, &g, "dx");
-    struct fd f                    = {.run = &run, .forward_ops = 2, .y = y, .dy = dy};
+        coef.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_scale_bias)->in_name[i], 5);
+    coef.attr.bn                         = bn_attr(&run, x);
+    op.in[CR_IN_bn_apply_x]              = x;
+    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &coef, "coef");
+    int y                                = ref_emit(&run, &op, "y");
+    g.in[CR_IN_channel_scale_dy]         = dy;
+    g.in[CR_IN_channel_scale_scale_bias] = op.in[CR_IN_bn_apply_scale_bias];
+    int       dx                         = ref_emit(&run, &g, "dx");
+    struct fd f                          = {.run = &run, .forward_ops = 2, .y = y, .dy = dy};
     REQUIRE_OK(ref_bind(&run));
     for (int i = 0; i < 4; i++) ref_fill(&run, param[i], 3, 0.3);
     ref_fill(&run, x, 0, 1);
@@ -288,10 +288,10 @@ static void gate(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int x = ref_leaf(&run, "x", 2, 3, 4, 5), s = ref_leaf(&run, "s", 2, 1, 1, 5), dy = ref_leaf(&run, "dy", 2, 3, 4, 5);
-    struct cr_op op = cr_op_make(CR_OP_gate, CR_NONE), g = cr_op_make(CR_OP_gate_grad, CR_NONE);
-    op.in[CR_IN_gate_x] = g.in[CR_IN_gate_grad_x] = x;
-    op.in[CR_IN_gate_gate] = g.in[CR_IN_gate_grad_gate] = s;
-    g.in[CR_IN_gate_grad_dy]                            = dy;
+    struct cr_op op = cr_op_make(CR_OP_se_scale, CR_NONE), g = cr_op_make(CR_OP_se_scale_grad, CR_NONE);
+    op.in[CR_IN_se_scale_x] = g.in[CR_IN_se_scale_grad_x] = x;
+    op.in[CR_IN_se_scale_logit] = g.in[CR_IN_se_scale_grad_logit] = s;
+    g.in[CR_IN_se_scale_grad_dy]                                  = dy;
     struct fd f  = {.run = &run, .forward_ops = 1, .y = ref_emit(&run, &op, "y"), .dy = dy};
     int       at = cr_emit(&run.p, &g, "dx");
     REQUIRE_OK(ref_bind(&run));
@@ -299,8 +299,8 @@ static void gate(void) {
     ref_fill(&run, s, 0, 2);
     ref_fill(&run, dy, 0, 1);
     if (run_all(&f)) {
-        fd_check(&f, x, run.p.op[at].out[CR_OUT_gate_grad_dx], 1);
-        fd_check(&f, s, run.p.op[at].out[CR_OUT_gate_grad_dgate], 1);
+        fd_check(&f, x, run.p.op[at].out[CR_OUT_se_scale_grad_dx], 1);
+        fd_check(&f, s, run.p.op[at].out[CR_OUT_se_scale_grad_dlogit], 1);
         fd_finish(&f);
     }
     ref_close(&run);
@@ -370,7 +370,7 @@ static void check_loss(float smoothing, double scale, float weight) {
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          logits = ref_leaf(&run, "logits", 6, 1, 1, 7), metrics = ref_leaf(&run, "metrics", 1, 1, 1, 4);
     int          label = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 6, 1, 1, 1);
-    int          state = cr_tensor_store(&run.p, CR_PLANE_STATE, CR_NONE);
+    int          state = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
     struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE), op = cr_op_make(CR_OP_loss, CR_NONE),
                  g              = cr_op_make(CR_OP_loss_grad, CR_NONE);
     zero.out[CR_OUT_zero_y]     = metrics;
@@ -428,5 +428,5 @@ static void the_check_can_fail(void) {
 }
 
 TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_coef),
-      CASE(bn_add_coef_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(gate), CASE(add), CASE(dense), CASE(loss),
-      CASE(the_check_can_fail))
+      CASE(bn_add_coef_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(gate), CASE(add), CASE(dense),
+      CASE(loss), CASE(the_check_can_fail))

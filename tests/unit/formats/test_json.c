@@ -1,4 +1,5 @@
-/* tests/unit/formats/test_json.c: numbers, words and skipped values of the JSON scanner (strings and structure: test_safetensors*.c). */
+/* tests/unit/formats/test_json.c: numbers, words and skipped values of the JSON scanner (strings and structure:
+ * test_safetensors*.c). */
 #include "formats/json.h"
 #include "tests/harness/test.h"
 
@@ -43,9 +44,12 @@ static void long_numbers(void) {
 }
 
 static void values_are_skipped(void) {
-    static const char *const good[] = {
-        "1", "\"a\"", "true", "false", "null", "[]", "{}", "[[],{}]", "{\"a\":1,\"b\":[1,2,{\"c\":null}],\"d\":{}}", "[1,\"]\",3]", "[[[[]]]]"};
-    static const char *const bad[] = {"", "[", "]", "[1,]", "[1 2]", "{\"a\"}", "{\"a\":}", "{1:2}", "{\"a\":1,}", "[}", "{]", "tru", "[1}", "{\"a\":1]", "[,1]"};
+    static const char *const good[] = {"1",           "\"a\"",   "true",
+                                       "false",       "null",    "[]",
+                                       "{}",          "[[],{}]", "{\"a\":1,\"b\":[1,2,{\"c\":null}],\"d\":{}}",
+                                       "[1,\"]\",3]", "[[[[]]]]"};
+    static const char *const bad[]  = {"",           "[",  "]",  "[1,]", "[1 2]", "{\"a\"}",   "{\"a\":}", "{1:2}",
+                                       "{\"a\":1,}", "[}", "{]", "tru",  "[1}",   "{\"a\":1]", "[,1]"};
     for (size_t i = 0; i < CR_COUNT(good); i++)
         if (!skips(good[i])) TEST_FAIL_("%s is not skipped", good[i]);
     for (size_t i = 0; i < CR_COUNT(bad); i++)

@@ -1,4 +1,5 @@
-/* tests/unit/inspect/test_memory_trace.c: memory logs: what is refused, plans of an iteration by hand, lives that go round, the iteration in noise. */
+/* tests/unit/inspect/test_memory_trace.c: memory logs: what is refused, plans of an iteration by hand, lives that go
+ * round, the iteration in noise. */
 #include "tests/harness/trace_support.h"
 
 #include <unistd.h>
@@ -8,16 +9,17 @@
 static void a_sound_log_is_read(void) {
     struct cr_trace t;
     REQUIRE_OK(read_text(HEAD "0,malloc,0x7f00,100\n1.5,write,0x7f00,\r\n1.50,read,0x7f00,40\n2,free,0x7f00,100\n"
-                              "1700000000000000001,malloc,0x7f00,7\n1700000000000000002,malloc,x y,0", &t));
+                              "1700000000000000001,malloc,0x7f00,7\n1700000000000000002,malloc,x y,0",
+                         &t));
     CHECK_INT(t.events, 6);
     CHECK_INT(t.blocks, 3);
     CHECK_INT(t.alive, 2);
     CHECK_INT(t.block[0].size, 100);
-    CHECK_INT(t.block[0].born, 0);
+    CHECK_INT(t.block[0].alloc_at, 0);
     CHECK_INT(t.block[0].first, 1);
     CHECK_INT(t.block[0].last, 2);
-    CHECK_INT(t.block[0].died, 3);
-    CHECK_INT(t.block[1].died, CR_NONE); /* the same id, another block */
+    CHECK_INT(t.block[0].free_at, 3);
+    CHECK_INT(t.block[1].free_at, CR_NONE); /* the same id, another block */
     CHECK_INT(t.block[1].first, CR_NONE);
     CHECK_STR(t.id + t.block[1].id, "0x7f00");
     CHECK_STR(t.id + t.block[2].id, "x y");
@@ -110,9 +112,9 @@ static void a_plain_iteration(void) {
     CHECK_INT(p.loop.period, 14);
     CHECK_INT(p.loop.end, p.trace.events);
     CHECK_INT(p.plan[0].iterations, 3); /* the first one meets the parameter for the first time */
-    CHECK_INT(p.plan[0].across, 100);
-    CHECK_INT(p.plan[0].across_blocks, 1);
-    CHECK_INT(p.plan[0].lives, 3);
+    CHECK_INT(p.plan[0].persistent, 100);
+    CHECK_INT(p.plan[0].persistent_blocks, 1);
+    CHECK_INT(p.plan[0].intervals, 3);
     CHECK_INT(p.plan[0].wrapping, 0);
     CHECK_INT(p.plan[0].bound, 80);
     CHECK_INT(p.plan[0].peak, 80);
@@ -123,7 +125,7 @@ static void a_plain_iteration(void) {
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 80);
     /* each malloc has one place; shifting one onto another must be seen */
-    p.plan[0].life[1].offset = p.plan[0].life[0].offset = 0;
+    p.plan[0].interval[1].offset = p.plan[0].interval[0].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, &p.plan[0]), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "share bytes");
     planned_free(&p);
@@ -141,7 +143,8 @@ static void an_online_pool(void) {
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 45);
     planned_free(&p);
-    REQUIRE_OK(plan_words("", "m1:30 m2:5 f1 m3:40 f2 f3", 3, "", &p)); /* too large for the hole; a plan knows better */
+    REQUIRE_OK(
+        plan_words("", "m1:30 m2:5 f1 m3:40 f2 f3", 3, "", &p)); /* too large for the hole; a plan knows better */
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 75);
     CHECK_INT(p.plan[0].peak, 45);
@@ -155,45 +158,48 @@ static void the_check_finds_faults(void) {
     plan->peak -= 1;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     plan->peak += 1;
-    plan->lives = 1;
+    plan->intervals = 1;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "no place");
-    plan->lives = 2;
-    plan->life[0].size--;
+    plan->intervals = 2;
+    plan->interval[0].size--;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
-    plan->life[0].size++;
+    plan->interval[0].size++;
     plan->alignment = 32; /* what lies at 30 or 50 is no multiple */
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     plan->alignment = 1;
     REQUIRE_OK(cr_trace_check(&p.trace, &p.loop, plan));
     planned_free(&p);
     REQUIRE_OK(plan_words("", "m1:30 w1 m2:50 f1 w2 f2", 3, "", &p)); /* together for one event only */
-    plan->life[0].offset = plan->life[1].offset = 0;
+    plan->interval[0].offset = plan->interval[1].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     planned_free(&p);
     REQUIRE_OK(plan_words("m2:7 w2", "m1:30 r2 w1 f2 m2:50 r1 f1 w2", 4, "", &p)); /* round the end */
-    plan->life[0].offset = plan->life[1].offset = 0;
+    plan->interval[0].offset = plan->interval[1].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     planned_free(&p);
 }
 
 static void lives_go_round(void) {
     struct planned p;
-    /* 2 is made late and read early in the next iteration, when 3 is not there yet; 3 and 2 may lie in one place. The ids of the
-     * double buffer change (2, 4), the lives do not. */
-    REQUIRE_OK(plan_words("m2:100 w2", "m1:10 w1 r2 f2 m3:100 r1 w3 f3 m4:100 w4 f1 m1:10 w1 r4 f4 m3:100 r1 w3 f3 m2:100 w2 f1", 3, "", &p));
+    /* 2 is made late and read early in the next iteration, when 3 is not there yet; 3 and 2 may lie in one place. The
+     * ids of the double buffer change (2, 4), the lives do not. */
+    REQUIRE_OK(plan_words("m2:100 w2",
+                          "m1:10 w1 r2 f2 m3:100 r1 w3 f3 m4:100 w4 f1 m1:10 w1 r4 f4 m3:100 r1 w3 f3 m2:100 w2 f1", 3,
+                          "", &p));
     CHECK_INT(p.loop.period, 11);
-    CHECK_INT(p.plan[0].lives, 3);
+    CHECK_INT(p.plan[0].intervals, 3);
     CHECK_INT(p.plan[0].bound, 110);
     CHECK_INT(p.plan[0].peak, 110);
-    CHECK_INT(p.plan[0].across, 0);
+    CHECK_INT(p.plan[0].persistent, 0);
     planned_free(&p);
-    /* something is always there: the cut goes through one life at least. 1 .. 2 .. 1 .. 2 hand over with an overlap each */
+    /* something is always there: the cut goes through one life at least. 1 .. 2 .. 1 .. 2 hand over with an overlap
+     * each */
     REQUIRE_OK(plan_words("m1:60 w1", "m2:40 r1 w2 f1 r2 m1:60 w1 f2", 5, "", &p));
     CHECK_INT(p.plan[0].wrapping, 1);
     CHECK_INT(p.plan[0].bound, 100);
     CHECK_INT(p.plan[0].peak, 100);
-    for (int i = 0; i < 2; i++) CHECK(p.plan[0].life[i].lower < p.plan[0].steps);
+    for (int i = 0; i < 2; i++) CHECK(p.plan[0].interval[i].lower < p.plan[0].steps);
     planned_free(&p);
 }
 
@@ -209,9 +215,9 @@ static void lives_longer_than_an_iteration(void) {
     }
     REQUIRE_OK(plan_text(l.text.data, l.text.length, 1, &p));
     CHECK_INT(p.loop.period, 5);
-    CHECK_INT(p.plan[0].lives, 2);
+    CHECK_INT(p.plan[0].intervals, 2);
     int most = 0;
-    for (int i = 0; i < 2; i++) most = CR_MAX(most, p.plan[0].life[i].copies);
+    for (int i = 0; i < 2; i++) most = CR_MAX(most, p.plan[0].interval[i].copies);
     CHECK_INT(most, 3);
     CHECK_INT(p.plan[0].bound, 3 * 64); /* three from malloc to free, two when the small one comes */
     CHECK_INT(p.plan[0].peak, 3 * 64 + 8);
@@ -229,9 +235,9 @@ static void what_grows_is_told(void) {
     }
     REQUIRE_OK(plan_text(l.text.data, l.text.length, 1, &p));
     CHECK_INT(p.loop.period, 5);
-    CHECK_INT(p.plan[0].lives, 1);
-    CHECK_INT(p.plan[0].grown, 10);
-    CHECK_INT(p.plan[0].grown_blocks, 1);
+    CHECK_INT(p.plan[0].intervals, 1);
+    CHECK_INT(p.plan[0].leaked, 10);
+    CHECK_INT(p.plan[0].leaked_blocks, 1);
     planned_free(&p);
     cr_text_free(&l.text);
 }
@@ -252,7 +258,8 @@ static void one_time_is_one_operation(void) {
     planned_free(&p);
     cr_text_free(&text);
     text = (struct cr_text){0};
-    cr_text_add(&text, HEAD); /* a goes while b comes, and is freed before b is written: they are together all the same */
+    cr_text_add(&text,
+                HEAD); /* a goes while b comes, and is freed before b is written: they are together all the same */
     for (int i = 0; i < 4; i++) {
         int t = 10 * i;
         cr_text_add(&text, "%d,malloc,a,10\n%d,write,a,\n", t, t);
@@ -266,7 +273,8 @@ static void one_time_is_one_operation(void) {
     text = (struct cr_text){0};
     cr_text_add(&text, HEAD); /* at one time, but b is allocated behind a's free: it may have a's place */
     for (int i = 0; i < 4; i++)
-        cr_text_add(&text, "%d,malloc,a,10\n%d,write,a,\n%d,free,a,\n%d,malloc,b,20\n%d,write,b,\n%d,free,b,\n", i, i, i, i, i, i);
+        cr_text_add(&text, "%d,malloc,a,10\n%d,write,a,\n%d,free,a,\n%d,malloc,b,20\n%d,write,b,\n%d,free,b,\n", i, i,
+                    i, i, i, i);
     REQUIRE_OK(plan_text(text.data, text.length, 1, &p));
     CHECK_INT(p.plan[0].bound, 20);
     CHECK_INT(p.plan[0].peak, 20);
@@ -281,7 +289,9 @@ static void one_time_is_one_operation(void) {
             if (k == 0) cr_text_add(&text, "%d,malloc,x,1\n%d,write,x,\n", i, i);
             for (const char *at = middle[k]; *at; at += strcspn(at, "|"), at += strspn(at, "|"))
                 cr_text_add(&text, "%d,%.*s,%s\n", i + 1, (int)strcspn(at, "|"), at,
-                            *at != 'm' ? "" : strncmp(at, "malloc,b", 8) == 0 ? "20" : "1");
+                            *at != 'm'                        ? ""
+                            : strncmp(at, "malloc,b", 8) == 0 ? "20"
+                                                              : "1");
             if (k == 0) cr_text_add(&text, "%d,free,a,\n", i + 2);
             cr_text_add(&text, "%d,read,b,\n%d,free,b,\n", i + 2, i + 2);
             if (k == 1) cr_text_add(&text, "%d,write,x,\n%d,free,x,\n", i + 2, i + 2);
@@ -327,7 +337,8 @@ static void adversarial_periods(void) {
     check_period("m11:4 m12:4 m13:4 m14:4 m15:4 m16:4 m17:4 m18:4 m19:4 m20:4 m21:4 m22:4 m23:4 m24:4",
                  "m1:5 r11 w1 r1 r12 f1", 4, "", 6);
     /* almost twice something long, which is no iteration */
-    check_period("m1:1 w1 m2:2 w2 m3:3 w3 f1 f2 f3 m1:4 w1 m2:5 w2 f1 f2 m1:1 w1 m2:2 w2 m3:3 w3 f1 f2 f3 m1:4 w1 m2:5 w2 f1 m1:77 f1",
+    check_period("m1:1 w1 m2:2 w2 m3:3 w3 f1 f2 f3 m1:4 w1 m2:5 w2 f1 f2 m1:1 w1 m2:2 w2 m3:3 w3 f1 f2 f3 m1:4 w1 m2:5 "
+                 "w2 f1 m1:77 f1",
                  "m3:8 w3 r3 f3", 3, "", 4);
     /* parameters alone: nothing is allocated in an iteration */
     check_period("m8:1 m9:1 w8 w9", "r8 w9 r9 r9 w8", 4, "", 5);
@@ -339,14 +350,15 @@ static void what_comes_before_and_behind(void) {
     for (int k = 0; k < 40; k++) { /* the repetition ends with a smaller or a larger number, whatever the hashes are */
         struct planned p;
         struct log     l = {0};
-        for (int i = 0; i < 60; i++) log_add(&l, "malloc", 1000 + i, 64); /* equal parameters: longer than the iterations */
+        for (int i = 0; i < 60; i++)
+            log_add(&l, "malloc", 1000 + i, 64); /* equal parameters: longer than the iterations */
         for (int i = 0; i < 3; i++) log_words(&l, "m1:8 w1 r1000 m2:9 w2 r2 f1 f2");
         log_add(&l, "malloc", 5, 100 + k);
         log_words(&l, "w5 r5 f5 r1000 r1007 r1003");
         cr_status status = plan_text(l.text.data, l.text.length, 1, &p);
         CHECK_STATUS(status, CR_OK);
         CHECK_INT(p.loop.period, 8);
-        CHECK_INT(p.plan[0].across, 60 * 64);
+        CHECK_INT(p.plan[0].persistent, 60 * 64);
         CHECK_INT(p.trace.events - p.loop.end, 7);
         planned_free(&p);
         cr_text_free(&l.text);
@@ -368,7 +380,7 @@ static void what_does_not_repeat(void) {
     cr_text_free(&l.text);
 }
 
-
-TESTS(CASE(a_sound_log_is_read), CASE(what_cannot_be_is_refused), CASE(files_and_long_lines), CASE(a_plain_iteration), CASE(an_online_pool),
-      CASE(the_check_finds_faults), CASE(lives_go_round), CASE(lives_longer_than_an_iteration), CASE(what_grows_is_told),
-      CASE(one_time_is_one_operation), CASE(adversarial_periods), CASE(what_comes_before_and_behind), CASE(what_does_not_repeat))
+TESTS(CASE(a_sound_log_is_read), CASE(what_cannot_be_is_refused), CASE(files_and_long_lines), CASE(a_plain_iteration),
+      CASE(an_online_pool), CASE(the_check_finds_faults), CASE(lives_go_round), CASE(lives_longer_than_an_iteration),
+      CASE(what_grows_is_told), CASE(one_time_is_one_operation), CASE(adversarial_periods),
+      CASE(what_comes_before_and_behind), CASE(what_does_not_repeat))

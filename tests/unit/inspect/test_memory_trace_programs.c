@@ -1,5 +1,5 @@
-/* tests/unit/inspect/test_memory_trace_programs.c: memory logs of programs: random ones, planned under a check of our own, and the log of our own programs, which
- * must plan as the programs do. */
+/* tests/unit/inspect/test_memory_trace_programs.c: memory logs of programs: random ones, planned under a check of our
+ * own, and the log of our own programs, which must plan as the programs do. */
 #include "tests/harness/trace_support.h"
 
 /* ---- random programs ---- */
@@ -22,16 +22,18 @@ static int random_iteration(struct cr_rng *rng, bool wrap, struct happening *h, 
     int n = 0;
     for (int b = 0; b < BLOCKS; b++) {
         int64_t from = draw(rng, 0, HORIZON - 2), most = wrap ? from + HORIZON - 1 : HORIZON - 1;
-        int64_t to   = CR_MIN(from + 1 + draw(rng, 1, 3) * draw(rng, 1, HORIZON / 4), most), uses = draw(rng, 0, 4);
-        size[b]      = draw(rng, 1, 1000);
-        h[n++]       = (struct happening){from, 0, CR_TRACE_MALLOC, b};
+        int64_t to = CR_MIN(from + 1 + draw(rng, 1, 3) * draw(rng, 1, HORIZON / 4), most), uses = draw(rng, 0, 4);
+        size[b] = draw(rng, 1, 1000);
+        h[n++]  = (struct happening){from, 0, CR_TRACE_MALLOC, b};
         for (int k = 0; k < uses; k++)
             h[n++] = (struct happening){draw(rng, from, to), 0, k ? CR_TRACE_READ : CR_TRACE_WRITE, b};
         h[n++] = (struct happening){to, 0, CR_TRACE_FREE, b};
     }
     for (int k = 0; k < 20; k++)
-        h[n++] = (struct happening){draw(rng, 0, HORIZON - 1), 0, CR_TRACE_READ, -1 - (int)draw(rng, 0, PARAMETERS - 1)};
-    for (int i = 0; i < n; i++) h[i].serial = h[i].kind == CR_TRACE_MALLOC ? i - EVENTS : h[i].kind == CR_TRACE_FREE ? i + EVENTS : i;
+        h[n++] =
+            (struct happening){draw(rng, 0, HORIZON - 1), 0, CR_TRACE_READ, -1 - (int)draw(rng, 0, PARAMETERS - 1)};
+    for (int i = 0; i < n; i++)
+        h[i].serial = h[i].kind == CR_TRACE_MALLOC ? i - EVENTS : h[i].kind == CR_TRACE_FREE ? i + EVENTS : i;
     return n;
 }
 
@@ -95,13 +97,13 @@ static size_t load_of(const struct planned *p, int by) {
         for (int b = 0; b < p->trace.blocks; b++) {
             const struct cr_trace_block *x = &p->trace.block[b];
             /* of the instances of a life take the one a period before, whose end the log has seen */
-            int from = x->born, to = x->died;
+            int from = x->alloc_at, to = x->free_at;
             if (from < p->loop.start || to == CR_NONE || to >= p->loop.end) continue;
             if (by == CR_TRACE_BY_USE && x->first != CR_NONE) {
                 from = x->first;
                 to   = x->last + 1;
             }
-            if (x->born >= p->loop.start + p->loop.period) continue; /* the first instance, and it shifted */
+            if (x->alloc_at >= p->loop.start + p->loop.period) continue; /* the first instance, and it shifted */
             for (int k = -2; k <= 40; k++)
                 if (from + k * p->loop.period <= at && at < to + k * p->loop.period) load += x->size;
         }
@@ -113,17 +115,19 @@ static size_t load_of(const struct planned *p, int by) {
 /* Every pair of blocks of the repetition, event by event. */
 static bool places_are_sound(const struct planned *p, int by) {
     const struct cr_trace_plan *plan = &p->plan[by];
-    struct cr_life             *life = cr_alloc((size_t)p->trace.blocks + 1, sizeof *life);
+    struct cr_interval         *life = cr_alloc((size_t)p->trace.blocks + 1, sizeof *life);
     int                         n    = 0;
     for (int b = 0; b < p->trace.blocks; b++) {
         const struct cr_trace_block *x = &p->trace.block[b];
-        if (x->born < p->loop.start || x->died == CR_NONE || x->died >= p->loop.end) continue;
-        int turn = (x->born - p->loop.start) / p->loop.period, phase = (x->born - p->loop.start) % p->loop.period, found = 0;
-        for (int i = 0; i < plan->lives; i++) {
-            const struct cr_trace_life *l = &plan->life[i];
+        if (x->alloc_at < p->loop.start || x->free_at == CR_NONE || x->free_at >= p->loop.end) continue;
+        int turn  = (x->alloc_at - p->loop.start) / p->loop.period,
+            phase = (x->alloc_at - p->loop.start) % p->loop.period, found = 0;
+        for (int i = 0; i < plan->intervals; i++) {
+            const struct cr_trace_interval *l = &plan->interval[i];
             if (l->phase != phase) continue;
             found++;
-            life[n] = (struct cr_life){x->born, x->died, x->size, l->offset + (size_t)(turn % l->copies) * l->size};
+            life[n] = (struct cr_interval){x->alloc_at, x->free_at, x->size,
+                                           l->offset + (size_t)(turn % l->copies) * l->size};
             if (by == CR_TRACE_BY_USE && x->first != CR_NONE) {
                 life[n].lower = x->first;
                 life[n].upper = x->last + 1;
@@ -135,7 +139,7 @@ static bool places_are_sound(const struct planned *p, int by) {
         }
         n++;
     }
-    bool sound = lives_valid(life, n, 1, plan->peak);
+    bool sound = intervals_valid(life, n, 1, plan->peak);
     cr_free(life);
     return sound;
 }
@@ -155,10 +159,10 @@ static void random_programs(void) {
         CHECK_STATUS(status, CR_OK);
         if (status == CR_OK) {
             CHECK_INT(p.loop.period, events);
-            CHECK_INT(p.plan[0].lives, BLOCKS);
-            CHECK_INT(p.plan[0].across, across);
-            CHECK_INT(p.plan[0].across_blocks, PARAMETERS);
-            CHECK_INT(p.plan[0].grown, 0);
+            CHECK_INT(p.plan[0].intervals, BLOCKS);
+            CHECK_INT(p.plan[0].persistent, across);
+            CHECK_INT(p.plan[0].persistent_blocks, PARAMETERS);
+            CHECK_INT(p.plan[0].leaked, 0);
             for (int by = 0; by < 2; by++) {
                 CHECK_INT(p.plan[by].bound, load_of(&p, by));
                 CHECK(places_are_sound(&p, by));
@@ -174,8 +178,8 @@ static void random_programs(void) {
         planned_free(&p);
         cr_text_free(&l.text);
     }
-    printf("    %d programs, %d with lives that go round: peak = bound in %d, worst %.4f, by use %.4f\n", rounds, wrapping, tight,
-           worst[0], worst[1]);
+    printf("    %d programs, %d with lives that go round: peak = bound in %d, worst %.4f, by use %.4f\n", rounds,
+           wrapping, tight, worst[0], worst[1]);
     CHECK(wrapping > rounds / 3);
     CHECK(worst[0] < 1.35 && worst[1] < 1.35);
     CHECK(tight > rounds / 2);
@@ -247,12 +251,13 @@ static void programs_plan_alike(void) {
                 CHECK_INT(log.plan[by].peak, p.region_bytes[CR_REGION_POOL]);
             }
             CHECK_INT(log.plan[0].iterations, 2);
-            CHECK_INT(log.plan[0].rest, 0);
+            CHECK_INT(log.plan[0].tail, 0);
             CHECK_INT(log.plan[0].wrapping, 0);
-            CHECK(log.plan[0].across >= cr_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT]);
-            CHECK(log.plan[0].across <= cr_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT] + 8 * 256);
+            CHECK(log.plan[0].persistent >= cr_param_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT]);
+            CHECK(log.plan[0].persistent <=
+                  cr_param_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT] + 8 * 256);
             printf("    %s, %s: %d events an iteration, %d lives, peak %zu\n", archs[a], fuse ? "fused" : "plain",
-                   log.loop.period, log.plan[0].lives, log.plan[0].peak);
+                   log.loop.period, log.plan[0].intervals, log.plan[0].peak);
             planned_free(&log);
             cr_text_free(&text);
             cr_program_free(&p);
@@ -269,8 +274,8 @@ static void programs_with_lanes_plan_alike(void) {
         struct planned     log;
         if (!compiled(&b, "resnet20", 32, 4, CR_PROGRAM_STEP, true, true, &p)) return;
         size_t before = p.bound_bytes;
-        for (int i = every; i < p.ops; i += every) p.op[i].lane = CR_LANE_COMM;
-        REQUIRE_OK(cr_pass_order(&p));
+        for (int i = every; i < p.ops; i += every) p.op[i].stream = CR_STREAM_COMM;
+        REQUIRE_OK(cr_pass_insert_waits(&p));
         REQUIRE_OK(cr_pass_plan(&p, 256, true));
         const struct cr_program *programs[] = {&p};
         cr_trace_write(programs, 1, 3, 256, &text);
@@ -299,11 +304,11 @@ static void storage_that_is_handed_on_is_one_block(void) {
     REQUIRE_OK(plan_text(text.data, text.length, 64, &log));
     CHECK_INT(log.plan[1].bound, p.bound_bytes);
     CHECK_INT(log.plan[1].peak, p.region_bytes[CR_REGION_POOL]);
-    CHECK_INT(log.plan[1].across, 0);
+    CHECK_INT(log.plan[1].persistent, 0);
     planned_free(&log);
     cr_text_free(&text);
     cr_program_free(&p);
 }
 
-TESTS(CASE(random_programs), CASE(planning_survives_failing_allocations), CASE(millions_of_lines), CASE(programs_plan_alike),
-      CASE(programs_with_lanes_plan_alike), CASE(storage_that_is_handed_on_is_one_block))
+TESTS(CASE(random_programs), CASE(planning_survives_failing_allocations), CASE(millions_of_lines),
+      CASE(programs_plan_alike), CASE(programs_with_lanes_plan_alike), CASE(storage_that_is_handed_on_is_one_block))

@@ -1,13 +1,13 @@
 /* tests/unit/inspect/test_plan_print.c: what `cresnet plan` prints. */
-#include "tests/harness/compiler_support.h"
 #include "inspect/plan_print.h"
+#include "tests/harness/compiler_support.h"
 
 static void printed_lives_plan_again(void) {
-    struct bench_model    b;
-    struct cr_program     p;
-    static struct cr_life life[2000];
-    int                   n    = 0;
-    struct cr_text        text = {0};
+    struct bench_model        b;
+    struct cr_program         p;
+    static struct cr_interval life[2000];
+    int                       n    = 0;
+    struct cr_text            text = {0};
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_plan_print_csv(&p, &text);
     REQUIRE(!text.failed && text.data);
@@ -16,10 +16,10 @@ static void printed_lives_plan_again(void) {
         int       id;
         long long lower, upper, size, offset;
         REQUIRE(sscanf(line + 1, "%d,%lld,%lld,%lld,%lld", &id, &lower, &upper, &size, &offset) == 5);
-        life[n++] = (struct cr_life){lower, upper, (size_t)size, (size_t)offset};
+        life[n++] = (struct cr_interval){lower, upper, (size_t)size, (size_t)offset};
     }
     CHECK(n > 100);
-    CHECK(lives_valid(life, n, 256, p.region_bytes[CR_REGION_POOL]));
+    CHECK(intervals_valid(life, n, 256, p.region_bytes[CR_REGION_POOL]));
     size_t bound;
     REQUIRE_OK(cr_plan_bound(life, n, 256, &bound));
     CHECK_INT(bound, p.bound_bytes);

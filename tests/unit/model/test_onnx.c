@@ -1,12 +1,12 @@
-/* tests/unit/model/test_onnx.c: the ONNX files of ResNet-18, ResNet-50 and a published CIFAR ResNet-20 give, in onnxruntime, the logits that
- * they have here and in PyTorch, with batch normalisation as it is and folded. Needs onnxruntime (tools/peers.py), python3 with
- * torchvision (Debian: python3-torchvision), for the CIFAR net CRESNET_TEST_DATA; skipped without.
- * The bound on a logit is computed, not chosen: four times the largest distance between PyTorch's own float32 and float64
- * logits. */
+/* tests/unit/model/test_onnx.c: the ONNX files of ResNet-18, ResNet-50 and a published CIFAR ResNet-20 give, in
+ * onnxruntime, the logits that they have here and in PyTorch, with batch normalisation as it is and folded. Needs
+ * onnxruntime (tools/peers.py), python3 with torchvision (Debian: python3-torchvision), for the CIFAR net
+ * CRESNET_TEST_DATA; skipped without. The bound on a logit is computed, not chosen: four times the largest distance
+ * between PyTorch's own float32 and float64 logits. */
 #include "model/onnx.h"
-#include "tests/harness/peer_support.h"
 #include "session/session.h"
 #include "session/state.h"
+#include "tests/harness/peer_support.h"
 
 #include <unistd.h>
 
@@ -33,7 +33,10 @@ static bool shell(const char *fmt, ...) {
 static void find_runtime(void) {
     char  command[700];
     FILE *out;
-    snprintf(command, sizeof command, "cd %s/tests/tools && python3 -c 'import peers; print(peers.interpreter(\"onnxruntime\", \"numpy\") or \"\")'", CR_SOURCE_DIR);
+    snprintf(
+        command, sizeof command,
+        "cd %s/tests/tools && python3 -c 'import peers; print(peers.interpreter(\"onnxruntime\", \"numpy\") or \"\")'",
+        CR_SOURCE_DIR);
     out = popen(command, "r");
     if (!out) return;
     if (!fgets(runtime, sizeof runtime, out)) *runtime = 0;
@@ -49,8 +52,8 @@ static const char *lacks(bool cifar) {
         snprintf(folder, sizeof folder, "%s/onnx", CR_BINARY_DIR);
         find_runtime();
         torch = *runtime && shell("mkdir -p %s && /usr/bin/python3 -c 'import torchvision' 2>/dev/null", folder) &&
-                shell("/usr/bin/python3 %s/tests/tools/onnx_peer.py truth %s %s%s >%s/log 2>&1", CR_SOURCE_DIR, folder, data ? data : "",
-                      data ? "/resnet-cifar10-weights/resnet20-cifar10.safetensors" : "", folder);
+                shell("/usr/bin/python3 %s/tests/tools/onnx_peer.py truth %s %s%s >%s/log 2>&1", CR_SOURCE_DIR, folder,
+                      data ? data : "", data ? "/resnet-cifar10-weights/resnet20-cifar10.safetensors" : "", folder);
     }
     if (!*runtime) return "no python3 with onnxruntime (scripts/deps.sh: need_peers)";
     if (!torch) return "no python3 with torchvision";
@@ -73,10 +76,11 @@ static cr_status write_onnx(struct cr_session *s, bool fold, const char *path) {
     struct cr_program eval;
     float            *value, *running;
     CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, 1, &eval));
-    CR_TRY(cr_state_plane_copy(s, CR_PLANE_VALUE, &value));
-    CR_TRY(cr_state_plane_copy(s, CR_PLANE_RUNNING, &running));
-    const struct cr_onnx_network network = {.eval = &eval, .value = value, .running = running, .classes = s->model.classes, .fold = fold};
-    cr_status                    status  = cr_onnx_write(&network, path);
+    CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &value));
+    CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_RUNNING, &running));
+    const struct cr_onnx_network network = {
+        .eval = &eval, .value = value, .running = running, .classes = s->model.classes, .fold = fold};
+    cr_status status = cr_onnx_write(&network, path);
     cr_program_free(&eval);
     cr_free(value);
     cr_free(running);
@@ -90,11 +94,11 @@ static double distance(const float *a, const double *truth, int count) {
 }
 
 static void compare(const struct net *net) {
-    static uint8_t    pixels[IMAGES * 64 * 64 * 3];
-    static double     f32[IMAGES * CLASSES_MAX], f64[IMAGES * CLASSES_MAX];
-    static float      ours[IMAGES * CLASSES_MAX], theirs[IMAGES * CLASSES_MAX];
-    struct cr_config  c;
-    struct cr_session s;
+    static uint8_t             pixels[IMAGES * 64 * 64 * 3];
+    static double              f32[IMAGES * CLASSES_MAX], f64[IMAGES * CLASSES_MAX];
+    static float               ours[IMAGES * CLASSES_MAX], theirs[IMAGES * CLASSES_MAX];
+    struct cr_config           c;
+    struct cr_session          s;
     const struct cr_step_block step  = {0};
     const int                  count = IMAGES * net->classes;
     const char                *why   = lacks(net->classes == 10);
@@ -115,8 +119,9 @@ static void compare(const struct net *net) {
     for (int fold = 0; fold < 2; fold++) {
         snprintf(path, sizeof path, "%s/%s-%d.onnx", folder, net->name, fold);
         REQUIRE_OK(write_onnx(&s, fold, path));
-        REQUIRE(shell("%s %s/tests/tools/onnx_peer.py run %s %s/%s.u8 %d %s/%s.out >%s/log 2>&1 || { cat %s/log; false; }", runtime, CR_SOURCE_DIR, path, folder,
-                      net->name, net->size, folder, net->name, folder, folder));
+        REQUIRE(
+            shell("%s %s/tests/tools/onnx_peer.py run %s %s/%s.u8 %d %s/%s.out >%s/log 2>&1 || { cat %s/log; false; }",
+                  runtime, CR_SOURCE_DIR, path, folder, net->name, net->size, folder, net->name, folder, folder));
         REQUIRE(read_file(net->name, "out", theirs, (size_t)count * sizeof *theirs));
         printf(", onnxruntime %s%.3g", fold ? "folded " : "", distance(theirs, f64, count));
         CHECK(distance(theirs, f64, count) <= bound);
@@ -127,25 +132,33 @@ static void compare(const struct net *net) {
     cr_config_close(&c);
 }
 
-static void resnet18(void) { compare(&(struct net){"resnet18", 64, 1000}); }
-static void resnet50(void) { compare(&(struct net){"resnet50", 64, 1000}); }
-static void cifar_resnet20(void) { compare(&(struct net){"resnet20", 32, 10}); }
+static void resnet18(void) {
+    compare(&(struct net){"resnet18", 64, 1000});
+}
+static void resnet50(void) {
+    compare(&(struct net){"resnet50", 64, 1000});
+}
+static void cifar_resnet20(void) {
+    compare(&(struct net){"resnet20", 32, 10});
+}
 
-/* A ResNet-D with squeeze and excitation, on odd sides, drawn: no published weights, so the truth is our own forward pass, which other
- * tests compare with PyTorch's. Both compute in float32: the bound is 256 of its roundings of the largest logit. */
+/* A ResNet-D with squeeze and excitation, on odd sides, drawn: no published weights, so the truth is our own forward
+ * pass, which other tests compare with PyTorch's. Both compute in float32: the bound is 256 of its roundings of the
+ * largest logit. */
 static void deep_stem_and_excitation(void) {
     enum { SIZE = 54, CLASSES = 7 };
-    static const char *const overrides[] = {"model.arch=resnet18", "model.stem=deep", "model.shortcut=D", "model.excitation=yes", "data.kind=synthetic",
-                                            "data.image_size=54", "train.batch=4", "train.device=cpu"};
-    static uint8_t           pixels[IMAGES * SIZE * SIZE * 3];
-    static float             ours[IMAGES * CLASSES], theirs[IMAGES * CLASSES];
-    static double            truth[IMAGES * CLASSES];
-    struct cr_config         c;
-    struct cr_session        s;
-    char                     path[512];
-    double                   largest = 0;
-    const struct cr_step_block      step = {0};
-    const struct cr_session_options o    = {.eval = true, .execute = true, .classes = CLASSES};
+    static const char *const        overrides[] = {"model.arch=resnet18",  "model.stem=deep",     "model.shortcut=D",
+                                                   "model.excitation=yes", "data.kind=synthetic", "data.image_size=54",
+                                                   "train.batch=4",        "train.device=cpu"};
+    static uint8_t                  pixels[IMAGES * SIZE * SIZE * 3];
+    static float                    ours[IMAGES * CLASSES], theirs[IMAGES * CLASSES];
+    static double                   truth[IMAGES * CLASSES];
+    struct cr_config                c;
+    struct cr_session               s;
+    char                            path[512];
+    double                          largest = 0;
+    const struct cr_step_block      step    = {0};
+    const struct cr_session_options o       = {.eval = true, .execute = true, .classes = CLASSES};
     cr_log_quiet(true);
     if (lacks(false)) SKIP(lacks(false));
     for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i * 31 + i / 7);
@@ -165,10 +178,12 @@ static void deep_stem_and_excitation(void) {
     for (int fold = 0; fold < 2; fold++) {
         snprintf(path, sizeof path, "%s/deep-%d.onnx", folder, fold);
         REQUIRE_OK(write_onnx(&s, fold, path));
-        REQUIRE(shell("%s %s/tests/tools/onnx_peer.py run %s %s/deep.u8 %d %s/deep.out >%s/log 2>&1 || { cat %s/log; false; }", runtime, CR_SOURCE_DIR, path,
-                      folder, SIZE, folder, folder, folder));
+        REQUIRE(shell(
+            "%s %s/tests/tools/onnx_peer.py run %s %s/deep.u8 %d %s/deep.out >%s/log 2>&1 || { cat %s/log; false; }",
+            runtime, CR_SOURCE_DIR, path, folder, SIZE, folder, folder, folder));
         REQUIRE(read_file("deep", "out", theirs, sizeof theirs));
-        printf("    ResNet-18-D with SE%s: %.3g of %.3g\n", fold ? ", folded" : "", distance(theirs, truth, IMAGES * CLASSES), largest);
+        printf("    ResNet-18-D with SE%s: %.3g of %.3g\n", fold ? ", folded" : "",
+               distance(theirs, truth, IMAGES * CLASSES), largest);
         CHECK(distance(theirs, truth, IMAGES * CLASSES) <= 256 * 0x1p-24 * largest);
         unlink(path);
     }
@@ -178,8 +193,9 @@ static void deep_stem_and_excitation(void) {
 
 /* Whatever allocation fails: no file, no leak. */
 static void failing_allocations(void) {
-    static const char *const overrides[] = {"model.arch=custom", "model.depths=1,1", "model.widths=4,8", "model.stem=cifar", "model.block=basic",
-                                            "data.kind=synthetic", "data.image_size=8", "train.batch=2", "train.device=cpu"};
+    static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
+                                                   "model.stem=cifar",  "model.block=basic", "data.kind=synthetic",
+                                                   "data.image_size=8", "train.batch=2",     "train.device=cpu"};
     struct cr_config                c;
     struct cr_session               s;
     struct cr_program               eval;
@@ -192,10 +208,11 @@ static void failing_allocations(void) {
     REQUIRE_OK(cr_session_open(&c, &o, &s));
     REQUIRE_OK(cr_session_init(&s));
     REQUIRE_OK(cr_model_program(&s.model, &c, CR_PROGRAM_EVAL, 1, &eval));
-    REQUIRE_OK(cr_state_plane_copy(&s, CR_PLANE_VALUE, &value));
-    REQUIRE_OK(cr_state_plane_copy(&s, CR_PLANE_RUNNING, &running));
+    REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_VALUE, &value));
+    REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_RUNNING, &running));
     const char *const            names[] = {"a\"b", "\xc3\xa4", "c"};
-    const struct cr_onnx_network network = {.eval = &eval, .value = value, .running = running, .class_names = names, .classes = 3, .fold = true};
+    const struct cr_onnx_network network = {
+        .eval = &eval, .value = value, .running = running, .class_names = names, .classes = 3, .fold = true};
     for (int64_t n = 1; !test_failures_; n++) {
         const int64_t live = cr_alloc_live();
         cr_alloc_fail_at(n);

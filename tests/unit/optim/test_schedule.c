@@ -1,9 +1,11 @@
-/* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against PyTorch 1.13's CosineAnnealingLR, MultiStepLR,
- * StepLR, LinearLR, PolynomialLR and OneCycleLR, stepped once an update (values printed with %.12g by lr_scheduler after k calls of step()). */
+/* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against PyTorch 1.13's
+ * CosineAnnealingLR, MultiStepLR, StepLR, LinearLR, PolynomialLR and OneCycleLR, stepped once an update (values printed
+ * with %.12g by lr_scheduler after k calls of step()). */
 #include "optim/optim.h"
 #include "tests/harness/test.h"
 
-static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch, const char *const *overrides) {
+static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
+                    const char *const *overrides) {
     struct cr_config config;
     int              n = 0;
     while (overrides[n]) n++;
@@ -16,7 +18,8 @@ static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), i
     return answer;
 }
 #define LR(step, per_epoch, ...) asked(cr_schedule_lr, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
-#define MOMENTUM(step, per_epoch, ...) asked(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
+#define MOMENTUM(step, per_epoch, ...)                                                                                 \
+    asked(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 
 /* CosineAnnealingLR(opt, T_max=50, eta_min=0.001) of lr 0.1 */
 static void cosine_is_torchs(void) {
@@ -37,7 +40,8 @@ static void steps_do_not_change_the_schedule(void) {
 
 /* MultiStepLR(opt, [2, 3.5 epochs], 0.1): the update that begins a milestone is the first at the new rate. */
 static void multistep_falls_at_milestones(void) {
-#define MULTI "schedule.kind=multistep", "train.epochs=5", "optim.lr=0.5", "schedule.milestones=2,3.5", "schedule.gamma=0.1"
+#define MULTI                                                                                                          \
+    "schedule.kind=multistep", "train.epochs=5", "optim.lr=0.5", "schedule.milestones=2,3.5", "schedule.gamma=0.1"
     CHECK_NEAR(LR(0, 10, MULTI), 0.5, 1e-15);
     CHECK_NEAR(LR(19, 10, MULTI), 0.5, 1e-15);
     CHECK_NEAR(LR(20, 10, MULTI), 0.05, 1e-15);
@@ -87,14 +91,21 @@ static void polynomial_is_torchs(void) {
     static const struct {
         int64_t step;
         double  square, root;
-    } want[] = {{0, 0.1, 0.1}, {1, 0.09604, 0.0989949493661}, {7, 0.07396, 0.092736184955}, {25, 0.025, 0.0707106781187},
-                {49, 4e-05, 0.0141421356237}, {50, 0, 0}, {500, 0, 0}};
+    } want[] = {{0, 0.1, 0.1},
+                {1, 0.09604, 0.0989949493661},
+                {7, 0.07396, 0.092736184955},
+                {25, 0.025, 0.0707106781187},
+                {49, 4e-05, 0.0141421356237},
+                {50, 0, 0},
+                {500, 0, 0}};
     for (size_t i = 0; i < CR_COUNT(want); i++) {
         CHECK_NEAR(LR(want[i].step, 10, POLY, "schedule.power=2"), want[i].square, 1e-12);
         CHECK_NEAR(LR(want[i].step, 10, POLY, "schedule.power=0.5"), want[i].root, 1e-12);
-        CHECK_NEAR(LR(want[i].step, 10, POLY, "schedule.min_lr=0.02", "schedule.power=2"), 0.02 + 0.8 * want[i].square, 1e-12);
+        CHECK_NEAR(LR(want[i].step, 10, POLY, "schedule.min_lr=0.02", "schedule.power=2"), 0.02 + 0.8 * want[i].square,
+                   1e-12);
     }
-    CHECK_NEAR(LR(30, 10, POLY, "schedule.warmup_epochs=1"), 0.05, 1e-12); /* of the 40 updates behind the warm-up 20 are done */
+    CHECK_NEAR(LR(30, 10, POLY, "schedule.warmup_epochs=1"), 0.05,
+               1e-12); /* of the 40 updates behind the warm-up 20 are done */
     CHECK_NEAR(MOMENTUM(30, 10, POLY, "optim.momentum=0.8"), 0.8, 0);
 }
 
@@ -116,9 +127,12 @@ static void one_cycle_is_torchs(void) {
                 {48, 0.000806737980387, 0.9497987147, 0.00170234927736, 0.899674086767},
                 {49, 1.6e-06, 0.95, 0.0004, 0.9}};
     for (size_t i = 0; i < CR_COUNT(want); i++) {
-#define OTHER CYCLE, "schedule.peak=0.45", "schedule.div_factor=10", "schedule.final_div_factor=100", "optim.momentum=0.9", "schedule.low_momentum=0.8"
+#define OTHER                                                                                                          \
+    CYCLE, "schedule.peak=0.45", "schedule.div_factor=10", "schedule.final_div_factor=100", "optim.momentum=0.9",      \
+        "schedule.low_momentum=0.8"
         CHECK_NEAR(LR(want[i].step, 10, CYCLE), want[i].lr, 1e-12);
-        CHECK_NEAR(MOMENTUM(want[i].step, 10, CYCLE, "optim.momentum=0.95", "schedule.low_momentum=0.85"), want[i].momentum, 1e-12);
+        CHECK_NEAR(MOMENTUM(want[i].step, 10, CYCLE, "optim.momentum=0.95", "schedule.low_momentum=0.85"),
+                   want[i].momentum, 1e-12);
         CHECK_NEAR(LR(want[i].step, 10, OTHER), want[i].other_lr, 1e-12);
         CHECK_NEAR(MOMENTUM(want[i].step, 10, OTHER), want[i].other_momentum, 1e-12);
     }
@@ -127,5 +141,6 @@ static void one_cycle_is_torchs(void) {
     CHECK_NEAR(LR(49, 10, CYCLE, "schedule.peak=1"), 0.4, 1e-12);
 }
 
-TESTS(CASE(polynomial_is_torchs), CASE(one_cycle_is_torchs), CASE(cosine_is_torchs), CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones),
-      CASE(step_falls_every_so_often), CASE(constant_stays), CASE(warm_up_is_linear_then_the_rule_begins))
+TESTS(CASE(polynomial_is_torchs), CASE(one_cycle_is_torchs), CASE(cosine_is_torchs),
+      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones), CASE(step_falls_every_so_often),
+      CASE(constant_stays), CASE(warm_up_is_linear_then_the_rule_begins))

@@ -1,6 +1,6 @@
-/* tests/unit/optim/test_update.c: the update rules and the moving averages on single parameters: against PyTorch's numbers, against formulas written
- * down here, and in what all rules must do alike: masks, frozen parameters, suppressed updates, loss scales. Whole runs are in
- * tests/programs/test_golden_train.c. */
+/* tests/unit/optim/test_update.c: the update rules and the moving averages on single parameters: against PyTorch's
+ * numbers, against formulas written down here, and in what all rules must do alike: masks, frozen parameters,
+ * suppressed updates, loss scales. Whole runs are in tests/programs/test_golden_train.c. */
 #include "tests/harness/reference_run.h"
 
 struct unit {
@@ -17,27 +17,32 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     struct cr_program       *p       = &run->p;
     REQUIRE_OK(ref_open(run, real, 2));
     for (int i = 0; i < 3; i++)
-        cr_store_add(&run->store, names[i], i == V ? CR_ROLE_GAMMA : CR_ROLE_CONV, (const int64_t[]){1, 1, 1, i == V ? 1 : ELEMS}, CR_NONE);
-    cr_store_add(&run->store, "mean", CR_ROLE_MEAN, (const int64_t[]){1, 1, 1, 2}, CR_NONE);
+        cr_param_store_add(&run->store, names[i], i == V ? CR_ROLE_GAMMA : CR_ROLE_CONV,
+                           (const int64_t[]){1, 1, 1, i == V ? 1 : ELEMS}, CR_NONE);
+    cr_param_store_add(&run->store, "mean", CR_ROLE_MEAN, (const int64_t[]){1, 1, 1, 2}, CR_NONE);
     run->store.param[FROZEN].frozen = true;
-    run->store.has_second = kind == CR_OP_adamw;
-    run->store.has_mask   = mask;
-    run->store.has_ema    = true;
-    u->metrics            = ref_leaf(run, "metrics", 1, 1, 1, 4);
-    u->state              = cr_tensor_store(p, CR_PLANE_STATE, CR_NONE);
-    struct cr_op check = cr_op_make(CR_OP_grad_check, CR_NONE), op = cr_op_make(kind, CR_NONE), ema = cr_op_make(CR_OP_ema, CR_NONE);
-    check.in[CR_IN_grad_check_grad]    = cr_tensor_store(p, CR_PLANE_GRAD, CR_NONE);
-    check.in[CR_IN_grad_check_metrics] = u->metrics;
-    check.in[CR_IN_grad_check_state]   = u->state;
-    u->norm                            = ref_emit(run, &check, "norm");
-    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(p, CR_PLANE_VALUE, CR_NONE);
-    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum = cr_tensor_store(p, CR_PLANE_MOMENTUM, CR_NONE);
+    run->store.has_second           = kind == CR_OP_adamw;
+    run->store.has_mask             = mask;
+    run->store.has_ema              = true;
+    u->metrics                      = ref_leaf(run, "metrics", 1, 1, 1, 4);
+    u->state                        = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(kind, CR_NONE),
+                 ema                  = cr_op_make(CR_OP_ema, CR_NONE);
+    check.in[CR_IN_grad_norm_grad]    = cr_tensor_store(p, CR_BUFFER_GRAD, CR_NONE);
+    check.in[CR_IN_grad_norm_metrics] = u->metrics;
+    check.in[CR_IN_grad_norm_state]   = u->state;
+    u->norm                           = ref_emit(run, &check, "norm");
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum =
+        cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = u->state;
-    op.in[CR_IN_sgd_grad]                             = check.in[CR_IN_grad_check_grad];
+    op.in[CR_IN_sgd_grad]                             = check.in[CR_IN_grad_norm_grad];
     op.in[CR_IN_sgd_norm]                             = u->norm;
-    u->mask                                           = mask ? cr_tensor_store(p, CR_PLANE_MASK, CR_NONE) : CR_NONE;
+    u->mask                                           = mask ? cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE) : CR_NONE;
     op.in[CR_IN_sgd_mask]                             = u->mask;
-    if (kind == CR_OP_adamw) op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = u->second = cr_tensor_store(p, CR_PLANE_SECOND, CR_NONE);
+    if (kind == CR_OP_adamw)
+        op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = u->second =
+            cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
     if (kind == CR_OP_lars) {
         struct cr_op norms                = cr_op_make(CR_OP_param_norms, CR_NONE);
         norms.in[CR_IN_param_norms_value] = op.in[CR_IN_sgd_value];
@@ -47,17 +52,18 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     }
     op.attr.sgd = attr;
     cr_emit(p, &op, "");
-    ema.in[CR_IN_ema_value] = op.in[CR_IN_sgd_value];
-    ema.in[CR_IN_ema_running] = cr_tensor_store(p, CR_PLANE_RUNNING, CR_NONE);
-    ema.in[CR_IN_ema_norm]    = u->norm;
-    ema.in[CR_IN_ema_state]   = u->state;
-    ema.in[CR_IN_ema_mask]    = u->mask;
-    ema.in[CR_IN_ema_averages] = ema.out[CR_OUT_ema_averages] = u->ema = cr_tensor_store(p, CR_PLANE_EMA, CR_NONE);
-    ema.in[CR_IN_ema_running_averages] = ema.out[CR_OUT_ema_running_averages] = cr_tensor_store(p, CR_PLANE_EMA_RUNNING, CR_NONE);
+    ema.in[CR_IN_ema_value]    = op.in[CR_IN_sgd_value];
+    ema.in[CR_IN_ema_running]  = cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE);
+    ema.in[CR_IN_ema_norm]     = u->norm;
+    ema.in[CR_IN_ema_state]    = u->state;
+    ema.in[CR_IN_ema_mask]     = u->mask;
+    ema.in[CR_IN_ema_averages] = ema.out[CR_OUT_ema_averages] = u->ema = cr_tensor_store(p, CR_BUFFER_EMA, CR_NONE);
+    ema.in[CR_IN_ema_running_averages]                                 = ema.out[CR_OUT_ema_running_averages] =
+        cr_tensor_store(p, CR_BUFFER_EMA_RUNNING, CR_NONE);
     ema.attr.ema = (struct cr_ema_attr){.decay = 0.9, .warmup = true};
     cr_emit(p, &ema, "");
-    for (int k = 0; k < 3; k++) u->value[k] = cr_tensor_store(p, CR_PLANE_VALUE, k);
-    for (int k = 0; k < 2; k++) u->grad[k] = cr_tensor_store(p, CR_PLANE_GRAD, k);
+    for (int k = 0; k < 3; k++) u->value[k] = cr_tensor_store(p, CR_BUFFER_VALUE, k);
+    for (int k = 0; k < 2; k++) u->grad[k] = cr_tensor_store(p, CR_BUFFER_GRAD, k);
     REQUIRE_OK(ref_bind(run));
     for (int i = 0; mask && i < run->store.value_elems / 8; i++) ref_set(run, u->mask, i, 0xff);
     ref_set(run, u->state, CR_STATE_LOSS_SCALE, 1);
@@ -74,7 +80,7 @@ static void step(struct unit *u, const double g[ELEMS], double gv, double scale)
     REQUIRE_OK(ref_exec(&u->run, 0, u->run.p.ops));
 }
 
-static const double start[ELEMS] = {1.0, -0.5, 2.0, 0.25};
+static const double start[ELEMS]    = {1.0, -0.5, 2.0, 0.25};
 static const double grads[3][ELEMS] = {{0.5, -2.0, 1e-9, 0.0}, {0.25, 1.0, -1e-9, 4.0}, {-0.5, 0.125, 3e-9, -4.0}};
 
 static void start_values(struct unit *u) {
@@ -83,8 +89,8 @@ static void start_values(struct unit *u) {
     set_all(u, u->value[FROZEN], (const double[]){3, -3, 3, -3}, ELEMS);
 }
 
-/* torch.optim.AdamW([{w, weight_decay=0.25}, {v, weight_decay=0}], lr=0.125, betas=(0.875, 0.96875), eps=1e-8), gradients of v as
- * those of w's second element; printed with %.15g after each step, in float64. */
+/* torch.optim.AdamW([{w, weight_decay=0.25}, {v, weight_decay=0}], lr=0.125, betas=(0.875, 0.96875), eps=1e-8),
+ * gradients of v as those of w's second element; printed with %.15g after each step, in float64. */
 static void adamw_is_torchs(void) {
     static const double want[3][ELEMS + 1] = {
         {0.8437500025, -0.359375000625, 1.92613636363636, 0.2421875, 0.874999999375},
@@ -115,7 +121,8 @@ static void lars_by_hand(void) {
     struct unit              u;
     double                   w[ELEMS], m[ELEMS] = {0}, v = 0.75, mv = 0;
     unit_open(&u, CR_OP_lars, CR_F64, false, attr);
-    u.run.step = (struct cr_step_block){.lr = (float)lr, .momentum = (float)mu, .weight_decay = (float)decay, .clip_norm = 1};
+    u.run.step =
+        (struct cr_step_block){.lr = (float)lr, .momentum = (float)mu, .weight_decay = (float)decay, .clip_norm = 1};
     start_values(&u);
     memcpy(w, start, sizeof w);
     for (int s = 0; s < 3; s++) {
@@ -143,8 +150,8 @@ static void lars_by_hand(void) {
 
 /* All weights 0, as behind a start at 0, or all gradients: the plain step, and no division by 0. */
 static void lars_without_a_norm(void) {
-    static const double zero[ELEMS] = {0};
-    const struct cr_sgd_attr attr = {.trust = 0.01, .micro_batches = 1};
+    static const double      zero[ELEMS] = {0};
+    const struct cr_sgd_attr attr        = {.trust = 0.01, .micro_batches = 1};
     struct unit              u;
     unit_open(&u, CR_OP_lars, CR_F64, false, attr);
     u.run.step = (struct cr_step_block){.lr = 0.5f, .weight_decay = 0.125f};
@@ -156,8 +163,8 @@ static void lars_without_a_norm(void) {
     ref_close(&u.run);
 }
 
-static const enum cr_op_kind rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars};
-static const struct cr_sgd_attr some = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
+static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars};
+static const struct cr_sgd_attr some    = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
 
 /* An update that is suppressed moves nothing but its counter, and AdamW's corrections count applied ones alone. */
 static void suppressed_updates_do_not_count(void) {

@@ -1,7 +1,8 @@
-/* tests/unit/pruning/test_latency_target.c: the choice of sparsities for a time, on invented tables, against every combination. */
-#include "tests/harness/config_support.h"
-#include "pruning/pruning.h"
+/* tests/unit/pruning/test_latency_target.c: the choice of sparsities for a time, on invented tables, against every
+ * combination. */
 #include "core/rng.h"
+#include "pruning/pruning.h"
+#include "tests/harness/config_support.h"
 
 enum { LAYERS_MAX = 6, POINTS = 5, PARTS = 16384 };
 
@@ -12,7 +13,7 @@ struct table {
 
 /* The least loss of all combinations within the budget; INFINITY: none keeps it. */
 static double brute(const struct table *t, double budget) {
-    double best = INFINITY;
+    double best  = INFINITY;
     int    count = 1;
     for (int l = 0; l < t->layers; l++) count *= POINTS;
     for (int n = 0; n < count; n++) {
@@ -49,7 +50,8 @@ static void invent(struct table *t, struct cr_rng *rng, bool whole) {
         double lost = 0;
         for (int i = 0; i < POINTS; i++) {
             const double seconds = (double)(100 + cr_rng_below(rng, 1000)) / (1 + i / 2);
-            t->point[l * POINTS + i] = (struct cr_prune_point){.seconds = whole ? floor(seconds) : seconds * 1e-6, .lost = lost};
+            t->point[l * POINTS + i] =
+                (struct cr_prune_point){.seconds = whole ? floor(seconds) : seconds * 1e-6, .lost = lost};
             lost += (double)(1 + cr_rng_below(rng, 100)) / 256;
         }
     }
@@ -78,7 +80,8 @@ static void choice_is_near_the_best(void) {
     for (int k = 0; k < 60; k++) {
         double seconds;
         invent(&t, &rng, false);
-        const double least = least_seconds(&t), slack = least * (double)cr_rng_below(&rng, 1000) / 500, budget = least + slack;
+        const double least = least_seconds(&t), slack = least * (double)cr_rng_below(&rng, 1000) / 500,
+                     budget = least + slack;
         REQUIRE_OK(cr_prune_choose(t.point, t.layers, POINTS, budget, choice, &seconds));
         CHECK(seconds <= budget * (1 + 1e-12));
         CHECK(lost_of(&t, choice) >= brute(&t, budget * (1 + 1e-12)) - 1e-12);

@@ -1,5 +1,5 @@
-/* tests/unit/pruning/test_mask_state.c: pruned networks between store and files: saved and loaded to the bit, files whose size follows the density, memory
- * that runs out, files that do not fit. */
+/* tests/unit/pruning/test_mask_state.c: pruned networks between store and files: saved and loaded to the bit, files
+ * whose size follows the density, memory that runs out, files that do not fit. */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 
@@ -18,8 +18,8 @@ static void end(struct pruned *a) {
 }
 
 static int64_t file_size(const char *file) {
-    char    path[SUPPORT_PATH];
-    size_t  size  = 0;
+    char     path[SUPPORT_PATH];
+    size_t   size  = 0;
     uint8_t *bytes = read_bytes(text_into(path, "%s/%s", dir, file), &size);
     cr_free(bytes);
     return bytes ? (int64_t)size : -1;
@@ -70,39 +70,42 @@ static void size_follows_density(void) {
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_save(&a, dir, 1));
-    int64_t kept = 0, dense = 0;
-    struct cr_state_planes planes;
-    REQUIRE_OK(cr_state_planes_get(&a.session, &planes));
-    const struct cr_store *store = &a.session.model.store;
+    int64_t                 kept = 0, dense = 0;
+    struct cr_state_buffers planes;
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    const struct cr_param_store *store = &a.session.model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q      = &store->param[i];
-        const int64_t          pruned = cr_store_is_running(q->role) ? 0 : cr_prune_count(q, planes.mask);
-        if (pruned) kept += q->elems - pruned;
-        else dense += q->elems;
+        const int64_t          pruned = cr_param_is_running(q->role) ? 0 : cr_prune_count(q, planes.mask);
+        if (pruned)
+            kept += q->elems - pruned;
+        else
+            dense += q->elems;
     }
-    cr_state_planes_free(&planes);
+    cr_state_buffers_free(&planes);
     const int64_t size = file_size("step-1/model.safetensors"), header = 8192;
     CHECK(size > 5 * kept + 4 * dense && size < 5 * kept + 4 * dense + header);
     end(&a);
 }
 
 static void a_session_without_masks_reads_weights(void) {
-    struct pruned          a, b;
-    struct cr_state_planes planes;
-    char                   path[SUPPORT_PATH];
-    bool                   pruned;
+    struct pruned           a, b;
+    struct cr_state_buffers planes;
+    char                    path[SUPPORT_PATH];
+    bool                    pruned;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_save(&a, dir, 3));
-    REQUIRE_OK(cr_state_planes_get(&a.session, &planes));
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
     CHECK(!b.session.model.store.has_mask);
     REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
     const char *region = b.session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
-    CHECK(memcmp(region + cr_store_plane_offset(&b.session.model.store, CR_PLANE_VALUE), planes.value, cr_store_plane_bytes(&b.session.model.store, CR_PLANE_VALUE)) == 0);
+    CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), planes.value,
+                 cr_param_store_buffer_bytes(&b.session.model.store, CR_BUFFER_VALUE)) == 0);
     REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));
     CHECK(pruned);
-    cr_state_planes_free(&planes);
+    cr_state_buffers_free(&planes);
     pruned_close(&b);
     end(&a);
 }
@@ -124,7 +127,8 @@ static void failing_allocations_leave_nothing(void) {
             if (what == 2) status = pruned_prune(&b, 1);
             cr_alloc_fail_at(0);
             CHECK_INT(cr_alloc_live(), live);
-            if (status != CR_OK && status != CR_ERR_MEMORY) TEST_FAIL_("%d, allocation %lld: %s", what, (long long)nth, cr_error_message());
+            if (status != CR_OK && status != CR_ERR_MEMORY)
+                TEST_FAIL_("%d, allocation %lld: %s", what, (long long)nth, cr_error_message());
         }
         CHECK_STATUS(status, CR_OK);
     }
@@ -151,5 +155,5 @@ static void files_that_do_not_fit(void) {
     end(&a);
 }
 
-TESTS(CASE(saved_and_loaded_to_the_bit), CASE(updates_keep_zeros), CASE(size_follows_density), CASE(a_session_without_masks_reads_weights), CASE(failing_allocations_leave_nothing),
-      CASE(files_that_do_not_fit))
+TESTS(CASE(saved_and_loaded_to_the_bit), CASE(updates_keep_zeros), CASE(size_follows_density),
+      CASE(a_session_without_masks_reads_weights), CASE(failing_allocations_leave_nothing), CASE(files_that_do_not_fit))

@@ -1,18 +1,19 @@
-/* tests/unit/pruning/test_masks.c: which weights are pruned: exact counts, ties, patterns, nesting, against a plain sort; Erdos-Renyi shares against the
- * published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from CSV files. */
-#include "tests/harness/config_support.h"
+/* tests/unit/pruning/test_masks.c: which weights are pruned: exact counts, ties, patterns, nesting, against a plain
+ * sort; Erdos-Renyi shares against the published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from
+ * CSV files. */
+#include "core/rng.h"
 #include "model/model.h"
 #include "pruning/pruning.h"
-#include "core/rng.h"
+#include "tests/harness/config_support.h"
 
 /* ---- a small network: conv1, two convolutions, one that no pattern fits, fc ---- */
 
 struct net {
-    struct cr_config config;
-    struct cr_store  store;
-    struct cr_prune  prune;
-    float           *value;
-    uint8_t         *mask;
+    struct cr_config      config;
+    struct cr_param_store store;
+    struct cr_prune       prune;
+    float                *value;
+    uint8_t              *mask;
 };
 
 enum { A = 1, B = 2, ODD = 3 }; /* layers */
@@ -22,12 +23,12 @@ static cr_status net_open_(struct net *n, const char *const *overrides) {
     while (overrides[count]) count++;
     *n = (struct net){.store = {.real = CR_F32, .has_momentum = true, .has_mask = true}};
     CR_TRY(cr_config_open(&n->config, NULL, overrides, count));
-    cr_store_add(&n->store, "conv1.weight", CR_ROLE_CONV, (const int64_t[4]){8, 3, 3, 3}, CR_NONE);
-    cr_store_add(&n->store, "bn1.weight", CR_ROLE_GAMMA, (const int64_t[4]){1, 1, 1, 8}, CR_NONE);
-    cr_store_add(&n->store, "layer1.0.conv1.weight", CR_ROLE_CONV, (const int64_t[4]){8, 3, 3, 8}, CR_NONE);
-    cr_store_add(&n->store, "layer1.0.conv2.weight", CR_ROLE_CONV, (const int64_t[4]){16, 1, 1, 8}, CR_NONE);
-    cr_store_add(&n->store, "layer2.0.conv1.weight", CR_ROLE_CONV, (const int64_t[4]){9, 1, 1, 7}, CR_NONE);
-    cr_store_add(&n->store, "fc.weight", CR_ROLE_DENSE_WEIGHT, (const int64_t[4]){10, 1, 1, 16}, CR_NONE);
+    cr_param_store_add(&n->store, "conv1.weight", CR_ROLE_CONV, (const int64_t[4]){8, 3, 3, 3}, CR_NONE);
+    cr_param_store_add(&n->store, "bn1.weight", CR_ROLE_GAMMA, (const int64_t[4]){1, 1, 1, 8}, CR_NONE);
+    cr_param_store_add(&n->store, "layer1.0.conv1.weight", CR_ROLE_CONV, (const int64_t[4]){8, 3, 3, 8}, CR_NONE);
+    cr_param_store_add(&n->store, "layer1.0.conv2.weight", CR_ROLE_CONV, (const int64_t[4]){16, 1, 1, 8}, CR_NONE);
+    cr_param_store_add(&n->store, "layer2.0.conv1.weight", CR_ROLE_CONV, (const int64_t[4]){9, 1, 1, 7}, CR_NONE);
+    cr_param_store_add(&n->store, "fc.weight", CR_ROLE_DENSE_WEIGHT, (const int64_t[4]){10, 1, 1, 16}, CR_NONE);
     n->value = cr_alloc((size_t)n->store.value_elems, sizeof *n->value);
     n->mask  = cr_alloc((size_t)n->store.value_elems / 8, 1);
     if (!n->value || !n->mask) return CR_NO_MEMORY(0);
@@ -42,13 +43,17 @@ static void net_close(struct net *n) {
     cr_prune_close(&n->prune);
     cr_free(n->value);
     cr_free(n->mask);
-    cr_store_free(&n->store);
+    cr_param_store_free(&n->store);
     cr_config_close(&n->config);
 }
 
-static const struct cr_param *param(const struct net *n, int layer) { return &n->store.param[n->prune.layer[layer].param]; }
-static float *weights(struct net *n, int layer) { return n->value + param(n, layer)->offset; }
-static bool   is_kept(const struct net *n, int layer, int64_t i) {
+static const struct cr_param *param(const struct net *n, int layer) {
+    return &n->store.param[n->prune.layer[layer].param];
+}
+static float *weights(struct net *n, int layer) {
+    return n->value + param(n, layer)->offset;
+}
+static bool is_kept(const struct net *n, int layer, int64_t i) {
     const int64_t at = param(n, layer)->offset + i;
     return n->mask[at / 8] >> (at % 8) & 1;
 }
@@ -85,8 +90,8 @@ static void uniform_takes_the_smallest_of_each(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9", "prune.scope=uniform"));
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
-    CHECK_INT(n.prune.layer[A].pruned, 518); /* 576 * 0.9 = 518.4 */
-    CHECK_INT(n.prune.layer[B].pruned, 115); /* 115.2 */
+    CHECK_INT(n.prune.layer[A].pruned, 518);  /* 576 * 0.9 = 518.4 */
+    CHECK_INT(n.prune.layer[B].pruned, 115);  /* 115.2 */
     CHECK_INT(n.prune.layer[ODD].pruned, 57); /* 56.7 */
     CHECK_INT(n.prune.layer[0].pruned, 0);
     CHECK_INT(n.prune.layer[4].pruned, 0);
@@ -108,8 +113,10 @@ static void global_takes_the_smallest_of_all(void) {
         if (scale) weights(&n, B)[100] = 50; /* the largest of a layer would stay anyway */
         REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
         CHECK_INT(n.prune.pruned, 575); /* 767 * 0.75 = 575.25 */
-        if (!scale) check_smallest(&n, layers, 3, 575);
-        else CHECK_INT(n.prune.layer[B].pruned, 127);
+        if (!scale)
+            check_smallest(&n, layers, 3, 575);
+        else
+            CHECK_INT(n.prune.layer[B].pruned, 127);
         net_close(&n);
     }
 }
@@ -138,7 +145,8 @@ static void masks_nest_and_padding_stays(void) {
         memcpy(before, n.mask, bytes);
         cr_prune_zero(&n.store, n.mask, n.value);
         for (int64_t i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) || n.value[param(&n, A)->offset + i] == 0);
-        for (int64_t i = 0; i < 576; i++) weights(&n, A)[i] *= 0.5f; /* those that are left move; what went does not come back */
+        for (int64_t i = 0; i < 576; i++)
+            weights(&n, A)[i] *= 0.5f; /* those that are left move; what went does not come back */
     }
     int outside = 0; /* bits of padding and of other parameters */
     for (int64_t i = 0; i < n.store.value_elems; i++) outside += !(n.mask[i / 8] >> (i % 8) & 1);
@@ -172,11 +180,13 @@ static void two_of_four(void) {
     CHECK_INT(n.prune.layer[B].pruned, 64);
     for (int64_t i = 0; i < 576; i += 4) {
         double least = INFINITY, most = 0;
-        int    kept  = 0;
+        int    kept = 0;
         for (int64_t j = i; j < i + 4; j++) {
             const double size = fabs((double)weights(&n, A)[j]);
-            if (is_kept(&n, A, j)) kept++, least = fmin(least, size);
-            else most = fmax(most, size);
+            if (is_kept(&n, A, j))
+                kept++, least = fmin(least, size);
+            else
+                most = fmax(most, size);
         }
         CHECK_INT(kept, 2);
         CHECK(most <= least);
@@ -195,16 +205,18 @@ static void blocks_go_whole(void) {
     for (int l = A; l <= B; l++) {
         const int64_t filter = param(&n, l)->elems / param(&n, l)->dim[0];
         for (int64_t u = 0; u < param(&n, l)->elems / 4; u++) {
-            double  sum  = 0;
-            int     kept = 0;
+            double sum  = 0;
+            int    kept = 0;
             for (int v = 0; v < 4; v++) {
                 const int64_t at = (u / filter * 4 + v) * filter + u % filter;
                 kept += is_kept(&n, l, at);
                 sum += fabs((double)weights(&n, l)[at]);
             }
             CHECK(kept == 0 || kept == 4);
-            if (kept) least = fmin(least, sum);
-            else most = fmax(most, sum);
+            if (kept)
+                least = fmin(least, sum);
+            else
+                most = fmax(most, sum);
         }
     }
     CHECK(most <= least * (1 + 1e-6));
@@ -236,12 +248,14 @@ static void rectangles_go_whole(void) {
                         sum += fabs((double)weights(&n, l)[at]);
                     }
                     CHECK(kept == 0 || kept == 32);
-                    if (kept) least[by] = fmin(least[by], sum);
-                    else most[by] = fmax(most[by], sum);
+                    if (kept)
+                        least[by] = fmin(least[by], sum);
+                    else
+                        most[by] = fmax(most[by], sum);
                 }
         }
         for (int i = 0; i < 2; i++) CHECK(most[i] <= least[i] * (1 + 1e-6));
-        if (scope == 0) CHECK_INT(n.prune.pruned, 416); /* 704 * 0.6 = 422.4, in blocks of 32 */
+        if (scope == 0) CHECK_INT(n.prune.pruned, 416);          /* 704 * 0.6 = 422.4, in blocks of 32 */
         if (scope == 1) CHECK_INT(n.prune.layer[A].pruned, 320); /* 576 * 0.6 = 345.6 */
         net_close(&n);
     }
@@ -254,7 +268,8 @@ static void rectangles_go_whole(void) {
 }
 
 static void blocks_that_are_none(void) {
-    static const char *const bad[] = {"", "0", "1", "x", "8x", "x8", "1x1", "8x0", "4097", "8x4097", "8 x 8", "8x8x8", "-8", "99999999999999999999x2"};
+    static const char *const bad[] = {"",    "0",    "1",      "x",     "8x",    "x8", "1x1",
+                                      "8x0", "4097", "8x4097", "8 x 8", "8x8x8", "-8", "99999999999999999999x2"};
     for (size_t i = 0; i < CR_COUNT(bad); i++) {
         struct cr_config config;
         char             text[64];
@@ -267,7 +282,8 @@ static void blocks_that_are_none(void) {
 
 static void channels_go_whole(void) {
     struct net n;
-    REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=channel", "prune.scope=uniform", "prune.exempt=conv1,layer2,fc"));
+    REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=channel", "prune.scope=uniform",
+                        "prune.exempt=conv1,layer2,fc"));
     for (int k = 0; k < 8; k++)
         for (int i = 0; i < 72; i++) weights(&n, A)[k * 72 + i] = (float)(k % 2 ? 1 + k : -k); /* 0 2 2 4 4 6 6 8 */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
@@ -279,13 +295,15 @@ static void channels_go_whole(void) {
 
 /* ---- shares ---- */
 
-/* As published for ResNet-50 at 90 % (the ERK column of the STR authors' table of distributions), in the network's order. */
-static const int published_erk[54] = {
-    58, 0, 82, 4, 4, 4, 82, 4, 4, 82, 4, 43, 91, 52, 71, 52, 91, 52, 52, 91, 52, 52, 91, 52, 71, 96, 76,
-    86, 76, 96, 76, 76, 96, 76, 76, 96, 76, 76, 96, 76, 76, 96, 76, 86, 98, 88, 93, 88, 98, 88, 88, 98, 88, 93};
+/* As published for ResNet-50 at 90 % (the ERK column of the STR authors' table of distributions), in the network's
+ * order. */
+static const int published_erk[54] = {58, 0,  82, 4,  4,  4,  82, 4,  4,  82, 4,  43, 91, 52, 71, 52, 91, 52,
+                                      52, 91, 52, 52, 91, 52, 71, 96, 76, 86, 76, 96, 76, 76, 96, 76, 76, 96,
+                                      76, 76, 96, 76, 76, 96, 76, 86, 98, 88, 93, 88, 98, 88, 88, 98, 88, 93};
 
 static void erk_is_the_published_one(void) {
-    static const char *const overrides[] = {"model.arch=resnet50", "prune.sparsity=0.9", "prune.scope=erk", "prune.exempt="};
+    static const char *const overrides[] = {"model.arch=resnet50", "prune.sparsity=0.9", "prune.scope=erk",
+                                            "prune.exempt="};
     struct cr_config         config;
     struct cr_model          model;
     struct cr_prune          prune;
@@ -319,10 +337,13 @@ static void erk_by_hand(void) {
     net_close(&n);
 }
 
-static bool due(const struct cr_config *c, int64_t step, double *share) { return cr_prune_due(c, step, 10, share); }
+static bool due(const struct cr_config *c, int64_t step, double *share) {
+    return cr_prune_due(c, step, 10, share);
+}
 
 static void the_schedule_is_a_cube(void) {
-    static const char *const overrides[] = {"prune.sparsity=0.8", "prune.initial=0.2", "prune.start=1", "prune.end=3", "prune.frequency=8"};
+    static const char *const overrides[] = {"prune.sparsity=0.8", "prune.initial=0.2", "prune.start=1", "prune.end=3",
+                                            "prune.frequency=8"};
     struct cr_config         c;
     double                   share = -1;
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
@@ -343,7 +364,7 @@ static void the_schedule_is_a_cube(void) {
 
 /* ---- budgets ---- */
 
-static char budget_key[500];
+static char        budget_key[500];
 static const char *budget(const char *text) {
     snprintf(budget_key, sizeof budget_key, "prune.budget=%s", file_text("budget.csv", text));
     return budget_key;
@@ -389,8 +410,10 @@ static void wrong_budgets_are_named(void) {
                  {"layer,a,b\nOverall,0.5,0.6\nfc,0.5,0.5\n", "set the overall sparsity"},
                  {"layer1.0.conv1,0.5\nfc,0.5\n", "budget.csv:1: the first line names the columns"},
                  {"1,0.5\n2,0.5\n", "budget.csv:1: the first line names the columns"},
-                 {"layer,sparsity\nfc,0.5\n\nlayer1.0.conv1,0.1\nfc.weight,0.5\n", "budget.csv:5: layer fc has a line already, line 2"},
-                 {"layer,sparsity\n2,0.5\nlayer1.0.conv1,0.5\n", "budget.csv:3: layer layer1.0.conv1 has a line already, line 2"},
+                 {"layer,sparsity\nfc,0.5\n\nlayer1.0.conv1,0.1\nfc.weight,0.5\n",
+                  "budget.csv:5: layer fc has a line already, line 2"},
+                 {"layer,sparsity\n2,0.5\nlayer1.0.conv1,0.5\n",
+                  "budget.csv:3: layer layer1.0.conv1 has a line already, line 2"},
                  {"layer;sparsity\nfc;0.5\n", "commas"},
                  {"", "no table"}};
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
@@ -418,4 +441,5 @@ static void wrong_budgets_are_named(void) {
 
 TESTS(CASE(uniform_takes_the_smallest_of_each), CASE(global_takes_the_smallest_of_all), CASE(ties_go_by_index),
       CASE(masks_nest_and_padding_stays), CASE(a_layer_keeps_its_largest), CASE(two_of_four), CASE(blocks_go_whole),
-      CASE(rectangles_go_whole), CASE(blocks_that_are_none), CASE(channels_go_whole), CASE(erk_is_the_published_one), CASE(erk_by_hand), CASE(the_schedule_is_a_cube), CASE(budgets), CASE(wrong_budgets_are_named))
+      CASE(rectangles_go_whole), CASE(blocks_that_are_none), CASE(channels_go_whole), CASE(erk_is_the_published_one),
+      CASE(erk_by_hand), CASE(the_schedule_is_a_cube), CASE(budgets), CASE(wrong_budgets_are_named))

@@ -1,11 +1,12 @@
-/* tests/unit/runtime/test_executor_async.c: exec on a device that works beside the host, without a GPU: the CPU device behind a cr_async that does
- * all at once and fails when told to. What is asked: the first error is the one that is read, and nothing is left behind. */
-#include "tests/harness/data_support.h"
-#include "runtime/executor.h"
-#include "model/model.h"
+/* tests/unit/runtime/test_executor_async.c: exec on a device that works beside the host, without a GPU: the CPU device
+ * behind a cr_async that does all at once and fails when told to. What is asked: the first error is the one that is
+ * read, and nothing is left behind. */
 #include "core/rng.h"
+#include "model/model.h"
+#include "runtime/executor.h"
+#include "tests/harness/data_support.h"
 
-static const char *const tiny[] = {"model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.classes=3",
+static const char *const tiny[] = {"model.arch=custom",   "model.depths=1,1",  "model.widths=4,6", "model.classes=3",
                                    "data.kind=synthetic", "data.image_size=8", "train.device=cpu", "train.threads=1"};
 
 /* ---- the device ---- */
@@ -13,9 +14,13 @@ static const char *const tiny[] = {"model.arch=custom", "model.depths=1,1", "mod
 static bool      faulty, recording;
 static long long marks_closed;
 
-static cr_status fault(const char *where) { return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where); }
+static cr_status fault(const char *where) {
+    return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where);
+}
 
-static cr_status fake_sync(struct cr_device *d) { return (void)d, faulty ? fault("sync") : CR_OK; }
+static cr_status fake_sync(struct cr_device *d) {
+    return (void)d, faulty ? fault("sync") : CR_OK;
+}
 static cr_status fake_new(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
     void *p = cr_alloc(bytes, 1);
@@ -23,46 +28,76 @@ static cr_status fake_new(struct cr_device *d, size_t bytes, void **out) {
     *out = p;
     return CR_OK;
 }
-static void fake_free(struct cr_device *d, void *p) { (void)d, cr_free(p); }
-static cr_status fake_copy(struct cr_device *d, enum cr_lane lane, void *dst, const void *src, size_t bytes) {
+static void fake_free(struct cr_device *d, void *p) {
+    (void)d, cr_free(p);
+}
+static cr_status fake_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
     (void)d, (void)lane;
     memcpy(dst, src, bytes);
     return CR_OK;
 }
-static cr_status fake_mark_open(struct cr_device *d, void **mark) { return fake_new(d, 1, mark); }
-static void fake_mark_close(struct cr_device *d, void *mark) { (void)d, marks_closed += mark != NULL, cr_free(mark); }
-static cr_status fake_mark(struct cr_device *d, enum cr_lane lane, void *mark) { return (void)d, (void)lane, (void)mark, CR_OK; }
-static cr_status fake_wait(struct cr_device *d, void *mark) { return (void)mark, fake_sync(d); }
-static cr_status fake_begin(struct cr_device *d) { return (void)d, recording = true, CR_OK; }
+static cr_status fake_mark_open(struct cr_device *d, void **mark) {
+    return fake_new(d, 1, mark);
+}
+static void fake_mark_close(struct cr_device *d, void *mark) {
+    (void)d, marks_closed += mark != NULL, cr_free(mark);
+}
+static cr_status fake_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
+    return (void)d, (void)lane, (void)mark, CR_OK;
+}
+static cr_status fake_wait(struct cr_device *d, void *mark) {
+    return (void)mark, fake_sync(d);
+}
+static cr_status fake_begin(struct cr_device *d) {
+    return (void)d, recording = true, CR_OK;
+}
 static cr_status fake_end(struct cr_device *d, void **out) {
     recording = false;
-    return faulty ? fault("record_end") : fake_new(d, 1, out);
+    return faulty ? fault("capture_end") : fake_new(d, 1, out);
 }
-static cr_status fake_replay(struct cr_device *d, void *r) { return (void)d, (void)r, CR_OK; }
-static cr_status fake_get_small(struct cr_device *d, enum cr_lane lane, void *const *host, const void *const *src, const size_t *bytes, int count) {
+static cr_status fake_replay(struct cr_device *d, void *r) {
+    return (void)d, (void)r, CR_OK;
+}
+static cr_status fake_get_small(struct cr_device *d, enum cr_stream lane, void *const *host, const void *const *src,
+                                const size_t *bytes, int count) {
     for (int i = 0; i < count; i++) CR_TRY(fake_copy(d, lane, host[i], src[i], bytes[i]));
     return CR_OK;
 }
-static void fake_push(const char *name) { (void)name; }
+static void fake_push(const char *name) {
+    (void)name;
+}
 static void fake_pop(void) {}
 
-static const struct cr_async fake_async = {
-    .host_reserve = fake_new, .host_release = fake_free, .put = fake_copy, .get = fake_copy, .get_small = fake_get_small, .move = fake_copy,
-    .mark_open = fake_mark_open, .mark_close = fake_mark_close, .mark_set = fake_mark, .mark_set_each = fake_mark, .lane_wait = fake_mark,
-    .host_wait = fake_wait, .record_begin = fake_begin, .record_end = fake_end, .replay = fake_replay,
-    .recording_close = fake_free, .range_push = fake_push, .range_pop = fake_pop};
+static const struct cr_async fake_async = {.host_reserve          = fake_new,
+                                           .host_release          = fake_free,
+                                           .put                   = fake_copy,
+                                           .get                   = fake_copy,
+                                           .get_small             = fake_get_small,
+                                           .move                  = fake_copy,
+                                           .event_create          = fake_mark_open,
+                                           .event_destroy         = fake_mark_close,
+                                           .event_record          = fake_mark,
+                                           .event_record_external = fake_mark,
+                                           .stream_wait_event     = fake_mark,
+                                           .host_wait             = fake_wait,
+                                           .capture_begin         = fake_begin,
+                                           .capture_end           = fake_end,
+                                           .graph_launch          = fake_replay,
+                                           .graph_destroy         = fake_free,
+                                           .range_push            = fake_push,
+                                           .range_pop             = fake_pop};
 
 /* ---- a bound evaluation program ---- */
 
 struct bound { /* what an exec stands on */
-    struct cr_config   config;
-    struct cr_model    model;
-    struct cr_backend  backend;
-    struct cr_device  *device;
-    struct cr_program  program;
-    struct cr_memory   memory;
+    struct cr_config        config;
+    struct cr_model         model;
+    struct cr_backend       backend;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
     const struct cr_kernel *rows[512];
-    struct cr_kernel   broken;
+    struct cr_kernel        broken;
 };
 
 static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
@@ -74,25 +109,25 @@ static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) 
 
 /* With `breaks`, the first op's kernel does nothing but fail while it is recorded. */
 static cr_status bound_open(struct bound *b, bool breaks) {
-    const struct cr_device_options options = {.threads = 1, .ref_only = true};
-    const struct cr_compile_options how    = {.reuse = true};
-    const struct cr_program *all[]         = {&b->program};
-    int                      count         = 0;
-    *b = (struct bound){.backend = cr_backend_cpu};
-    b->backend.async = &fake_async;
-    b->backend.sync  = fake_sync;
+    const struct cr_device_options  options = {.threads = 1, .ref_only = true};
+    const struct cr_compile_options how     = {.reuse = true};
+    const struct cr_program        *all[]   = {&b->program};
+    int                             count   = 0;
+    *b                                      = (struct bound){.backend = cr_backend_cpu};
+    b->backend.async                        = &fake_async;
+    b->backend.sync                         = fake_sync;
     CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
     CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
-    b->device->backend      = &b->backend;
-    struct cr_target target = cr_device_target(b->device);
+    b->device->backend          = &b->backend;
+    struct cr_cost_model target = cr_device_cost_model(b->device);
     CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
     CR_TRY(cr_compile(&b->program, &target, &how));
-    for (const struct cr_kernel *const *row = b->device->rows; *row; row++) b->rows[count++] = *row;
-    b->broken        = *b->rows[b->program.op[0].row];
+    for (const struct cr_kernel *const *row = b->device->kernels; *row; row++) b->rows[count++] = *row;
+    b->broken        = *b->rows[b->program.op[0].kernel];
     b->broken.launch = launch_breaks;
-    if (breaks) b->rows[b->program.op[0].row] = &b->broken;
-    b->device->rows = b->rows;
+    if (breaks) b->rows[b->program.op[0].kernel] = &b->broken;
+    b->device->kernels = b->rows;
     return cr_memory_open(&b->memory, b->device, &b->model.store, all, 1);
 }
 
@@ -108,8 +143,8 @@ static void bound_close(struct bound *b) {
 /* ---- cases ---- */
 
 static void the_first_error_outlives_closing_a_faulty_device(void) {
-    struct bound    b;
-    struct cr_exec *exec;
+    struct bound          b;
+    struct cr_exec       *exec;
     struct cr_step_block  step = {0};
     struct cr_exec_result r;
     REQUIRE_OK(bound_open(&b, false));
@@ -162,7 +197,8 @@ static void opening_survives_failing_allocations(void) {
         if (status == CR_OK) {
             CHECK(n > CR_EXEC_RESULTS + 2); /* result, marks, ops */
             cr_exec_close(exec);
-        } else CHECK_STATUS(status, CR_ERR_MEMORY);
+        } else
+            CHECK_STATUS(status, CR_ERR_MEMORY);
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
     }
@@ -180,11 +216,12 @@ static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) 
     return CR_OK;
 }
 
-/* Did the ops before `once` run `early` times, the others `late` times and into the recording `recorded` times, since last asked? */
+/* Did the ops before `once` run `early` times, the others `late` times and into the recording `recorded` times, since
+ * last asked? */
 static void check_launches(const struct cr_program *p, int early, int late, int recorded) {
     for (int i = 0; i < p->ops; i++) {
-        CHECK_INT(launched[0][i], i < p->once ? early : late);
-        CHECK_INT(launched[1][i], i < p->once ? 0 : recorded);
+        CHECK_INT(launched[0][i], i < p->hoisted ? early : late);
+        CHECK_INT(launched[1][i], i < p->hoisted ? 0 : recorded);
     }
     memset(launched, 0, sizeof launched);
 }
@@ -198,10 +235,10 @@ static void early_ops_are_run_once_and_not_recorded(void) {
     struct cr_exec                 *exec;
     REQUIRE_OK(bound_open(&b, false));
     cr_program_free(&b.program);
-    struct cr_target target = cr_device_target(b.device);
+    struct cr_cost_model target = cr_device_cost_model(b.device);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
     REQUIRE_OK(cr_compile(&b.program, &target, &how));
-    CHECK(b.program.once > 1 && b.program.ops - b.program.once > 1 && b.program.ops <= 64);
+    CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
     for (int i = 0; b.rows[i]; i++) {
         counted[i]        = *b.rows[i];
         counted[i].launch = launch_counts;
@@ -236,8 +273,10 @@ static void memory_survives_failing_allocations(void) {
         cr_alloc_fail_at(n);
         cr_status status = cr_memory_open(&m, b.device, &b.model.store, all, 1);
         cr_alloc_fail_at(0);
-        if (status == CR_OK) cr_memory_close(&m);
-        else CHECK_STATUS(status, CR_ERR_MEMORY);
+        if (status == CR_OK)
+            cr_memory_close(&m);
+        else
+            CHECK_STATUS(status, CR_ERR_MEMORY);
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
     }
@@ -252,15 +291,15 @@ static size_t whats;
 static void note(char c) {
     if (whats + 1 < sizeof what) what[whats++] = c;
 }
-static cr_status noted_mark(struct cr_device *d, enum cr_lane lane, void *mark) {
-    if (lane == CR_LANE_COMPUTE) note('m');
+static cr_status noted_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
+    if (lane == CR_STREAM_COMPUTE) note('m');
     return fake_mark(d, lane, mark);
 }
-static cr_status noted_wait(struct cr_device *d, enum cr_lane lane, void *mark) {
-    if (lane == CR_LANE_TO_DEVICE) note('w');
+static cr_status noted_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
+    if (lane == CR_STREAM_TO_DEVICE) note('w');
     return fake_mark(d, lane, mark);
 }
-static cr_status noted_put(struct cr_device *d, enum cr_lane lane, void *to, const void *host, size_t bytes) {
+static cr_status noted_put(struct cr_device *d, enum cr_stream lane, void *to, const void *host, size_t bytes) {
     note('p');
     return fake_copy(d, lane, to, host, bytes);
 }
@@ -268,7 +307,7 @@ static cr_status noted_put(struct cr_device *d, enum cr_lane lane, void *to, con
 /* What stands before the pictures of a batch. */
 static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictures, void *input, const char *want) {
     struct cr_tensor        images = {.bytes = (size_t)pictures};
-    const struct cr_program p      = {.tensor = &images, .tensors = 1, .region_bytes[CR_REGION_INPUT] = images.bytes + 16};
+    const struct cr_program p = {.tensor = &images, .tensors = 1, .region_bytes[CR_REGION_INPUT] = images.bytes + 16};
     void                   *host;
     memset(what, 0, sizeof what);
     whats = 0;
@@ -296,15 +335,16 @@ static void large_batches_are_copied_whole(void) {
     cr_free(to);
 }
 
-/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it is done. */
+/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it
+ * is done. */
 static void larger_pictures_wait_for_the_whole_run_before(void) {
     struct bound         b;
     struct cr_feed_ring *ring;
     struct cr_async      noted = fake_async;
     unsigned char        input[256];
-    noted.mark_set  = noted_mark;
-    noted.lane_wait = noted_wait;
-    noted.put       = noted_put;
+    noted.event_record      = noted_mark;
+    noted.stream_wait_event = noted_wait;
+    noted.put               = noted_put;
     REQUIRE_OK(bound_open(&b, false));
     b.backend.async = &noted;
     REQUIRE_OK(cr_feed_open(b.device, sizeof input, 16, &ring));
@@ -319,5 +359,6 @@ static void larger_pictures_wait_for_the_whole_run_before(void) {
 }
 
 TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
-      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations), CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations),
+      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations),
+      CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations),
       CASE(larger_pictures_wait_for_the_whole_run_before), CASE(large_batches_are_copied_whole))

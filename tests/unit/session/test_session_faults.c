@@ -1,14 +1,15 @@
-/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. What is asked: a clean
- * error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
-#include "session/confusion.h"
-#include "tests/harness/data_support.h"
+/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. What
+ * is asked: a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
 #include "core/files.h"
+#include "session/confusion.h"
 #include "session/session.h"
+#include "tests/harness/data_support.h"
 
 #define TINY                                                                                                           \
     "model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.shortcut=B", "model.classes=3",                \
         "model.zero_init_last=yes", "data.kind=synthetic", "data.image_size=8", "data.train_images=8",                 \
-        "data.val_images=5", "data.workers=0", "train.batch=4", "train.epochs=1", "train.device=cpu", "train.threads=1"
+        "data.val_images=5", "data.workers=0", "train.batch=4", "train.epochs=1", "train.device=cpu",                  \
+        "train.threads=1"
 
 static const char *const tiny[] = {TINY};
 
@@ -18,8 +19,8 @@ static cr_status open_session(const struct cr_config *config, struct cr_session 
 }
 
 static void session_open_survives_failing_allocations(void) {
-    struct cr_config  config;
-    struct cr_session s;
+    struct cr_config         config;
+    struct cr_session        s;
     static const char *const more[] = {TINY, "train.accumulate=3"};
     REQUIRE_OK(cr_config_open(&config, NULL, more, CR_COUNT(more)));
     const int64_t live = cr_alloc_live();
@@ -43,8 +44,8 @@ static void session_open_survives_failing_allocations(void) {
 
 static void model_programs_survive_failing_allocations(void) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_EVAL};
-    struct cr_config config;
-    struct cr_model  model;
+    struct cr_config                  config;
+    struct cr_model                   model;
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
     const int64_t live = cr_alloc_live();
     for (int64_t n = 1; !test_failures_; n++) {
@@ -65,14 +66,14 @@ static void model_programs_survive_failing_allocations(void) {
 }
 
 static void evaluating_and_predicting_survive_failing_allocations(void) {
-    char                  dir[SUPPORT_PATH], good[SUPPORT_PATH], bad[SUPPORT_PATH];
-    struct cr_config      config;
-    struct cr_session     s;
-    struct cr_dataset    *set;
-    struct cr_scores      scores, each;
-    struct cr_confusion   confusion = {0};
-    struct cr_judge       judge     = cr_confusion_judge(&confusion);
-    struct cr_prediction  top[6];
+    char                      dir[SUPPORT_PATH], good[SUPPORT_PATH], bad[SUPPORT_PATH];
+    struct cr_config          config;
+    struct cr_session         s;
+    struct cr_dataset        *set;
+    struct cr_scores          scores, each;
+    struct cr_confusion       confusion = {0};
+    struct cr_sample_callback judge     = cr_confusion_callback(&confusion);
+    struct cr_prediction      top[6];
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
     REQUIRE_OK(open_session(&config, &s));
     REQUIRE_OK(cr_session_init(&s));
@@ -97,7 +98,7 @@ static void evaluating_and_predicting_survive_failing_allocations(void) {
         CHECK_STATUS(status, CR_ERR_MEMORY);
     }
     CHECK_INT(scores.images, 5);
-    CHECK(each.images == 5 && each.right1 == scores.right1 && each.loss_sum == scores.loss_sum);
+    CHECK(each.images == 5 && each.correct1 == scores.correct1 && each.loss_sum == scores.loss_sum);
     for (int i = 0; i < 5; i++) {
         CHECK_INT(top[i].count, 3); /* as many as there are classes */
         CHECK_NEAR((double)(top[i].probability[0] + top[i].probability[1] + top[i].probability[2]), 1, 1e-5);
@@ -172,7 +173,8 @@ static void training_survives_failing_allocations(void) {
         cr_alloc_fail_at(n);
         cr_status status = run_train(&r, NULL);
         cr_alloc_fail_at(0);
-        if (cr_alloc_live() != live) TEST_FAIL_("allocation %lld: %lld blocks left", (long long)n, (long long)(cr_alloc_live() - live));
+        if (cr_alloc_live() != live)
+            TEST_FAIL_("allocation %lld: %lld blocks left", (long long)n, (long long)(cr_alloc_live() - live));
         if (status != CR_OK && status != CR_ERR_MEMORY)
             TEST_FAIL_("allocation %lld: %s: %s", (long long)n, cr_status_name(status), cr_error_message());
         if (status == CR_OK) CHECK_INT(load_all(&r), 2);
@@ -222,7 +224,8 @@ static void a_full_disk_ends_a_run_cleanly(void) {
             CHECK(strstr(cr_error_message(), "disk full") || strstr(cr_error_message(), "No space left"));
         }
         int found = load_all(&r);
-        if (status == CR_OK) CHECK_INT(found, 4);
+        if (status == CR_OK)
+            CHECK_INT(found, 4);
         else if (found > seen) {
             seen = found;
             REQUIRE_OK(run_train(&r, "auto"));
@@ -236,6 +239,5 @@ static void a_full_disk_ends_a_run_cleanly(void) {
 }
 
 TESTS(CASE(session_open_survives_failing_allocations), CASE(model_programs_survive_failing_allocations),
-      CASE(evaluating_and_predicting_survive_failing_allocations),
-      CASE(training_survives_failing_allocations), CASE(resuming_survives_failing_allocations),
-      CASE(a_full_disk_ends_a_run_cleanly))
+      CASE(evaluating_and_predicting_survive_failing_allocations), CASE(training_survives_failing_allocations),
+      CASE(resuming_survives_failing_allocations), CASE(a_full_disk_ends_a_run_cleanly))

@@ -1,11 +1,13 @@
-/* tests/unit/sparsity/test_csr.c: forms of sparse filters. Each form is read back by a loop of its own, weight by weight. */
+/* tests/unit/sparsity/test_csr.c: forms of sparse filters. Each form is read back by a loop of its own, weight by
+ * weight. */
 #include "sparsity/sparsity.h"
 #include "tests/harness/test.h"
 
 struct shape {
     int64_t K, R, S, C;
 };
-static const struct shape shapes[] = {{1, 1, 1, 1}, {8, 3, 3, 16}, {5, 3, 3, 7}, {33, 1, 1, 70}, {7, 5, 3, 9}, {64, 7, 7, 3}};
+static const struct shape shapes[] = {{1, 1, 1, 1},   {8, 3, 3, 16}, {5, 3, 3, 7},
+                                      {33, 1, 1, 70}, {7, 5, 3, 9},  {64, 7, 7, 3}};
 enum { WEIGHTS = 64 * 7 * 7 * 8 };
 
 static float    filter[WEIGHTS], back[WEIGHTS];
@@ -17,13 +19,14 @@ static uint32_t draw(void) {
     return seed >> 8;
 }
 
-/* About a tenth is kept; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of the kept. */
+/* About a tenth is kept; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of
+ * the kept. */
 static int64_t make(const struct shape *s) {
     const int64_t taps = s->R * s->S * s->C;
     int64_t       kept = 0;
     for (int64_t i = 0; i < s->K * taps; i++) {
         const int64_t k = i / taps;
-        mask[i] = draw() % 10 == 0;
+        mask[i]         = draw() % 10 == 0;
         if (s->K >= 3 && (k == 0 || k == s->K - 1)) mask[i] = 0;
         if (s->K >= 3 && k == 1) mask[i] = 1;
         filter[i] = mask[i] ? (float)(i + 1) : 0.0f;
@@ -38,7 +41,7 @@ static void rows_come_back(void) {
         const int64_t       kept = make(s), count = s->K * s->R * s->S * s->C;
         struct cr_sparse    sparse;
         REQUIRE(cr_sparse_encode(filter, i % 2 ? mask : NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-        CHECK_INT(cr_sparse_kept(&sparse), kept);
+        CHECK_INT(cr_sparse_nnz(&sparse), kept);
         memset(back, 0xff, sizeof back);
         cr_sparse_decode(&sparse, back);
         CHECK(memcmp(back, filter, (size_t)count * sizeof *back) == 0);
@@ -58,7 +61,7 @@ static void places_come_from_bits(void) {
             for (int64_t j = 0; j < count; j++)
                 if (!mask[j]) bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
             REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &a) == CR_OK);
-            REQUIRE(cr_sparse_places(bits, first, s->K, s->R, s->S, s->C, &b) == CR_OK);
+            REQUIRE(cr_sparse_from_bits(bits, first, s->K, s->R, s->S, s->C, &b) == CR_OK);
             CHECK(b.value == NULL);
             CHECK(memcmp(a.row, b.row, (size_t)(s->K + 1) * sizeof *a.row) == 0);
             CHECK(memcmp(a.index, b.index, (size_t)kept * sizeof *a.index) == 0);
@@ -72,34 +75,43 @@ static void kept_zeros_stay_kept(void) {
     const uint8_t    which[2] = {1, 0};
     struct cr_sparse sparse;
     REQUIRE(cr_sparse_encode(two, which, 1, 1, 1, 2, &sparse) == CR_OK);
-    CHECK_INT(cr_sparse_kept(&sparse), 1);
+    CHECK_INT(cr_sparse_nnz(&sparse), 1);
     CHECK_INT(sparse.index[0], 0);
     CHECK(sparse.value[0] == 0.0f);
     cr_sparse_free(&sparse);
 }
 
-/* One shape, one way of stretching: every entry is found again at the offset that a plain walk over the filter gives. */
+/* One shape, one way of stretching: every entry is found again at the offset that a plain walk over the filter gives.
+ */
 static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
-    struct cr_sparse    sparse;
-    struct cr_stretched to;
+    struct cr_sparse        sparse;
+    struct cr_linear_filter to;
     make(s);
     REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-    const struct cr_stretch how = {.stride = stride, .chunk = chunk, .c_step = 100000, .r_phase = 7000, .r_step = 300, .s_phase = 50,
-                                   .s_step = 1, .rows = s->K + 2, .multiple = multiple};
-    REQUIRE(cr_sparse_stretch(&sparse, &how, &to) == CR_OK);
+    const struct cr_linear_layout how = {.stride   = stride,
+                                         .chunk    = chunk,
+                                         .c_step   = 100000,
+                                         .r_phase  = 7000,
+                                         .r_step   = 300,
+                                         .s_phase  = 50,
+                                         .s_step   = 1,
+                                         .rows     = s->K + 2,
+                                         .multiple = multiple};
+    REQUIRE(cr_sparse_linearize(&sparse, &how, &to) == CR_OK);
     int64_t counted = -1;
-    CHECK(cr_sparse_stretch_count(&sparse, &how, &counted) == CR_OK && counted == to.entries);
+    CHECK(cr_sparse_linearize_count(&sparse, &how, &counted) == CR_OK && counted == to.entries);
     CHECK_INT(to.chunks, (s->C + chunk - 1) / chunk);
     for (int64_t i = 0; i < to.chunks; i++)
         for (int64_t k = 0; k < to.rows; k++) {
             const uint32_t *start = &to.start[i * to.rows + k];
-            uint32_t        at    = start[0], last = 0;
+            uint32_t        at = start[0], last = 0;
             for (int64_t r = 0; k < s->K && r < s->R; r++)
                 for (int64_t q = 0; q < s->S; q++)
                     for (int64_t c = i * chunk; c < CR_MIN(s->C, (i + 1) * chunk); c++) {
                         const int64_t w = ((k * s->R + r) * s->S + q) * s->C + c;
                         if (!mask[w]) continue;
-                        last = (uint32_t)((c - i * chunk) * 100000 + r % stride * 7000 + r / stride * 300 + q % stride * 50 + q / stride);
+                        last = (uint32_t)((c - i * chunk) * 100000 + r % stride * 7000 + r / stride * 300 +
+                                          q % stride * 50 + q / stride);
                         CHECK(at < start[1] && to.entry[at].value == filter[w] && to.entry[at].offset == last);
                         at++;
                     }
@@ -107,7 +119,7 @@ static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride,
             CHECK(start[1] - at < multiple);
             for (; at < start[1]; at++) CHECK(to.entry[at].value == 0.0f && to.entry[at].offset == last);
         }
-    cr_stretched_free(&to);
+    cr_linear_filter_free(&to);
     cr_sparse_free(&sparse);
 }
 static void offsets_are_stretched(void) {
@@ -120,27 +132,28 @@ static void offsets_are_stretched(void) {
 
 static void slices_hold_every_row(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
-        const struct shape *s = &shapes[i];
-        const int64_t       taps = s->R * s->S * s->C, lanes = 32;
-        struct cr_sparse    sparse;
-        struct cr_stretched to;
+        const struct shape     *s    = &shapes[i];
+        const int64_t           taps = s->R * s->S * s->C, lanes = 32;
+        struct cr_sparse        sparse;
+        struct cr_linear_filter to;
         make(s);
         REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-        REQUIRE(cr_sparse_slices(&sparse, lanes, &to) == CR_OK);
+        REQUIRE(cr_sparse_sell(&sparse, lanes, &to) == CR_OK);
         CHECK_INT(to.rows, (s->K + lanes - 1) / lanes);
-        CHECK_INT(cr_sparse_slices_count(&sparse, lanes), to.entries);
+        CHECK_INT(cr_sparse_sell_count(&sparse, lanes), to.entries);
         memset(back, 0, sizeof back);
         for (int64_t slice = 0; slice < to.rows; slice++)
             for (uint32_t step = to.start[slice]; step < to.start[slice + 1]; step++)
                 for (int64_t lane = 0; lane < lanes; lane++) {
                     const struct cr_sparse_entry e = to.entry[step * lanes + lane];
-                    const int64_t k = slice * lanes + lane, r = e.offset >> 24, q = e.offset >> 16 & 255, c = e.offset & 65535;
+                    const int64_t                k = slice * lanes + lane, r = e.offset >> 24, q = e.offset >> 16 & 255,
+                                  c = e.offset & 65535;
                     if (e.value == 0.0f) continue;
                     CHECK(k < s->K && r < s->R && q < s->S && c < s->C);
                     if (k < s->K) back[k * taps + (r * s->S + q) * s->C + c] += e.value;
                 }
         CHECK(memcmp(back, filter, (size_t)(s->K * taps) * sizeof *back) == 0);
-        cr_stretched_free(&to);
+        cr_linear_filter_free(&to);
         cr_sparse_free(&sparse);
     }
 }
@@ -150,7 +163,8 @@ static void slices_hold_every_row(void) {
 enum { SIDE_H = 7, SIDE_W = 5 };
 
 /* dx = sum of dy * w over all outputs that saw a pixel, one output after the other. */
-static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy, float *dx) {
+static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy,
+                    float *dx) {
     memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
     for (int64_t i = 0; i < P * Q * s->K * s->R * s->S; i++) {
         const int64_t q = i % s->S, r = i / s->S % s->R, k = i / s->S / s->R % s->K, pixel = i / s->S / s->R / s->K;
@@ -161,13 +175,15 @@ static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t 
 }
 
 /* What one phase's filter makes of dy at a pixel. */
-static float turned_at(const struct cr_sparse *f, const struct cr_turn *t, int64_t i, int64_t j, int64_t c, int64_t P, int64_t Q, const float *dy) {
+static float turned_at(const struct cr_sparse *f, const struct cr_transposition *t, int64_t i, int64_t j, int64_t c,
+                       int64_t P, int64_t Q, const float *dy) {
     float sum = 0;
     for (int64_t e = f->row[c]; e < f->row[c + 1]; e++) {
         const int64_t k = f->index[e] % f->C, q = f->index[e] / f->C % f->S, r = f->index[e] / f->C / f->S;
         const int64_t row = i - t->pad + r, column = j - t->pad + q;
         CHECK(r < f->R && (e == f->row[c] || f->index[e] > f->index[e - 1])); /* in order */
-        if (row >= 0 && row < P && column >= 0 && column < Q) sum += dy[(row * Q + column) * f->C + k] * filter[f->element[e]];
+        if (row >= 0 && row < P && column >= 0 && column < Q)
+            sum += dy[(row * Q + column) * f->C + k] * filter[f->element[e]];
     }
     return sum;
 }
@@ -178,18 +194,19 @@ static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
     struct cr_sparse sparse;
     make(s);
     if (SIDE_H + 2 * pad < s->R || SIDE_W + 2 * pad < s->S) return;
-    for (int64_t i = 0; i < s->K * s->R * s->S * s->C; i++) filter[i] = mask[i] ? (float)(draw() % 9) + 1 : 0.0f; /* sums are exact */
+    for (int64_t i = 0; i < s->K * s->R * s->S * s->C; i++)
+        filter[i] = mask[i] ? (float)(draw() % 9) + 1 : 0.0f; /* sums are exact */
     for (int64_t i = 0; i < P * Q * s->K; i++) dy[i] = (float)(draw() % 9);
     REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
     scatter(s, stride, pad, P, Q, dy, want);
     int64_t seen = 0;
     for (int64_t h = 0; h < stride; h++)
         for (int64_t w = 0; w < stride; w++) {
-            const struct cr_turn t = cr_sparse_turn_of(s->R, s->S, stride, pad, h, w);
-            struct cr_sparse     turned = {0};
+            const struct cr_transposition t      = cr_sparse_transposition(s->R, s->S, stride, pad, h, w);
+            struct cr_sparse              turned = {0};
             CHECK(t.pad >= 0);
-            if (t.R) REQUIRE(cr_sparse_turned(&sparse, &t, &turned) == CR_OK);
-            if (t.R) seen += cr_sparse_kept(&turned);
+            if (t.R) REQUIRE(cr_sparse_transpose(&sparse, &t, &turned) == CR_OK);
+            if (t.R) seen += cr_sparse_nnz(&turned);
             for (int64_t i = 0; h + i * stride < SIDE_H; i++)
                 for (int64_t j = 0; w + j * stride < SIDE_W; j++)
                     for (int64_t c = 0; c < s->C; c++) {
@@ -198,7 +215,7 @@ static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
                     }
             cr_sparse_free(&turned);
         }
-    CHECK_INT(seen, cr_sparse_kept(&sparse)); /* each weight belongs to one phase */
+    CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
     cr_sparse_free(&sparse);
 }
 static void turned_filters_give_gradients(void) {
@@ -208,10 +225,10 @@ static void turned_filters_give_gradients(void) {
 }
 
 static void memory_may_end(void) {
-    struct cr_sparse        sparse;
-    struct cr_stretched     to;
-    const struct cr_stretch how  = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
-    const int64_t           live = cr_alloc_live();
+    struct cr_sparse              sparse;
+    struct cr_linear_filter       to;
+    const struct cr_linear_layout how  = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
+    const int64_t                 live = cr_alloc_live();
     make(&shapes[1]);
     for (int nth = 1; nth <= 3; nth++) {
         cr_alloc_fail_at(nth);
@@ -220,20 +237,20 @@ static void memory_may_end(void) {
     cr_alloc_fail_at(0);
     REQUIRE(cr_sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_OK);
     for (int nth = 1; nth <= 4; nth++) {
-        const struct cr_turn turn = cr_sparse_turn_of(3, 3, 1, 1, 0, 0);
-        struct cr_sparse     turned;
+        const struct cr_transposition turn = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
+        struct cr_sparse              turned;
         cr_alloc_fail_at(nth);
-        CHECK(cr_sparse_turned(&sparse, &turn, &turned) == CR_ERR_MEMORY);
+        CHECK(cr_sparse_transpose(&sparse, &turn, &turned) == CR_ERR_MEMORY);
     }
     cr_alloc_fail_at(0);
     for (int nth = 1; nth <= 6; nth++) {
         int64_t counted;
         cr_alloc_fail_at(nth);
-        CHECK(cr_sparse_stretch(&sparse, &how, &to) == CR_ERR_MEMORY);
+        CHECK(cr_sparse_linearize(&sparse, &how, &to) == CR_ERR_MEMORY);
         cr_alloc_fail_at(CR_MIN(nth, 3));
-        CHECK(cr_sparse_stretch_count(&sparse, &how, &counted) == CR_ERR_MEMORY);
+        CHECK(cr_sparse_linearize_count(&sparse, &how, &counted) == CR_ERR_MEMORY);
         cr_alloc_fail_at(CR_MIN(nth, 2));
-        CHECK(cr_sparse_slices(&sparse, 32, &to) == CR_ERR_MEMORY);
+        CHECK(cr_sparse_sell(&sparse, 32, &to) == CR_ERR_MEMORY);
     }
     cr_alloc_fail_at(0);
     cr_sparse_free(&sparse);
@@ -294,8 +311,8 @@ static void two_of_four_are_told(void) {
         }
 }
 
-/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for columns 0-15,
- * the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
+/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for
+ * columns 0-15, the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
 static void words_of_lanes(void) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
@@ -311,5 +328,6 @@ static void words_of_lanes(void) {
             }
 }
 
-TESTS(CASE(rows_come_back), CASE(places_come_from_bits), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched), CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
+TESTS(CASE(rows_come_back), CASE(places_come_from_bits), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched),
+      CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
       CASE(two_of_four_come_back), CASE(two_of_four_are_told), CASE(words_of_lanes))

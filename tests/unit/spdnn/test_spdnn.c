@@ -1,5 +1,5 @@
-/* tests/unit/spdnn/test_spdnn.c: the Graph Challenge's networks: counts and structure of what the rule makes, packing, inputs, and the CPU's results
- * beside a dense loop in double. */
+/* tests/unit/spdnn/test_spdnn.c: the Graph Challenge's networks: counts and structure of what the rule makes, packing,
+ * inputs, and the CPU's results beside a dense loop in double. */
 #include "tests/harness/spdnn_support.h"
 
 static const struct cr_device_options plain = {.deterministic = true};
@@ -27,7 +27,8 @@ static void edges_are_as_published(void) {
     CHECK(!cr_spdnn_published(2048) && !cr_spdnn_rates(1024, 7) && cr_spdnn_rates(4096, 480)->a100 == 18.63);
 }
 
-/* The residue that the permutation brings input i to, told by what i feeds: {p, p - shift}; -1: it feeds something else. */
+/* The residue that the permutation brings input i to, told by what i feeds: {p, p - shift}; -1: it feeds something
+ * else. */
 static int64_t residue_of(const struct cr_spdnn_csr *csr, const uint8_t *feeds, int64_t i, int64_t shift) {
     const int64_t N = csr->rows, M = N / 16;
     int64_t       found = -1;
@@ -48,7 +49,7 @@ static void layers_follow_the_rule(void) {
     REQUIRE(feeds);
     for (int index = 0; index < 12; index++) {
         struct cr_spdnn_csr csr;
-        const int64_t       shift = (int64_t)1 << index % 4;
+        const int64_t       shift   = (int64_t)1 << index % 4;
         int                 hit[16] = {0}, moved = 0;
         REQUIRE_OK(cr_spdnn_radix(N, index, 5, &csr));
         memset(feeds, 0, (size_t)(N * N));
@@ -63,8 +64,10 @@ static void layers_follow_the_rule(void) {
         for (int64_t i = 0; i < N; i++) {
             const int64_t p = residue_of(&csr, feeds, i, shift);
             REQUIRE(p >= 0);
-            if (index % 4 == 0) residue[i] = p; /* one permutation for all layers of a block */
-            else CHECK(residue[i] == p || (2 * shift == M && residue[i] == (p + shift) % M));
+            if (index % 4 == 0)
+                residue[i] = p; /* one permutation for all layers of a block */
+            else
+                CHECK(residue[i] == p || (2 * shift == M && residue[i] == (p + shift) % M));
             hit[residue[i]]++;
             moved += residue[i] != i % M;
         }
@@ -111,7 +114,8 @@ static void check_packed(const struct cr_spdnn_csr *csr, const struct cr_spdnn_l
             seen[j] = 1;
             for (uint32_t k = 0; k < count; k++) {
                 CHECK(column[start[g] + k] == csr->column[csr->start[j] + k]);
-                CHECK(weight_at(f, (size_t)(start[g] + k) * (size_t)f->rows + (size_t)r) == csr->weight[csr->start[j] + k]);
+                CHECK(weight_at(f, (size_t)(start[g] + k) * (size_t)f->rows + (size_t)r) ==
+                      csr->weight[csr->start[j] + k]);
             }
         }
     CHECK_INT(rows, csr->rows);
@@ -129,8 +133,10 @@ static void packing_keeps_every_edge(void) {
             REQUIRE_OK(cr_spdnn_pack(&csr, 1, &alone));
             check_packed(&csr, &layer);
             check_packed(&csr, &alone);
-            if (twins[t] == 1) CHECK(layer.rows <= 2); /* a few rows meet by chance: the empty ones */
-            else CHECK(layer.rows == wanted[t] || twins[t] == 3 || twins[t] == 5);
+            if (twins[t] == 1)
+                CHECK(layer.rows <= 2); /* a few rows meet by chance: the empty ones */
+            else
+                CHECK(layer.rows == wanted[t] || twins[t] == 3 || twins[t] == 5);
             CHECK_INT(alone.rows, 1);
             CHECK(layer.exact == (powers > 0));
             CHECK(layer.half == (powers == 13));
@@ -160,11 +166,11 @@ static void neighbours_share_columns(void) {
 /* ---- inputs ---- */
 
 static void pictures_become_bits(void) {
-    struct cr_spdnn_pictures pictures = {.count = 3, .pixel = cr_alloc(3, 784)};
-    struct cr_spdnn_inputs   in, some;
+    struct cr_spdnn_images pictures = {.count = 3, .pixel = cr_alloc(3, 784)};
+    struct cr_spdnn_inputs in, some;
     REQUIRE(pictures.pixel);
-    memset(pictures.pixel + 784, 255, 784);                                              /* black, white, */
-    for (int y = 0; y < 28; y++) memset(pictures.pixel + 2 * 784 + y * 28, 200, 14);     /* and one half of each */
+    memset(pictures.pixel + 784, 255, 784);                                          /* black, white, */
+    for (int y = 0; y < 28; y++) memset(pictures.pixel + 2 * 784 + y * 28, 200, 14); /* and one half of each */
     REQUIRE_OK(cr_spdnn_inputs_open(&pictures, 4096, 70, 0.5, 3, &in));
     CHECK(in.threshold >= 0 && in.threshold < 200);
     for (int64_t i = 0; i < 70; i++) {
@@ -181,10 +187,11 @@ static void pictures_become_bits(void) {
     REQUIRE_OK(cr_spdnn_inputs_pick(&in, 7, &some));
     CHECK_INT(some.count, 10);
     for (int64_t n = 0; n < 4096; n += 17)
-        for (int64_t i = 0; i < 10; i++) CHECK((some.bit[n * some.words] >> i & 1) == (in.bit[n * in.words + i * 7 / 32] >> i * 7 % 32 & 1));
+        for (int64_t i = 0; i < 10; i++)
+            CHECK((some.bit[n * some.words] >> i & 1) == (in.bit[n * in.words + i * 7 / 32] >> i * 7 % 32 & 1));
     cr_spdnn_inputs_close(&some);
     cr_spdnn_inputs_close(&in);
-    cr_spdnn_pictures_free(&pictures);
+    cr_spdnn_images_free(&pictures);
 }
 
 static void drawn_inputs_are_as_dense(void) {
@@ -195,33 +202,35 @@ static void drawn_inputs_are_as_dense(void) {
 }
 
 static void mnist_is_as_dense_as_published(void) {
-    static const int64_t     widths[] = {1024, 4096, 16384, 65536};
-    struct cr_spdnn_pictures pictures;
-    char                     path[4096];
+    static const int64_t   widths[] = {1024, 4096, 16384, 65536};
+    struct cr_spdnn_images pictures;
+    char                   path[4096];
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     snprintf(path, sizeof path, "%s/mnist/train-images-idx3-ubyte", test_data_dir());
-    if (cr_spdnn_pictures_read(path, &pictures) != CR_OK) SKIP("no MNIST in CRESNET_TEST_DATA");
+    if (cr_spdnn_images_read(path, &pictures) != CR_OK) SKIP("no MNIST in CRESNET_TEST_DATA");
     CHECK_INT(pictures.count, 60000);
     for (size_t i = 0; i < CR_COUNT(widths); i++) {
         const struct cr_spdnn_published *p = cr_spdnn_published(widths[i]);
         struct cr_spdnn_inputs           in;
-        REQUIRE_OK(cr_spdnn_inputs_open(&pictures, widths[i], 60000, (double)p->nonzeros / 60000 / (double)widths[i], 2, &in));
+        REQUIRE_OK(
+            cr_spdnn_inputs_open(&pictures, widths[i], 60000, (double)p->nonzeros / 60000 / (double)widths[i], 2, &in));
         CHECK_NEAR((double)in.nonzeros, (double)p->nonzeros, 0.01 * (double)p->nonzeros);
         cr_spdnn_inputs_close(&in);
     }
-    cr_spdnn_pictures_free(&pictures);
+    cr_spdnn_images_free(&pictures);
 }
 
 static void a_file_that_is_not_mnist_is_refused(void) {
-    struct cr_spdnn_pictures pictures;
-    CHECK_STATUS(cr_spdnn_pictures_read(CR_SOURCE_DIR "/CMakeLists.txt", &pictures), CR_ERR_FORMAT);
-    CHECK_STATUS(cr_spdnn_pictures_read(CR_SOURCE_DIR "/no-such-file", &pictures), CR_ERR_IO);
+    struct cr_spdnn_images pictures;
+    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &pictures), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &pictures), CR_ERR_IO);
 }
 
 /* ---- results ---- */
 
 /* y[neurons] of one input through all layers, every weight of the dense matrix multiplied. */
-static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const struct cr_spdnn_inputs *in, int64_t input, double *y, double *x, double *w) {
+static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const struct cr_spdnn_inputs *in,
+                  int64_t input, double *y, double *x, double *w) {
     const int64_t N     = in->neurons;
     bool          alive = false;
     for (int64_t n = 0; n < N; n++) y[n] = in->bit[n * in->words + input / 32] >> input % 32 & 1;
@@ -231,7 +240,8 @@ static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const
         for (int64_t j = 0; j < N; j++) {
             double sum = 0;
             memset(w, 0, (size_t)N * sizeof *w);
-            for (uint32_t e = csr[l].start[j]; e < csr[l].start[j + 1]; e++) w[csr[l].column[e]] = (double)csr[l].weight[e];
+            for (uint32_t e = csr[l].start[j]; e < csr[l].start[j + 1]; e++)
+                w[csr[l].column[e]] = (double)csr[l].weight[e];
             for (int64_t i = 0; i < N; i++) sum += w[i] * x[i];
             y[j]  = fmin(fmax(sum + bias, 0), 32);
             alive = alive || y[j] > 0;
@@ -240,11 +250,12 @@ static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const
     return alive;
 }
 
-static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_spdnn_csr *csr, const struct cr_spdnn_inputs *in, double bound) {
+static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_spdnn_csr *csr,
+                               const struct cr_spdnn_inputs *in, double bound) {
     const struct cr_spdnn_options options = {.values = true, .repeats = 1};
     struct cr_spdnn_result        r;
     struct cr_device             *cpu;
-    double                       *y = cr_alloc((size_t)(3 * net->neurons), sizeof *y);
+    double                       *y  = cr_alloc((size_t)(3 * net->neurons), sizeof *y);
     int64_t                       at = 0;
     REQUIRE(y);
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &plain, &cpu));
@@ -253,7 +264,8 @@ static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_s
         const bool alive = dense(csr, net->layers, (double)net->bias, in, i, y, y + net->neurons, y + 2 * net->neurons);
         const bool here  = at < r.categories && r.category[at] == i;
         CHECK(alive == here);
-        for (int64_t n = 0; here && n < net->neurons; n++) CHECK_NEAR((double)r.values[n * r.categories + at], y[n], bound * fmax(y[n], 1));
+        for (int64_t n = 0; here && n < net->neurons; n++)
+            CHECK_NEAR((double)r.values[n * r.categories + at], y[n], bound * fmax(y[n], 1));
         at += here;
     }
     CHECK_INT(at, r.categories);
@@ -341,7 +353,8 @@ static void shares_make_the_whole(void) {
         view.bit += first / 32;
         view.count = CR_MIN((int64_t)128, 300 - first);
         REQUIRE_OK(cpu->backend->spdnn(cpu, &net, &view, &options, &part));
-        for (int64_t i = 0; i < part.categories; i++, at++) CHECK(at < whole.categories && whole.category[at] == part.category[i] + first);
+        for (int64_t i = 0; i < part.categories; i++, at++)
+            CHECK(at < whole.categories && whole.category[at] == part.category[i] + first);
         cr_spdnn_result_free(&part);
     }
     CHECK_INT(at, whole.categories);
@@ -378,7 +391,8 @@ static void no_memory_is_an_error(void) {
     cr_device_close(cpu);
 }
 
-TESTS(CASE(edges_are_as_published), CASE(layers_follow_the_rule), CASE(wrong_sizes_are_refused), CASE(packing_keeps_every_edge),
-      CASE(neighbours_share_columns), CASE(pictures_become_bits), CASE(drawn_inputs_are_as_dense), CASE(mnist_is_as_dense_as_published),
-      CASE(a_file_that_is_not_mnist_is_refused), CASE(the_challenge_equals_a_dense_loop), CASE(any_matrix_equals_a_dense_loop),
-      CASE(dropping_changes_nothing), CASE(shares_make_the_whole), CASE(no_memory_is_an_error))
+TESTS(CASE(edges_are_as_published), CASE(layers_follow_the_rule), CASE(wrong_sizes_are_refused),
+      CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(pictures_become_bits),
+      CASE(drawn_inputs_are_as_dense), CASE(mnist_is_as_dense_as_published), CASE(a_file_that_is_not_mnist_is_refused),
+      CASE(the_challenge_equals_a_dense_loop), CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing),
+      CASE(shares_make_the_whole), CASE(no_memory_is_an_error))

@@ -1,6 +1,6 @@
-/* tests/unit/training/test_train.c: what a training run promises: it goes on to the bit wherever it was cut, frozen parts stay as they are, a
- * loss that is not finite ends it without harm, weights are taken over or refused as [model] head says, evaluation counts
- * every picture once, and the step loop allocates nothing. */
+/* tests/unit/training/test_train.c: what a training run promises: it goes on to the bit wherever it was cut, frozen
+ * parts stay as they are, a loss that is not finite ends it without harm, weights are taken over or refused as [model]
+ * head says, evaluation counts every picture once, and the step loop allocates nothing. */
 #include "tests/harness/train_support.h"
 
 /* ---- resume ---- */
@@ -10,7 +10,7 @@ static void cut_everywhere(const char *accumulate, int total) {
     struct run r;
     prepare(&r);
     give(&r, accumulate);
-    resumes_to_the_bit(&r, total, 1);
+    resumes_bitwise(&r, total, 1);
     changes_the_weights(&r, "train.seed=2");
     finish(&r);
 }
@@ -24,14 +24,15 @@ static void resume_with_batches_left_over(void) {
 
 /* Prunings before updates 3, 5, 7, 9 and after the last: cut at, before and behind each. */
 static void resume_in_the_middle_of_pruning(void) {
-    static const char *const keys[] = {"prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"};
+    static const char *const keys[] = {"prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7",
+                                       "prune.frequency=2"};
     static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
     struct run               r;
     for (int parts = 0; parts < 2; parts++) {
         prepare(&r);
         for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
         give(&r, more[parts]);
-        resumes_to_the_bit(&r, parts ? 6 : 12, 1);
+        resumes_bitwise(&r, parts ? 6 : 12, 1);
         changes_the_weights(&r, "prune.frequency=3");
         finish(&r);
     }
@@ -86,7 +87,8 @@ static void a_run_that_could_not_begin_leaves_its_folder_free(void) {
 
 /* ---- what is in a session's store, read through the lists that checkpoints use ---- */
 
-static cr_status open_session(const struct run *r, const char *const *more, struct cr_config *config, struct cr_session *s) {
+static cr_status open_session(const struct run *r, const char *const *more, struct cr_config *config,
+                              struct cr_session *s) {
     struct run all = *r;
     for (; *more; more++) give(&all, *more);
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true};
@@ -100,12 +102,13 @@ static cr_status open_session(const struct run *r, const char *const *more, stru
 
 static const float *values_of(const struct cr_session *s, int param) {
     const struct cr_param *q     = &s->model.store.param[param];
-    enum cr_plane          plane = cr_store_is_running(q->role) ? CR_PLANE_RUNNING : CR_PLANE_VALUE;
+    enum cr_param_buffer   plane = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
     const char            *base  = s->memory.region[CR_REGION_STORE];
-    return (const float *)(const void *)(base + cr_store_plane_offset(&s->model.store, plane)) + q->offset;
+    return (const float *)(const void *)(base + cr_param_store_buffer_offset(&s->model.store, plane)) + q->offset;
 }
 
-/* Compares each parameter of two sessions; `frozen` names the prefixes that must be equal to the bit, all others differ. */
+/* Compares each parameter of two sessions; `frozen` names the prefixes that must be equal to the bit, all others
+ * differ. */
 static void check_frozen(const struct cr_session *before, const struct cr_session *after, const char *const *frozen) {
     for (int i = 0; i < before->model.store.params; i++) {
         const struct cr_param *q    = &before->model.store.param[i];
@@ -192,8 +195,9 @@ static void weights_fit_or_are_refused(void) {
     /* head = new replaces one that would fit, keep takes it */
     for (int fresh = 0; fresh < 2; fresh++) {
         REQUIRE_OK(OPEN(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
-        int          fc    = cr_store_find(&s.model.store, "fc.weight"), conv = cr_store_find(&s.model.store, "conv1.weight");
-        const float  first = *values_of(&s, fc), conv_first = *values_of(&s, conv);
+        int fc            = cr_param_store_find(&s.model.store, "fc.weight"),
+            conv          = cr_param_store_find(&s.model.store, "conv1.weight");
+        const float first = *values_of(&s, fc), conv_first = *values_of(&s, conv);
         REQUIRE_OK(cr_session_load_weights(&s, path, false));
         CHECK((*values_of(&s, fc) == first) == (fresh == 1));
         CHECK(*values_of(&s, conv) != conv_first);
@@ -208,8 +212,9 @@ static void weights_fit_or_are_refused(void) {
 static void evaluation_counts_every_picture_once(void) {
     struct run r;
     prepare(&r);
-    static const char *const batches[] = {"train.eval_batch=1", "train.eval_batch=3", "train.eval_batch=5", "train.eval_batch=64"};
-    struct cr_scores         first = {0};
+    static const char *const batches[] = {"train.eval_batch=1", "train.eval_batch=3", "train.eval_batch=5",
+                                          "train.eval_batch=64"};
+    struct cr_scores         first     = {0};
     for (size_t i = 0; i < CR_COUNT(batches); i++) {
         struct cr_config   config;
         struct cr_session  s;
@@ -220,8 +225,8 @@ static void evaluation_counts_every_picture_once(void) {
         REQUIRE_OK(cr_session_evaluate(&s, set, NULL, &scores));
         if (!i) first = scores;
         CHECK_INT(scores.images, 5);
-        CHECK_INT(scores.right1, first.right1);
-        CHECK_INT(scores.right5, 5); /* three classes: the right one is always among five */
+        CHECK_INT(scores.correct1, first.correct1);
+        CHECK_INT(scores.correct5, 5); /* three classes: the right one is always among five */
         CHECK_NEAR(scores.loss_sum, first.loss_sum, 1e-4);
         const volatile int stop = 1;
         CHECK_STATUS(cr_session_evaluate(&s, set, (volatile const int *)&stop, &scores), CR_ERR_INTERRUPTED);
@@ -249,8 +254,8 @@ static void evaluation_leaves_corrupt_pictures_out(void) {
         struct cr_session  s;
         struct cr_dataset *set;
         struct cr_scores   scores;
-        REQUIRE_OK(OPEN(&r, &config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0", "data.val_images=0",
-                        fatal ? "data.corrupt=fatal" : "data.corrupt=skip"));
+        REQUIRE_OK(OPEN(&r, &config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0",
+                        "data.val_images=0", fatal ? "data.corrupt=fatal" : "data.corrupt=skip"));
         REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
         CHECK_INT(status, fatal ? CR_ERR_FORMAT : CR_OK);
@@ -266,10 +271,10 @@ static void evaluation_leaves_corrupt_pictures_out(void) {
 
 /* Some updates; the loader begins anew each time. */
 static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
-    const struct cr_loader_options options = {.split = CR_SPLIT_TRAIN, .prepare = s->prepare_train, .batch = 4, .seed = 1, .prefetch = 2,
-                                              .drop_last = true};
-    const struct cr_step_block     block   = {.lr = 0.05f, .momentum = 0.9f};
-    struct cr_loader              *loader;
+    const struct cr_loader_options options = {
+        .split = CR_SPLIT_TRAIN, .prepare = s->prepare_train, .batch = 4, .seed = 1, .prefetch = 2, .drop_last = true};
+    const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f};
+    struct cr_loader          *loader;
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     for (int step = 0; step < 3; step++) {
         struct cr_batch batch;
@@ -294,7 +299,7 @@ static void an_evaluation_before_changes_nothing(void) {
         REQUIRE_OK(OPEN(&r, &config, &s, NULL));
         REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &train_set));
         REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &val_set));
-        CHECK(s.eval.once > 0);
+        CHECK(s.eval.hoisted > 0);
         if (before) REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
         train_a_little(&s, train_set);
         REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
@@ -322,8 +327,13 @@ static void the_step_loop_allocates_nothing(void) {
         prepare(&r);
         REQUIRE_OK(OPEN(&r, &config, &s, ways[w]));
         REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &set));
-        const struct cr_loader_options options = {.split = CR_SPLIT_TRAIN, .prepare = s.prepare_train, .batch = 4, .seed = 1,
-                                                  .workers = (int)config.data.workers, .prefetch = 2, .drop_last = true};
+        const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
+                                                  .prepare   = s.prepare_train,
+                                                  .batch     = 4,
+                                                  .seed      = 1,
+                                                  .workers   = (int)config.data.workers,
+                                                  .prefetch  = 2,
+                                                  .drop_last = true};
         const struct cr_step_block     block   = {.lr = 0.01f, .momentum = 0.9f};
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         for (int step = 1; step <= 100; step++) {
@@ -346,8 +356,10 @@ static void the_step_loop_allocates_nothing(void) {
     }
 }
 
-TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning), CASE(workers_and_saving_do_not_change_a_bit),
-      CASE(a_change_of_the_run_needs_force), CASE(a_batch_that_was_found_stays), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
-      CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing), CASE(weights_fit_or_are_refused),
-      CASE(evaluation_counts_every_picture_once), CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
+TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
+      CASE(workers_and_saving_do_not_change_a_bit), CASE(a_change_of_the_run_needs_force),
+      CASE(a_batch_that_was_found_stays), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
+      CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing),
+      CASE(weights_fit_or_are_refused), CASE(evaluation_counts_every_picture_once),
+      CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
       CASE(the_step_loop_allocates_nothing))

@@ -1,5 +1,6 @@
-/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: they go on to the bit wherever they were cut, pruned
- * or not; averages are evaluated, saved and taken over; a rule that needs keys says so. */
+/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: they go on
+ * to the bit wherever they were cut, pruned or not; averages are evaluated, saved and taken over; a rule that needs
+ * keys says so. */
 #include "tests/harness/train_support.h"
 
 #include <math.h>
@@ -36,9 +37,12 @@ static void adamw_goes_on(void) {
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no");
     CUTS(true, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9", PRUNED);
 }
-static void lars_goes_on(void) { CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no"); }
+static void lars_goes_on(void) {
+    CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no");
+}
 static void mixed_pictures_go_on(void) {
-    CUTS(false, "data.mixup=0.4", "data.cutmix=1", "data.erase=0.5", "data.augment=trivial", "data.jitter=0.4,0.4,0.4,0.1");
+    CUTS(false, "data.mixup=0.4", "data.cutmix=1", "data.erase=0.5", "data.augment=trivial",
+         "data.jitter=0.4,0.4,0.4,0.1");
 }
 static void sgd_with_averages_goes_on(void) {
     CUTS(true, "ema.decay=0.9", PRUNED);
@@ -115,13 +119,13 @@ static void averages_are_evaluated(void) {
     CHECK(fabs(raw.loss_sum - ema.loss_sum) > 1e-3);
     CHECK_NEAR(logged(&r, "a", "loss"), raw.loss_sum / 40, 1e-6);
     CHECK_NEAR(logged(&r, "a", "ema_loss"), ema.loss_sum / 40, 1e-6);
-    CHECK_NEAR(logged(&r, "a", "ema_right"), (double)ema.right1, 0);
-    CHECK_NEAR(logged(&r, "a", "ema_top5"), (double)ema.right5 / 40, 1e-6);
+    CHECK_NEAR(logged(&r, "a", "ema_right"), (double)ema.correct1, 0);
+    CHECK_NEAR(logged(&r, "a", "ema_top5"), (double)ema.correct5 / 40, 1e-6);
     REQUIRE_OK(cr_file_read(text_into(path, "%s/a/best.json", r.dir), 4096, &text, NULL));
     double top1 = -1, raw1 = -1, ema1 = -1;
     CHECK_INT(sscanf(text, "{\"step\":12,\"top1\":%lf,\"raw_top1\":%lf,\"ema_top1\":%lf}", &top1, &raw1, &ema1), 3);
-    CHECK_NEAR(raw1, (double)raw.right1 / 40, 1e-9);
-    CHECK_NEAR(ema1, (double)ema.right1 / 40, 1e-9);
+    CHECK_NEAR(raw1, (double)raw.correct1 / 40, 1e-9);
+    CHECK_NEAR(ema1, (double)ema.correct1 / 40, 1e-9);
     CHECK_NEAR(top1, fmax(raw1, ema1), 0);
     cr_free(text);
     finish(&r);
@@ -177,5 +181,6 @@ static void keys_that_do_not_fit_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_goes_on), CASE(lars_goes_on), CASE(mixed_pictures_go_on), CASE(workers_do_not_change_what_is_mixed), CASE(sgd_with_averages_goes_on), CASE(averages_change_nothing_else),
-      CASE(averages_are_evaluated), CASE(averages_begin_when_asked_for), CASE(spoilt_averages_are_passed_over), CASE(keys_that_do_not_fit_are_named))
+TESTS(CASE(adamw_goes_on), CASE(lars_goes_on), CASE(mixed_pictures_go_on), CASE(workers_do_not_change_what_is_mixed),
+      CASE(sgd_with_averages_goes_on), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
+      CASE(averages_begin_when_asked_for), CASE(spoilt_averages_are_passed_over), CASE(keys_that_do_not_fit_are_named))

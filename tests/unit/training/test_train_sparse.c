@@ -1,5 +1,6 @@
-/* tests/unit/training/test_train_sparse.c: fine-tuning a pruned network on sparse rows: they are taken, their steps are those of dense rows but for rounding,
- * a run goes on to the bit wherever it was cut, and what sparse rows may not be relied on stays dense. */
+/* tests/unit/training/test_train_sparse.c: fine-tuning a pruned network on sparse rows: they are taken, their steps are
+ * those of dense rows but for rounding, a run goes on to the bit wherever it was cut, and what sparse rows may not be
+ * relied on stays dense. */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/train_support.h"
 
@@ -37,7 +38,8 @@ static void count_rows(const struct run *r, const char *const *more, int *forwar
     struct cr_session session;
     for (; *more; more++) give(&copy, *more);
     REQUIRE_OK(cr_config_open(&config, NULL, copy.value, copy.count));
-    const struct cr_session_options options = {.train = true, .classes = 3, .masks = true, .masks_from = config.model.weights};
+    const struct cr_session_options options = {
+        .train = true, .classes = 3, .masks = true, .masks_from = config.model.weights};
     REQUIRE_OK(cr_session_open(&config, &options, &session));
     *forward = count_patterns(&session.train[0], CR_OP_conv);
     *dgrad   = count_patterns(&session.train[0], CR_OP_conv_dgrad);
@@ -77,13 +79,16 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
     CR_TRY(cr_config_open(&config, NULL, copy.value, copy.count));
     cr_status status = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = cr_session_init(&session);
-    if (status == CR_OK) status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
+    if (status == CR_OK)
+        status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
     if (status == CR_OK) {
-        const struct cr_store *store  = &session.model.store;
-        const char            *region = session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
-        *count                        = store->value_elems;
-        *value                        = cr_alloc((size_t)*count, sizeof **value);
-        if (*value) memcpy(*value, region + cr_store_plane_offset(store, CR_PLANE_VALUE), (size_t)*count * sizeof **value);
+        const struct cr_param_store *store  = &session.model.store;
+        const char                  *region = session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
+        *count                              = store->value_elems;
+        *value                              = cr_alloc((size_t)*count, sizeof **value);
+        if (*value)
+            memcpy(*value, region + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE),
+                   (size_t)*count * sizeof **value);
     }
     cr_session_close(&session);
     cr_config_close(&config);
@@ -117,7 +122,8 @@ static void steps_are_those_of_dense_rows(void) {
         REQUIRE_OK(TRAIN(&r, "dense", "train.sparse=no"));
         REQUIRE_OK(TRAIN(&r, "other", "optim.lr=0.0999"));
         CHECK(!same_file(&r, "sparse", "dense", "model.safetensors")); /* other kernels round otherwise */
-        const double rounding = difference(&r, "sparse", "dense", &zeros), moved = difference(&r, "sparse", "other", &zeros);
+        const double rounding = difference(&r, "sparse", "dense", &zeros),
+                     moved    = difference(&r, "sparse", "other", &zeros);
         CHECK(zeros > 4000);
         CHECK(rounding < 2e-5);
         CHECK(moved > 20 * rounding); /* the comparison can fail */
@@ -128,11 +134,12 @@ static void steps_are_those_of_dense_rows(void) {
 static void resume_is_equal_to_the_bit(void) {
     struct run r;
     begin(&r);
-    resumes_to_the_bit(&r, 12, 2);
+    resumes_bitwise(&r, 12, 2);
     finish(&r);
 }
 
-/* Of a run that prunes while it trains, with the last pruning behind it, too: it stays on the rows that it began with. */
+/* Of a run that prunes while it trains, with the last pruning behind it, too: it stays on the rows that it began with.
+ */
 static void resume_behind_gradual_pruning(void) {
     struct run r;
     prepare(&r);

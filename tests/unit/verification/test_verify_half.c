@@ -1,5 +1,5 @@
-/* tests/unit/verification/test_verify_half.c: the judge of 16-bit tensors: where a row may round, where it must not, and what must become infinite.
- * Ops of one element, so that every bound can be written down. */
+/* tests/unit/verification/test_verify_half.c: the judge of 16-bit tensors: where a row may round, where it must not,
+ * and what must become infinite. Ops of one element, so that every bound can be written down. */
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -14,10 +14,10 @@ static struct cr_device *open_cpu(void) {
 }
 
 struct single { /* an op with outputs and inputs of one element */
-    struct cr_store      store;
-    struct cr_program    p;
-    struct cr_verify_io  io;
-    unsigned char        in[CR_OP_IN_MAX][8], before[8], got[8];
+    struct cr_param_store store;
+    struct cr_program     p;
+    struct cr_verify_io   io;
+    unsigned char         in[CR_OP_IN_MAX][8], before[8], got[8];
 };
 
 static int single_tensor(struct single *s, const char *name, enum cr_dtype dtype) {
@@ -25,10 +25,10 @@ static int single_tensor(struct single *s, const char *name, enum cr_dtype dtype
 }
 
 static bool single_right(struct single *s, struct cr_device *cpu, enum cr_math math, double got) {
-    const struct cr_op        *op   = &s->p.op[0];
-    const struct cr_step_block step = {0};
+    const struct cr_op        *op                  = &s->p.op[0];
+    const struct cr_step_block step                = {0};
     const void *const          outs[CR_OP_OUT_MAX] = {s->got};
-    struct cr_verify_result    r    = {0};
+    struct cr_verify_result    r                   = {0};
     cr_number_store(s->p.tensor[op->out[0]].dtype, s->got, 0, got);
     if (cr_verify_op(cpu, &s->p, op, math, &step, &s->io, outs, &r) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return r.ok;
@@ -39,10 +39,10 @@ static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double d
     *s              = (struct single){0};
     struct cr_op op = cr_op_make(CR_OP_dense_wgrad, CR_NONE);
     cr_program_init(&s->p, "wgrad", &s->store);
-    op.attr.dense.accumulate        = true;
-    op.in[CR_IN_dense_wgrad_x]      = single_tensor(s, "x", dtype);
-    op.in[CR_IN_dense_wgrad_dy]     = single_tensor(s, "dy", dtype);
-    op.out[CR_OUT_dense_wgrad_dw]   = single_tensor(s, "dw", CR_F32);
+    op.attr.dense.accumulate      = true;
+    op.in[CR_IN_dense_wgrad_x]    = single_tensor(s, "x", dtype);
+    op.in[CR_IN_dense_wgrad_dy]   = single_tensor(s, "dy", dtype);
+    op.out[CR_OUT_dense_wgrad_dw] = single_tensor(s, "dw", CR_F32);
     cr_emit(&s->p, &op, "y");
     cr_number_store(dtype, s->in[CR_IN_dense_wgrad_x], 0, x);
     cr_number_store(dtype, s->in[CR_IN_dense_wgrad_dy], 0, dy);
@@ -80,7 +80,8 @@ static void a_sum_may_pass_through_16_bits(void) {
     cr_device_close(cpu);
 }
 
-static void unary_open(struct single *s, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x, double second) {
+static void unary_open(struct single *s, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x,
+                       double second) {
     *s              = (struct single){0};
     struct cr_op op = cr_op_make(kind, CR_NONE);
     cr_program_init(&s->p, "single", &s->store);
@@ -94,8 +95,8 @@ static void unary_open(struct single *s, enum cr_op_kind kind, enum cr_dtype fro
         if (op.in[i] >= 0) s->io.in[i] = s->in[i];
 }
 
-static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x, double second,
-                        double got) {
+static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x,
+                        double second, double got) {
     struct single s;
     unary_open(&s, kind, from, to, x, second);
     const bool right = single_right(&s, cpu, CR_MATH_F32, got);
@@ -109,13 +110,20 @@ static void a_cast_is_exact(void) {
         enum cr_dtype to;
         double        x, right, wrong;
     } casts[] = {
-        {CR_F16, 1 + 0x1p-11, 1, 1 + 0x1p-10},         {CR_F16, 1 + 0x3p-11, 1 + 0x1p-9, 1 + 0x1p-10},
-        {CR_F16, -1.9999, -2, -(2 - 0x1p-10)},         {CR_F16, 65519, 65504, INFINITY},
-        {CR_F16, 65520, INFINITY, 65504},              {CR_F16, -1e9, -INFINITY, INFINITY},
-        {CR_F16, 0x1.8p-25, 0x1p-24, 0},               {CR_F16, 0x1p-25, 0, 0x1p-24},
-        {CR_BF16, 1 + 0x1p-8, 1, 1 + 0x1p-7},          {CR_BF16, 1 + 0x3p-8, 1 + 0x1p-6, 1 + 0x1p-7},
-        {CR_BF16, 0x1p-133 * 1.5, 0x1p-132, 0x1p-133}, {CR_BF16, FLT_MAX, INFINITY, 0x1.fep127},
-        {CR_F16, NAN, NAN, 1},                         {CR_BF16, INFINITY, INFINITY, NAN},
+        {CR_F16, 1 + 0x1p-11, 1, 1 + 0x1p-10},
+        {CR_F16, 1 + 0x3p-11, 1 + 0x1p-9, 1 + 0x1p-10},
+        {CR_F16, -1.9999, -2, -(2 - 0x1p-10)},
+        {CR_F16, 65519, 65504, INFINITY},
+        {CR_F16, 65520, INFINITY, 65504},
+        {CR_F16, -1e9, -INFINITY, INFINITY},
+        {CR_F16, 0x1.8p-25, 0x1p-24, 0},
+        {CR_F16, 0x1p-25, 0, 0x1p-24},
+        {CR_BF16, 1 + 0x1p-8, 1, 1 + 0x1p-7},
+        {CR_BF16, 1 + 0x3p-8, 1 + 0x1p-6, 1 + 0x1p-7},
+        {CR_BF16, 0x1p-133 * 1.5, 0x1p-132, 0x1p-133},
+        {CR_BF16, FLT_MAX, INFINITY, 0x1.fep127},
+        {CR_F16, NAN, NAN, 1},
+        {CR_BF16, INFINITY, INFINITY, NAN},
     };
     struct cr_device *cpu = open_cpu();
     for (size_t i = 0; i < CR_COUNT(casts); i++) {

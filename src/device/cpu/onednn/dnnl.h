@@ -1,6 +1,7 @@
 /* device/cpu/onednn/dnnl.h: what the oneDNN rows share. Private to src/cpu/dnnl_*.c.
- * oneDNN's C API, 2.x and 3.x: what differs between them stands in device/cpu/onednn/dnnl_util.c and in the three lines below. NHWC and K,R,S,C cross op borders; blocked filters stay inside a launch. Scratchpads are ours (user
- * mode), so a launch allocates nothing. */
+ * oneDNN's C API, 2.x and 3.x: what differs between them stands in device/cpu/onednn/dnnl_util.c and in the three lines
+ * below. NHWC and K,R,S,C cross op borders; blocked filters stay inside a launch. Scratchpads are ours (user mode), so
+ * a launch allocates nothing. */
 #ifndef CR_DNNL_H
 #define CR_DNNL_H
 
@@ -8,7 +9,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-/* A descriptor of memory: ours, made by cr_dnnl_md and ended by cr_dnnl_md_free; and one that oneDNN lends, or ours as an argument. */
+/* A descriptor of memory: ours, made by cr_dnnl_md and ended by cr_dnnl_md_free; and one that oneDNN lends, or ours as
+ * an argument. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t       cr_dnnl_md_own;
 typedef const_dnnl_memory_desc_t cr_dnnl_md_ref;
@@ -39,8 +41,8 @@ struct cr_dnnl_conv_shape {
     cr_dnnl_md_ref x, w, y;
     dnnl_dims_t    strides, pads;
 };
-CR_MUST cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shape *shape, dnnl_primitive_attr_t attr,
-                                    dnnl_engine_t engine, dnnl_primitive_desc_t *out);
+CR_MUST cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shape *shape,
+                                    dnnl_primitive_attr_t attr, dnnl_engine_t engine, dnnl_primitive_desc_t *out);
 /* Results are added to what is there. */
 CR_MUST cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops);
 

@@ -1,5 +1,5 @@
-/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients through oneDNN. Activations stay NHWC; oneDNN chooses the filter's layout
- * and we reorder: filters are small beside activations. */
+/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients through oneDNN. Activations stay NHWC; oneDNN
+ * chooses the filter's layout and we reorder: filters are small beside activations. */
 #include "device/cpu/onednn/dnnl.h"
 
 enum { ALIGN = 64 };
@@ -10,7 +10,7 @@ struct conv_state {
     dnnl_stream_t    stream; /* the device's */
     dnnl_primitive_t conv, reorder;
     dnnl_memory_t    image_in, image_out, filter_user, filter, scratch; /* image_out: dst (fwd, wgrad) or diff_src */
-    size_t           filter_bytes; /* of the blocked filter; 0: used as it is */
+    size_t           filter_bytes;                                      /* of the blocked filter; 0: used as it is */
 };
 
 static void conv_release(void *opaque) {
@@ -33,9 +33,11 @@ static struct operands operands_of(const struct cr_program *p, const struct cr_o
     const struct cr_tensor *t = p->tensor;
     switch (op->kind) {
     case CR_OP_conv_dgrad:
-        return (struct operands){&t[op->out[CR_OUT_conv_dgrad_dx]], &t[op->in[CR_IN_conv_dgrad_w]], &t[op->in[CR_IN_conv_dgrad_dy]]};
+        return (struct operands){&t[op->out[CR_OUT_conv_dgrad_dx]], &t[op->in[CR_IN_conv_dgrad_w]],
+                                 &t[op->in[CR_IN_conv_dgrad_dy]]};
     case CR_OP_conv_wgrad:
-        return (struct operands){&t[op->in[CR_IN_conv_wgrad_x]], &t[op->out[CR_OUT_conv_wgrad_dw]], &t[op->in[CR_IN_conv_wgrad_dy]]};
+        return (struct operands){&t[op->in[CR_IN_conv_wgrad_x]], &t[op->out[CR_OUT_conv_wgrad_dw]],
+                                 &t[op->in[CR_IN_conv_wgrad_dy]]};
     default: return (struct operands){&t[op->in[CR_IN_conv_x]], &t[op->in[CR_IN_conv_w]], &t[op->out[CR_OUT_conv_y]]};
     }
 }
@@ -43,7 +45,8 @@ static struct operands operands_of(const struct cr_program *p, const struct cr_o
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return cr_cpu_knows(op) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 && !cr_cpu_conv3_is_best(p, op);
+    return cr_cpu_supports(op) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 &&
+           !cr_cpu_conv3_is_best(p, op);
 }
 
 struct descriptors {
@@ -69,9 +72,9 @@ static cr_status describe(const struct operands *o, struct descriptors *d) {
 
 static cr_status make_reorder(struct conv_state *s, cr_dnnl_md_ref from, cr_dnnl_md_ref to, bool add,
                               dnnl_engine_t engine) {
-    dnnl_primitive_desc_t pd   = NULL;
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t       ops  = NULL;
+    dnnl_primitive_desc_t pd     = NULL;
+    dnnl_primitive_attr_t attr   = NULL;
+    dnnl_post_ops_t       ops    = NULL;
     cr_status             status = CR_OK;
     DNNL_TRY_OUT(dnnl_primitive_attr_create(&attr));
     if (add) { /* dw += */
@@ -88,11 +91,13 @@ out:
     return status;
 }
 
-static size_t rounded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t rounded(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
 
 static cr_status make_memories(struct conv_state *s, const struct descriptors *d, enum cr_op_kind kind,
                                cr_dnnl_md_ref w, cr_dnnl_md_ref scratch, dnnl_engine_t engine) {
-    cr_status status = CR_OK;
+    cr_status            status = CR_OK;
     const cr_dnnl_md_ref x = CR_DNNL_MD(d->x), y = CR_DNNL_MD(d->y);
     const cr_dnnl_md_ref in = kind == CR_OP_conv_dgrad ? y : x, out = kind == CR_OP_conv_dgrad ? x : y;
     DNNL_TRY_OUT(dnnl_memory_create(&s->image_in, in, engine, DNNL_MEMORY_NONE));
@@ -104,16 +109,16 @@ out:
     return status;
 }
 
-static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                              size_t *workspace_bytes) {
-    struct operands        o = operands_of(p, op);
-    struct descriptors     d = {0};
-    struct dnnl_handles   *h;
-    struct conv_state     *s;
-    dnnl_primitive_attr_t  attr   = NULL;
-    dnnl_primitive_desc_t  pd     = NULL;
-    cr_status              status = CR_OK;
-    bool                   wgrad  = op->kind == CR_OP_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
+static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    struct operands       o = operands_of(p, op);
+    struct descriptors    d = {0};
+    struct dnnl_handles  *h;
+    struct conv_state    *s;
+    dnnl_primitive_attr_t attr   = NULL;
+    dnnl_primitive_desc_t pd     = NULL;
+    cr_status             status = CR_OK;
+    bool                  wgrad = op->kind == CR_OP_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
     CR_TRY(cr_dnnl_open(device, &h));
     CR_ALLOC(s, 1);
     s->stream = h->stream;
@@ -121,9 +126,12 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     DNNL_TRY_OUT(dnnl_primitive_attr_create(&attr));
     DNNL_TRY_OUT(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
     const int64_t                   stride = op->attr.conv.stride, pad = op->attr.conv.pad;
-    const struct cr_dnnl_conv_shape shape  = {CR_DNNL_MD(d.x), CR_DNNL_MD(d.w), CR_DNNL_MD(d.y), {stride, stride}, {pad, pad}};
+    const struct cr_dnnl_conv_shape shape = {
+        CR_DNNL_MD(d.x), CR_DNNL_MD(d.w), CR_DNNL_MD(d.y), {stride, stride}, {pad, pad}};
     CR_TRY_OUT(cr_dnnl_conv_desc(op->kind, &shape, attr, h->engine, &pd));
-    const cr_dnnl_md_ref user = CR_DNNL_MD(d.w_user), w = dnnl_primitive_desc_query_md(pd, wgrad ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+    const cr_dnnl_md_ref user = CR_DNNL_MD(d.w_user),
+                         w    = dnnl_primitive_desc_query_md(
+                                pd, wgrad ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
     const cr_dnnl_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     CR_TRY_OUT(make_memories(s, &d, op->kind, w, scratch, h->engine));
     DNNL_TRY_OUT(dnnl_primitive_create(&s->conv, pd));
@@ -161,7 +169,9 @@ static cr_status launch_fwd(struct cr_device *device, const struct cr_call *call
     (void)device;
     set_handles(s, call->in[CR_IN_conv_x], call->out[CR_OUT_conv_y], call->in[CR_IN_conv_w], call->workspace);
     if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in}, {DNNL_ARG_WEIGHTS, s->filter}, {DNNL_ARG_DST, s->image_out},
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
+                                    {DNNL_ARG_WEIGHTS, s->filter},
+                                    {DNNL_ARG_DST, s->image_out},
                                     {DNNL_ARG_SCRATCHPAD, s->scratch}};
     return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args), "convolution");
 }
@@ -169,26 +179,40 @@ static cr_status launch_fwd(struct cr_device *device, const struct cr_call *call
 static cr_status launch_dgrad(struct cr_device *device, const struct cr_call *call) {
     struct conv_state *s = call->prepared;
     (void)device;
-    set_handles(s, call->in[CR_IN_conv_dgrad_dy], call->out[CR_OUT_conv_dgrad_dx], call->in[CR_IN_conv_dgrad_w], call->workspace);
+    set_handles(s, call->in[CR_IN_conv_dgrad_dy], call->out[CR_OUT_conv_dgrad_dx], call->in[CR_IN_conv_dgrad_w],
+                call->workspace);
     if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_DIFF_DST, s->image_in}, {DNNL_ARG_WEIGHTS, s->filter},
-                                    {DNNL_ARG_DIFF_SRC, s->image_out}, {DNNL_ARG_SCRATCHPAD, s->scratch}};
-    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args), "convolution, data gradient");
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_DIFF_DST, s->image_in},
+                                    {DNNL_ARG_WEIGHTS, s->filter},
+                                    {DNNL_ARG_DIFF_SRC, s->image_out},
+                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
+    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args),
+                         "convolution, data gradient");
 }
 
 static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *call) {
     struct conv_state *s = call->prepared;
     (void)device;
-    set_handles(s, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy], call->out[CR_OUT_conv_wgrad_dw], call->workspace);
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in}, {DNNL_ARG_DIFF_DST, s->image_out},
-                                    {DNNL_ARG_DIFF_WEIGHTS, s->filter}, {DNNL_ARG_SCRATCHPAD, s->scratch}};
-    CR_TRY(cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args), "convolution, filter gradient"));
+    set_handles(s, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy], call->out[CR_OUT_conv_wgrad_dw],
+                call->workspace);
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
+                                    {DNNL_ARG_DIFF_DST, s->image_out},
+                                    {DNNL_ARG_DIFF_WEIGHTS, s->filter},
+                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
+    CR_TRY(cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args),
+                         "convolution, filter gradient"));
     return s->reorder ? run_reorder(s, s->filter, s->filter_user) : CR_OK;
 }
 
 #define CONV_ROW(row, kind, launcher)                                                                                  \
-    const struct cr_kernel row = {.name = "dnnl." #kind, .op = CR_OP_##kind, .math = CR_MATH_F32, .deterministic = true, \
-                                  .accepts = conv_accepts, .prepare = conv_prepare, .launch = launcher, .release = conv_release}
+    const struct cr_kernel row = {.name          = "dnnl." #kind,                                                      \
+                                  .op            = CR_OP_##kind,                                                       \
+                                  .math          = CR_MATH_F32,                                                        \
+                                  .deterministic = true,                                                               \
+                                  .accepts       = conv_accepts,                                                       \
+                                  .prepare       = conv_prepare,                                                       \
+                                  .launch        = launcher,                                                           \
+                                  .release       = conv_release}
 CONV_ROW(cr_dnnl_conv, conv, launch_fwd);
 CONV_ROW(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
 CONV_ROW(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);

@@ -80,30 +80,32 @@ REF_INLINE double ref_rectified(double x) {
  *   y      the activation is above 0, or its bit is set
  *   act    x*scale + bias is
  *   gamma  (x - mean)*rstd*gamma + beta is */
-struct ref_gate {
-    struct ref y, act, x, saved, gamma, beta;
+struct ref_relu_mask {
+    struct ref y, scale_bias, x, mean_rstd, gamma, beta;
 };
 
-REF_INLINE bool ref_gate_open(const struct ref_gate *g, int64_t i, int64_t c) {
-    const int64_t C = g->saved.C;
+REF_INLINE bool ref_mask_passes(const struct ref_relu_mask *g, int64_t i, int64_t c) {
+    const int64_t C = g->mean_rstd.C;
     if (g->y.data && g->y.dtype == CR_U8) return ((const uint8_t *)g->y.data)[i / 8] >> (i % 8) & 1; /* C % 8 == 0 */
     if (g->y.data) return ref_get(&g->y, i) > 0;
-    if (g->act.data) return ref_affine(&g->x, &g->act, i, c) > 0;
+    if (g->scale_bias.data) return ref_affine(&g->x, &g->scale_bias, i, c) > 0;
     if (!g->gamma.data) return true;
-    return (ref_get(&g->x, i) - ref_get(&g->saved, c)) * ref_get(&g->saved, C + c) * ref_get(&g->gamma, c) + ref_get(&g->beta, c) > 0;
+    return (ref_get(&g->x, i) - ref_get(&g->mean_rstd, c)) * ref_get(&g->mean_rstd, C + c) * ref_get(&g->gamma, c) +
+               ref_get(&g->beta, c) >
+           0;
 }
 
 /* The value that an output gets for a sum: bias and summand, ReLU, gate. */
-struct ref_ending {
-    struct ref      bias, add;
-    bool            relu;
-    struct ref_gate gate;
+struct ref_epilogue {
+    struct ref           bias, add;
+    bool                 relu;
+    struct ref_relu_mask mask;
 };
-REF_INLINE double ref_ending_of(const struct ref_ending *e, int64_t i, int64_t c, double sum) {
+REF_INLINE double ref_epilogue_apply(const struct ref_epilogue *e, int64_t i, int64_t c, double sum) {
     if (e->bias.data) sum += ref_get(&e->bias, c);
     if (e->add.data) sum += ref_get(&e->add, i);
     if (e->relu) sum = ref_rectified(sum);
-    return ref_gate_open(&e->gate, i, c) ? sum : 0;
+    return ref_mask_passes(&e->mask, i, c) ? sum : 0;
 }
 
 /* A tensor like x in scratch memory. */
@@ -116,19 +118,19 @@ static inline struct ref ref_scratch_like(const struct ref *x, void *scratch) {
 void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct ref *coef, const struct ref *to);
 /* stats = sums of x and x^2; dstats = sums of g and g*xhat, g = dy where the gate is open. */
 void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *stats);
-void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_gate *gate, const struct ref *x,
-                      const struct ref *saved, const struct ref *dstats);
+void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *gate,
+                      const struct ref *x, const struct ref *saved, const struct ref *dstats);
 
-/* What becomes of a BN's sums: bn_finalize and bn_grad_finalize, and convolutions that do the same with sums of their own.
- * In the first coef, half, saved, mean, var are written (mean and var begin as old_mean and old_var), in the second dgamma,
- * dbeta, coef; of these half, dgamma and dbeta may be absent. */
+/* What becomes of a BN's sums: bn_finalize and bn_grad_finalize, and convolutions that do the same with sums of their
+ * own. In the first coef, scale_bias_half, saved, mean, var are written (mean and var begin as old_mean and old_var),
+ * in the second dgamma, dbeta, coef; of these half, dgamma and dbeta may be absent. */
 struct ref_finalize {
     struct cr_bn_attr attr;
-    struct ref        stats, gamma, beta, old_mean, old_var, coef, half, saved, mean, var;
+    struct ref        sums, gamma, beta, old_mean, old_var, scale_bias, scale_bias_half, mean_rstd, mean, var;
 };
 struct ref_grad_finalize {
     struct cr_bn_attr attr;
-    struct ref        dstats, gamma, saved, dgamma, dbeta, coef;
+    struct ref        grad_sums, gamma, mean_rstd, dgamma, dbeta, coef;
 };
 void cr_ref_finalize(const struct ref_finalize *f);
 void cr_ref_grad_finalize(const struct ref_grad_finalize *f);

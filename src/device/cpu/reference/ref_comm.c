@@ -1,8 +1,8 @@
-/* device/cpu/reference/ref_comm.c: sums over the ranks of a run. The numbers go through comm/comm.h (shared memory, or TCP between hosts), which adds them in the
- * order of the ranks: the same ranks give the same bits. */
+/* device/cpu/reference/ref_comm.c: sums over the ranks of a run. The numbers go through comm/comm.h (shared memory, or
+ * TCP between hosts), which adds them in the order of the ranks: the same ranks give the same bits. */
 #include "comm/comm.h"
-#include "device/cpu/simd.h"
 #include "device/cpu/reference/ref.h"
+#include "device/cpu/simd.h"
 
 /* As they come out at the other end of a way that carries 16 bits. */
 static void round_to(enum cr_dtype wire, const struct ref *y) {
@@ -21,7 +21,8 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     ref_carry_over(&x, &y);
     if (cr_comm_size(device->options.comm) == 1) return CR_OK;
     round_to(wire, &y);
-    CR_TRY(cr_comm_all_reduce(device->options.comm, y.data, (size_t)y.elems, y.dtype == CR_F64 ? CR_COMM_F64 : CR_COMM_F32));
+    CR_TRY(cr_comm_all_reduce(device->options.comm, y.data, (size_t)y.elems,
+                              y.dtype == CR_F64 ? CR_COMM_F64 : CR_COMM_F32));
     round_to(wire, &y);
     return CR_OK;
 }

@@ -1,6 +1,6 @@
-/* device/cpu/reference/ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two gradients.
- *   y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c]
- * where x is 0 outside the image. */
+/* device/cpu/reference/ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two
+ * gradients. y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c] where x is 0
+ * outside the image. */
 #include "device/cpu/reference/ref_conv.h"
 
 enum {
@@ -48,7 +48,7 @@ REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_
                 sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
             }
             const int64_t i = offset4(y, n, p, q) + k;
-            cr_number_store(type, y->data, i, ref_ending_of(&v->ending, i, k, sum));
+            cr_number_store(type, y->data, i, ref_epilogue_apply(&v->epilogue, i, k, sum));
         }
     }
 }
@@ -59,23 +59,24 @@ CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int
 
 /* What bn_finalize does. */
 static void finish(const struct cr_call *call, const struct ref *stats) {
-    cr_ref_finalize(&(struct ref_finalize){.attr     = call->op->attr.conv.bn,
-                                           .stats    = *stats,
-                                           .gamma    = REF_IN(conv, gamma),
-                                           .beta     = REF_IN(conv, beta),
-                                           .old_mean = REF_IN(conv, running_mean),
-                                           .old_var  = REF_IN(conv, running_var),
-                                           .coef     = REF_OUT(conv, next),
-                                           .saved    = REF_OUT(conv, saved),
-                                           .mean     = REF_OUT(conv, running_mean),
-                                           .var      = REF_OUT(conv, running_var)});
+    cr_ref_finalize(&(struct ref_finalize){.attr       = call->op->attr.conv.bn,
+                                           .sums       = *stats,
+                                           .gamma      = REF_IN(conv, gamma),
+                                           .beta       = REF_IN(conv, beta),
+                                           .old_mean   = REF_IN(conv, running_mean),
+                                           .old_var    = REF_IN(conv, running_var),
+                                           .scale_bias = REF_OUT(conv, next_scale_bias),
+                                           .mean_rstd  = REF_OUT(conv, mean_rstd),
+                                           .mean       = REF_OUT(conv, running_mean),
+                                           .var        = REF_OUT(conv, running_var)});
 }
 
 cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
-    struct ref_conv v     = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
-    struct ref      coef  = REF_IN(conv, coef), stats = REF_OUT(conv, stats);
-    int64_t         rows  = v.y.N * v.y.H;
-    v.ending = (struct ref_ending){.bias = REF_IN(conv, bias), .add = REF_IN(conv, add), .relu = call->op->attr.conv.relu};
+    struct ref_conv v    = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
+    struct ref      coef = REF_IN(conv, scale_bias), stats = REF_OUT(conv, sums);
+    int64_t         rows = v.y.N * v.y.H;
+    v.epilogue =
+        (struct ref_epilogue){.bias = REF_IN(conv, bias), .add = REF_IN(conv, add), .relu = call->op->attr.conv.relu};
     ref_conv_activate(device, &v.x, &coef, call->workspace);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
@@ -86,7 +87,8 @@ cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- gradient of the input: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that saw the pixel ---- */
 
-REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at, int64_t c0) {
+REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at,
+                            int64_t c0) {
     const struct ref *dx = &v->x, *w = &v->w, *dy = &v->y;
     const int64_t     width              = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
     double            sum[CHANNEL_BLOCK] = {0};
@@ -106,7 +108,7 @@ REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_
     }
     for (int64_t c = 0; c < width; c++) {
         const int64_t i = offset4(dx, n, h, at) + c0 + c;
-        cr_number_store(type, dx->data, i, ref_ending_of(&v->ending, i, c0 + c, sum[c]));
+        cr_number_store(type, dx->data, i, ref_epilogue_apply(&v->epilogue, i, c0 + c, sum[c]));
     }
 }
 
@@ -122,11 +124,13 @@ void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *v) {
 }
 
 cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
-    static const struct ref_gate open = {0};
+    static const struct ref_relu_mask open = {0};
     struct ref_conv v = ref_conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
-    struct ref      x = REF_IN(conv_dgrad, bn_x), saved = REF_IN(conv_dgrad, saved), dstats = REF_OUT(conv_dgrad, dstats);
-    v.ending.add  = REF_IN(conv_dgrad, add);
-    v.ending.gate = (struct ref_gate){.x = x, .saved = saved, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
+    struct ref      x = REF_IN(conv_dgrad, bn_x), saved = REF_IN(conv_dgrad, mean_rstd),
+               dstats = REF_OUT(conv_dgrad, grad_sums);
+    v.epilogue.add    = REF_IN(conv_dgrad, add);
+    v.epilogue.mask   = (struct ref_relu_mask){
+          .x = x, .mean_rstd = saved, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
     cr_ref_dgrad(device, &v);
     if (dstats.data) cr_ref_sum_grads(device, &v.x, &open, &x, &saved, &dstats);
     return CR_OK;
@@ -176,9 +180,9 @@ void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
 
 cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v    = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
-    struct ref      coef = REF_IN(conv_wgrad, coef);
+    struct ref      coef = REF_IN(conv_wgrad, scale_bias);
     const struct cr_pattern_attr *a = &call->op->attr.conv.pattern;
-    if (a->kept) {
+    if (a->nnz) {
         v.pattern   = call->program->store->pattern;
         v.first_bit = call->program->store->param[a->param].offset;
     }

@@ -1,16 +1,17 @@
-/* device/cpu/reference/ref_conv.h: what device/cpu/reference/ref_conv.c and device/cpu/reference/ref_conv_grad.c share; private to them. */
+/* device/cpu/reference/ref_conv.h: what device/cpu/reference/ref_conv.c and device/cpu/reference/ref_conv_grad.c share;
+ * private to them. */
 #ifndef CR_REF_CONV_H
 #define CR_REF_CONV_H
 
 #include "device/cpu/reference/ref.h"
 
 struct ref_conv {
-    struct ref        x, w, y; /* or their gradients */
-    int64_t           stride, pad;
-    bool              accumulate;
-    const uint8_t    *pattern; /* of dw: what is kept, element i by bit first_bit + i; NULL: all */
-    int64_t           first_bit;
-    struct ref_ending ending; /* of y forward, of x's gradient backward */
+    struct ref          x, w, y; /* or their gradients */
+    int64_t             stride, pad;
+    bool                accumulate;
+    const uint8_t      *pattern; /* of dw: what is kept, element i by bit first_bit + i; NULL: all */
+    int64_t             first_bit;
+    struct ref_epilogue epilogue; /* of y forward, of x's gradient backward */
 };
 
 static inline struct ref_conv ref_conv_of(const struct cr_call *call, struct ref x, struct ref w, struct ref y) {

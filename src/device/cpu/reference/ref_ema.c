@@ -2,7 +2,8 @@
 #include "device/cpu/reference/ref.h"
 
 /* Both ends exact: d = 0 gives w. */
-static void average(struct cr_device *device, const struct ref *now, const struct ref *mean, const uint8_t *mask, double d) {
+static void average(struct cr_device *device, const struct ref *now, const struct ref *mean, const uint8_t *mask,
+                    double d) {
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < mean->elems; i++) {
         const double e = ref_get(mean, i), w = ref_get(now, i);
@@ -17,7 +18,8 @@ static double decay_of(const struct cr_ema_attr *attr, double updates) {
 }
 
 cr_status cr_ref_ema(struct cr_device *device, const struct cr_call *call) {
-    struct ref value = REF_IN(ema, value), running = REF_IN(ema, running), norm = REF_IN(ema, norm), state = REF_IN(ema, state);
+    struct ref value = REF_IN(ema, value), running = REF_IN(ema, running), norm = REF_IN(ema, norm),
+               state  = REF_IN(ema, state);
     struct ref before = REF_IN(ema, averages), running_before = REF_IN(ema, running_averages), mask = REF_IN(ema, mask);
     struct ref averages = REF_OUT(ema, averages), running_averages = REF_OUT(ema, running_averages);
     ref_carry_over(&before, &averages);

@@ -8,9 +8,9 @@ enum { SCALE_GROWTH_UPDATES = 2000, SCALE_MIN = 2 };
 /* The plane is cut into a fixed number of parts whatever the number of threads, and their sums are added in order. */
 enum { PARTS = 64 };
 
-cr_status cr_ref_grad_check(struct cr_device *device, const struct cr_call *call) {
-    struct ref   grad = REF_IN(grad_check, grad), metrics = REF_IN(grad_check, metrics);
-    struct ref   state = REF_IN(grad_check, state), norm = REF_OUT(grad_check, norm);
+cr_status cr_ref_grad_norm(struct cr_device *device, const struct cr_call *call) {
+    struct ref   grad = REF_IN(grad_norm, grad), metrics = REF_IN(grad_norm, metrics);
+    struct ref   state = REF_IN(grad_norm, state), norm = REF_OUT(grad_norm, norm);
     const double scale = ref_get(&state, CR_STATE_LOSS_SCALE);
     double       squares[PARTS], bad[PARTS], sum = 0, any = isfinite(ref_get(&metrics, 0)) ? 0 : 1;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
@@ -32,10 +32,10 @@ cr_status cr_ref_grad_check(struct cr_device *device, const struct cr_call *call
 }
 
 struct update {
-    enum cr_op_kind rule;
-    struct ref      value, grad, momentum, second, norms, mask; /* mask.data NULL: none */
-    double          lr, mu, clip, scale, decay;
-    double          correct1, correct2; /* adamw: 1 - beta^t */
+    enum cr_op_kind    rule;
+    struct ref         value, grad, momentum, second, norms, mask; /* mask.data NULL: none */
+    double             lr, mu, clip, scale, decay;
+    double             correct1, correct2; /* adamw: 1 - beta^t */
     struct cr_sgd_attr attr;
 };
 
@@ -71,26 +71,28 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, const
             continue;
         }
         const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
-        ref_put(&u->value, i, w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of->decay) : step_sgd(u, i, w, g, of)));
+        ref_put(&u->value, i,
+                w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of->decay) : step_sgd(u, i, w, g, of)));
     }
 }
 
 /* LARS: the trust ratio of parameter k. Vectors (BN, biases) keep their steps. */
 static double ratio_of(const struct update *u, const struct cr_param *q, int k, double decay) {
     if (u->rule != CR_OP_lars || (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT)) return 1;
-    const double w = sqrt(ref_get(&u->norms, 2 * (int64_t)k)), g = u->clip * sqrt(ref_get(&u->norms, 2 * (int64_t)k + 1));
+    const double w = sqrt(ref_get(&u->norms, 2 * (int64_t)k)),
+                 g = u->clip * sqrt(ref_get(&u->norms, 2 * (int64_t)k + 1));
     return w > 0 && g > 0 ? u->attr.trust * w / (g + decay * w + u->attr.eps) : 1;
 }
 
 /* Updates what of each parameter lies in the tensors, which are whole planes or slices of them. */
 static void update_params(struct cr_device *device, const struct cr_call *call, const struct update *u) {
-    const struct cr_store  *store = call->program->store;
-    const struct cr_tensor *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];
-    const int64_t           first =
-        (int64_t)((t->offset - cr_store_plane_offset(store, CR_PLANE_VALUE)) / cr_dtype_bytes(t->dtype));
+    const struct cr_param_store *store = call->program->store;
+    const struct cr_tensor      *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];
+    const int64_t                first =
+        (int64_t)((t->offset - cr_param_store_buffer_offset(store, CR_BUFFER_VALUE)) / cr_dtype_bytes(t->dtype));
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q = &store->param[k];
-        if (q->frozen || cr_store_is_running(q->role)) continue;
+        if (q->frozen || cr_param_is_running(q->role)) continue;
         int64_t begin = CR_MAX(q->offset - first, 0), end = CR_MIN(q->offset + q->elems - first, u->value.elems);
         struct of_param of = {.decay = q->decay ? u->decay : 0};
         of.ratio           = ratio_of(u, q, k, of.decay);
@@ -123,17 +125,17 @@ static cr_status run_update(struct cr_device *device, const struct cr_call *call
     struct ref                  value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
     const struct cr_step_block *step = call->step;
     const bool                  good = ref_get(&norm, 1) == 0;
-    u->rule     = call->op->kind;
-    u->value    = REF_OUT(sgd, value);
-    u->grad     = REF_IN(sgd, grad);
-    u->momentum = REF_OUT(sgd, momentum);
-    u->mask     = REF_IN(sgd, mask);
-    u->lr       = (double)step->lr;
-    u->mu       = (double)step->momentum;
-    u->decay    = (double)step->weight_decay;
-    u->clip     = 1;
-    u->scale    = ref_get(&state_in, CR_STATE_LOSS_SCALE);
-    u->attr     = call->op->attr.sgd;
+    u->rule                          = call->op->kind;
+    u->value                         = REF_OUT(sgd, value);
+    u->grad                          = REF_IN(sgd, grad);
+    u->momentum                      = REF_OUT(sgd, momentum);
+    u->mask                          = REF_IN(sgd, mask);
+    u->lr                            = (double)step->lr;
+    u->mu                            = (double)step->momentum;
+    u->decay                         = (double)step->weight_decay;
+    u->clip                          = 1;
+    u->scale                         = ref_get(&state_in, CR_STATE_LOSS_SCALE);
+    u->attr                          = call->op->attr.sgd;
     ref_carry_over(&value_in, &u->value);
     ref_carry_over(&momentum_in, &u->momentum);
     ref_carry_over(&state_in, &state);
@@ -153,7 +155,7 @@ cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
 }
 
 cr_status cr_ref_adamw(struct cr_device *device, const struct cr_call *call) {
-    struct update u = {.second = REF_OUT(adamw, second)};
+    struct update u         = {.second = REF_OUT(adamw, second)};
     struct ref    second_in = REF_IN(adamw, second);
     ref_carry_over(&second_in, &u.second);
     return run_update(device, call, &u);
@@ -165,15 +167,15 @@ cr_status cr_ref_lars(struct cr_device *device, const struct cr_call *call) {
 }
 
 cr_status cr_ref_param_norms(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_store *store = call->program->store;
-    struct ref             value = REF_IN(param_norms, value), grad = REF_IN(param_norms, grad);
-    struct ref             state = REF_IN(param_norms, state), norms = REF_OUT(param_norms, norms);
-    const double           scale = ref_get(&state, CR_STATE_LOSS_SCALE);
+    const struct cr_param_store *store = call->program->store;
+    struct ref                   value = REF_IN(param_norms, value), grad = REF_IN(param_norms, grad);
+    struct ref                   state = REF_IN(param_norms, state), norms = REF_OUT(param_norms, norms);
+    const double                 scale = ref_get(&state, CR_STATE_LOSS_SCALE);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q = &store->param[k];
         double                 w = 0, g = 0;
-        for (int64_t i = q->offset; i < q->offset + q->elems && !q->frozen && !cr_store_is_running(q->role); i++) {
+        for (int64_t i = q->offset; i < q->offset + q->elems && !q->frozen && !cr_param_is_running(q->role); i++) {
             const double x = ref_get(&value, i), y = ref_get(&grad, i) / scale;
             w += x * x;
             g += y * y;

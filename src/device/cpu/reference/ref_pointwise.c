@@ -22,7 +22,8 @@ static double normalized(const struct picture *v, int64_t n, int64_t h, int64_t 
     return (boxed_pixel(&v->images, &v->boxes, n, h, w, c) / 255 - (double)v->a->mean[c]) / (double)v->a->std[c];
 }
 
-/* Space to depth: channel (dh*2+dw)*3+c of pixel (i, j) is channel c of (2(i-2)+dh, 2(j-2)+dw), 0 outside the picture. */
+/* Space to depth: channel (dh*2+dw)*3+c of pixel (i, j) is channel c of (2(i-2)+dh, 2(j-2)+dw), 0 outside the picture.
+ */
 static double deep_pixel(const struct picture *v, int64_t n, int64_t i, int64_t j, int64_t channel) {
     const int64_t part = channel / 3, h = 2 * (i - 2) + part / 2, w = 2 * (j - 2) + part % 2;
     if (part > 3 || h < 0 || h >= v->images.H || w < 0 || w >= v->images.W) return 0;
@@ -30,8 +31,9 @@ static double deep_pixel(const struct picture *v, int64_t n, int64_t i, int64_t 
 }
 
 cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call) {
-    struct picture v = {.a = &call->op->attr.input, .images = REF_IN(normalize, images), .boxes = REF_IN(normalize, boxes)};
-    struct ref     y = REF_OUT(normalize, y);
+    struct picture v = {
+        .a = &call->op->attr.input, .images = REF_IN(normalize, images), .boxes = REF_IN(normalize, boxes)};
+    struct ref y = REF_OUT(normalize, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < y.elems; i++) {
         const int64_t c = i % y.C, w = i / y.C % y.W, h = i / y.C / y.W % y.H, n = i / y.C / y.W / y.H;
@@ -44,7 +46,8 @@ cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call)
 
 /* Element of the 7x7 filter that stands at element i of its K,4,4,16 form; -1: none, a zero. */
 static int64_t filter_element(const struct ref *deep, int64_t i) {
-    const int64_t channel = i % 16, part = channel / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64 % 4) + part / 2 - 1;
+    const int64_t channel = i % 16, part = channel / 3, s = 2 * (i / 16 % 4) + part % 2 - 1,
+                  r = 2 * (i / 64 % 4) + part / 2 - 1;
     CR_ASSERT(deep->H == 4 && deep->W == 4 && deep->C == 16);
     return part > 3 || r < 0 || s < 0 ? -1 : ((i / 256 * 7 + r) * 7 + s) * 3 + channel % 3;
 }

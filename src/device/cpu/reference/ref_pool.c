@@ -45,7 +45,7 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     struct maxpool             v    = {.x      = REF_IN(maxpool, x),
                                        .y      = REF_OUT(maxpool, y),
                                        .index  = REF_OUT(maxpool, index),
-                                       .coef   = REF_IN(maxpool, coef),
+                                       .coef   = REF_IN(maxpool, scale_bias),
                                        .stride = a->stride,
                                        .pad    = a->pad,
                                        .window = a->window};
@@ -57,8 +57,8 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, or like
- * it; y is dy. */
+/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, or
+ * like it; y is dy. */
 static double maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, int64_t w, int64_t c) {
     const struct ref *dy  = &v->y;
     double            sum = 0;
@@ -88,37 +88,40 @@ cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *ca
     for (int64_t i = 0; i < rows; i++)
         for (int64_t w = 0; w < v.x.W; w++)
             for (int64_t c = 0; c < v.x.C; c++)
-                ref_put(&v.x, at4(&v.x, i / v.x.H, i % v.x.H, w, c), maxpool_grad_element(&v, i / v.x.H, i % v.x.H, w, c));
+                ref_put(&v.x, at4(&v.x, i / v.x.H, i % v.x.H, w, c),
+                        maxpool_grad_element(&v, i / v.x.H, i % v.x.H, w, c));
     return CR_OK;
 }
 
 /* ---- the same through the ReLU and the BN in front of the pooling, without storing the gradient between them ---- */
 
 struct pool_bn {
-    struct maxpool  pool; /* y is dy */
-    struct ref_gate gate;
-    struct ref      saved, coef, out; /* saved and dstats, or coef and dx */
+    struct maxpool       pool; /* y is dy */
+    struct ref_relu_mask gate;
+    struct ref           saved, coef, out; /* saved and dstats, or coef and dx */
 };
 
-static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x, struct ref act) {
+static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x,
+                                 struct ref act) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct pool_bn){.pool = {.x = x, .y = dy, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window},
-                            .gate = {.x = x, .act = act}};
+    return (struct pool_bn){
+        .pool = {.x = x, .y = dy, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window},
+        .gate = {.x = x, .scale_bias = act}};
 }
 
 /* g of element i of x. */
 static double pool_bn_grad(const struct pool_bn *v, int64_t i) {
     const struct ref *x = &v->pool.x;
     const int64_t     c = i % x->C, w = i / x->C % x->W, h = i / x->C / x->W % x->H, n = i / x->C / x->W / x->H;
-    return ref_gate_open(&v->gate, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
+    return ref_mask_passes(&v->gate, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
 }
 
-cr_status cr_ref_pool_bn_grad_stats(struct cr_device *device, const struct cr_call *call) {
-    struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_stats, dy), REF_IN(pool_bn_grad_stats, index),
-                                  REF_IN(pool_bn_grad_stats, x), REF_IN(pool_bn_grad_stats, act));
-    v.saved          = REF_IN(pool_bn_grad_stats, saved);
-    v.out            = REF_OUT(pool_bn_grad_stats, dstats);
-    const int64_t C = v.pool.x.C;
+cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
+    struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_sums, dy), REF_IN(pool_bn_grad_sums, index),
+                                  REF_IN(pool_bn_grad_sums, x), REF_IN(pool_bn_grad_sums, scale_bias));
+    v.saved          = REF_IN(pool_bn_grad_sums, mean_rstd);
+    v.out            = REF_OUT(pool_bn_grad_sums, grad_sums);
+    const int64_t C  = v.pool.x.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t c = 0; c < C; c++) {
         double sum = 0, product = 0;
@@ -135,14 +138,15 @@ cr_status cr_ref_pool_bn_grad_stats(struct cr_device *device, const struct cr_ca
 
 cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
-                                  REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, act));
+                                  REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, scale_bias));
     v.coef           = REF_IN(pool_bn_grad_apply, coef);
     v.out            = REF_OUT(pool_bn_grad_apply, dx);
-    const int64_t C = v.pool.x.C;
+    const int64_t C  = v.pool.x.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < v.out.elems; i++)
-        ref_put(&v.out, i, ref_get(&v.coef, i % C) * pool_bn_grad(&v, i) + ref_get(&v.coef, C + i % C) * ref_get(&v.pool.x, i) +
-                               ref_get(&v.coef, 2 * C + i % C));
+        ref_put(&v.out, i,
+                ref_get(&v.coef, i % C) * pool_bn_grad(&v, i) + ref_get(&v.coef, C + i % C) * ref_get(&v.pool.x, i) +
+                    ref_get(&v.coef, 2 * C + i % C));
     return CR_OK;
 }
 

@@ -1,4 +1,5 @@
-/* device/cpu/reference/ref_relu_grad.c: squeeze and excitation's factor a channel, ResNet-D's 2x2 means, and their gradients. */
+/* device/cpu/reference/ref_relu_grad.c: squeeze and excitation's factor a channel, ResNet-D's 2x2 means, and their
+ * gradients. */
 #include "device/cpu/reference/ref.h"
 
 /* ---- sigmoid: of large numbers on either side without overflow ---- */
@@ -18,16 +19,16 @@ static double gate_of(const struct ref *gate, const struct ref *x, int64_t i) {
     return ref_get(gate, i / (x->H * x->W * x->C) * x->C + i % x->C);
 }
 
-cr_status cr_ref_gate(struct cr_device *device, const struct cr_call *call) {
-    struct ref x = REF_IN(gate, x), gate = REF_IN(gate, gate), y = REF_OUT(gate, y);
+cr_status cr_ref_se_scale(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(se_scale, x), gate = REF_IN(se_scale, logit), y = REF_OUT(se_scale, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&x, i) * sigmoid(gate_of(&gate, &x, i)));
     return CR_OK;
 }
 
-cr_status cr_ref_gate_grad(struct cr_device *device, const struct cr_call *call) {
-    struct ref    dy = REF_IN(gate_grad, dy), x = REF_IN(gate_grad, x), gate = REF_IN(gate_grad, gate);
-    struct ref    dx = REF_OUT(gate_grad, dx), dgate = REF_OUT(gate_grad, dgate);
+cr_status cr_ref_se_scale_grad(struct cr_device *device, const struct cr_call *call) {
+    struct ref    dy = REF_IN(se_scale_grad, dy), x = REF_IN(se_scale_grad, x), gate = REF_IN(se_scale_grad, logit);
+    struct ref    dx = REF_OUT(se_scale_grad, dx), dgate = REF_OUT(se_scale_grad, dlogit);
     const int64_t C = x.C, pixels = x.H * x.W;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t k = 0; k < dgate.elems; k++) {
@@ -45,24 +46,27 @@ cr_status cr_ref_gate_grad(struct cr_device *device, const struct cr_call *call)
 
 /* ---- means of 2x2 pixels; at an odd border of what is there ---- */
 
-static int64_t side_of(int64_t p, int64_t size) { return CR_MIN(size - 2 * p, (int64_t)2); }
+static int64_t side_of(int64_t p, int64_t size) {
+    return CR_MIN(size - 2 * p, (int64_t)2);
+}
 
-cr_status cr_ref_meanpool(struct cr_device *device, const struct cr_call *call) {
-    struct ref x = REF_IN(meanpool, x), y = REF_OUT(meanpool, y);
+cr_status cr_ref_avgpool2x2(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(avgpool2x2, x), y = REF_OUT(avgpool2x2, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < y.elems; i++) {
         const int64_t c = i % y.C, q = i / y.C % y.W, p = i / y.C / y.W % y.H, n = i / y.C / y.W / y.H;
         const int64_t rows = side_of(p, x.H), columns = side_of(q, x.W);
-        double        sum  = 0;
+        double        sum = 0;
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t s = 0; s < columns; s++) sum += ref_get(&x, ((n * x.H + 2 * p + r) * x.W + 2 * q + s) * x.C + c);
+            for (int64_t s = 0; s < columns; s++)
+                sum += ref_get(&x, ((n * x.H + 2 * p + r) * x.W + 2 * q + s) * x.C + c);
         ref_put(&y, i, sum / (double)(rows * columns));
     }
     return CR_OK;
 }
 
-cr_status cr_ref_meanpool_grad(struct cr_device *device, const struct cr_call *call) {
-    struct ref dy = REF_IN(meanpool_grad, dy), dx = REF_OUT(meanpool_grad, dx);
+cr_status cr_ref_avgpool2x2_grad(struct cr_device *device, const struct cr_call *call) {
+    struct ref dy = REF_IN(avgpool2x2_grad, dy), dx = REF_OUT(avgpool2x2_grad, dx);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < dx.elems; i++) {
         const int64_t c = i % dx.C, p = i / dx.C / dx.W % dx.H / 2, q = i / dx.C % dx.W / 2, n = i / dx.C / dx.W / dx.H;

@@ -1,28 +1,30 @@
-/* device/cpu/tuned/bn_apply.c: the per-channel affine rows: bn_apply with its variants, bn_grad_apply, channel_scale. Memory-bound: one
- * read of each operand, one write. */
+/* device/cpu/tuned/bn_apply.c: the per-channel affine rows: bn_apply with its variants, bn_grad_apply, channel_scale.
+ * Memory-bound: one read of each operand, one write. */
 #include "device/cpu/simd.h"
 
 enum { COEF_ROWS = 4 }; /* spread coefficients: scale, bias, add_scale, add_bias or a, b, c */
 
 struct affine_plan {
-    struct cr_lanes lanes;
-    int             threads;
-    bool            stream;
+    struct cr_simd_shape lanes;
+    int                  threads;
+    bool                 stream;
 };
 
-static cr_status affine_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                                size_t *workspace_bytes) {
+static cr_status affine_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                void **prepared, size_t *workspace_bytes) {
     struct affine_plan *plan;
     CR_ALLOC(plan, 1);
-    plan->lanes      = cr_lanes_of(&p->tensor[op->out[0]]);
+    plan->lanes      = cr_simd_shape_of(&p->tensor[op->out[0]]);
     plan->threads    = cr_cpu_threads(device);
-    plan->stream     = plan->lanes.width % CR_STRIP == 0 && cr_streams(&p->tensor[op->out[0]], plan->threads);
+    plan->stream     = plan->lanes.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
     *workspace_bytes = (size_t)plan->lanes.width * COEF_ROWS * sizeof(float);
     *prepared        = plan;
     return CR_OK;
 }
 
-static void affine_release(void *prepared) { cr_free(prepared); }
+static void affine_release(void *prepared) {
+    cr_free(prepared);
+}
 
 /* ---- bn_apply ---- */
 
@@ -34,16 +36,16 @@ struct apply_call {
     bool         stream; /* y goes past the caches: it is large and in nobody's place */
 };
 
-static inline __attribute__((always_inline)) float apply_one(const struct apply_call *a, int64_t at, int64_t i, enum add_kind add,
-                                                             bool relu) {
+static inline __attribute__((always_inline)) float apply_one(const struct apply_call *a, int64_t at, int64_t i,
+                                                             enum add_kind add, bool relu) {
     float v = a->x[at] * a->scale[i] + a->bias[i];
     if (add == ADD_PLAIN) v += a->add[at];
     if (add == ADD_AFFINE) v += a->add[at] * a->add_scale[i] + a->add_bias[i];
     return relu && v < 0 ? 0.0f : v; /* NaN stays NaN */
 }
 
-static inline __attribute__((always_inline)) void apply_rows(const struct apply_call *a, int64_t begin, int64_t end, int64_t width,
-                                                             enum add_kind add, bool relu) {
+static inline __attribute__((always_inline)) void apply_rows(const struct apply_call *a, int64_t begin, int64_t end,
+                                                             int64_t width, enum add_kind add, bool relu) {
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * width, i = 0;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
@@ -78,22 +80,27 @@ static apply_function *choose(enum add_kind add, bool relu) {
 }
 
 static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan *plan = call->prepared;
-    const struct cr_lanes    *l    = &plan->lanes;
-    const float              *coef = call->in[CR_IN_bn_apply_coef], *add_coef = call->in[CR_IN_bn_apply_add_coef];
-    float                    *rows = call->workspace;
-    int64_t                   w = l->width, C = l->channels;
-    struct apply_call a = {.x = call->in[CR_IN_bn_apply_x], .add = call->in[CR_IN_bn_apply_add], .y = call->out[CR_OUT_bn_apply_y],
-                           .scale = rows, .bias = rows + w, .add_scale = rows + 2 * w, .add_bias = rows + 3 * w};
-    enum add_kind add  = !a.add ? ADD_NONE : add_coef ? ADD_AFFINE : ADD_PLAIN;
-    bool          relu = call->op->attr.bn.relu;
+    const struct affine_plan   *plan = call->prepared;
+    const struct cr_simd_shape *l    = &plan->lanes;
+    const float      *coef = call->in[CR_IN_bn_apply_scale_bias], *add_coef = call->in[CR_IN_bn_apply_add_scale_bias];
+    float            *rows = call->workspace;
+    int64_t           w = l->width, C = l->channels;
+    struct apply_call a    = {.x         = call->in[CR_IN_bn_apply_x],
+                              .add       = call->in[CR_IN_bn_apply_add],
+                              .y         = call->out[CR_OUT_bn_apply_y],
+                              .scale     = rows,
+                              .bias      = rows + w,
+                              .add_scale = rows + 2 * w,
+                              .add_bias  = rows + 3 * w};
+    enum add_kind     add  = !a.add ? ADD_NONE : add_coef ? ADD_AFFINE : ADD_PLAIN;
+    bool              relu = call->op->attr.bn.relu;
     (void)device;
     a.stream = plan->stream && a.y != a.x && a.y != a.add;
-    cr_lanes_spread(l, coef, rows);
-    cr_lanes_spread(l, coef + C, rows + w);
+    cr_simd_broadcast(l, coef, rows);
+    cr_simd_broadcast(l, coef + C, rows + w);
     if (add_coef) {
-        cr_lanes_spread(l, add_coef, rows + 2 * w);
-        cr_lanes_spread(l, add_coef + C, rows + 3 * w);
+        cr_simd_broadcast(l, add_coef, rows + 2 * w);
+        cr_simd_broadcast(l, add_coef + C, rows + 3 * w);
     }
     apply_function *run = choose(add, relu);
     CR_PARALLEL_FOR(plan->threads)
@@ -113,14 +120,16 @@ struct grad_call {
     float       *dx;
 };
 
-static inline __attribute__((always_inline)) float grad_one(const struct grad_call *k, int64_t at, int64_t i, bool masked) {
-    float dy = k->dy[at]; /* read before the question, or compilers see a load that may not happen and give up vectors */
-    float g  = !masked || k->y[at] > 0 ? dy : 0.0f;
+static inline __attribute__((always_inline)) float grad_one(const struct grad_call *k, int64_t at, int64_t i,
+                                                            bool masked) {
+    float dy =
+        k->dy[at]; /* read before the question, or compilers see a load that may not happen and give up vectors */
+    float g = !masked || k->y[at] > 0 ? dy : 0.0f;
     return k->a[i] * g + k->b[i] * k->x[at] + k->c[i];
 }
 
-static inline __attribute__((always_inline)) void grad_rows(const struct grad_call *k, int64_t begin, int64_t end, int64_t width,
-                                                            bool masked) {
+static inline __attribute__((always_inline)) void grad_rows(const struct grad_call *k, int64_t begin, int64_t end,
+                                                            int64_t width, bool masked) {
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * width, i = 0;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
@@ -143,22 +152,28 @@ CR_CLONES static void grad_masked(const struct grad_call *k, int64_t begin, int6
 }
 
 static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan *plan = call->prepared;
-    const struct cr_lanes    *l    = &plan->lanes;
-    const float              *coef = call->in[CR_IN_bn_grad_apply_coef];
-    float                    *rows = call->workspace;
-    int64_t                   w = l->width, C = l->channels;
-    struct grad_call k = {.dy = call->in[CR_IN_bn_grad_apply_dy], .x = call->in[CR_IN_bn_grad_apply_x],
-                          .y = call->in[CR_IN_bn_grad_apply_y], .dx = call->out[CR_OUT_bn_grad_apply_dx],
-                          .a = rows, .b = rows + w, .c = rows + 2 * w};
+    const struct affine_plan   *plan = call->prepared;
+    const struct cr_simd_shape *l    = &plan->lanes;
+    const float                *coef = call->in[CR_IN_bn_grad_apply_coef];
+    float                      *rows = call->workspace;
+    int64_t                     w = l->width, C = l->channels;
+    struct grad_call            k = {.dy = call->in[CR_IN_bn_grad_apply_dy],
+                                     .x  = call->in[CR_IN_bn_grad_apply_x],
+                                     .y  = call->in[CR_IN_bn_grad_apply_y],
+                                     .dx = call->out[CR_OUT_bn_grad_apply_dx],
+                                     .a  = rows,
+                                     .b  = rows + w,
+                                     .c  = rows + 2 * w};
     (void)device;
-    for (int i = 0; i < 3; i++) cr_lanes_spread(l, coef + i * C, rows + i * w);
+    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coef + i * C, rows + i * w);
     CR_PARALLEL_FOR(plan->threads)
     for (int t = 0; t < plan->threads; t++) {
         int64_t begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
-        if (k.y) grad_masked(&k, begin, end, w);
-        else grad_plain(&k, begin, end, w);
+        if (k.y)
+            grad_masked(&k, begin, end, w);
+        else
+            grad_plain(&k, begin, end, w);
     }
     for (int64_t i = 0; i < l->tail; i++) k.dx[l->rows * w + i] = grad_one(&k, l->rows * w + i, i, k.y != NULL);
     return CR_OK;
@@ -166,18 +181,19 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
 
 /* ---- channel_scale ---- */
 
-CR_CLONES static void scale_rows(const float *dy, const float *scale, float *dx, int64_t begin, int64_t end, int64_t width) {
+CR_CLONES static void scale_rows(const float *dy, const float *scale, float *dx, int64_t begin, int64_t end,
+                                 int64_t width) {
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < width; i++) dx[r * width + i] = dy[r * width + i] * scale[i];
 }
 
 static cr_status channel_scale_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan *plan  = call->prepared;
-    const struct cr_lanes    *l     = &plan->lanes;
-    const float              *dy    = call->in[CR_IN_channel_scale_dy];
-    float                    *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
+    const struct affine_plan   *plan  = call->prepared;
+    const struct cr_simd_shape *l     = &plan->lanes;
+    const float                *dy    = call->in[CR_IN_channel_scale_dy];
+    float                      *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
     (void)device;
-    cr_lanes_spread(l, call->in[CR_IN_channel_scale_coef], scale);
+    cr_simd_broadcast(l, call->in[CR_IN_channel_scale_scale_bias], scale);
     CR_PARALLEL_FOR(plan->threads)
     for (int t = 0; t < plan->threads; t++) {
         int64_t begin, end;
@@ -189,9 +205,14 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 }
 
 #define AFFINE_ROW(kind)                                                                                               \
-    const struct cr_kernel cr_cpu_##kind = {.name = "cpu." #kind, .op = CR_OP_##kind, .math = CR_MATH_F32,            \
-                                            .deterministic = true, .accepts = cr_accepts_f32, .prepare = affine_prepare, \
-                                            .launch = kind##_launch, .release = affine_release}
+    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = CR_MATH_F32,                                              \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = cr_accepts_f32,                                           \
+                                            .prepare       = affine_prepare,                                           \
+                                            .launch        = kind##_launch,                                            \
+                                            .release       = affine_release}
 AFFINE_ROW(bn_apply);
 AFFINE_ROW(bn_grad_apply);
 AFFINE_ROW(channel_scale);

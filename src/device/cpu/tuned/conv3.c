@@ -1,21 +1,24 @@
-/* device/cpu/tuned/conv3.c: 3x3 convolutions of few channels (16 to 64, the CIFAR nets), stride 1, padding 1, and their input gradients.
+/* device/cpu/tuned/conv3.c: 3x3 convolutions of few channels (16 to 64, the CIFAR nets), stride 1, padding 1, and their
+ * input gradients.
  *
- * 16 filters are one vector of AVX-512, and with so few of them a general kernel loads a number for nearly each multiply-add.
- * Here an input number, once loaded, serves the three filter columns at once: the sums of a tile (16 output pixels of 16
- * filters, or 8 of 32) stand in registers, and input pixel j adds to outputs j-2, j-1 and j. What is outside the image is
- * left out, not multiplied by zero: a weight may be infinite. The limiter is arithmetic. */
+ * 16 filters are one vector of AVX-512, and with so few of them a general kernel loads a number for nearly each
+ * multiply-add. Here an input number, once loaded, serves the three filter columns at once: the sums of a tile (16
+ * output pixels of 16 filters, or 8 of 32) stand in registers, and input pixel j adds to outputs j-2, j-1 and j. What
+ * is outside the image is left out, not multiplied by zero: a weight may be infinite. The limiter is arithmetic. */
 #include "device/cpu/tuned/conv3.h"
 
 /* ---- what fits ---- */
 
 /* One sum has 9*C terms; longer ones would need parts. */
-static bool known(int64_t channels) { return channels == 16 || channels == 32 || channels == 64; }
+static bool known(int64_t channels) {
+    return channels == 16 || channels == 32 || channels == 64;
+}
 
 static bool fits(const struct cr_program *p, const struct cr_op *op, int image, int filter, int64_t outputs) {
     const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
     const int64_t           C = w->dim[3], K = w->dim[0], W = x->dim[2];
-    return cr_accepts_f32(NULL, p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 && op->attr.conv.pad == 1 &&
-           known(C) && known(K) && W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
+    return cr_accepts_f32(NULL, p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
+           op->attr.conv.pad == 1 && known(C) && known(K) && W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
 }
 
 static bool conv3_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -40,7 +43,8 @@ bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
     if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
     if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
     /* The filter's gradient wins with one vector of filters only: more passes read the block more often. */
-    return cr_cpu_conv3_wgrad_accepts(NULL, p, op) && cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
+    return cr_cpu_conv3_wgrad_accepts(NULL, p, op) &&
+           cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
 #else
     (void)p;
     (void)op;
@@ -52,13 +56,14 @@ bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
 
 /* How the gradient of the input differs: its outputs are the filter's c, and the filter is turned round. */
 struct filter {
-    const float *w; /* K,3,3,C */
+    const float *w;              /* K,3,3,C */
     int64_t      in, out, block; /* channels read, channels written, of these in a block */
     bool         turned;
 };
 
 static float weight_at(const struct filter *f, int64_t out, int r, int s, int64_t in) {
-    return f->turned ? f->w[((in * TAPS + 2 - r) * TAPS + 2 - s) * f->out + out] : f->w[((out * TAPS + r) * TAPS + s) * f->in + in];
+    return f->turned ? f->w[((in * TAPS + 2 - r) * TAPS + 2 - s) * f->out + out]
+                     : f->w[((out * TAPS + r) * TAPS + s) * f->in + in];
 }
 
 static void pack(const struct filter *f, float *packed, int threads) {
@@ -75,13 +80,15 @@ static void pack(const struct filter *f, float *packed, int threads) {
 
 /* ---- a tile: PIXELS output pixels of BLOCKS vectors of filters ---- */
 
-/* row[r] (NULL: outside the image) is the pixel left of the tile; `left` and `right`: there are pixels beside the tile. */
-static inline __attribute__((always_inline)) void tile(const float *const row[TAPS], const float *packed, int64_t C, bool left,
-                                                       bool right, const int pixels, const int blocks, lanes16 *sum) {
-    for (int i = 0; i < pixels * blocks; i++) sum[i] = (lanes16){0};
+/* row[r] (NULL: outside the image) is the pixel left of the tile; `left` and `right`: there are pixels beside the tile.
+ */
+static inline __attribute__((always_inline)) void tile(const float *const row[TAPS], const float *packed, int64_t C,
+                                                       bool left, bool right, const int pixels, const int blocks,
+                                                       f32x16 *sum) {
+    for (int i = 0; i < pixels * blocks; i++) sum[i] = (f32x16){0};
     for (int r = 0; r < TAPS; r++, packed += C * TAPS * blocks * LANES) {
         if (!row[r]) continue;
-        const lanes16 *w = (const lanes16 *)packed;
+        const f32x16 *w = (const f32x16 *)packed;
         for (int64_t c = 0; c < C; c++, w += TAPS * blocks) {
             const float *x = row[r] + c;
             if (left)
@@ -97,7 +104,8 @@ static inline __attribute__((always_inline)) void tile(const float *const row[TA
                 }
             }
             if (right)
-                for (int b = 0; b < blocks; b++) sum[(pixels - 1) * blocks + b] += x[(pixels + 1) * C] * w[2 * blocks + b];
+                for (int b = 0; b < blocks; b++)
+                    sum[(pixels - 1) * blocks + b] += x[(pixels + 1) * C] * w[2 * blocks + b];
         }
     }
 }
@@ -109,13 +117,14 @@ struct row_call {
     int64_t      W, in, out;
 };
 
-static inline __attribute__((always_inline)) void output_row(const struct row_call *v, const int pixels, const int blocks,
-                                                             const int64_t in) {
+static inline __attribute__((always_inline)) void output_row(const struct row_call *v, const int pixels,
+                                                             const int blocks, const int64_t in) {
     for (int64_t k = 0; k < v->out; k += blocks * LANES)
         for (int64_t q = 0; q < v->W; q += pixels) {
-            lanes16            sum[WIDE];
+            f32x16             sum[WIDE];
             const int64_t      skip     = (q - 1) * in;
-            const float *const at[TAPS] = {v->row[0] ? v->row[0] + skip : NULL, v->row[1] + skip, v->row[2] ? v->row[2] + skip : NULL};
+            const float *const at[TAPS] = {v->row[0] ? v->row[0] + skip : NULL, v->row[1] + skip,
+                                           v->row[2] ? v->row[2] + skip : NULL};
             for (int i = 0; i < pixels; i++) { /* what comes AHEAD rows later; past the tensors' end it does nothing */
                 __builtin_prefetch(v->row[1] + (q + i + AHEAD * v->W) * in + k % in);
                 for (int b = 0; b < blocks; b++)
@@ -123,13 +132,16 @@ static inline __attribute__((always_inline)) void output_row(const struct row_ca
             }
             tile(at, v->packed + k * TAPS * TAPS * in, in, q > 0, q + pixels < v->W, pixels, blocks, sum);
             for (int i = 0; i < pixels; i++)
-                for (int b = 0; b < blocks; b++) *(lanes16 *)(v->y + (q + i) * v->out + k + b * LANES) = sum[i * blocks + b];
+                for (int b = 0; b < blocks; b++)
+                    *(f32x16 *)(v->y + (q + i) * v->out + k + b * LANES) = sum[i * blocks + b];
         }
 }
 
 typedef void row_function(const struct row_call *v);
 #define ROW(name, pixels, blocks, in)                                                                                  \
-    CR_CLONES static void name(const struct row_call *v) { output_row(v, pixels, blocks, in); }
+    CR_CLONES static void name(const struct row_call *v) {                                                             \
+        output_row(v, pixels, blocks, in);                                                                             \
+    }
 ROW(wide16, WIDE, 1, 16)
 ROW(wide32, WIDE, 1, 32)
 ROW(wide64, WIDE, 1, 64)
@@ -144,8 +156,8 @@ static row_function *choose(bool wide, int64_t in) {
 
 /* ---- rows of the table ---- */
 
-static cr_status forward(struct cr_device *device, const struct cr_tensor *image, struct filter f, const float *x, float *y,
-                         float *packed) {
+static cr_status forward(struct cr_device *device, const struct cr_tensor *image, struct filter f, const float *x,
+                         float *y, float *packed) {
     const int64_t H = image->dim[1], W = image->dim[2], rows = image->dim[0] * H;
     const bool    wide = f.out % (2 * LANES) != 0;
     f.block            = wide ? LANES : 2 * LANES;
@@ -154,15 +166,19 @@ static cr_status forward(struct cr_device *device, const struct cr_tensor *image
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) {
         const float    *at = x + i * W * f.in;
-        struct row_call v  = {.row = {i % H ? at - W * f.in : NULL, at, i % H + 1 < H ? at + W * f.in : NULL}, .packed = packed,
-                              .y = y + i * W * f.out, .W = W, .in = f.in, .out = f.out};
+        struct row_call v  = {.row    = {i % H ? at - W * f.in : NULL, at, i % H + 1 < H ? at + W * f.in : NULL},
+                              .packed = packed,
+                              .y      = y + i * W * f.out,
+                              .W      = W,
+                              .in     = f.in,
+                              .out    = f.out};
         run(&v);
     }
     return CR_OK;
 }
 
-static cr_status forward_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                                 size_t *workspace_bytes) {
+static cr_status forward_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                 void **prepared, size_t *workspace_bytes) {
     (void)device;
     *prepared        = NULL;
     *workspace_bytes = p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]].bytes;
@@ -172,7 +188,8 @@ static cr_status forward_prepare(struct cr_device *device, const struct cr_progr
 static cr_status conv3_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *t = call->program->tensor, *w = &t[call->op->in[CR_IN_conv_w]];
     struct filter           f = {.w = call->in[CR_IN_conv_w], .in = w->dim[3], .out = w->dim[0]};
-    return forward(device, &t[call->op->in[CR_IN_conv_x]], f, call->in[CR_IN_conv_x], call->out[CR_OUT_conv_y], call->workspace);
+    return forward(device, &t[call->op->in[CR_IN_conv_x]], f, call->in[CR_IN_conv_x], call->out[CR_OUT_conv_y],
+                   call->workspace);
 }
 
 static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -182,11 +199,23 @@ static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_ca
                    call->out[CR_OUT_conv_dgrad_dx], call->workspace);
 }
 
-void cr_cpu_conv3_release(void *prepared) { (void)prepared; }
+void cr_cpu_conv3_release(void *prepared) {
+    (void)prepared;
+}
 
-const struct cr_kernel cr_cpu_conv3 = {.name = "cpu.conv3", .op = CR_OP_conv, .math = CR_MATH_F32, .deterministic = true,
-                                       .accepts = conv3_accepts, .prepare = forward_prepare, .launch = conv3_launch,
-                                       .release = cr_cpu_conv3_release};
-const struct cr_kernel cr_cpu_conv3_dgrad = {.name = "cpu.conv3_dgrad", .op = CR_OP_conv_dgrad, .math = CR_MATH_F32,
-                                             .deterministic = true, .accepts = conv3_dgrad_accepts, .prepare = forward_prepare,
-                                             .launch = conv3_dgrad_launch, .release = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3       = {.name          = "cpu.conv3",
+                                             .op            = CR_OP_conv,
+                                             .math          = CR_MATH_F32,
+                                             .deterministic = true,
+                                             .accepts       = conv3_accepts,
+                                             .prepare       = forward_prepare,
+                                             .launch        = conv3_launch,
+                                             .release       = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3_dgrad = {.name          = "cpu.conv3_dgrad",
+                                             .op            = CR_OP_conv_dgrad,
+                                             .math          = CR_MATH_F32,
+                                             .deterministic = true,
+                                             .accepts       = conv3_dgrad_accepts,
+                                             .prepare       = forward_prepare,
+                                             .launch        = conv3_dgrad_launch,
+                                             .release       = cr_cpu_conv3_release};

@@ -10,14 +10,17 @@
 #endif
 
 enum {
-    LANES = 16, TAPS = 3,
-    WIDE = 16, NARROW = 8, /* output pixels of a tile, of one and of two vectors of filters */
-    AHEAD = 3              /* image rows */
+    LANES  = 16,
+    TAPS   = 3,
+    WIDE   = 16,
+    NARROW = 8, /* output pixels of a tile, of one and of two vectors of filters */
+    AHEAD  = 3  /* image rows */
 };
 
-typedef float lanes16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *program,
+                                const struct cr_op *op);
 void cr_cpu_conv3_release(void *prepared); /* nothing is prepared */
 
 #endif

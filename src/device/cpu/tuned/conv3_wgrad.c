@@ -1,6 +1,7 @@
-/* device/cpu/tuned/conv3_wgrad.c: the filter's gradient of the convolutions in device/cpu/tuned/conv3.c. For one filter row, PART input channels and 16
- * filters the three columns' sums stand in registers: an input number, once loaded, serves three multiply-adds.
- * Sums run in float over a block of BLOCK image rows, then in float over blocks, then in double over threads. */
+/* device/cpu/tuned/conv3_wgrad.c: the filter's gradient of the convolutions in device/cpu/tuned/conv3.c. For one filter
+ * row, PART input channels and 16 filters the three columns' sums stand in registers: an input number, once loaded,
+ * serves three multiply-adds. Sums run in float over a block of BLOCK image rows, then in float over blocks, then in
+ * double over threads. */
 #include "device/cpu/tuned/conv3.h"
 
 enum { PART = 8, BLOCK = 8 };
@@ -12,16 +13,22 @@ struct shape {
 
 static struct shape shape_of(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = &p->tensor[op->in[CR_IN_conv_wgrad_x]], *dw = &p->tensor[op->out[CR_OUT_conv_wgrad_dw]];
-    return (struct shape){.images = x->dim[0], .H = x->dim[1], .W = x->dim[2], .C = dw->dim[3], .K = dw->dim[0],
-                          .filter = cr_tensor_elems(dw), .threads = cr_cpu_threads(device)};
+    return (struct shape){.images  = x->dim[0],
+                          .H       = x->dim[1],
+                          .W       = x->dim[2],
+                          .C       = dw->dim[3],
+                          .K       = dw->dim[0],
+                          .filter  = cr_tensor_elems(dw),
+                          .threads = cr_cpu_threads(device)};
 }
 
-/* What input pixel x adds to sum[c][s]: times the output pixels right of it, d[K], below it, d[0], and left of it, d[-K]. */
-static inline __attribute__((always_inline)) void add_pixel(const float *x, const float *d, int64_t K, bool left, bool right,
-                                                            lanes16 sum[PART][TAPS]) {
-    lanes16 d0 = {0}, d1 = *(const lanes16 *)d, d2 = {0};
-    if (right) d0 = *(const lanes16 *)(d + K);
-    if (left) d2 = *(const lanes16 *)(d - K);
+/* What input pixel x adds to sum[c][s]: times the output pixels right of it, d[K], below it, d[0], and left of it,
+ * d[-K]. */
+static inline __attribute__((always_inline)) void add_pixel(const float *x, const float *d, int64_t K, bool left,
+                                                            bool right, f32x16 sum[PART][TAPS]) {
+    f32x16 d0 = {0}, d1 = *(const f32x16 *)d, d2 = {0};
+    if (right) d0 = *(const f32x16 *)(d + K);
+    if (left) d2 = *(const f32x16 *)(d - K);
 #pragma GCC unroll 8
     for (int c = 0; c < PART; c++) {
         const float value = x[c];
@@ -31,14 +38,15 @@ static inline __attribute__((always_inline)) void add_pixel(const float *x, cons
     }
 }
 
-/* sums[c][s][k] of filter row r over output rows [p0, p1) of an image; row p of `ahead`, `step` floats a pixel, is fetched. */
+/* sums[c][s][k] of filter row r over output rows [p0, p1) of an image; row p of `ahead`, `step` floats a pixel, is
+ * fetched. */
 CR_CLONES static void add_block(const struct shape *v, const float *x, const float *dy, int64_t p0, int64_t p1, int r,
                                 const float *ahead, int64_t step, float *sums) {
-    lanes16       sum[PART][TAPS];
-    lanes16      *total = (lanes16 *)sums;
+    f32x16        sum[PART][TAPS];
+    f32x16       *total = (f32x16 *)sums;
     const int64_t W = v->W, C = v->C, K = v->K;
     for (int c = 0; c < PART; c++)
-        for (int s = 0; s < TAPS; s++) sum[c][s] = (lanes16){0};
+        for (int s = 0; s < TAPS; s++) sum[c][s] = (f32x16){0};
     p0 = CR_MAX(p0, (int64_t)1 - r);
     p1 = CR_MIN(p1, v->H + 1 - r);
     for (int64_t p = p0; p < p1; p++) {
@@ -54,7 +62,8 @@ CR_CLONES static void add_block(const struct shape *v, const float *x, const flo
         for (int s = 0; s < TAPS; s++) total[c * TAPS + s] += sum[c][s];
 }
 
-/* sums[k/16][r][c][s][16]. While one block is worked on, the next is fetched: of x by the first passes, of dy by the next. */
+/* sums[k/16][r][c][s][16]. While one block is worked on, the next is fetched: of x by the first passes, of dy by the
+ * next. */
 static void add_image(const struct shape *v, const float *x, const float *dy, float *sums) {
     for (int64_t p = 0; p < v->H; p += BLOCK) {
         float  *to     = sums;
@@ -64,7 +73,8 @@ static void add_image(const struct shape *v, const float *x, const float *dy, fl
                 for (int64_t c = 0; c < v->C; c += PART, to += PART * TAPS * LANES) {
                     const float *ahead = x + BLOCK * v->W * v->C + x_pass * LANES;
                     int64_t      step  = v->C;
-                    if (x_pass < v->C / LANES) x_pass++;
+                    if (x_pass < v->C / LANES)
+                        x_pass++;
                     else {
                         ahead   = dy + BLOCK * v->W * v->K + dy_pass * LANES;
                         step    = v->K;
@@ -112,7 +122,11 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_conv3_wgrad = {.name = "cpu.conv3_wgrad", .op = CR_OP_conv_wgrad, .math = CR_MATH_F32,
-                                             .deterministic = true, .accepts = cr_cpu_conv3_wgrad_accepts,
-                                             .prepare = conv3_wgrad_prepare, .launch = conv3_wgrad_launch,
-                                             .release = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3_wgrad = {.name          = "cpu.conv3_wgrad",
+                                             .op            = CR_OP_conv_wgrad,
+                                             .math          = CR_MATH_F32,
+                                             .deterministic = true,
+                                             .accepts       = cr_cpu_conv3_wgrad_accepts,
+                                             .prepare       = conv3_wgrad_prepare,
+                                             .launch        = conv3_wgrad_launch,
+                                             .release       = cr_cpu_conv3_release};

@@ -1,17 +1,16 @@
-/* device/cpu/tuned/dense.c: the classifier and its gradients, tuned. Each row reads the weights once from memory; the limiter is memory
- * where the batch is small and arithmetic else.
- * Sums run in float over 16 lanes (forward) or in groups of GROUP products (gradients), so that no chain of additions is
- * longer than a small part of the sum. */
+/* device/cpu/tuned/dense.c: the classifier and its gradients, tuned. Each row reads the weights once from memory; the
+ * limiter is memory where the batch is small and arithmetic else. Sums run in float over 16 lanes (forward) or in
+ * groups of GROUP products (gradients), so that no chain of additions is longer than a small part of the sum. */
 #include "device/cpu/simd.h"
 
 enum { LANES = 16, GROUP = 8, IMAGES = 4 };
 
-typedef float lanes16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* ---- forward: dot products, IMAGES at a time so that a filter is loaded once for all of them ---- */
 
-static inline __attribute__((always_inline)) float dot_finish(const lanes16 *sum, const float *x, const float *w, int64_t from,
-                                                              int64_t C) {
+static inline __attribute__((always_inline)) float dot_finish(const f32x16 *sum, const float *x, const float *w,
+                                                              int64_t from, int64_t C) {
     double total = 0;
     for (int i = 0; i < LANES; i++) total += (double)(*sum)[i];
     for (int64_t c = from; c < C; c++) total += (double)x[c] * (double)w[c];
@@ -19,19 +18,19 @@ static inline __attribute__((always_inline)) float dot_finish(const lanes16 *sum
 }
 
 CR_CLONES static void dots(const float *x, const float *w, int64_t C, float y[IMAGES]) {
-    lanes16 sum[IMAGES] = {{0}};
+    f32x16  sum[IMAGES] = {{0}};
     int64_t c           = 0;
     for (; c + LANES <= C; c += LANES) {
-        lanes16 filter = *(const lanes16 *)(w + c);
-        for (int n = 0; n < IMAGES; n++) sum[n] += *(const lanes16 *)(x + n * C + c) * filter;
+        f32x16 filter = *(const f32x16 *)(w + c);
+        for (int n = 0; n < IMAGES; n++) sum[n] += *(const f32x16 *)(x + n * C + c) * filter;
     }
     for (int n = 0; n < IMAGES; n++) y[n] = dot_finish(&sum[n], x + n * C, w, c, C);
 }
 
 CR_CLONES static float dot(const float *x, const float *w, int64_t C) {
-    lanes16 sum = {0};
+    f32x16  sum = {0};
     int64_t c   = 0;
-    for (; c + LANES <= C; c += LANES) sum += *(const lanes16 *)(x + c) * *(const lanes16 *)(w + c);
+    for (; c + LANES <= C; c += LANES) sum += *(const f32x16 *)(x + c) * *(const f32x16 *)(w + c);
     return dot_finish(&sum, x, w, c, C);
 }
 
@@ -49,7 +48,7 @@ static void forward_class(const struct cr_call *call, int64_t N, int64_t C, int6
 
 static cr_status dense_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_x]];
-    const int64_t           N = x->dim[0], C = x->dim[3], K = call->program->tensor[call->op->out[CR_OUT_dense_y]].dim[3];
+    const int64_t N = x->dim[0], C = x->dim[3], K = call->program->tensor[call->op->out[CR_OUT_dense_y]].dim[3];
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t k = 0; k < K; k++) forward_class(call, N, C, K, k);
     return CR_OK;
@@ -72,10 +71,10 @@ CR_CLONES static void add_group(const struct rows_sum *s, float *out, int64_t wi
     }
     int64_t c = 0;
     for (; c + LANES <= width; c += LANES) {
-        lanes16 sum = *(const lanes16 *)(row[0] + c) * f[0];
-        for (int j = 1; j < GROUP; j++) sum += *(const lanes16 *)(row[j] + c) * f[j];
-        if (add) sum += *(const lanes16 *)(out + c);
-        *(lanes16 *)(out + c) = sum;
+        f32x16 sum = *(const f32x16 *)(row[0] + c) * f[0];
+        for (int j = 1; j < GROUP; j++) sum += *(const f32x16 *)(row[j] + c) * f[j];
+        if (add) sum += *(const f32x16 *)(out + c);
+        *(f32x16 *)(out + c) = sum;
     }
     for (; c < width; c++) {
         float sum = 0;
@@ -95,15 +94,17 @@ CR_CLONES static void add_rest(const struct rows_sum *s, float *out, int64_t wid
 static void add_rows(struct rows_sum s, float *out, int64_t width, bool add, int64_t from, int64_t count) {
     s.rows += from * s.row_stride;
     s.factor += from * s.factor_stride;
-    if (count - from >= GROUP) add_group(&s, out, width, add || from > 0);
-    else add_rest(&s, out, width, add || from > 0, (int)(count - from));
+    if (count - from >= GROUP)
+        add_group(&s, out, width, add || from > 0);
+    else
+        add_rest(&s, out, width, add || from > 0, (int)(count - from));
 }
 
 /* A thread takes a run of C for all images: its part of the weights is read once. */
 static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = &call->program->tensor[call->op->out[CR_OUT_dense_dgrad_dx]];
     const int64_t           N = dx->dim[0], C = dx->dim[3], blocks = (C + LANES - 1) / LANES;
-    const int64_t           K = call->program->tensor[call->op->in[CR_IN_dense_dgrad_dy]].dim[3];
+    const int64_t           K     = call->program->tensor[call->op->in[CR_IN_dense_dgrad_dy]].dim[3];
     const int               parts = cr_cpu_threads(device);
     CR_PARALLEL_FOR(parts)
     for (int t = 0; t < parts; t++) {
@@ -113,8 +114,10 @@ static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_ca
         end = CR_MIN(end * LANES, C);
         for (int64_t k = 0; k < K; k += GROUP)
             for (int64_t n = 0; n < N; n++) {
-                struct rows_sum s = {.rows = (const float *)call->in[CR_IN_dense_dgrad_w] + begin, .row_stride = C,
-                                     .factor = (const float *)call->in[CR_IN_dense_dgrad_dy] + n * K, .factor_stride = 1};
+                struct rows_sum s = {.rows          = (const float *)call->in[CR_IN_dense_dgrad_w] + begin,
+                                     .row_stride    = C,
+                                     .factor        = (const float *)call->in[CR_IN_dense_dgrad_dy] + n * K,
+                                     .factor_stride = 1};
                 add_rows(s, (float *)call->out[CR_OUT_dense_dgrad_dx] + n * C + begin, end - begin, false, k, K);
             }
     }
@@ -123,20 +126,26 @@ static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_ca
 
 static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_wgrad_x]];
-    const int64_t           N = x->dim[0], C = x->dim[3], K = call->program->tensor[call->op->out[CR_OUT_dense_wgrad_dw]].dim[0];
+    const int64_t N = x->dim[0], C = x->dim[3], K = call->program->tensor[call->op->out[CR_OUT_dense_wgrad_dw]].dim[0];
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t k = 0; k < K; k++)
         for (int64_t n = 0; n < N; n += GROUP) {
-            struct rows_sum s = {.rows = call->in[CR_IN_dense_wgrad_x], .row_stride = C,
-                                 .factor = (const float *)call->in[CR_IN_dense_wgrad_dy] + k, .factor_stride = K};
+            struct rows_sum s = {.rows          = call->in[CR_IN_dense_wgrad_x],
+                                 .row_stride    = C,
+                                 .factor        = (const float *)call->in[CR_IN_dense_wgrad_dy] + k,
+                                 .factor_stride = K};
             add_rows(s, (float *)call->out[CR_OUT_dense_wgrad_dw] + k * C, C, call->op->attr.dense.accumulate, n, N);
         }
     return CR_OK;
 }
 
 #define DENSE_ROW(kind)                                                                                                \
-    const struct cr_kernel cr_cpu_##kind = {.name = "cpu." #kind, .op = CR_OP_##kind, .math = CR_MATH_F32,            \
-                                            .deterministic = true, .accepts = cr_accepts_f32, .launch = kind##_launch}
+    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = CR_MATH_F32,                                              \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = cr_accepts_f32,                                           \
+                                            .launch        = kind##_launch}
 DENSE_ROW(dense);
 DENSE_ROW(dense_dgrad);
 DENSE_ROW(dense_wgrad);

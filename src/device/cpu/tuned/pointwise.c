@@ -1,5 +1,5 @@
-/* device/cpu/tuned/pointwise.c: rows that treat every element, or every pixel, alone: relu, add, normalisation, the parameter-free
- * shortcut, the global mean. Memory-bound. */
+/* device/cpu/tuned/pointwise.c: rows that treat every element, or every pixel, alone: relu, add, normalisation, the
+ * parameter-free shortcut, the global mean. Memory-bound. */
 #include "device/cpu/simd.h"
 
 #include <string.h>
@@ -31,7 +31,9 @@ CR_CLONES static void add_run(const float *a, const float *b, float *y, int64_t 
         }                                                                                                              \
     } while (0)
 
-static const struct cr_tensor *output(const struct cr_call *call) { return &call->program->tensor[call->op->out[0]]; }
+static const struct cr_tensor *output(const struct cr_call *call) {
+    return &call->program->tensor[call->op->out[0]];
+}
 
 static cr_status relu_launch(struct cr_device *device, const struct cr_call *call) {
     const float *x = call->in[CR_IN_relu_x];
@@ -58,7 +60,7 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
 
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_cpu_knows(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
+    return cr_cpu_supports(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
 }
 
 struct normalize {
@@ -77,11 +79,11 @@ static void black_pixels(const struct normalize *v, float *y, int64_t from, int6
 static void normalize_row(const struct normalize *v, float *y, int64_t row) {
     static const int32_t none[4] = {0};
     const int64_t        n = row / v->H, W = v->W;
-    const int32_t       *box  = v->boxes ? v->boxes + 4 * n : none;
+    const int32_t       *box = v->boxes ? v->boxes + 4 * n : none;
     const int64_t        h = row % v->H + box[0], dx = box[1];
     const bool           flip = box[2] != 0;
-    const int64_t        step = flip ? -1 : 1, at = (n * v->H + h) * W + dx + (flip ? W - 1 : 0); /* w shows at + step*w */
-    int64_t              from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0); /* inside the picture */
+    const int64_t step = flip ? -1 : 1, at = (n * v->H + h) * W + dx + (flip ? W - 1 : 0); /* w shows at + step*w */
+    int64_t       from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0);  /* inside the picture */
     if (h < 0 || h >= v->H || from >= to) from = to = W;
     black_pixels(v, y, 0, from);
     for (int64_t w = from; w < to; w++)
@@ -90,13 +92,13 @@ static void normalize_row(const struct normalize *v, float *y, int64_t row) {
 }
 
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_input_attr *a = &call->op->attr.input;
-    const struct cr_tensor     *t = output(call);
-    struct normalize            v = {.images = call->in[CR_IN_normalize_images],
-                                     .boxes  = call->in[CR_IN_normalize_boxes],
-                                     .H      = t->dim[1],
-                                     .W      = t->dim[2]};
-    float                      *y = call->out[CR_OUT_normalize_y];
+    const struct cr_input_attr *a    = &call->op->attr.input;
+    const struct cr_tensor     *t    = output(call);
+    struct normalize            v    = {.images = call->in[CR_IN_normalize_images],
+                                        .boxes  = call->in[CR_IN_normalize_boxes],
+                                        .H      = t->dim[1],
+                                        .W      = t->dim[2]};
+    float                      *y    = call->out[CR_OUT_normalize_y];
     const int64_t               rows = t->dim[0] * v.H;
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < 256; i++) v.table[c][i] = (float)((i / 255.0 - (double)a->mean[c]) / (double)a->std[c]);
@@ -112,10 +114,18 @@ struct shortcut {
     int     stride, pad;
 };
 
-static struct shortcut shortcut_of(const struct cr_call *call, const struct cr_tensor *small, const struct cr_tensor *large) {
+static struct shortcut shortcut_of(const struct cr_call *call, const struct cr_tensor *small,
+                                   const struct cr_tensor *large) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct shortcut){.H = large->dim[1], .W = large->dim[2], .C = large->dim[3], .P = small->dim[1], .Q = small->dim[2],
-                             .K = small->dim[3], .images = small->dim[0], .stride = a->stride, .pad = a->pad_c};
+    return (struct shortcut){.H      = large->dim[1],
+                             .W      = large->dim[2],
+                             .C      = large->dim[3],
+                             .P      = small->dim[1],
+                             .Q      = small->dim[2],
+                             .K      = small->dim[3],
+                             .images = small->dim[0],
+                             .stride = a->stride,
+                             .pad    = a->pad_c};
 }
 
 static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
@@ -136,7 +146,8 @@ static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_c
 static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const float    *dy = call->in[CR_IN_pad_shortcut_grad_dy];
     float          *dx = call->out[CR_OUT_pad_shortcut_grad_dx];
-    struct shortcut s  = shortcut_of(call, &call->program->tensor[call->op->in[CR_IN_pad_shortcut_grad_dy]], output(call));
+    struct shortcut s =
+        shortcut_of(call, &call->program->tensor[call->op->in[CR_IN_pad_shortcut_grad_dy]], output(call));
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t row = 0; row < s.images * s.H; row++) {
         float *to = dx + row * s.W * s.C;
@@ -162,9 +173,9 @@ CR_CLONES static void mean_image(const float *x, float *y, int64_t pixels, int64
 }
 
 static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *t = &call->program->tensor[call->op->in[CR_IN_avgpool_x]];
-    const float            *x = call->in[CR_IN_avgpool_x];
-    float                  *y = call->out[CR_OUT_avgpool_y];
+    const struct cr_tensor *t      = &call->program->tensor[call->op->in[CR_IN_avgpool_x]];
+    const float            *x      = call->in[CR_IN_avgpool_x];
+    float                  *y      = call->out[CR_OUT_avgpool_y];
     int64_t                 pixels = t->dim[1] * t->dim[2], C = t->dim[3], images = t->dim[0];
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t n = 0; n < images; n++) mean_image(x + n * pixels * C, y + n * C, pixels, C);
@@ -172,9 +183,9 @@ static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *
 }
 
 static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *t  = output(call);
-    const float            *dy = call->in[CR_IN_avgpool_grad_dy];
-    float                  *dx = call->out[CR_OUT_avgpool_grad_dx];
+    const struct cr_tensor *t      = output(call);
+    const float            *dy     = call->in[CR_IN_avgpool_grad_dy];
+    float                  *dx     = call->out[CR_OUT_avgpool_grad_dx];
     int64_t                 pixels = t->dim[1] * t->dim[2], C = t->dim[3], images = t->dim[0];
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t n = 0; n < images; n++) {
@@ -186,8 +197,12 @@ static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_c
 }
 
 #define POINTWISE_ROW(kind, test, how)                                                                                 \
-    const struct cr_kernel cr_cpu_##kind = {.name = "cpu." #kind, .op = CR_OP_##kind, .math = how,                    \
-                                            .deterministic = true, .accepts = test, .launch = kind##_launch}
+    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = how,                                                      \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = test,                                                     \
+                                            .launch        = kind##_launch}
 POINTWISE_ROW(relu, cr_accepts_f32, CR_MATH_EXACT);
 POINTWISE_ROW(relu_grad, cr_accepts_f32, CR_MATH_EXACT);
 POINTWISE_ROW(add, cr_accepts_f32, CR_MATH_F32);

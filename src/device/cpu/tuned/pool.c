@@ -11,12 +11,20 @@ struct window {
 
 static struct window window_of(const struct cr_call *call, const struct cr_tensor *x, const struct cr_tensor *y) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct window){.H = x->dim[1], .W = x->dim[2], .C = x->dim[3], .P = y->dim[1], .Q = y->dim[2], .images = x->dim[0],
-                           .size = a->window, .stride = a->stride, .pad = a->pad};
+    return (struct window){.H      = x->dim[1],
+                           .W      = x->dim[2],
+                           .C      = x->dim[3],
+                           .P      = y->dim[1],
+                           .Q      = y->dim[2],
+                           .images = x->dim[0],
+                           .size   = a->window,
+                           .stride = a->stride,
+                           .pad    = a->pad};
 }
 
 /* Takes pixel x into the maximum so far: greater wins, the first of equals stays, NaN beats everything once. */
-static inline __attribute__((always_inline)) void take(const float *x, float *best, uint8_t *index, int64_t channels, uint8_t at) {
+static inline __attribute__((always_inline)) void take(const float *x, float *best, uint8_t *index, int64_t channels,
+                                                       uint8_t at) {
     for (int64_t c = 0; c < channels; c++) {
         bool wins = x[c] > best[c] || (x[c] != x[c] && best[c] == best[c]);
         best[c]   = wins ? x[c] : best[c];
@@ -37,8 +45,10 @@ CR_CLONES static void pool_row(const struct window *v, const float *x, float *y,
                 if (first) {
                     memcpy(y, pixel, (size_t)v->C * sizeof *y);
                     if (index) memset(index, at, (size_t)v->C);
-                } else if (index) take(pixel, y, index, v->C, at);
-                else take(pixel, y, NULL, v->C, at);
+                } else if (index)
+                    take(pixel, y, index, v->C, at);
+                else
+                    take(pixel, y, NULL, v->C, at);
                 first = false;
             }
         }
@@ -65,14 +75,16 @@ CR_CLONES static void scatter_image(const struct window *v, const float *dy, con
     for (int64_t p = 0; p < v->P; p++)
         for (int64_t q = 0; q < v->Q; q++, dy += v->C, index += v->C)
             for (int64_t c = 0; c < v->C; c++) {
-                int64_t h = p * v->stride - v->pad + index[c] / v->size, w = q * v->stride - v->pad + index[c] % v->size;
+                int64_t h = p * v->stride - v->pad + index[c] / v->size,
+                        w = q * v->stride - v->pad + index[c] % v->size;
                 if (h >= 0 && h < v->H && w >= 0 && w < v->W) dx[(h * v->W + w) * v->C + c] += dy[c];
             }
 }
 
 static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *tensor = call->program->tensor;
-    struct window v = window_of(call, &tensor[call->op->out[CR_OUT_maxpool_grad_dx]], &tensor[call->op->in[CR_IN_maxpool_grad_dy]]);
+    struct window           v =
+        window_of(call, &tensor[call->op->out[CR_OUT_maxpool_grad_dx]], &tensor[call->op->in[CR_IN_maxpool_grad_dy]]);
     const float   *dy    = call->in[CR_IN_maxpool_grad_dy];
     const uint8_t *index = call->in[CR_IN_maxpool_grad_index];
     float         *dx    = call->out[CR_OUT_maxpool_grad_dx];
@@ -85,10 +97,18 @@ static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_c
 /* Several windows may hand to one pixel, in the order of the windows: a short sum in float. */
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_cpu_knows(op) && p->tensor[op->in[0]].dtype == CR_F32;
+    return cr_cpu_supports(op) && p->tensor[op->in[0]].dtype == CR_F32;
 }
 
-const struct cr_kernel cr_cpu_maxpool = {.name = "cpu.maxpool", .op = CR_OP_maxpool, .math = CR_MATH_EXACT, .deterministic = true,
-                                         .accepts = pool_accepts, .launch = maxpool_launch};
-const struct cr_kernel cr_cpu_maxpool_grad = {.name = "cpu.maxpool_grad", .op = CR_OP_maxpool_grad, .math = CR_MATH_F32,
-                                              .deterministic = true, .accepts = pool_accepts, .launch = maxpool_grad_launch};
+const struct cr_kernel cr_cpu_maxpool      = {.name          = "cpu.maxpool",
+                                              .op            = CR_OP_maxpool,
+                                              .math          = CR_MATH_EXACT,
+                                              .deterministic = true,
+                                              .accepts       = pool_accepts,
+                                              .launch        = maxpool_launch};
+const struct cr_kernel cr_cpu_maxpool_grad = {.name          = "cpu.maxpool_grad",
+                                              .op            = CR_OP_maxpool_grad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = pool_accepts,
+                                              .launch        = maxpool_grad_launch};

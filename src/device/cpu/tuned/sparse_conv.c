@@ -1,10 +1,11 @@
 /* device/cpu/tuned/sparse_conv.c: direct convolution with a sparse filter.
  *
- * A unit of work is a band of a picture (or some small pictures) and some output channels. A chunk of its input channels is turned
- * from pixels of channels into planes of pixels, with the padding, that fit the first-level cache: an output channel is then a few
- * vectors of 16 neighbouring pixels, and a kept weight one broadcast and one multiply-add a vector, whose operand is read at the
- * weight's offset. Pixels with a stride stand in planes of their own (phases), so that neighbours stay neighbours. The columns of
- * padding between rows are computed too and dropped. Limiter: reads that cross cache lines, one multiply-add a cycle. */
+ * A unit of work is a band of a picture (or some small pictures) and some output channels. A chunk of its input
+ * channels is turned from pixels of channels into planes of pixels, with the padding, that fit the first-level cache:
+ * an output channel is then a few vectors of 16 neighbouring pixels, and a kept weight one broadcast and one
+ * multiply-add a vector, whose operand is read at the weight's offset. Pixels with a stride stand in planes of their
+ * own (phases), so that neighbours stay neighbours. The columns of padding between rows are computed too and dropped.
+ * Limiter: reads that cross cache lines, one multiply-add a cycle. */
 #include "device/cpu/tuned/sparse_conv.h"
 
 #include "device/cpu/cpu.h"
@@ -17,15 +18,15 @@
 #endif
 
 enum {
-    LANES = 16,
-    BLOCK = 12,        /* vectors of sums in registers: of AVX-512's 32 */
-    UNIT = 16,         /* vectors of a unit, about */
+    LANES  = 16,
+    BLOCK  = 12,       /* vectors of sums in registers: of AVX-512's 32 */
+    UNIT   = 16,       /* vectors of a unit, about */
     PLANES = 32 << 10, /* bytes staged at a time, but */
-    LEAST = 16,        /* channels at the least: shorter runs of weights cost more than reads of the next cache */
-    PART = 16,         /* least output channels of a unit */
-    EIGHT = 8
+    LEAST  = 16,       /* channels at the least: shorter runs of weights cost more than reads of the next cache */
+    PART   = 16,       /* least output channels of a unit */
+    EIGHT  = 8
 };
-typedef float lanes16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float lanes8 __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
 typedef int   places8 __attribute__((vector_size(4 * EIGHT)));
 
@@ -55,9 +56,10 @@ static void set_band(struct cr_cpu_sparse_plan *p, int64_t band, int64_t images)
     p->vectors = vectors_of(p);
 }
 
-struct cr_cpu_sparse_plan cr_cpu_sparse_conv_plan(int64_t N, int64_t H, int64_t W, int64_t C, int64_t K, int64_t R, int64_t S,
-                                                  int64_t stride, int64_t pad) {
-    struct cr_cpu_sparse_plan p = {.N = N, .H = H, .W = W, .C = C, .K = K, .R = R, .S = S, .stride = stride, .pad = pad};
+struct cr_cpu_sparse_plan cr_cpu_sparse_conv_plan(int64_t N, int64_t H, int64_t W, int64_t C, int64_t K, int64_t R,
+                                                  int64_t S, int64_t stride, int64_t pad) {
+    struct cr_cpu_sparse_plan p = {
+        .N = N, .H = H, .W = W, .C = C, .K = K, .R = R, .S = S, .stride = stride, .pad = pad};
     p.P       = (H + 2 * pad - R) / stride + 1;
     p.Q       = (W + 2 * pad - S) / stride + 1;
     p.columns = p.Q + ceil_div(S, stride) - 1;
@@ -70,27 +72,34 @@ struct cr_cpu_sparse_plan cr_cpu_sparse_conv_plan(int64_t N, int64_t H, int64_t 
         if (p.vectors > UNIT) set_band(&p, p.P, p.images - 1);
         set_band(&p, p.P, ceil_div(N, ceil_div(N, p.images)));
     }
-    p.plane = p.images * p.rows * p.columns * phases(R, stride) * phases(S, stride) + EIGHT; /* the last row's run may overhang */
-    p.chunk = CR_MIN(C, CR_MAX(LEAST, PLANES / ((int64_t)sizeof(float) * p.plane)));
+    p.channel_elems = p.images * p.rows * p.columns * phases(R, stride) * phases(S, stride) +
+                      EIGHT; /* the last row's run may overhang */
+    p.chunk = CR_MIN(C, CR_MAX(LEAST, PLANES / ((int64_t)sizeof(float) * p.channel_elems)));
     if (p.chunk < C) p.chunk -= p.chunk % EIGHT;
     return p;
 }
 
 /* Phases lie a whole unit of rows apart. */
-struct cr_stretch cr_cpu_sparse_conv_stretch(const struct cr_cpu_sparse_plan *p) {
+struct cr_linear_layout cr_cpu_sparse_conv_layout(const struct cr_cpu_sparse_plan *p) {
     const int64_t a_phase = p->images * p->rows * p->columns;
-    return (struct cr_stretch){.stride = p->stride, .chunk = p->chunk, .c_step = p->plane,
-                               .r_phase = a_phase * phases(p->S, p->stride), .r_step = p->columns, .s_phase = a_phase, .s_step = 1,
-                               .rows = p->K, .multiple = 1};
+    return (struct cr_linear_layout){.stride   = p->stride,
+                                     .chunk    = p->chunk,
+                                     .c_step   = p->channel_elems,
+                                     .r_phase  = a_phase * phases(p->S, p->stride),
+                                     .r_step   = p->columns,
+                                     .s_phase  = a_phase,
+                                     .s_step   = 1,
+                                     .rows     = p->K,
+                                     .multiple = 1};
 }
 
 /* ---- workspace: of each thread the staged planes, with room for the last vector's reads, and the sums ---- */
 
-int64_t cr_cpu_sparse_planes(const struct cr_cpu_sparse_plan *p) {
-    return ceil_div(p->plane * p->chunk + LANES + p->columns, LANES) * LANES;
+int64_t cr_cpu_sparse_staged_elems(const struct cr_cpu_sparse_plan *p) {
+    return ceil_div(p->channel_elems * p->chunk + LANES + p->columns, LANES) * LANES;
 }
 static int64_t thread_floats(const struct cr_cpu_sparse_plan *p) {
-    return cr_cpu_sparse_planes(p) + p->K * p->vectors * LANES + LANES;
+    return cr_cpu_sparse_staged_elems(p) + p->K * p->vectors * LANES + LANES;
 }
 size_t cr_cpu_sparse_conv_workspace(const struct cr_cpu_sparse_plan *plan, int threads) {
     return (size_t)thread_floats(plan) * (size_t)threads * sizeof(float);
@@ -116,9 +125,10 @@ static inline __attribute__((always_inline)) void transpose(lanes8 row[EIGHT]) {
     }
 }
 
-/* `pixels` pixels `apart` floats apart to to[channel*plane + pixel]; up to 7 floats behind a run are overwritten, which belong to
- * runs that are staged later. */
-CR_CLONES static void stage_run(const float *x, int64_t apart, int64_t pixels, int64_t channels, int64_t plane, float *to) {
+/* `pixels` pixels `apart` floats apart to to[channel*plane + pixel]; up to 7 floats behind a run are overwritten, which
+ * belong to runs that are staged later. */
+CR_CLONES static void stage_run(const float *x, int64_t apart, int64_t pixels, int64_t channels, int64_t plane,
+                                float *to) {
     for (int64_t i = 0; i < pixels; i += EIGHT) {
         const float  *at = x + i * apart;
         const int64_t in = CR_MIN(EIGHT, pixels - i);
@@ -147,28 +157,32 @@ static void clear_run(int64_t pixels, int64_t channels, int64_t plane, float *to
 }
 
 /* One row of one phase; x: channel c0 of the picture; h may be outside. */
-static void stage_row(const struct cr_cpu_sparse_plan *p, const float *x, int64_t h, int64_t s, int64_t channels, float *to) {
+static void stage_row(const struct cr_cpu_sparse_plan *p, const float *x, int64_t h, int64_t s, int64_t channels,
+                      float *to) {
     const int64_t first = CR_MIN(p->columns, CR_MAX(0, ceil_div(p->pad - s, p->stride)));
     int64_t       end   = CR_MIN(p->columns, p->W + p->pad > s ? ceil_div(p->W + p->pad - s, p->stride) : 0);
     if (h < 0 || h >= p->H || end < first) end = first;
-    clear_run(first, channels, p->plane, to);
-    stage_run(x + (h * p->W + first * p->stride + s - p->pad) * p->C, p->stride * p->C, end - first, channels, p->plane, to + first);
-    clear_run(p->columns - end, channels, p->plane, to + end);
+    clear_run(first, channels, p->channel_elems, to);
+    stage_run(x + (h * p->W + first * p->stride + s - p->pad) * p->C, p->stride * p->C, end - first, channels,
+              p->channel_elems, to + first);
+    clear_run(p->columns - end, channels, p->channel_elems, to + end);
 }
 
-void cr_cpu_sparse_stage(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_place *at, const float *x, int64_t c0, int64_t channels,
-                         float *to) {
+void cr_cpu_sparse_stage(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_tile *at, const float *x,
+                         int64_t c0, int64_t channels, float *to) {
     for (int64_t r = 0; r < phases(p->R, p->stride); r++)
         for (int64_t s = 0; s < phases(p->S, p->stride); s++)
             for (int64_t row = 0; row < p->images * p->rows; row++, to += p->columns) {
                 const int64_t n = row / p->rows, h = (at->p0 + row % p->rows) * p->stride + r - p->pad;
-                if (n < at->images) stage_row(p, x + (at->n + n) * p->H * p->W * p->C + c0, h, s, channels, to);
-                else clear_run(p->columns, channels, p->plane, to);
+                if (n < at->images)
+                    stage_row(p, x + (at->n + n) * p->H * p->W * p->C + c0, h, s, channels, to);
+                else
+                    clear_run(p->columns, channels, p->channel_elems, to);
             }
 }
 
-void cr_cpu_sparse_stage_outputs(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_place *at, const float *y, int64_t k0,
-                                 int64_t channels, int64_t apart, float *to) {
+void cr_cpu_sparse_stage_outputs(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_tile *at,
+                                 const float *y, int64_t k0, int64_t channels, int64_t apart, float *to) {
     clear_run(apart, channels, apart, to);
     for (int64_t n = 0; n < at->images; n++)
         for (int64_t row = 0; row < p->band && at->p0 + row < p->P; row++) {
@@ -181,30 +195,31 @@ void cr_cpu_sparse_stage_outputs(const struct cr_cpu_sparse_plan *p, const struc
 struct unit {
     const struct cr_cpu_sparse_plan *p;
     const struct cr_cpu_sparse_call *call;
-    struct cr_cpu_sparse_place       at;
-    int64_t k0, k1;
-    float  *planes, *sums;
+    struct cr_cpu_sparse_tile        at;
+    int64_t                          k0, k1;
+    float                           *planes, *sums;
 };
 
 /* ---- multiply ---- */
 
-static inline __attribute__((always_inline)) void run_block(const struct cr_sparse_entry *entry, const struct cr_sparse_entry *end,
-                                                            const float *x, float *sums, const int vectors) {
-    lanes16 sum[BLOCK];
-    for (int v = 0; v < vectors; v++) sum[v] = ((const lanes16 *)sums)[v];
+static inline __attribute__((always_inline)) void run_block(const struct cr_sparse_entry *entry,
+                                                            const struct cr_sparse_entry *end, const float *x,
+                                                            float *sums, const int vectors) {
+    f32x16 sum[BLOCK];
+    for (int v = 0; v < vectors; v++) sum[v] = ((const f32x16 *)sums)[v];
     for (; entry < end; entry++) {
-        const float  *at = x + entry->offset;
-        const lanes16 w  = entry->value - (lanes16){0};
+        const float *at = x + entry->offset;
+        const f32x16 w  = entry->value - (f32x16){0};
 #pragma GCC unroll 12
-        for (int v = 0; v < vectors; v++) sum[v] += w * *(const lanes16 *)(at + v * LANES);
+        for (int v = 0; v < vectors; v++) sum[v] += w * *(const f32x16 *)(at + v * LANES);
     }
-    for (int v = 0; v < vectors; v++) ((lanes16 *)sums)[v] = sum[v];
+    for (int v = 0; v < vectors; v++) ((f32x16 *)sums)[v] = sum[v];
 }
 
 #define RUN(count)                                                                                                     \
     case count: run_block(entry, end, x, sums, count); break
-CR_CLONES static void run(const struct cr_sparse_entry *entry, const struct cr_sparse_entry *end, const float *x, float *sums,
-                          int vectors) {
+CR_CLONES static void run(const struct cr_sparse_entry *entry, const struct cr_sparse_entry *end, const float *x,
+                          float *sums, int vectors) {
     switch (vectors) {
         RUN(1);
         RUN(2);
@@ -231,22 +246,23 @@ static int64_t block_most(void) {
 }
 
 static void multiply(const struct unit *u, int64_t chunk) {
-    const struct cr_cpu_sparse_plan *p     = u->p;
-    const struct cr_stretched       *f     = u->call->filter;
-    const uint32_t                  *start = f->start + chunk * f->rows;
+    const struct cr_cpu_sparse_plan *p      = u->p;
+    const struct cr_linear_filter   *f      = u->call->filter;
+    const uint32_t                  *start  = f->start + chunk * f->rows;
     const int64_t                    blocks = ceil_div(p->vectors, block_most());
     for (int64_t k = u->k0; k < u->k1; k++)
         for (int64_t b = 0; b < blocks && start[k] < start[k + 1]; b++) {
             const int64_t v = p->vectors * b / blocks, count = p->vectors * (b + 1) / blocks - v;
-            run(f->entry + start[k], f->entry + start[k + 1], u->planes + v * LANES, u->sums + (k * p->vectors + v) * LANES, (int)count);
+            run(f->entry + start[k], f->entry + start[k + 1], u->planes + v * LANES,
+                u->sums + (k * p->vectors + v) * LANES, (int)count);
         }
 }
 
 /* ---- the end ---- */
 
 /* Eight channels of one pixel, or fewer. */
-static inline __attribute__((always_inline)) void write_eight(const struct cr_cpu_sparse_call *call, const lanes8 *from, int64_t at,
-                                                              int64_t k) {
+static inline __attribute__((always_inline)) void write_eight(const struct cr_cpu_sparse_call *call, const lanes8 *from,
+                                                              int64_t at, int64_t k) {
     lanes8 v = *from;
     if (call->bias) v += *(const lanes8 *)(call->bias + k);
     if (call->add) v += *(const lanes8 *)(call->add + at);
@@ -281,8 +297,10 @@ CR_CLONES static void write_pixels(const struct write_call *w) {
             transpose(v);
             for (int64_t i = 0; i < pixels; i++) {
                 const int64_t at = (w->pixel + q + i) * w->K + k;
-                if (channels == EIGHT) write_eight(w->call, &v[i], at, k);
-                else write_some(w->call, (const float *)&v[i], at, k, channels);
+                if (channels == EIGHT)
+                    write_eight(w->call, &v[i], at, k);
+                else
+                    write_some(w->call, (const float *)&v[i], at, k, channels);
             }
         }
 }
@@ -291,32 +309,45 @@ static void do_unit(const struct unit *u) {
     const struct cr_cpu_sparse_plan *p = u->p;
     memset(u->sums + u->k0 * p->vectors * LANES, 0, (size_t)((u->k1 - u->k0) * p->vectors * LANES) * sizeof *u->sums);
     for (int64_t chunk = 0; chunk * p->chunk < p->C; chunk++) {
-        cr_cpu_sparse_stage(p, &u->at, u->call->x, chunk * p->chunk, CR_MIN(p->chunk, p->C - chunk * p->chunk), u->planes);
+        cr_cpu_sparse_stage(p, &u->at, u->call->x, chunk * p->chunk, CR_MIN(p->chunk, p->C - chunk * p->chunk),
+                            u->planes);
         multiply(u, chunk);
     }
     for (int64_t n = 0; n < u->at.images; n++)
         for (int64_t row = 0; row < p->band && u->at.p0 + row < p->P; row++) {
-            const struct write_call w = {.call = u->call, .sums = u->sums + (n * p->rows + row) * p->columns,
-                                         .pixel = ((u->at.n + n) * p->P + u->at.p0 + row) * p->Q, .pixels = p->Q, .k0 = u->k0, .k1 = u->k1,
-                                         .K = p->K, .step = p->vectors * LANES};
+            const struct write_call w = {.call   = u->call,
+                                         .sums   = u->sums + (n * p->rows + row) * p->columns,
+                                         .pixel  = ((u->at.n + n) * p->P + u->at.p0 + row) * p->Q,
+                                         .pixels = p->Q,
+                                         .k0     = u->k0,
+                                         .k1     = u->k1,
+                                         .K      = p->K,
+                                         .step   = p->vectors * LANES};
             write_pixels(&w);
         }
 }
 
-void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_call *call, void *workspace, int threads) {
+void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_call *call, void *workspace,
+                        int threads) {
     const int64_t bands = ceil_div(p->P, p->band), places = ceil_div(p->N, p->images) * bands;
     const int64_t parts = CR_MIN(ceil_div(2 * (int64_t)threads, places), ceil_div(p->K, PART)), units = places * parts;
-    const int64_t tail  = cr_cpu_sparse_planes(p) - p->plane * p->chunk; /* read by vectors that overhang, never used */
+    const int64_t tail =
+        cr_cpu_sparse_staged_elems(p) - p->channel_elems * p->chunk; /* read by vectors that overhang, never used */
     for (int t = 0; t < threads; t++)
-        memset((float *)workspace + t * thread_floats(p) + p->plane * p->chunk, 0, (size_t)tail * sizeof(float));
+        memset((float *)workspace + t * thread_floats(p) + p->channel_elems * p->chunk, 0,
+               (size_t)tail * sizeof(float));
     CR_PARALLEL_FOR(threads)
     for (int t = 0; t < threads; t++)
         for (int64_t i = units * t / threads; i < units * (t + 1) / threads; i++) {
-            float      *mine  = (float *)workspace + t * thread_floats(p);
+            float        *mine = (float *)workspace + t * thread_floats(p);
             const int64_t part = i % parts, place = i / parts, n = place / bands * p->images;
-            struct unit u     = {.p = p, .call = call, .at = {.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = place % bands * p->band},
-                                 .k0 = p->K * part / parts, .k1 = p->K * (part + 1) / parts, .planes = mine,
-                                 .sums = mine + cr_cpu_sparse_planes(p)};
+            struct unit   u = {.p      = p,
+                               .call   = call,
+                               .at     = {.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = place % bands * p->band},
+                               .k0     = p->K * part / parts,
+                               .k1     = p->K * (part + 1) / parts,
+                               .planes = mine,
+                               .sums   = mine + cr_cpu_sparse_staged_elems(p)};
             do_unit(&u);
         }
 }
