@@ -21,17 +21,17 @@ static const double loaded_least = 1.13;
 static const double loads_slower = 1.085;
 
 static const char *const signatures[CR_COPY_TIMES] = {
-    [CR_COPY_TO_HOST]     = "offload beside prefetch, 64 MiB",
-    [CR_COPY_TO_DEVICE]   = "prefetch beside offload, 64 MiB",
+    [CR_COPY_TO_HOST]     = "offload during prefetch, 64 MiB",
+    [CR_COPY_TO_DEVICE]   = "prefetch during offload, 64 MiB",
     [CR_COPY_OUT_ALONE]   = "offload alone, 64 MiB",
     [CR_COPY_IN_ALONE]    = "prefetch alone, 64 MiB",
     [CR_COPY_SMALL]       = "offload alone, 256 B",
-    [CR_COPY_OUT_ADD]     = "offload beside add, 64 MiB",
-    [CR_COPY_OUT_BN_SUMS] = "offload beside bn_sums, 64 MiB",
-    [CR_COPY_OUT_CONV]    = "offload beside conv, 64 MiB",
+    [CR_COPY_OUT_ADD]     = "offload during add, 64 MiB",
+    [CR_COPY_OUT_BN_SUMS] = "offload during bn_sums, 64 MiB",
+    [CR_COPY_OUT_CONV]    = "offload during conv, 64 MiB",
     [CR_COPY_WORK_ALONE]  = "add alone, 32 of 128 MiB",
-    [CR_COPY_WORK_OUT]    = "add beside offload, 32 of 128 MiB",
-    [CR_COPY_WORK_IN]     = "add beside prefetch, 32 of 128 MiB",
+    [CR_COPY_WORK_OUT]    = "add during offload, 32 of 128 MiB",
+    [CR_COPY_WORK_IN]     = "add during prefetch, 32 of 128 MiB",
 };
 
 /* ---- measuring ---- */

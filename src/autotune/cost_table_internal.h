@@ -73,5 +73,33 @@ bool cr_cost_best_known(struct cr_cost_table *costs, const char *signature, stru
 void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_model *target);
 /* Copies the entry and its signature. */
 CR_MUST cr_status cr_cost_add(struct cr_cost_table *costs, const struct cr_cost_entry *entry);
+/* Keeps the first `entries` entries. */
+void cr_cost_cut(struct cr_cost_table *costs, int entries);
+/* Frees entries, buckets and texts; not the scratch memory, not the table itself. */
+void cr_cost_free_table(struct cr_cost_table *costs);
+
+/* ---- autotune/cost_text.c ---- */
+
+/* Sets costs->identity, the header that this program writes. */
+CR_MUST cr_status cr_cost_make_identity(struct cr_cost_table *costs);
+/* Adds all entries of `text`, which is changed, or none when something is wrong with it: *why then says what, else it
+ * is NULL. *other_device: the text is sound and belongs to another device, library or version. */
+CR_MUST cr_status cr_cost_read_text(struct cr_cost_table *costs, char *text, size_t length, enum cr_cost_source source,
+                                    const char **why, bool *other_device);
+void              cr_cost_add_header(const struct cr_cost_table *costs, struct cr_text *out);
+void cr_cost_add_line(const struct cr_cost_table *costs, const struct cr_cost_entry *entry, struct cr_text *out);
+void cr_cost_add_checksum(struct cr_text *out);
+
+/* ---- autotune/cost_file.c ---- */
+
+/* Reads costs->path if it is there. A damaged file is ignored, with a line in the log when `verbose`. */
+void cr_cost_read_file(struct cr_cost_table *costs, bool verbose);
+
+/* ---- autotune/renamed.c ---- */
+
+/* The present name of a kernel that an older version named `name`. */
+const char *cr_cost_kernel_now(const char *name);
+/* The present form of a signature that version 0.1 wrote. */
+void cr_cost_signature_now(const char *old, struct cr_text *out);
 
 #endif

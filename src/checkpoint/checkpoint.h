@@ -5,7 +5,7 @@
  * metadata: step, epoch, position in the epoch, seed, loader position, fingerprints. Of several ranks without SyncBN
  * "running.of_ranks", "ema_running.of_ranks": each rank's own running statistics No time, host or path in either: equal
  * states, equal bytes ema.safetensors     of runs with [ema]: the moving averages, as model.safetensors config.ini the
- * resolved config          classes.txt   one class name a line costs.txt           of runs on a GPU: the measured costs
+ * resolved config          classes.txt   one class name a line kernel_times.txt           of runs on a GPU: the measured costs
  * that its kernels were chosen by (autotune/cost_table.h) Of pruned networks the .safetensors files are sparse, see the
  * end of this header. `last` and `best` are relative symbolic links, replaced by rename(2).
  *
@@ -56,7 +56,7 @@ struct cr_ckpt_save {
     const struct cr_st_meta     *model_meta, *state_meta;             /* "format" = "pt", "step": added when missing */
     int                          model_meta_count, state_meta_count;
     const char                  *config_text; /* config.ini */
-    const char                  *costs_text;  /* costs.txt; NULL: none */
+    const char                  *costs_text;  /* kernel_times.txt; NULL: none */
     const char *const           *class_names; /* no line breaks in them */
     int                          classes;
     bool                         best; /* also point `best` here */

@@ -53,7 +53,8 @@ cr_status cr_session_open_cost_table(struct cr_session *s, const struct cr_sessi
         if (!leads) return CR_OK;
     }
     if (!o->costs_from) return CR_OK;
-    CR_TRY(cr_path_join(path, o->costs_from, "costs.txt"));
+    CR_TRY(cr_path_join(path, o->costs_from, "kernel_times.txt"));
+    if (access(path, F_OK) != 0) CR_TRY(cr_path_join(path, o->costs_from, "costs.txt")); /* the name in version 0.1 */
     if (access(path, F_OK) == 0) return pin(s, path, o->retune);
     if (!s->cost_table || !o->costs_unmeasured) return CR_OK;
     (void)CR_FAIL(CR_ERR_DEVICE,

@@ -33,17 +33,17 @@ run help keys; expect "help keys, costs" 0 "measure"
 run plan tiny.ini train.measure=maybe; expect "train.measure" 2 "[train] measure" "must be yes or no"
 for measure in yes no; do
     CRESNET_CACHE=$work/costs run train tiny.ini -o M-$measure train.measure=$measure --steps 3; expect "train.measure=$measure" 0 "step 3"
-    holds "train.measure=$measure: the CPU leaves no costs" [ ! -e costs -a ! -e M-$measure/last/costs.txt ]
+    holds "train.measure=$measure: the CPU leaves no costs" [ ! -e costs -a ! -e M-$measure/last/kernel_times.txt ]
 done
 holds "train.measure changes nothing on the CPU" cmp M-yes/last/model.safetensors M-no/last/model.safetensors
-printf 'cresnet costs 5\tsome GPU\n' >M-yes/last/costs.txt
-run train tiny.ini -o M-yes --resume auto --steps 4; expect "a checkpoint whose kernels were measured elsewhere" 2 "costs.txt" "--force" "train.deterministic=no"
-is "a checkpoint whose kernels were measured elsewhere: one error" "$(grep -c costs.txt stderr)" 1
+printf 'cresnet kernel times 6\tsome GPU\n' >M-yes/last/kernel_times.txt
+run train tiny.ini -o M-yes --resume auto --steps 4; expect "a checkpoint whose kernels were measured elsewhere" 2 "kernel_times.txt" "--force" "train.deterministic=no"
+is "a checkpoint whose kernels were measured elsewhere: one error" "$(grep -c kernel_times.txt stderr)" 1
 holds "a refused resume writes nothing" [ ! -e M-yes/step-4 ]
-run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expect "the same, not deterministic" 0 "costs.txt" "chosen anew" "step 4"
-holds "the new checkpoint has no costs" [ ! -e M-yes/last/costs.txt ]
-printf 'cresnet costs 5\tsome GPU\n' >M-no/last/costs.txt
-run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "costs.txt" "chosen anew" "step 4"
+run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expect "the same, not deterministic" 0 "kernel_times.txt" "chosen anew" "step 4"
+holds "the new checkpoint has no costs" [ ! -e M-yes/last/kernel_times.txt ]
+printf 'cresnet kernel times 6\tsome GPU\n' >M-no/last/kernel_times.txt
+run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "kernel_times.txt" "chosen anew" "step 4"
 run plan tiny.ini --target h200 memory.limit=200MiB; expect "a GPU's limit counts its libraries" 0 "limit 200.0 MiB, 112.0 of them for libraries"
 run plan tiny.ini --target h200 memory.limit=100MiB; expect "a limit below the libraries" 2 "112 of them libraries" "more than that"
 run plan tiny.ini --target h200 --ranks 2 memory.limit=200MiB; expect "a limit below NCCL's buffers" 2 "libraries and NCCL"

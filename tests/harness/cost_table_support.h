@@ -182,7 +182,7 @@ static inline void stand_open(struct stand *s, const char *folder, const char *d
     s->op                    = cr_op_make(CR_OP_relu, CR_NONE);
     s->op.in[CR_IN_relu_x]   = cr_tensor_add(&s->program, "x", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
     s->op.out[CR_OUT_relu_y] = cr_tensor_add(&s->program, "y", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
-    REQUIRE_OK(cr_path_join(s->path, folder, "costs.txt"));
+    REQUIRE_OK(cr_path_join(s->path, folder, "kernel_times.txt"));
     REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->costs));
 }
 

@@ -118,7 +118,7 @@ static void set_rates(double out, double in, double latency) {
 static void rates_are_measured_once_and_kept(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH], *text = NULL;
     make_folder(folder);
-    text_into(path, "%s/costs.txt", folder);
+    text_into(path, "%s/kernel_times.txt", folder);
     set_rates(50e9, 40e9, 5e-6);
     const struct cr_cost_model first = asked(path, NULL, &text);
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* a small copy's few bytes count as latency */
@@ -148,7 +148,7 @@ static void rates_are_measured_once_and_kept(void) {
 static void work_beside_copies_is_measured(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
-    text_into(path, "%s/costs.txt", folder);
+    text_into(path, "%s/kernel_times.txt", folder);
     set_rates(50e9, 40e9, 5e-6);
     slowed                           = 0.25;
     device.kernels                   = rows_to_add;

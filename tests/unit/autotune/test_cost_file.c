@@ -4,11 +4,11 @@
 
 static void a_file_that_does_not_fit_is_dropped(void) {
     static const char *const spoilt[] = {"",
-                                         "cresnet costs 5",
+                                         "cresnet kernel times 6",
                                          "cresnet costs 1\tGPU\n",
                                          "\x7f\x45LF",
                                          "cresnet costs 3\tGPU A, driver 1\n",
-                                         "cresnet costs 5\tanother device\n1\ta\t0\tb\n"};
+                                         "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n"};
     struct stand             s;
     char                     dir[SUPPORT_PATH];
     make_folder(dir);
@@ -21,7 +21,7 @@ static void a_file_that_does_not_fit_is_dropped(void) {
     CHECK(measured(&s) == 3);
     stand_close(&s);
     char path[CR_PATH_MAX];
-    REQUIRE_OK(cr_path_join(path, dir, "costs.txt"));
+    REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
     for (size_t i = 0; i < CR_COUNT(spoilt); i++) {
         REQUIRE_OK(cr_file_write_atomic(path, spoilt[i], strlen(spoilt[i])));
         stand_open(&s, dir, "GPU A, driver 1");
@@ -37,7 +37,7 @@ static void leave_file(struct stand *s, const char *dir, char path[CR_PATH_MAX],
     best(s);
     cr_cost_table_flush(s->costs);
     stand_close(s);
-    REQUIRE_OK(cr_path_join(path, dir, "costs.txt"));
+    REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
     REQUIRE_OK(cr_file_read(path, 1 << 20, text, NULL));
 }
 
@@ -129,7 +129,7 @@ static void a_pipe_in_the_files_place_holds_nothing_up(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
-    CHECK_INT(mkfifo(text_into(path, "%s/costs.txt", dir), 0600), 0);
+    CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
     stand_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
     stand_close(&s);
@@ -222,9 +222,9 @@ static void where_the_file_is_kept(void) {
     const struct {
         const char *own, *xdg, *home, *want;
     } cases[] = {{"off", "/x", "/h", ""},
-                 {"cache", "/x", "/h", "cache/costs-gpu-a.txt"},
-                 {"", "/x", "/h", "/x/cresnet/costs-gpu-a.txt"},
-                 {"", "x", "/h", "/h/.cache/cresnet/costs-gpu-a.txt"},
+                 {"cache", "/x", "/h", "cache/kernel-times-gpu-a.txt"},
+                 {"", "/x", "/h", "/x/cresnet/kernel-times-gpu-a.txt"},
+                 {"", "x", "/h", "/h/.cache/cresnet/kernel-times-gpu-a.txt"},
                  {"", "", "", ""},
                  {"", "", long_home, ""}};
     for (size_t i = 0; i < CR_COUNT(cases); i++) {

@@ -115,14 +115,14 @@ static void a_checkpoints_table_comes_first(void) {
     memcpy(mine, "900000", 6); /* the other run found it slow */
     sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
-    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/costs.txt"));
+    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 0 && measured(&s) == 0);
     stand_close(&s);
     stand_open(&s, dir, "GPU A, driver 2");
-    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/costs.txt") == CR_ERR_DEVICE);
+    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
-    CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/costs.txt") == CR_ERR_FORMAT);
+    CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
     stand_close(&s);
     cr_free(text);
@@ -141,7 +141,7 @@ static void a_kernel_that_is_gone_is_told(void) {
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
     sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
-    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/costs.txt") == CR_ERR_FORMAT);
+    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "a kernel that does not exist here");
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
     stand_close(&s);
@@ -166,7 +166,7 @@ static void a_checkpoints_table_stays_out_of_the_file(void) {
     if (mine) memcpy(mine, "900000", 6);
     sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
-    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/costs.txt"));
+    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);
     CHECK(best(&s).algo == 0);
     resize(&s, 5); /* another batch in evaluation: the checkpoint does not know it, the file does */

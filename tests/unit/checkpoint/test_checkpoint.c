@@ -59,7 +59,7 @@ static void files_of_a_checkpoint(void) {
 
 static void equal_states_equal_bytes(void) {
     static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt",
-                                        "costs.txt"};
+                                        "kernel_times.txt"};
     REQUIRE(folder_open());
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a")));
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("b")));

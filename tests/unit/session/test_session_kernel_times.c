@@ -1,4 +1,4 @@
-/* tests/unit/session/test_session_kernel_times.c: a run that goes on finds costs.txt in its checkpoint: when its
+/* tests/unit/session/test_session_kernel_times.c: a run that goes on finds kernel_times.txt in its checkpoint: when its
  * kernels are chosen by it, when the run is refused, and what --force and train.deterministic=no change. On devices
  * that only pretend: nothing is measured here. */
 #include "autotune/cost_table_internal.h"
@@ -69,10 +69,10 @@ static cr_status ask(struct stand *s, bool anew) {
 }
 
 static void put_costs(struct stand *s, const char *text) {
-    put_text(s->dir, "costs.txt", text);
+    put_text(s->dir, "kernel_times.txt", text);
 }
 
-/* The costs.txt that a run on this device would have written, with one entry. */
+/* The kernel_times.txt that a run on this device would have written, with one entry. */
 static void put_own_costs(struct stand *s) {
     struct cr_cost_table *costs;
     char                 *text = NULL;
@@ -92,7 +92,7 @@ static void put_own_costs(struct stand *s) {
  */
 static void check_refused(struct stand *s, const char *why) {
     CHECK_STATUS(ask(s, false), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "costs.txt");
+    CHECK_HAS(cr_error_message(), "kernel_times.txt");
     CHECK_HAS(cr_error_message(), why);
     CHECK_HAS(cr_error_message(), "--force");
     CHECK_HAS(cr_error_message(), "train.deterministic=no");
@@ -100,7 +100,7 @@ static void check_refused(struct stand *s, const char *why) {
 }
 static void check_anew(struct stand *s, bool force, const char *why) {
     CHECK_STATUS(ask(s, force), CR_OK);
-    CHECK_HAS(s->log, "costs.txt");
+    CHECK_HAS(s->log, "kernel_times.txt");
     CHECK_HAS(s->log, why);
     CHECK_HAS(s->log, "chosen anew");
     CHECK_STR(cr_error_message(), ""); /* nothing of it is left for a later error's trail */
@@ -152,7 +152,7 @@ static void a_table_that_fits_is_taken(void) {
 }
 
 static void put_other(struct stand *s) {
-    put_costs(s, "cresnet costs 5\tanother device\n1\ta\t0\tb\n");
+    put_costs(s, "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n");
 }
 static void put_nonsense(struct stand *s) {
     put_costs(s, "\x7f"
@@ -163,13 +163,13 @@ static void put_nothing(struct stand *s) {
 }
 static void put_a_folder(struct stand *s) {
     char path[SUPPORT_PATH];
-    CHECK_INT(mkdir(text_into(path, "%s/costs.txt", s->dir), 0700), 0);
+    CHECK_INT(mkdir(text_into(path, "%s/kernel_times.txt", s->dir), 0700), 0);
 }
 static void put_a_cut_one(struct stand *s) {
     char   path[SUPPORT_PATH];
     size_t size;
     put_own_costs(s);
-    uint8_t *text = read_bytes(text_into(path, "%s/costs.txt", s->dir), &size);
+    uint8_t *text = read_bytes(text_into(path, "%s/kernel_times.txt", s->dir), &size);
     CHECK_INT(truncate(path, (off_t)size - 3), 0);
     cr_free(text);
 }
