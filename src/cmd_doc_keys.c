@@ -1,4 +1,4 @@
-/* cmd_doc_keys.c: docs/config.md, made from config.def: `cresnet help markdown`. A test compares it with the file in the tree. */
+/* cmd_doc_keys.c: docs/reference/config.md, made from config.def: `cresnet help markdown`. A test compares it with the file in the tree. */
 #include "cmd.h"
 #include "config_keys.h"
 
@@ -30,7 +30,7 @@ static void add_row(struct cr_text *out, const struct cr_key *key) {
 void cr_doc_markdown_keys(struct cr_text *out) {
     locale_t before = cr_c_locale_enter();
     cr_text_add(out, "# Configuration\n\n"
-                     "Made from `src/config.def` by `cresnet help markdown > docs/config.md`; a test fails when it is not current.\n\n"
+                     "Made from `src/config.def` by `cresnet help markdown > docs/reference/config.md`; a test fails when it is not current.\n\n"
                      "A run is described by an INI file: sections in brackets, one `key = value` a line, comments behind `;` or `#`. Values with\n"
                      "`;` or `#` in them, or with blanks at an end, stand in quotes. Before the first section, `include = FILE` takes the values\n"
                      "of another file, relative to this one. Any value can be given on the command line: `train.batch=64`, `--train.batch 64`.\n"
