@@ -125,7 +125,7 @@ CR_MUST cr_status    cr_cmd_feed_random(struct cr_exec *exec, const struct cr_pr
 struct cr_step_block cr_cmd_step_block(const struct cr_config *config);
 
 /* What the build writes to files, made from the tables of commands, options and keys: man pages as roff
- * (cli/docs/man.c), docs/config.md (cli/docs/config_markdown.c), completion for shells (cli/docs/completion.c). */
+ * (cli/docs/man.c), docs/reference/config.md (cli/docs/config_markdown.c), completion for shells (cli/docs/completion.c). */
 void cr_doc_man_overview(struct cr_text *out);
 void cr_doc_man_command(enum cr_command_id id, struct cr_text *out);
 void cr_doc_man_keys(struct cr_text *out);

@@ -1,4 +1,4 @@
-/* cli/docs/config_markdown.c: docs/config.md, made from config/config.def: `cresnet help markdown`. A test compares it
+/* cli/docs/config_markdown.c: docs/reference/config.md, made from config/config.def: `cresnet help markdown`. A test compares it
  * with the file in the tree. */
 #include "cli/command.h"
 #include "config/keys.h"
@@ -34,7 +34,7 @@ static void add_row(struct cr_text *out, const struct cr_key *key) {
 void cr_doc_markdown_keys(struct cr_text *out) {
     locale_t before = cr_c_locale_enter();
     cr_text_add(out, "# Configuration\n\n"
-                     "Made from `src/config.def` by `cresnet help markdown > docs/config.md`; a test fails when it is "
+                     "Made from `src/config.def` by `cresnet help markdown > docs/reference/config.md`; a test fails when it is "
                      "not current.\n\n"
                      "A run is described by an INI file: sections in brackets, one `key = value` a line, comments "
                      "behind `;` or `#`. Values with\n"
