@@ -12,8 +12,8 @@
  *   - If a rank fails, exits, is killed, is stopped or does not respond, every call of every other rank fails with
  *     CR_ERR_PEER; the message names the rank, its host and the cause. After an error only abort and close are useful.
  *   - A watcher thread in each process sends heartbeats and checks those of the other ranks. If the process has not
- *     closed its comm CR_COMM_GRACE_S seconds after a failure (because it is stuck in a driver, for example), the watcher
- *     terminates the process. A process on this host without a heartbeat is killed.
+ *     closed its comm CR_COMM_GRACE_S seconds after a failure (because it is stuck in a driver, for example), the
+ *     watcher terminates the process. A process on this host without a heartbeat is killed.
  *   - Nothing has a name in the file system: memory, sockets and files disappear with the processes.
  * This header does not depend on programs, devices or training. */
 #ifndef CR_COMM_H
@@ -52,9 +52,9 @@ struct cr_comm_rank_info {
 
 struct cr_comm;
 
-/* Connects to all other ranks. CR_ERR_CONFIG: sizes, ranks, jobs or versions do not match (the message has both values);
- * CR_ERR_IO: address or port problems; CR_ERR_PEER: ranks are missing after rendezvous_s. With size 1 there is no
- * communication. The caller closes *out with cr_comm_close. */
+/* Connects to all other ranks. CR_ERR_CONFIG: sizes, ranks, jobs or versions do not match (the message has both
+ * values); CR_ERR_IO: address or port problems; CR_ERR_PEER: ranks are missing after rendezvous_s. With size 1 there is
+ * no communication. The caller closes *out with cr_comm_close. */
 CR_MUST cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out);
 /* Leaves a successful run and frees the comm; other ranks may continue until they close too. After a failure it only
  * frees. NULL is allowed. */
@@ -78,7 +78,8 @@ CR_MUST cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, siz
 enum cr_comm_type { CR_COMM_F32, CR_COMM_F64, CR_COMM_I64 };
 /* Replaces data[i] by the sum over all ranks, computed in the given type in rank order. */
 CR_MUST cr_status cr_comm_all_reduce(struct cr_comm *comm, void *data, size_t count, enum cr_comm_type type);
-/* Checks that `bytes` bytes of data are equal on all ranks. CR_ERR_PEER names the first rank that differs and `what`. */
+/* Checks that `bytes` bytes of data are equal on all ranks. CR_ERR_PEER names the first rank that differs and
+ * `what`. */
 CR_MUST cr_status cr_comm_same(struct cr_comm *comm, const void *data, size_t bytes, const char *what);
 
 /* ---- between steps ---- */
@@ -92,17 +93,17 @@ enum {
 };
 /* A vote that does not delay the step. Every rank calls it before each step (and at other points that all ranks pass)
  * with its own request bits. On every rank, the same call sets *asked to the union of the requests of CR_VOTE_LAG calls
- * ago. All ranks therefore save or stop at the same step, and a rank waits only for a rank that is more than CR_VOTE_LAG
- * calls behind. Errors as cr_comm_check. With one rank *asked = ask immediately. */
+ * ago. All ranks therefore save or stop at the same step, and a rank waits only for a rank that is more than
+ * CR_VOTE_LAG calls behind. Errors as cr_comm_check. With one rank *asked = ask immediately. */
 enum { CR_VOTE_LAG = 2 };
 CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked);
 
 /* Fails with CR_ERR_PEER if a rank has failed. Costs one load; for loops that wait for a device. Thread-safe. */
 CR_MUST cr_status cr_comm_check(struct cr_comm *comm);
 /* Sets a callback that the watcher thread calls once when a rank fails, to unblock this process (NCCL's abort). The
- * callback must return soon and must not set a callback. Setting another callback, or NULL, waits for a running call, so
- * `context` may be freed afterwards. A failure before the first callback was set does not call it: call cr_comm_check
- * after this function. */
+ * callback must return soon and must not set a callback. Setting another callback, or NULL, waits for a running call,
+ * so `context` may be freed afterwards. A failure before the first callback was set does not call it: call
+ * cr_comm_check after this function. */
 void cr_comm_on_failure(struct cr_comm *comm, void (*call)(void *context), void *context);
 /* True if this rank must print the error: the failed rank itself if it can, else one other rank (one per host if rank 0
  * is lost). False on all ranks if the parent of forked ranks prints it. */

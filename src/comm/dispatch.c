@@ -76,8 +76,9 @@ cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out
         status = rendezvous(comm);
     else {
         struct cr_comm_rank_info *p = comm->info;
-        *p                          = (struct cr_comm_rank_info){
-                                     .local_rank = CR_MAX(where->local_rank, 0), .local_size = 1, .pid = (long)getpid()};
+        p->local_rank               = CR_MAX(where->local_rank, 0);
+        p->local_size               = 1;
+        p->pid                      = (long)getpid();
         gethostname(p->host_name, sizeof p->host_name - 1);
     }
     if (status != CR_OK) {

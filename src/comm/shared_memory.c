@@ -246,7 +246,8 @@ static cr_status shm_reduce(struct cr_comm *comm, const struct cr_comm_call *cal
     return CR_OK;
 }
 
-/* Vote `number` is stored at index number mod VOTE_RING. A rank casts it only when all other ranks have cast vote number
+/* Vote `number` is stored at index number mod VOTE_RING. A rank casts it only when all other ranks have cast vote
+ * number
  * - LAG - 1, and reads vote number - LAG: a ring of 2 LAG + 2 entries is sufficient. */
 static cr_status shm_vote(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked) {
     struct cr_comm_shared_state *state = comm->shared_state;

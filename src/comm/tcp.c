@@ -1,8 +1,8 @@
 /* comm/tcp.c: collectives over TCP, for ranks on several hosts. See comm/tcp.h.
  *
- * Every rank sends the description of its call and its data to rank 0. Rank 0 receives them in rank order and replies to
- * all. Rank 0 computes the sums, in rank order. Large reductions are divided into chunks. This transport is slow; GPU
- * gradients do not use it. */
+ * Every rank sends the description of its call and its data to rank 0. Rank 0 receives them in rank order and replies
+ * to all. Rank 0 computes the sums, in rank order. Large reductions are divided into chunks. This transport is slow;
+ * GPU gradients do not use it. */
 #include "comm/tcp.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* comm/tcp.h: TCP between ranks without a common parent: every rank has two connections to rank 0.
  *
  * The data connection carries collectives and belongs to the thread that calls them. The control connection carries
- * heartbeats, votes, failures and goodbyes; the watcher thread reads it. Numbers have the machine's byte order; the magic
- * number detects a different byte order. */
+ * heartbeats, votes, failures and goodbyes; the watcher thread reads it. Numbers have the machine's byte order; the
+ * magic number detects a different byte order. */
 #ifndef CR_COMM_TCP_H
 #define CR_COMM_TCP_H
 
@@ -55,9 +55,9 @@ struct cr_comm_tcp {
     void               *chunk;                /* receive buffer of reductions */
 };
 
-/* Transfer all bytes. They stop early when the deadline (cr_time_ns; 0: none) passes, when the run fails (if comm is not
- * NULL) or when the connection ends. Return 0 or an errno: ETIMEDOUT, ECANCELED (the run failed), ECONNRESET (also at the
- * end of the stream). */
+/* Transfer all bytes. They stop early when the deadline (cr_time_ns; 0: none) passes, when the run fails (if comm is
+ * not NULL) or when the connection ends. Return 0 or an errno: ETIMEDOUT, ECANCELED (the run failed), ECONNRESET (also
+ * at the end of the stream). */
 int cr_tcp_write(struct cr_comm *comm, int fd, const void *bytes, size_t count, int64_t deadline);
 int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t deadline);
 int cr_tcp_poll_ms(int64_t deadline, int longest); /* remaining milliseconds, at most `longest` */

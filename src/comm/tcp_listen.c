@@ -1,9 +1,9 @@
 /* comm/tcp_listen.c: rank 0 listens for the other ranks, checks each connection, and sends the table of ranks.
  * See comm/tcp.h.
  *
- * Connections are read without blocking, because port scanners may connect too. Only a hello of this job counts. A hello
- * of another job is refused. A hello of this job that does not match (another number of ranks, a duplicate rank, another
- * version) ends the startup of all ranks, because they cannot form a run. */
+ * Connections are read without blocking, because port scanners may connect too. Only a hello of this job counts. A
+ * hello of another job is refused. A hello of this job that does not match (another number of ranks, a duplicate rank,
+ * another version) ends the startup of all ranks, because they cannot form a run. */
 #include "comm/tcp.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* comm/transport.h: internals that the files of comm/ share: the state of a comm, failures, the two transports. */
-#ifndef CR_COMM_PARTS_H
-#define CR_COMM_PARTS_H
+#ifndef CR_COMM_TRANSPORT_H
+#define CR_COMM_TRANSPORT_H
 
 #include "comm/comm.h"
 
@@ -100,7 +100,8 @@ size_t cr_comm_type_bytes(enum cr_comm_type type);
 extern const struct cr_comm_transport cr_comm_transport_shm;
 
 size_t cr_comm_shared_state_bytes(int size);
-/* Initialises zeroed memory of cr_comm_shared_state_bytes. `parent`: process that prints failures; 0 if the ranks do. */
+/* Initialises zeroed memory of cr_comm_shared_state_bytes. `parent`: process that prints failures; 0 if the ranks
+ * do. */
 void cr_comm_shared_state_init(struct cr_comm_shared_state *state, int size, long parent);
 bool cr_comm_shared_state_fits(const struct cr_comm_shared_state *state, int size);
 /* Enters this rank and waits for all other ranks; fills comm->info if `places`. CR_ERR_PEER, CR_ERR_CONFIG. */
@@ -108,7 +109,8 @@ CR_MUST cr_status cr_comm_shared_state_rendezvous(struct cr_comm *comm, bool pla
 void              cr_comm_shared_state_leave(struct cr_comm *comm);
 /* Records *failure in the shared state. If another rank was first, *failure becomes that rank's failure. */
 void cr_comm_shared_state_raise(struct cr_comm_shared_state *state, struct cr_comm_failure *failure);
-/* Called by the watcher thread: sends a heartbeat and checks the other ranks. `seen`: [size], state of the last check. */
+/* Called by the watcher thread: sends a heartbeat and checks the other ranks. `seen`: [size], state of the last
+ * check. */
 struct cr_comm_seen {
     int64_t heartbeat, at_ns;
 };

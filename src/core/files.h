@@ -8,8 +8,8 @@
  *   - Only cr_file_read allocates memory, so that cleanup works after memory is exhausted.
  *
  * This file does not depend on checkpoints. */
-#ifndef CR_FSUTIL_H
-#define CR_FSUTIL_H
+#ifndef CR_FILES_H
+#define CR_FILES_H
 
 #include "core/base.h"
 

@@ -3,8 +3,8 @@
  * The caller requests the expected next token. There is no tree and no recursion: the caller's calls are the grammar.
  *
  * Invariants
- *   - The text is validated as it is read: UTF-8, escapes and white space of RFC 8259, no control characters in strings,
- *     no unpaired surrogates, no zero characters (names become C strings).
+ *   - The text is validated as it is read: UTF-8, escapes and white space of RFC 8259, no control characters in
+ *     strings, no unpaired surrogates, no zero characters (names become C strings).
  *   - Strings are decoded in place (a decoded string is never longer) and are valid as long as the text.
  *   - After the first error every call returns false; `problem` and `problem_at` describe that error.
  * The caller detects duplicate keys. */

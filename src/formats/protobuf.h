@@ -1,7 +1,7 @@
 /* formats/protobuf.h: writes protocol buffers (used by ONNX files and TensorBoard event files) into a text.
  *
- * A message is a sequence of fields; a field is a key (number and wire type) and a value; a nested message is encoded as
- * its bytes. Encoding: https://protobuf.dev/programming-guides/encoding. An allocation failure sets `failed` of the
+ * A message is a sequence of fields; a field is a key (number and wire type) and a value; a nested message is encoded
+ * as its bytes. Encoding: https://protobuf.dev/programming-guides/encoding. An allocation failure sets `failed` of the
  * text permanently. */
 #ifndef CR_PROTOBUF_H
 #define CR_PROTOBUF_H

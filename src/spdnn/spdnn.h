@@ -4,9 +4,9 @@
  * (b <= 0), so a run may drop it.
  *
  * Invariants
- *   - A dot product adds the columns of its row in ascending order, in f32, one product at a time, and the bias last. If
- *     every weight is a power of two, products are exact: every device then gives bitwise identical results, however it
- *     distributes rows and inputs.
+ *   - A dot product adds the columns of its row in ascending order, in f32, one product at a time, and the bias last.
+ *     If every weight is a power of two, products are exact: every device then gives bitwise identical results, however
+ *     it distributes rows and inputs.
  *   - No code here or in a kernel depends on how the networks were generated. Packing groups rows with equal columns,
  *     which it finds by comparison; every edge keeps its own weight and its own multiplication.
  * Depends on core/base.h, core/rng.h and core/dtype.h only. Devices implement the run (device/device.h). */
@@ -43,8 +43,8 @@ struct cr_spdnn_layer {
     size_t   row_at, column_at, weight_at, bytes; /* byte offsets in data, total size */
     uint8_t *data;
 };
-/* Packs a matrix into groups of at most `most_rows` rows; 1 gives one row per group. Groups that share columns are placed
- * near each other. The caller frees *out with cr_spdnn_layer_free. */
+/* Packs a matrix into groups of at most `most_rows` rows; 1 gives one row per group. Groups that share columns are
+ * placed near each other. The caller frees *out with cr_spdnn_layer_free. */
 CR_MUST cr_status cr_spdnn_pack(const struct cr_spdnn_csr *csr, int most_rows, struct cr_spdnn_layer *out);
 void              cr_spdnn_layer_free(struct cr_spdnn_layer *layer);
 

@@ -268,7 +268,7 @@ run prune E --sparsity 0.9 -o P; expect "prune into a run" 2 "not empty"
 run prune E --sparsity 0.9 --pattern 2:4 -o PX; expect "too much for 2:4" 2 "must not exceed 0.5"
 run prune E --sparsity 0.9 --exempt conv1,layer9 -o PX; expect "exempt" 2 "\"layer9\" is no layer"
 run prune E --sparsity 2 -o PX; expect "sparsity" 2 "must be from 0 to 0.9999"
-run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not come before start"
+run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not be less than start"
 run prune E --target-ms 0.000001 -o PX; expect "a time that cannot be had" 2 "--target-ms 1e-06 cannot be had: " " is the least" "ask for more time"
 least=$(sed -n 's/.*cannot be had: \([0-9.e-]*\) is the least.*/\1/p' stderr) dense=$(sed -n 's/.*(dense \([0-9.e-]*\) ms.*/\1/p' stderr)
 middle=$(python3 -c "print(($least + $dense) / 2)")

@@ -9,8 +9,8 @@
  *     terminates ranks that do not exit. If the parent is killed, the ranks receive SIGTERM: they save and exit.
  *   - An error that another process prints has no message here (cr_error_message is empty): main then prints nothing.
  * This header does not depend on training. */
-#ifndef CR_RANKS_H
-#define CR_RANKS_H
+#ifndef CR_LAUNCHER_H
+#define CR_LAUNCHER_H
 
 #include "comm/comm.h"
 #include "config/config.h"

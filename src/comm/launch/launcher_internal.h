@@ -1,6 +1,6 @@
 /* comm/launch/launcher_internal.h: functions that comm/launch/launcher.c and comm/launch/fork.c share. */
-#ifndef CR_RANKS_PARTS_H
-#define CR_RANKS_PARTS_H
+#ifndef CR_LAUNCHER_INTERNAL_H
+#define CR_LAUNCHER_INTERNAL_H
 
 #include "comm/launch/launcher.h"
 

@@ -86,8 +86,8 @@ static void judges_includes(void) {
     CHECK_STR(refusal("include = \"a\n", NULL), "c.ini:1: include: the closing \" is missing");
     CHECK_HAS(refusal("include = whole.ini\ninclude = whole.ini\n", NULL),
               "c.ini:2: include: is already set in line 1");
-    CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include stands before the first section");
-    CHECK_HAS(refusal(NULL, "train.include=x"), "include stands before the first section");
+    CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include belongs before the first section");
+    CHECK_HAS(refusal(NULL, "train.include=x"), "include belongs before the first section");
     /* what an included file says wrong is told with the rest, even where the including file sets the same key well */
     file_text("wrong.ini", "[train]\nbatch = 0\n");
     CHECK_STR(refusal("include = wrong.ini\n[train]\nbatch = 3\nkeep = 0\n", NULL),
@@ -298,7 +298,7 @@ static void knows_rules_between_keys(void) {
     };
     static const struct rule custom[]  = {{"model.depths=1,2", ""},
                                           {"model.depths=1", "widths"},
-                                          {"model.depths=", "needs depths too"},
+                                          {"model.depths=", "also needs depths"},
                                           {"model.depths=1,x", "item 2 must be a whole number"},
                                           {"model.arch=resnet18", "is for arch = custom; resnet18 has its own"}};
     static const struct rule folders[] = {
