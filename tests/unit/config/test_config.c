@@ -99,7 +99,7 @@ static void judges_includes(void) {
         snprintf(text, sizeof text, "include = d%d.ini\n", i + 1);
         file_text(name, i < 9 ? text : "");
     }
-    CHECK_HAS(refusal("include = d1.ini\n", NULL), "d7.ini:1: include = d8.ini: more than 8 files deep");
+    CHECK_HAS(refusal("include = d1.ini\n", NULL), "d7.ini:1: include = d8.ini: includes are nested more than 8 deep");
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");
 }
 
@@ -134,7 +134,7 @@ static void tells_all_at_once(void) {
                       "schedule.kind=linear"),
               "c.ini:1: batch = 3: stands before the first section, where only include may stand; did you mean [train] "
               "batch?\n"
-              "c.ini:3: [train] batch = many: must be a whole number from 1 to 1000000, or auto\n"
+              "c.ini:3: [train] batch = many: must be an integer from 1 to 1000000, or auto\n"
               "c.ini:4: [train] bacth = 3: unknown key; did you mean batch?\n"
               "c.ini:5: [train] fuse = yup: must be yes or no (or true/false, on/off, 1/0)\n"
               "c.ini:6: [train] device = gpu: must be one of auto, cpu, cuda; did you mean cuda?\n"
@@ -172,23 +172,23 @@ static void judges_overrides(void) {
         {"=3", "must be section.key=value"},
         {".batch=3", "must be section.key=value"},
         {"x=3.5", "must be section.key=value"},
-        {"train.=3", "[train]  = 3: unknown key; [train] has batch, eval_batch, epochs,"},
+        {"train.=3", "[train]  = 3: unknown key; keys of [train]: batch, eval_batch, epochs,"},
         {"train. batch =3", ""},
         {"trian.batch=3", "[trian] batch = 3: unknown section; did you mean [train]?"},
-        {"nothing.batch=3", "unknown section; there are [model] [data] [train] [optim] [schedule] [ema] [memory]"},
+        {"nothing.batch=3", "unknown section; the sections are [model] [data] [train] [optim] [schedule] [ema] [memory]"},
         {"train.lr=3", "[train] lr = 3: unknown key; did you mean [optim] lr?"},
         {"optim.bathc=3", "unknown key; did you mean [train] batch?"},
         {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},
         {"train.num_classes=3", "did you mean [model] classes?"},
         {"data.num_workers=3", "did you mean workers?"},
         {"optim.zzzzzz=3",
-         "unknown key; [optim] has kind, lr, momentum, nesterov, weight_decay, decay_norm_bias, beta2, eps, trust"},
+         "unknown key; keys of [optim]: kind, lr, momentum, nesterov, weight_decay, decay_norm_bias, beta2, eps, trust"},
         {"model.arch=resnet51", "must be one of resnet18, resnet34,"},
         {"model.arch=resnet51", "; did you mean resnet50?"},
         {"model.arch=", "must be one of"},
-        {"train.batch=", "[train] batch = : must be a whole number from 1 to 1000000"},
-        {"data.root=a\nb", "the text holds a control character"},
-        {"data.root=#'\"", "the text needs quotes, but holds both kinds"},
+        {"train.batch=", "[train] batch = : must be an integer from 1 to 1000000"},
+        {"data.root=a\nb", "the text contains a control character"},
+        {"data.root=#'\"", "the text needs quotes, but contains both kinds"},
     };
     check_rules(rules, CR_COUNT(rules), NULL);
 }
@@ -197,12 +197,12 @@ static void reads_types_strictly(void) {
     static const struct rule rules[] = {
         {"train.batch=+64", ""},
         {"train.batch=064", ""},
-        {"train.batch=0x10", "whole number"},
-        {"train.batch=1e2", "whole number"},
-        {"train.batch=12abc", "whole number"},
-        {"train.batch=1.0", "whole number"},
-        {"train.batch=-", "whole number"},
-        {"train.batch=1 2", "whole number"},
+        {"train.batch=0x10", "integer"},
+        {"train.batch=1e2", "integer"},
+        {"train.batch=12abc", "integer"},
+        {"train.batch=1.0", "integer"},
+        {"train.batch=-", "integer"},
+        {"train.batch=1 2", "integer"},
         {"train.batch=99999999999999999999", "must be from 1 to 1000000"},
         {"train.seed=9223372036854775807", ""},
         {"train.seed=9223372036854775808", "must be from 0 to 9223372036854775807"},
@@ -299,7 +299,7 @@ static void knows_rules_between_keys(void) {
     static const struct rule custom[]  = {{"model.depths=1,2", ""},
                                           {"model.depths=1", "widths"},
                                           {"model.depths=", "also needs depths"},
-                                          {"model.depths=1,x", "item 2 must be a whole number"},
+                                          {"model.depths=1,x", "item 2 must be an integer"},
                                           {"model.arch=resnet18", "is for arch = custom; resnet18 has its own"}};
     static const struct rule folders[] = {
         {"data.eval_crop=200", ""},
@@ -312,12 +312,12 @@ static void knows_rules_between_keys(void) {
               "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
     /* one mistake, one line: no rule speaks about a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
-              "c.ini:3: [model] depths = 3,x: item 2 must be a whole number from 1 to 1000");
+              "c.ini:3: [model] depths = 3,x: item 2 must be an integer from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),
               "c.ini:2: [data] kind = cifarten: must be one of shapes, cifar10, cifar100, folder, packed, synthetic");
     file_text("sized.ini", "[data]\nkind = folder\nroot = x\ntrain_images = 5\n");
     CHECK_STR(refusal("include = sized.ini\n[data]\ntrain_images = x\n", NULL),
-              "c.ini:3: [data] train_images = x: must be a whole number from 0 to 100000000");
+              "c.ini:3: [data] train_images = x: must be an integer from 0 to 100000000");
     for (size_t i = 0; i < CR_COUNT(custom); i++) {
         const char *got =
             refusal("[model]\narch = custom\ndepths = 1,1\nwidths = 4,4\nblock = bottleneck\n", custom[i].override);
