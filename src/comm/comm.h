@@ -92,11 +92,11 @@ enum {
     CR_REQUEST_STOP = CR_REQUEST_INT | CR_REQUEST_TERM,
 };
 /* A vote that does not delay the step. Every rank calls it before each step (and at other points that all ranks pass)
- * with its own request bits. On every rank, the same call sets *asked to the union of the requests of CR_VOTE_LAG calls
- * ago. All ranks therefore save or stop at the same step, and a rank waits only for a rank that is more than
- * CR_VOTE_LAG calls behind. Errors as cr_comm_check. With one rank *asked = ask immediately. */
+ * with its own request bits. On every rank, the same call sets *requests to the union of the requests of CR_VOTE_LAG
+ * calls ago. All ranks therefore save or stop at the same step, and a rank waits only for a rank that is more than
+ * CR_VOTE_LAG calls behind. Errors as cr_comm_check. With one rank *requests = request immediately. */
 enum { CR_VOTE_LAG = 2 };
-CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked);
+CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t request, uint32_t *requests);
 
 /* Fails with CR_ERR_PEER if a rank has failed. Costs one load; for loops that wait for a device. Thread-safe. */
 CR_MUST cr_status cr_comm_check(struct cr_comm *comm);

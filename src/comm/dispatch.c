@@ -213,9 +213,9 @@ cr_status cr_comm_same(struct cr_comm *comm, const void *data, size_t bytes, con
     return status;
 }
 
-cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked) {
-    *asked = ask;
+cr_status cr_comm_vote(struct cr_comm *comm, uint32_t request, uint32_t *requests) {
+    *requests = request;
     if (single_rank(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
-    return comm->transport->vote(comm, comm->votes++, ask, asked);
+    return comm->transport->vote(comm, comm->votes++, request, requests);
 }

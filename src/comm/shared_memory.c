@@ -33,7 +33,7 @@ struct rank_slot {
     atomic_int      state;
     _Atomic int64_t heartbeat;        /* incremented with every heartbeat */
     _Alignas(LINE) atomic_uint votes; /* a futex: number of votes cast */
-    atomic_uint ask[VOTE_RING];
+    atomic_uint request[VOTE_RING];
     _Alignas(LINE) struct cr_comm_call call[2]; /* index: parity of its number; ordered by phase */
     struct cr_comm_rank_info info;              /* ordered by `state` */
     char                     group[CR_COMM_NAME_MAX];
@@ -246,22 +246,21 @@ static cr_status shm_reduce(struct cr_comm *comm, const struct cr_comm_call *cal
     return CR_OK;
 }
 
-/* Vote `number` is stored at index number mod VOTE_RING. A rank casts it only when all other ranks have cast vote
- * number
- * - LAG - 1, and reads vote number - LAG: a ring of 2 LAG + 2 entries is sufficient. */
-static cr_status shm_vote(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked) {
+/* Vote `number` is stored at index number mod VOTE_RING. A rank casts vote n only when all other ranks have cast
+ * vote n - LAG - 1, and reads vote n - LAG: a ring of 2 LAG + 2 entries is sufficient. */
+static cr_status shm_vote(struct cr_comm *comm, uint32_t number, uint32_t request, uint32_t *requests) {
     struct cr_comm_shared_state *state = comm->shared_state;
     struct rank_slot            *mine  = &state->slot[comm->options.rank];
-    atomic_store_explicit(&mine->ask[number % VOTE_RING], ask, memory_order_relaxed);
+    atomic_store_explicit(&mine->request[number % VOTE_RING], request, memory_order_relaxed);
     announce(&mine->votes);
-    *asked = 0;
+    *requests = 0;
     if (number < CR_VOTE_LAG) return CR_OK;
     uint32_t all = 0;
     for (int r = 0; r < state->size; r++) {
         CR_TRY(wait_word(comm, r, &state->slot[r].votes, number - CR_VOTE_LAG + 1, "the vote between steps"));
-        all |= atomic_load_explicit(&state->slot[r].ask[(number - CR_VOTE_LAG) % VOTE_RING], memory_order_relaxed);
+        all |= atomic_load_explicit(&state->slot[r].request[(number - CR_VOTE_LAG) % VOTE_RING], memory_order_relaxed);
     }
-    *asked = all;
+    *requests = all;
     return CR_OK;
 }
 

@@ -67,7 +67,7 @@ int64_t cr_tcp_wait_deadline(const struct cr_comm *comm); /* now + wait_timeout_
 cr_status cr_tcp_connection_failed(struct cr_comm *comm, int rank, int error, const char *doing);
 
 /* comm/tcp_control.c: votes between steps, see cr_comm_vote. */
-cr_status cr_tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked);
+cr_status cr_tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t request, uint32_t *requests);
 
 /* comm/tcp_listen.c: rank 0's side of the rendezvous: listens, accepts both connections of every rank, fills comm->info
  * and sends it to all. */

@@ -52,18 +52,18 @@ static void count_votes(struct cr_comm *comm, uint32_t *from, uint32_t *to) {
     *from = tcp->outcomes;
     *to   = all;
     for (uint32_t n = *from; n != *to; n++) {
-        uint32_t asked = 0;
-        for (int r = 0; r < comm->options.size; r++) asked |= tcp->peer[r].request[n % VOTE_RING];
-        tcp->outcome[n % VOTE_RING] = asked;
+        uint32_t requests = 0;
+        for (int r = 0; r < comm->options.size; r++) requests |= tcp->peer[r].request[n % VOTE_RING];
+        tcp->outcome[n % VOTE_RING] = requests;
     }
     tcp->outcomes = all;
     if (*from != *to) pthread_cond_broadcast(&comm->change);
 }
 
-static void record_vote(struct cr_comm *comm, int rank, uint32_t number, uint32_t ask) {
+static void record_vote(struct cr_comm *comm, int rank, uint32_t number, uint32_t request) {
     uint32_t from, to, outcome[VOTE_RING];
     pthread_mutex_lock(&comm->lock);
-    comm->tcp->peer[rank].request[number % VOTE_RING] = ask;
+    comm->tcp->peer[rank].request[number % VOTE_RING] = request;
     comm->tcp->peer[rank].votes                       = number + 1;
     count_votes(comm, &from, &to);
     memcpy(outcome, comm->tcp->outcome, sizeof outcome);
@@ -73,9 +73,9 @@ static void record_vote(struct cr_comm *comm, int rank, uint32_t number, uint32_
                     NULL);
 }
 
-static void record_outcome(struct cr_comm *comm, uint32_t number, uint32_t asked) {
+static void record_outcome(struct cr_comm *comm, uint32_t number, uint32_t requests) {
     pthread_mutex_lock(&comm->lock);
-    comm->tcp->outcome[number % VOTE_RING] = asked;
+    comm->tcp->outcome[number % VOTE_RING] = requests;
     if ((int32_t)(number + 1 - comm->tcp->outcomes) > 0) comm->tcp->outcomes = number + 1;
     pthread_cond_broadcast(&comm->change);
     pthread_mutex_unlock(&comm->lock);
@@ -88,7 +88,7 @@ static int behind_in_vote(const struct cr_comm *comm, uint32_t number) {
     return 0;
 }
 
-static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *asked) {
+static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *requests) {
     const int64_t deadline = cr_tcp_wait_deadline(comm);
     for (;;) {
         pthread_mutex_lock(&comm->lock);
@@ -96,7 +96,7 @@ static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *a
         const bool left   = (comm->options.rank || behind) &&
                           atomic_load(&comm->tcp->peer[behind].left); /* its last results arrived before its goodbye */
         const bool done = (int32_t)(comm->tcp->outcomes - number) > 0;
-        if (done) *asked = comm->tcp->outcome[number % VOTE_RING];
+        if (done) *requests = comm->tcp->outcome[number % VOTE_RING];
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += 1;
@@ -110,13 +110,13 @@ static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *a
     }
 }
 
-cr_status cr_tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked) {
+cr_status cr_tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t request, uint32_t *requests) {
     if (comm->options.rank)
-        send_frame(comm, 0, (struct cr_tcp_frame){.kind = CR_TCP_VOTE, .number = number, .request = ask}, NULL);
+        send_frame(comm, 0, (struct cr_tcp_frame){.kind = CR_TCP_VOTE, .number = number, .request = request}, NULL);
     else
-        record_vote(comm, 0, number, ask);
-    *asked = 0;
-    return number < CR_VOTE_LAG ? CR_OK : wait_outcome(comm, number - CR_VOTE_LAG, asked);
+        record_vote(comm, 0, number, request);
+    *requests = 0;
+    return number < CR_VOTE_LAG ? CR_OK : wait_outcome(comm, number - CR_VOTE_LAG, requests);
 }
 
 /* ---- the watcher thread ---- */

@@ -41,7 +41,7 @@ struct cr_comm_transport {
     cr_status (*broadcast)(struct cr_comm *comm, const struct cr_comm_call *call, void *data);
     cr_status (*gather)(struct cr_comm *comm, const struct cr_comm_call *call, const void *mine, void *all);
     cr_status (*reduce)(struct cr_comm *comm, const struct cr_comm_call *call, void *data, size_t count);
-    cr_status (*vote)(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked);
+    cr_status (*vote)(struct cr_comm *comm, uint32_t number, uint32_t request, uint32_t *requests);
 };
 
 struct cr_comm {

@@ -102,10 +102,10 @@ static cr_status residues(int64_t neurons, int block, uint64_t seed, uint32_t *i
     fill = to + neurons;
     for (int64_t i = 0; i < neurons; i++) to[i] = (uint32_t)i;
     for (int64_t i = neurons - 1; block > 0 && i > 0; i--) {
-        const int64_t  j    = (int64_t)cr_rng_below(&rng, (uint64_t)i + 1);
-        const uint32_t swap = to[i];
-        to[i]               = to[j];
-        to[j]               = swap;
+        const int64_t  j        = (int64_t)cr_rng_below(&rng, (uint64_t)i + 1);
+        const uint32_t previous = to[i];
+        to[i]                   = to[j];
+        to[j]                   = previous;
     }
     for (int64_t i = 0; i < neurons; i++) {
         const int64_t c                   = to[i] % M;

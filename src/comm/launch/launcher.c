@@ -53,7 +53,7 @@ static const char *get_text(cr_ranks_getenv *get, const char *name, const char *
 struct launcher {
     const char *name;
     const char *rank, *size, *size_fallback, *local_rank, *local_size, *group; /* variable names; NULL: none */
-    const char *required; /* a variable that must required be set; NULL if none */
+    const char *required; /* a variable that must also be set; NULL if none */
 };
 enum { TORCHRUN, OPEN_MPI, HYDRA, SLURM };
 static const struct launcher launchers[] = {
