@@ -97,7 +97,7 @@ bool cr_json_number(struct cr_json *json, double *out) {
         return cr_json_fail(json, start, "a digit expected after the point");
     if (skip_char(json, "eE")) {
         skip_char(json, "+-");
-        if (!skip_digits(json)) return cr_json_fail(json, start, "a number without its exponent");
+        if (!skip_digits(json)) return cr_json_fail(json, start, "digits expected after the exponent sign");
     }
     if (json->at - start >= sizeof copy) return cr_json_fail(json, start, "a number with too many digits");
     memcpy(copy, json->text + start, json->at - start);
@@ -139,7 +139,7 @@ bool cr_json_skip(struct cr_json *json) {
         if (depth && open[depth - 1] == '{' && !(cr_json_string(json, &key) && cr_json_expect(json, ':'))) return false;
         const bool object = cr_json_take(json, '{');
         if (object || cr_json_take(json, '[')) {
-            if (depth == (int)sizeof open) return cr_json_fail(json, json->at, "nested too deep");
+            if (depth == (int)sizeof open) return cr_json_fail(json, json->at, "nested too deeply");
             if (cr_json_take(json, object ? '}' : ']')) {
                 if (!skip_closing_brackets(json, open, &depth)) return false;
                 continue;
