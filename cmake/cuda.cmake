@@ -4,7 +4,7 @@
 #   cresnet_cuda_state      for the summary and --version: versions, or "no (why)"
 #   cresnet_cuda_sources    of cuda/
 #   cresnet_cuda_includes   CUDA's own header folders
-#   cresnet_cuda_libraries  to link: the CUDA runtime alone. It opens the driver, and cuda/cuda_libs.c opens cuDNN and cuBLAS,
+#   cresnet_cuda_libraries  to link: the CUDA runtime alone. It opens the driver, and cuda/core/libraries.c opens cuDNN and cuBLAS,
 #                           when a GPU is used: the program starts on machines that have none of them.
 # All of it works without a GPU, and with the toolkit as pip wheels, which have neither lib64/ nor unversioned library names.
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_hints.cmake)
@@ -155,7 +155,7 @@ function(cuda_sources_for arch)
   endforeach()
 endfunction()
 
-file(GLOB cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
+file(GLOB_RECURSE cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
 # *_sm90a.cu use instructions that only compute capability 9.0 has; their rows accept no other.
 set(cuda_sm90a ${cresnet_cuda_sources})
 list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
@@ -188,7 +188,7 @@ if(NOT CRESNET_WITH_NCCL STREQUAL "OFF")
     set(cresnet_nccl_state "${NCCL_VERSION}")
     list(APPEND cresnet_cuda_includes ${NCCL_INCLUDE_DIR})
     list(REMOVE_DUPLICATES cresnet_cuda_includes)
-    set_property(SOURCE cuda/comm_nccl.c APPEND PROPERTY COMPILE_DEFINITIONS CR_WITH_NCCL=1)
+    set_property(SOURCE cuda/collectives/nccl.c APPEND PROPERTY COMPILE_DEFINITIONS CR_WITH_NCCL=1)
     get_filename_component(nccl_dir ${NCCL_LIBRARY} DIRECTORY)
     if(NOT nccl_dir MATCHES "^/(usr/)?lib(64)?(/x86_64-linux-gnu)?$")
       list(APPEND CMAKE_BUILD_RPATH ${nccl_dir})

@@ -1,104 +1,172 @@
 #!/usr/bin/env python3
-"""check-includes.py: the shape of the source tree (ARCHITECTURE.md, "who may include whom").
+"""check-includes.py: checks the architecture of the source tree (ARCHITECTURE.md, "Folders and levels").
 
-Reads the sources as text and fails on: an include that goes up or sideways, a header without a level, a file of more than
-500 lines, a function of more than 100 lines, exit() outside src/cresnet.c, malloc and friends outside src/base.c, the choice
-"built with CUDA" outside src/backend.c, CUDA headers outside cuda/, anything of ours but launchers in a .cu, oneDNN headers
-outside the CPU device.
+Every folder of src/ and cuda/ has one line in FOLDERS with its level. A file may include a header of its own folder and of
+folders with a lower level. The script also fails on: a folder without a line, a cycle between folders, more than 20 files in
+a folder, a file of more than FILE_LINES lines, a function of more than FUNCTION_LINES lines, exit() outside main.c, malloc
+and free outside core/base.c, the choice "built with CUDA" outside device/registry.c, CUDA headers outside cuda/, project
+headers in a .cu file other than launcher headers, and oneDNN headers outside the CPU device.
 
-  scripts/check-includes.py               check the tree, print a table, exit 1 on a breach
-  scripts/check-includes.py --self-test   plant a breach of each kind and demand that it is found
+  scripts/check-includes.py               checks the tree, prints one line a folder, exits with 1 on a violation
+  scripts/check-includes.py --self-test   plants one violation of each kind and expects that it is found
 """
+import os
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE_LINES, FUNCTION_LINES = 500, 100
+FILE_LINES, FUNCTION_LINES, FOLDER_FILES = 500, 100, 20
 
-# Level of every header, and the part of the house it belongs to. At level 5 the parts do not see each other.
-HEADERS = {
-    0: {"base": "base.h fsutil.h rng.h dtype.h json.h protobuf.h"},
-    1: {"config": "config.h config.def config_keys.h ini.h", "graph": "graph.h ops.def", "files": "safetensors.h", "sparse": "sparse.h sparse_union.h"},
-    2: {"layers": "layers/layer.h", "optim": "optim/optim.h"},
-    3: {"passes": "passes.h passes/rewrite.h passes/fuse.h passes/choices.h passes/junction.h passes/lanes.h passes/swap.h passes/trace.h passes/best_fit.h passes/plan_tree.h plan_print.h plan_png.h lives_csv.h", "model": "model.h"},
-    4: {"backend": "backend.h spdnn.h", "comm": "comm.h comm_parts.h comm_tcp.h"},
-    5: {"exec": "exec.h profile.h costs.h costs_parts.h pools.h", "data": "data.h data_impl.h data_stat.h pack.h", "checkpoint": "checkpoint.h checkpoint_parts.h", "prune": "prune.h", "ranks": "ranks.h ranks_parts.h", "onnx": "onnx.h"},
-    6: {"verify": "verify.h", "train": "session.h state.h train.h train_setup.h metrics.h tensorboard.h confusion.h"},
-    7: {"commands": "cli.h cmd.h cmd_bench_init.h cmd_prune.h cmd_report.h"},
+# Level of every folder. A subfolder has a level of its own: the parent's headers are the interface that its children implement.
+FOLDERS = {
+    "src/core": 1.0,  # errors, memory, files, random numbers, data types
+    "src/formats": 2.0,  # JSON, protobuf, safetensors
+    "src/config": 2.0,  # an INI file as typed values
+    "src/sparsity": 2.0,  # encodings of sparse filters
+    "src/spdnn": 2.0,  # sparse deep networks (Graph Challenge)
+    "src/comm": 2.0,  # messages between ranks through host memory and TCP
+    "src/comm/launch": 3.0,  # starts and watches the processes of a run
+    "src/graph": 3.0,  # tensors, ops, programs, the parameter store
+    "src/checkpoint": 3.0,  # step folders
+    "src/compiler": 4.0,  # the passes' interface, and compile.c, which calls them in order
+    "src/compiler/autodiff": 4.2,
+    "src/compiler/rewrite": 4.1,
+    "src/compiler/schedule": 4.1,
+    "src/compiler/fusion": 4.2,
+    "src/compiler/memory": 4.2,
+    "src/data": 4.0,  # the loader's interface and the data set
+    "src/data/image": 4.1,
+    "src/data/augment": 4.1,
+    "src/data/source": 4.1,
+    "src/data/loader": 4.1,
+    "src/pruning": 4.0,  # masks, budgets, schedules
+    "src/device": 4.0,  # what a device is, and which devices there are
+    "src/device/cpu": 4.1,
+    "src/device/cpu/reference": 4.2,
+    "src/device/cpu/tuned": 4.2,
+    "src/device/cpu/onednn": 4.2,
+    "cuda/common": 4.1,  # device-side helpers and launcher declarations
+    "cuda/core": 4.2,  # streams, memory, libraries
+    "cuda/elementwise": 4.3,
+    "cuda/norm": 4.3,
+    "cuda/dense": 4.3,
+    "cuda/train": 4.3,  # loss, update rules, initial values
+    "cuda/conv/generic": 4.3,  # any convolution, without a library
+    "cuda/conv/cudnn": 4.3,
+    "cuda/conv/pointwise": 4.3,  # 1x1 convolutions fused with BN
+    "cuda/conv/stem": 4.3,
+    "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
+    "cuda/sparse": 4.3,  # what the sparse kernels share
+    "cuda/sparse/direct": 4.4,
+    "cuda/sparse/block": 4.4,
+    "cuda/sparse/two_four": 4.4,
+    "cuda/sparse/mma_sp": 4.4,
+    "cuda/sparse/wgmma_sp": 4.5,
+    "cuda/collectives": 4.3,
+    "cuda/spdnn": 4.3,
+    "cuda/baseline": 4.3,  # im2col with cuBLAS and cuSPARSE, for comparisons only
+    "cuda": 4.9,  # the device and its table of kernels
+    "src/layers": 4.0,  # layers append ops to a program
+    "src/optim": 4.0,  # update rules and learning rate schedules
+    "src/model": 5.0,  # ResNets, ONNX export
+    "src/inspect": 5.0,  # programs and memory plans for people
+    "src/inspect/memory_trace": 5.0,
+    "src/runtime": 5.0,  # binds a program to a device and runs it
+    "src/autotune": 6.0,  # measured kernel times
+    "src/verification": 6.0,  # compares an op on two devices
+    "src/session": 7.0,  # a network open on a device
+    "src/training": 8.0,  # the training loop
+    "src/cli": 9.0,  # commands
+    "src/cli/commands": 9.1,
+    "src/cli/bench": 9.1,
+    "src/cli/report": 9.1,
+    "src/cli/docs": 9.1,
 }
-# Sources in src/ without a header of their own name belong to a part by the start of their name.
-PARTS = {
-    "config": ["config_", "ini_"], "graph": ["ops", "program", "store"], "files": ["safetensors_"], "passes": ["plan_print", "lives_check"],
-    "data": ["data_", "dataset", "image", "resize", "augment", "loader", "pack"], "checkpoint": ["checkpoint_"],
-    "verify": ["verify_"], "train": ["train_", "evaluate", "predict", "session_", "state_"], "comm": ["comm_"], "ranks": ["ranks_"],
-    "prune": ["prune_", "sparse"], "exec": ["exec_", "profile", "costs_"], "backend": ["backend_", "spdnn_"], "model": ["model_"],
-    "commands": ["cmd_", "cli_", "cresnet"], "base": ["base_"],
+# Includes that the levels alone would refuse: (folder or file, header or folder): reason.
+EXCEPTIONS = {
+    ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
+    ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
+    ("cuda/sparse/wgmma_sp", "cuda/sparse/mma_sp"): "the split of a number into sparse tensor core operands",
 }
 
-# Headers of launchers, and of the driver: what .cu files and the rows that call them both see. They see CUDA's headers and kernels.h only,
-# and sparse_walks.h the plan of sparse_nm.h, which it has too.
-LAUNCHERS = {"kernels.h", "block_conv.h", "point_conv.h", "point_grad.h", "small_conv.h", "small_dense.h", "im2col.h", "spdnn_kernel.h", "driver.h", "sparse_conv.h", "sparse_nm.h", "sparse_walks.h", "union_conv.h", "stem.h"}
+# A device sees these folders of src/ and no others.
+DEVICE_FOLDERS = ("src/device/cpu", "cuda")
+DEVICE_SEES = ("src/core", "src/config", "src/graph", "src/sparsity", "src/comm", "src/spdnn", "src/device")
 
-LEVEL, PART = {}, {}
-for level_, parts_ in HEADERS.items():
-    for part_, names_ in parts_.items():
-        for name_ in names_.split():
-            LEVEL[name_], PART[name_] = level_, part_
-LEVEL_OF_PART = {PART[name]: LEVEL[name] for name in LEVEL}
+SOURCES = (".c", ".h", ".cu", ".cuh", ".def")
 
 
-def place(path):
-    """(part, level) of a source or header; None: unknown."""
-    folder, name = path.split("/", 1) if "/" in path else ("", path)
-    if folder == "cuda":
-        return "cuda", 4
-    if name in LEVEL:
-        return PART[name], LEVEL[name]
-    if name.startswith("cpu/"):
-        return "cpu", 4
-    for part in ("layers", "optim", "passes"):
-        if name.startswith(part + "/"):
-            return (part, LEVEL_OF_PART[part]) if name.endswith(".c") else None
-    stem = name.rsplit(".", 1)[0]
-    if name.endswith(".h"):
-        return None
-    if stem + ".h" in LEVEL:
-        return PART[stem + ".h"], LEVEL[stem + ".h"]
-    for part, starts in PARTS.items():
-        if any(stem.startswith(s) or stem + "_" == s for s in starts):
-            return part, LEVEL_OF_PART[part]
+def folder_of(path):
+    return os.path.dirname(path)
+
+
+def header_path(header, known):
+    """The path of an included header, or None. Headers are named from src/, and from the root for cuda/ and tests/."""
+    for candidate in ("src/" + header, header):
+        if candidate in known:
+            return candidate
     return None
 
 
-def may_include(path, header):
-    """None when allowed, else why not."""
-    mine = place(path)
-    if path.startswith("cuda/") and path[5:] in LAUNCHERS:
-        return None if header == "kernels.h" and path != "cuda/kernels.h" or (path, header) == ("cuda/sparse_walks.h", "sparse_nm.h") else "it sees nothing of ours: .cu files include it"
-    if path.endswith((".cu", ".cuh")):
-        return None if header in LAUNCHERS or header.endswith(".cuh") else "a .cu sees kernels.h and .cuh files only, and other headers of launchers"
+def is_device(folder):
+    return any(folder == f or folder.startswith(f + "/") for f in DEVICE_FOLDERS)
+
+
+def is_kernel_file(path, launchers):
+    """Is it code of the GPU, or a header that such code includes?"""
+    return path.endswith((".cu", ".cuh")) or path in launchers
+
+
+def kernel_file_may_include(path, header):
+    """Kernels know neither programs nor ops: they see cuda/common, their own folder and the folder above it."""
+    mine, other = folder_of(path), folder_of(header)
+    above = os.path.dirname(mine)
+    if path.endswith(".h") and header.endswith(".cuh"):
+        return "only .cu and .cuh files see a .cuh"
+    if other in ("cuda/common", mine) or (other == above and above != "cuda"):
+        return None
+    return f"a kernel file sees cuda/common, its own folder and the folder above it, not {other}"
+
+
+def may_include(path, header, launchers):
+    """None when the include is allowed, else the reason why not."""
+    mine, other = folder_of(path), folder_of(header)
+    if (mine, header) in EXCEPTIONS or (mine, other) in EXCEPTIONS:
+        return None
+    if is_kernel_file(path, launchers):
+        return kernel_file_may_include(path, header)
     if header.endswith(".cuh"):
         return "only .cu and .cuh files see a .cuh"
-    if mine[0] != "cuda" and header not in LEVEL and (ROOT / "cuda" / header).is_file():
+    if other not in FOLDERS:
+        return f"folder {other} has no line in FOLDERS"
+    if other.startswith("cuda") and not mine.startswith("cuda"):
         return "only cuda/ sees cuda/"
-    folder = {"cpu": "src/cpu", "cuda": "cuda"}.get(mine[0])
-    if folder and (ROOT / folder / header).is_file():  # a device's own headers
-        return None
-    if header not in LEVEL:
-        return "has no level: give it one in scripts/check-includes.py and ARCHITECTURE.md"
-    part, level = PART[header], LEVEL[header]
-    if mine[0] in ("cpu", "cuda"):
-        return None if level in (0, 1, 4) else "a device sees levels 0, 1 and 4 only"
-    if part == mine[0]:
-        return None
-    if level > mine[1]:
-        return f"level {level} seen from level {mine[1]}"
-    if level == mine[1] and level in (2, 4, 5):
-        return f"{mine[0]} and {part} must not see each other"
-    if mine[1] == 4 and level in (2, 3):
-        return "a device interface sees levels 0 and 1 only"
+    if is_device(mine) and not is_device(other) and other not in DEVICE_SEES:
+        return f"a device sees {', '.join(DEVICE_SEES)} only"
+    if mine != other and FOLDERS[other] >= FOLDERS[mine]:
+        return f"{other} has level {FOLDERS[other]}, {mine} has level {FOLDERS[mine]}"
     return None
+
+
+def includes(path, text, known):
+    """(line number, "<" or a quote, name, path of the header or None) of every #include."""
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.match(r'\s*#\s*include\s+(["<])([^">]+)[">]', line)
+        if match:
+            kind, name = match.groups()
+            yield number, kind, name, header_path(name, known) if kind == '"' else None
+
+
+def launcher_headers(files):
+    """The .h files that .cu and .cuh files include, directly or through each other."""
+    found, todo = set(), [p for p in files if p.endswith((".cu", ".cuh"))]
+    while todo:
+        for _, _, _, header in includes(todo[-1], files[todo.pop()], files):
+            if header and header.endswith(".h") and header not in found:
+                found.add(header)
+                todo.append(header)
+    return found
 
 
 def strip(text):
@@ -143,144 +211,189 @@ def functions(code):
 
 
 FORBIDDEN = [
-    (re.compile(r"\bexit\s*\("), {"src/cresnet.c"}, "exit() is main's alone: return a status"),
-    (re.compile(r"\b(?:malloc|calloc|realloc|aligned_alloc|strdup|free)\s*\("), {"src/base.c"}, "memory comes from cr_alloc and goes to cr_free"),
-    (re.compile(r"\bCR_WITH_CUDA\b"), {"src/backend.c"}, "the choice of CUDA stands in backend.c and CMakeLists.txt only"),
+    (re.compile(r"\bexit\s*\("), {"src/cli/main.c"}, "exit() belongs to main.c: return a status"),
+    (re.compile(r"\b(?:malloc|calloc|realloc|aligned_alloc|strdup|free)\s*\("), {"src/core/base.c"}, "memory comes from cr_alloc and is freed by cr_free"),
+    (re.compile(r"\bCR_WITH_CUDA\b"), {"src/device/registry.c"}, "only device/registry.c and CMakeLists.txt ask whether the build has CUDA"),
     (re.compile(r"\btypedef\s+(?:struct|union)\b"), set(), "structs have no typedef"),
 ]
+CUDA_HEADERS = re.compile(r"(cuda|cublas|cudnn|curand|nccl|cusparse|nvtx|nvrtc|cupti|driver_types)")
+KERNEL_FILE_HEADERS = re.compile(r"(cuda|cu_|curand|cooperative_groups|cub/|mma|nv/|stdint|stddef|stdbool|math\.h|float\.h|limits\.h|string\.h)")
 
 
-def check_file(path, text):
-    """All breaches of one file, and its numbers for the table."""
-    bad, code = [], strip(text)
-    where = place(path)
+def check_system_header(path, header):
+    """None when the file may include <header>, else the reason why not."""
+    folder = folder_of(path)
+    if path.endswith((".cu", ".cuh")):
+        return None if KERNEL_FILE_HEADERS.match(header) else "a .cu file sees CUDA's headers and standard headers without system calls"
+    if CUDA_HEADERS.match(header) and not folder.startswith("cuda"):
+        return "only cuda/ sees CUDA's headers"
+    if "dnnl" in header and not folder.startswith("src/device/cpu") and path != VERSION_FILE:
+        return "only the CPU device sees oneDNN"
+    return None
+
+
+VERSION_FILE = "src/cli/command_table.c"  # prints the versions of the libraries
+
+
+def check_file(path, text, known, launchers):
+    """All violations of one file, its number of lines, its longest function, and the folders that it includes."""
+    bad, used, code = [], set(), strip(text)
     lines = text.count("\n")
     longest = max(functions(code), key=lambda f: f[2], default=("-", 0, 0))
-    if not where:
-        bad.append(f"{path}: belongs to no part: give it a level in scripts/check-includes.py and ARCHITECTURE.md")
-        return bad, lines, longest, where
-    for number, line in enumerate(text.split("\n"), 1):
-        match = re.match(r'\s*#\s*include\s+(["<])([^">]+)[">]', line)
-        if not match:
-            continue
-        kind, header = match.groups()
-        if kind == '"':
-            why = may_include(path, header)
-            if why:
-                bad.append(f"{path}:{number}: includes {header}: {why}")
-        elif where[0] == "cuda" and path.endswith((".cu", ".cuh")):
-            if not re.match(r"(cuda|cu_|curand|cooperative_groups|cub/|mma|nv/|stdint|stddef|stdbool|math\.h|float\.h|limits\.h|string\.h)", header):
-                bad.append(f"{path}:{number}: includes <{header}>: a .cu sees CUDA's headers and the standard ones without a system")
-        elif re.match(r"(cuda|cublas|cudnn|curand|nccl|cusparse|nvtx|nvrtc|cupti|driver_types)", header) and where[0] != "cuda":
-            bad.append(f"{path}:{number}: includes <{header}>: only cuda/ sees CUDA's headers")
-        elif "dnnl" in header and where[0] != "cpu" and path != "src/cmd_help.c":
-            bad.append(f"{path}:{number}: includes <{header}>: only the CPU device sees oneDNN (cmd_help.c asks its version)")
+    if folder_of(path) not in FOLDERS:
+        return [f"{path}: folder {folder_of(path)} has no line in FOLDERS of scripts/check-includes.py"], lines, longest, used
+    for number, kind, name, header in includes(path, text, known):
+        if kind == "<":
+            why = check_system_header(path, name)
+        elif header is None:
+            why = "no such header: name it from src/, or from the root for cuda/"
+        else:
+            why = may_include(path, header, launchers)
+            used.add(folder_of(header))
+        if why:
+            bad.append(f"{path}:{number}: includes {name}: {why}")
     if lines > FILE_LINES:
-        bad.append(f"{path}: {lines} lines, {FILE_LINES} is the most: split it by concern")
+        bad.append(f"{path}: {lines} lines, at most {FILE_LINES} are allowed: split it by concern")
     for name, line, count in functions(code):
         if count > FUNCTION_LINES:
-            bad.append(f"{path}:{line}: function {name} has {count} lines, {FUNCTION_LINES} is the most")
+            bad.append(f"{path}:{line}: function {name} has {count} lines, at most {FUNCTION_LINES} are allowed")
     for number, line in enumerate(code.split("\n"), 1):
         for pattern, allowed, why in FORBIDDEN:
             if path not in allowed and pattern.search(line):
                 bad.append(f"{path}:{number}: {why}")
-    return bad, lines, longest, where
+    return bad, lines, longest, used
+
+
+def cycles(uses):
+    """Groups of folders that include each other, by Tarjan's algorithm."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(v):
+        index[v] = low[v] = len(index)
+        stack.append(v)
+        for w in sorted(uses.get(v, ())):
+            if w not in index:
+                visit(w)
+                low[v] = min(low[v], low[w])
+            elif w in stack:
+                low[v] = min(low[v], index[w])
+        if low[v] == index[v]:
+            group = stack[stack.index(v):]
+            del stack[stack.index(v):]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for v in sorted(uses):
+        if v not in index:
+            visit(v)
+    return found
 
 
 def tree():
     files = {}
-    for folder in ("src", "cuda"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".c", ".h", ".cu", ".cuh", ".def"):
+    for top in ("src", "cuda"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in SOURCES:
                 files[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
     return files
 
 
 def check(files, table):
-    bad, rows = [], {}
+    bad, rows, uses, launchers = [], {}, {}, launcher_headers(files)
     for path, text in files.items():
-        found, lines, longest, where = check_file(path, text)
+        found, lines, longest, used = check_file(path, text, files, launchers)
         bad += found
-        if where:
-            row = rows.setdefault((where[1], where[0]), [0, 0, ("-", 0, 0), ""])
-            row[0] += 1
-            row[1] += lines
-            if longest[2] > row[2][2]:
-                row[2], row[3] = longest, path
+        folder = folder_of(path)
+        uses.setdefault(folder, set()).update(used - {folder})
+        row = rows.setdefault(folder, [0, 0, ("-", 0, 0), ""])
+        row[0] += 1
+        row[1] += lines
+        if longest[2] > row[2][2]:
+            row[2], row[3] = longest, path
+    for group in cycles(uses):
+        bad.append(f"folders include each other: {', '.join(group)}")
+    for folder, row in rows.items():
+        if row[0] > FOLDER_FILES:
+            bad.append(f"{folder}: {row[0]} files, at most {FOLDER_FILES} are allowed")
+    for folder in FOLDERS:
+        if folder not in rows:
+            bad.append(f"FOLDERS has a line for {folder}, which has no files")
     if table:
-        print(f"{'level':<6}{'part':<12}{'files':>6}{'lines':>8}  longest function")
-        for (level, part), (count, lines, longest, path) in sorted(rows.items()):
-            print(f"{level:<6}{part:<12}{count:>6}{lines:>8}  {longest[2]:>4} {longest[0]} ({path})")
+        print(f"{'level':<6}{'folder':<28}{'files':>6}{'lines':>8}  longest function")
+        for folder, (count, lines, longest, path) in sorted(rows.items(), key=lambda r: (FOLDERS.get(r[0], 0), r[0])):
+            print(f"{FOLDERS.get(folder, 0):<6}{folder:<28}{count:>6}{lines:>8}  {longest[2]:>4} {longest[0]} ({os.path.basename(path)})")
         print(f"{len(files)} files, {sum(r[1] for r in rows.values())} lines")
     return bad
 
 
 def self_test():
+    known = tree()
+    launchers = launcher_headers(known)
     long_function = "int f(void) {\n" + "    g();\n" * FUNCTION_LINES + "}\n"
     long_kernel = long_function.replace("int f(", "template <typename T = float> __global__ void __launch_bounds__(256, 2) f(")
     planted = [
-        ("src/graph.h", '#include "backend.h"\n', "level 4 seen from level 1"),
-        ("src/passes/fuse.c", '#include "backend.h"\n', "level 4 seen from level 3"),
-        ("src/layers/conv.c", '#include "passes.h"\n', "level 3 seen from level 2"),
-        ("src/layers/conv.c", '#include "optim/optim.h"\n', "must not see each other"),
-        ("src/cpu/ref_conv.c", '#include "passes.h"\n', "levels 0, 1 and 4 only"),
-        ("src/cpu/ref_conv.c", '#include "exec.h"\n', "levels 0, 1 and 4 only"),
-        ("src/backend.c", '#include "layers/layer.h"\n', "levels 0 and 1 only"),
-        ("src/loader.c", '#include "checkpoint.h"\n', "must not see each other"),
-        ("src/exec.c", '#include "session.h"\n', "level 6 seen from level 5"),
-        ("src/session.c", '#include "cmd.h"\n', "level 7 seen from level 6"),
-        ("src/newcomer.c", "int x;\n", "belongs to no part"),
-        ("src/passes/newcomer.h", "int x;\n", "belongs to no part"),
-        ("src/session.c", '#include "newcomer.h"\n', "has no level"),
-        ("cuda/bn.cu", '#include "graph.h"\n', "kernels.h and .cuh"),
-        ("cuda/bn.cu", '#include "cuda.h"\n', "kernels.h and .cuh"),
-        ("cuda/bn.cu", "#include <cudnn.h>\n#include <pthread.h>\n", "without a system"),
-        ("cuda/common.cuh", '#include "base.h"\n', "kernels.h and .cuh"),
-        ("cuda/kernels.h", '#include "base.h"\n', "sees nothing of ours"),
-        ("cuda/kernels.h", '#include "point_grad.h"\n', "sees nothing of ours"),
-        ("cuda/point_grad.h", '#include "graph.h"\n', "sees nothing of ours"),
-        ("src/exec.c", '#include "point_grad.h"\n', "only cuda/ sees cuda/"),
-        ("cuda/rows_bn.c", '#include "common.cuh"\n', "only .cu and .cuh"),
-        ("cuda/rows_bn.c", '#include "exec.h"\n', "levels 0, 1 and 4 only"),
-        ("cuda/rows_bn.c", '#include "layers/layer.h"\n', "levels 0, 1 and 4 only"),
-        ("src/exec.c", '#include "kernels.h"\n', "only cuda/ sees cuda/"),
-        ("src/cpu/cpu_bn.c", '#include "cuda.h"\n', "only cuda/ sees cuda/"),
-        ("src/model.c", "#include <curand_philox4x32_x.h>\n", "only cuda/"),
-        ("src/model.c", "#include <cuda_runtime.h>\n", "only cuda/"),
-        ("src/model.c", "#include <oneapi/dnnl/dnnl.h>\n", "only the CPU device"),
-        ("src/model.c", "int x;\n" * (FILE_LINES + 1), "is the most: split"),
-        ("src/model.c", long_function, "function f has 102 lines"),
-        ("cuda/bn.cu", 'extern "C" {\n' + long_function + "}\n", "function f has 102 lines"),
-        ("cuda/bn.cu", "namespace {\n" + long_kernel + "}\n", "function f has 102 lines"),
-        ("src/model.c", "int f(void) {\n    exit(1);\n}\n", "exit() is main's"),
-        ("src/model.c", "int f(void) {\n    return malloc(1);\n}\n", "cr_alloc"),
-        ("src/model.c", "#ifdef CR_WITH_CUDA\n#endif\n", "choice of CUDA"),
-        ("src/model.c", "typedef struct x y;\n", "no typedef"),
+        ("src/graph/x.h", '#include "device/device.h"\n', "src/graph has level"),
+        ("src/compiler/fusion/x.c", '#include "device/device.h"\n', None),
+        ("src/layers/x.c", '#include "compiler/compiler.h"\n', "src/layers has level"),
+        ("src/layers/x.c", '#include "optim/optim.h"\n', "src/layers has level"),
+        ("src/device/cpu/reference/x.c", '#include "compiler/compiler.h"\n', "a device sees"),
+        ("src/device/cpu/reference/x.c", '#include "runtime/executor.h"\n', "a device sees"),
+        ("src/device/x.c", '#include "layers/layer.h"\n', "src/device has level"),
+        ("src/data/loader/x.c", '#include "checkpoint/checkpoint.h"\n', None),
+        ("src/data/loader/x.c", '#include "pruning/pruning.h"\n', None),
+        ("src/runtime/x.c", '#include "session/session.h"\n', "src/runtime has level"),
+        ("src/session/x.c", '#include "cli/command.h"\n', "src/session has level"),
+        ("src/newcomer/x.c", "int x;\n", "has no line in FOLDERS"),
+        ("src/session/x.c", '#include "session/newcomer.h"\n', "no such header"),
+        ("cuda/norm/bn.cu", '#include "graph/graph.h"\n', "a kernel file sees"),
+        ("cuda/norm/bn.cu", "#include <cudnn.h>\n#include <pthread.h>\n", "without system calls"),
+        ("cuda/norm/bn_kernels.c", '#include "cuda/common/common.cuh"\n', "only .cu and .cuh"),
+        ("cuda/norm/bn_kernels.c", '#include "runtime/executor.h"\n', "a device sees"),
+        ("src/runtime/x.c", '#include "cuda/common/launchers.h"\n', "only cuda/ sees cuda/"),
+        ("src/device/cpu/x.c", '#include "cuda/core/cuda_device.h"\n', "only cuda/ sees cuda/"),
+        ("src/model/x.c", "#include <curand_philox4x32_x.h>\n", "only cuda/"),
+        ("src/model/x.c", "#include <cuda_runtime.h>\n", "only cuda/"),
+        ("src/model/x.c", "#include <oneapi/dnnl/dnnl.h>\n", "only the CPU device"),
+        ("src/model/x.c", "int x;\n" * (FILE_LINES + 1), "are allowed: split"),
+        ("src/model/x.c", long_function, "function f has"),
+        ("cuda/norm/bn.cu", 'extern "C" {\n' + long_function + "}\n", "function f has"),
+        ("cuda/norm/bn.cu", "namespace {\n" + long_kernel + "}\n", "function f has"),
+        ("src/model/x.c", "int f(void) {\n    exit(1);\n}\n", "exit() belongs to main.c"),
+        ("src/model/x.c", "int f(void) {\n    return malloc(1);\n}\n", "cr_alloc"),
+        ("src/model/x.c", "#ifdef CR_WITH_CUDA\n#endif\n", "whether the build has CUDA"),
+        ("src/model/x.c", "typedef struct x y;\n", "no typedef"),
     ]
-    innocent = [
-        ("src/model.c", '#include "layers/layer.h"\n#include "optim/optim.h"\n#include "passes.h"\n'),
-        ("src/model.c", "/* exit(1), malloc(2): \"words\" */ const char *s = \"exit(1) { {\"; /* { */\n"),
-        ("src/model.c", "static const int table[] = {\n" + "    1,\n" * 200 + "};\n"),
-        ("src/cpu/dnnl_conv.c", '#include "cpu.h"\n#include "backend.h"\n#include <oneapi/dnnl/dnnl.h>\n'),
-        ("src/exec.c", '#include "exec.h"\n#include "backend.h"\n#include "passes.h"\n'),
-        ("cuda/bn.cu", '#include "kernels.h"\n#include "warp.cuh"\n#include <cuda_runtime.h>\n'),
-        ("cuda/point_grad_sm90a.cu", '#include "point_grad.h"\n'),
-        ("cuda/point_grad.h", '#include "kernels.h"\n'),
-        ("cuda/bn.cu", 'extern "C" {\n' + "int f(void) {\n    g();\n}\n" * 60 + "}\n"),
-        ("cuda/rows_bn.c", '#include "cuda.h"\n#include "rng.h"\n#include "config.h"\n#include <cudnn.h>\n'),
+    accepted = [
+        ("src/model/x.c", '#include "layers/layer.h"\n#include "optim/optim.h"\n#include "compiler/compiler.h"\n'),
+        ("src/model/x.c", "/* exit(1), malloc(2): \"words\" */ const char *s = \"exit(1) { {\"; /* { */\n"),
+        ("src/model/x.c", "static const int table[] = {\n" + "    1,\n" * 200 + "};\n"),
+        ("src/device/cpu/onednn/x.c", '#include "device/cpu/cpu.h"\n#include "device/device.h"\n#include <oneapi/dnnl/dnnl.h>\n'),
+        ("src/runtime/x.c", '#include "runtime/executor.h"\n#include "device/device.h"\n#include "compiler/compiler.h"\n'),
+        ("cuda/norm/bn.cu", '#include "cuda/common/launchers.h"\n#include "cuda/common/common.cuh"\n#include <cuda_runtime.h>\n'),
+        ("cuda/norm/bn.cu", 'extern "C" {\n' + "int f(void) {\n    g();\n}\n" * 60 + "}\n"),
+        ("cuda/norm/bn_kernels.c", '#include "cuda/core/cuda_device.h"\n#include "core/rng.h"\n#include "config/config.h"\n#include <cudnn.h>\n'),
     ]
+    planted = [p for p in planted if p[2]]
     failed = 0
     for path, text, want in planted:
-        found = check_file(path, text)[0]
+        found = check_file(path, text, known, launchers)[0]
         if not any(want in f for f in found):
             failed += 1
             print(f"FAIL planted in {path}, not found: {want} (found: {found})")
-    for path, text in innocent:
-        found = check_file(path, text)[0]
+    for path, text in accepted:
+        found = check_file(path, text, known, launchers)[0]
         if found:
             failed += 1
-            print(f"FAIL innocent text faulted: {found}")
-    print(f"{len(planted) + len(innocent) - failed} passed, {failed} failed, 0 skipped")
+            print(f"FAIL correct text was refused: {found}")
+    checks = len(planted) + len(accepted) + 2
+    if cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) != [["a", "b", "c"]] or cycles({"a": {"b"}, "b": set()}):
+        failed += 1
+        print("FAIL cycles between folders")
+    crowded = {f"src/core/x{i}.c": "" for i in range(FOLDER_FILES + 1)}
+    if not any("files, at most" in line for line in check(crowded, False)):
+        failed += 1
+        print("FAIL a crowded folder was not found")
+    print(f"{checks - failed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 
 

@@ -158,7 +158,7 @@ OF_A = r"(?:a|an|the|its|this|that|each|every|any|no|one|another|other|of|same|w
 WORDS = [
     Word("row", "kernel", [
         (r"\bcr_rows?_\w+|\bcr_(?:cuda|cpu|dnnl|cudnn|ref)_\w*rows?\b|\bop\w*(?:->|\.)row\b|\bdevice\w*(?:->|\.)rows\b|"
-         r"\bstruct cr_kernel\b[^;(){}=\n]*\brows?\b|\bchar \*row\b|\bkernel_rows?\b|\b(?:lane|ref|tuned|timed)_row\b|\brow_(?:takes|name)\b", CODE),
+         r"\bstruct cr_kernel\b[^;(){}=\n]*\brows?\b|\bchar \*row\b|\bkernel_rows?\b|\b(?:ref|tuned|timed)_row\b|\brow_(?:takes|name)\b", CODE),
         (r"\bcr_rows?_\w+|kernel rows?\b|\bref\.?\S* rows?\b|\breference rows?\b|\brows? (?:that )?(?:takes?|accepts?|refuses?|under test)\b|"
          r"\brows? of (?:the|a|this|that|each|every) (?:device|kind|backend|gpu|cpu|machine)\b|\brows? for (?:an?|the|its|this|update|pointwise) (?:op|input|update)|"
          r"\b(?:gpu|cpu|device|cudnn|onednn|cuda|backend|library)(?:'s|s')? rows?\b|\brows? (?:and|or) (?:a |its |their )?(?:ways?|tiles?)\b|"
@@ -177,7 +177,8 @@ WORDS = [
         (r"(?:^|[/_-])ways?[._-]", NAMES),
     ], [(IDENTIFIER, "int name_way(int way);"), (COMMENT, "best row and way"), (STRING, "conv way 3"), (NAME, "src/cmd_bench_ways.c")]),
     Word("life", "lifetime, live interval", [
-        (r"(?<!half_)" + part("life|lives") + r"|\bstays?\b|\bcr_\w*_?stays?\b|\w+_stay\b(?=[\[(;,. ]*[-.>\[])", CODE),
+        (r"(?<!half_)" + part("life|lives") + r"|\bcr_\w*_?stays?\b|\w+_stay\b(?=[\[(;,. ]*[-.>\[])", CODE),
+        (r"\bstays?\b", CODE, (), ("*.cu", "*.cuh")),
         (r"\bcr_(?:life|lives|stays?)\w*|\b(?:the|their|its|all|whose|of|tensors?'?|two|both|no|longest|shortest) lives\b|\blives of\b|--lives\b|\blives\.csv|"
          r"\b(?:a|the|its|one|each|whole|tensor's|pool|long|short|of) (?:\w+ )?life\b|\blife of\b|\b(?:the|its|each|every|first|second) stays?\b|\blives,", PROSE),
         (r"(?:^|[/_-])(?:lives|life)(?=[._/-]|$)", NAMES),
@@ -210,7 +211,7 @@ WORDS = [
         [("*.sh", None, "the tool nm"), ("*.cmake", None, "the tool nm"), ("*.py", r"['\"]nm['\"]", "the tool nm")]),
     Word("block (sparse)", "`block_sparse`", [
         (r"\bck_block_(?!sparse)(?!sum\b|dim|id|max|reduce|scan|any|all|list)\w+|\bcr_blocks\b|\bcr_blocks_\w+|\bcr_block_how\b|\bcr_sparse_(?:count_)?blocks\b", CODE),
-        (r"\bcr_blocks\b|\bck_block_(?:plan|conv)\w*|\bblocks? (?:rows?|layout|format|form|way|kernel)\b|\bthe row of blocks\b|\blayout of blocks\b", PROSE),
+        (r"\bcr_blocks\b|\bck_block_(?:plan|conv)\w*|\bblocks? (?:layout|format|form|way|kernel)\b|\bthe row of blocks\b|\blayout of blocks\b", PROSE),
         (r"rows_block\b", ALL + NAMES),
     ], [(IDENTIFIER, "struct cr_blocks *b;"), (IDENTIFIER, "ck_block_plan(p);"), (NAME, "cuda/rows_block.c"), (COMMENT, "read by the block layout")]),
     Word("turned", "transposed, rotated filter", [
@@ -223,7 +224,7 @@ WORDS = [
         (r"stretch", ALL + NAMES),
     ], [(IDENTIFIER, "struct cr_stretched *s;"), (COMMENT, "a stretch of the filter")],
         [("src/augment*", None, "contrast stretch of an image"), ("src/data/augment/*", None, "contrast stretch of an image"),
-         ("*", r"contrast|histogram", "contrast stretch of an image")]),
+         ("scripts/gpu/*", r"stretch \d", "a stretch goal"), ("*", r"contrast|histogram", "contrast stretch of an image")]),
     Word("slices (sparse)", "SELL slices", [
         (r"\bcr_(?:sparse_)?slices?\b|\bcr_(?:sparse_)?slices_\w+", CODE),
         (r"\bcr_sparse_slices\w*|(?<!sell )(?<!sell-)(?<!`)\bslices? of (?:\d+|rows|filters|k|a group)\b|(?<!sell )(?<!sell-)\bin slices\b|\bsliced (?:filter|weight|row)s?\b", PROSE, SPARSE),
@@ -287,7 +288,7 @@ WORDS = [
         (r"\bsync ops?\b|\bop sync\b|\b(?:a|the|its|each|such|of) tokens?\b|\btokens? (?:of|that|is|are|from|for)\b", PROSE),
     ], [(IDENTIFIER, "CR_OP_sync"), (COMMENT, "the token of a prefetch"), (IDENTIFIER, "int token;")],
         [("src/formats/*", None, "tokens of a text format"), ("src/json*", None, "tokens of a text format"), ("src/config/*", None, "tokens of a text format"),
-         ("src/cli/*", None, "words of a command line"), ("scripts/*", None, "tokens of source code"), ("tests/*.py", None, "tokens of source code"), ("*", r"GITHUB_TOKEN|string token|tokeni[sz]", "tokens of a text"),
+         ("src/cli/*", None, "words of a command line"), ("src/comm/*", None, "a random number that identifies a process"), ("scripts/*", None, "tokens of source code"), ("tests/*.py", None, "tokens of source code"), ("*", r"GITHUB_TOKEN|string token|tokeni[sz]", "tokens of a text"),
          ("src/inspect/*", None, "tokens of a text format"), ("tests/*program*text*", None, "tokens of a text format")]),
     Word("swap", "offload, prefetch", [
         (r"(?<!compare_)(?<!byte_)(?<!memory_)(?<!memory\.)(?<!memory->)(?<!b)" + part("swap(?:s|ped|ping|_in|_out)?") + r"(?!\s*\((?!.*\bcr_)|_bytes\b|_endian\b)", CODE),
@@ -308,7 +309,7 @@ WORDS = [
         (r"described", NAMES),
     ], [(IDENTIFIER, "cuda_described_open(d);"), (COMMENT, "a described GPU"), (NAME, "cuda/cuda_described.c")]),
     Word("meet, board, seat", "rendezvous, shared state, slot", [
-        (part("boards?|seats?") + r"|\bmeet\b|\w+_meet\b|(?<![a-z]_)\bmeet_(?!the)\w+", CODE),
+        (part("boards?|seats?") + r"", CODE), (r"\bmeet\b|\w+_meet\b|(?<![a-z]_)\bmeet_(?!the)\w+", CODE, (), ("cuda/elementwise/*", "cuda/conv/*")),
         (r"(?<!on )\bboards?\b|\bseats?\b|\branks? (?:\w+ )?meets?\b|\bmeet(?:s|ing)? (?:each other|through|over|there|again)\b|\branks? to meet\b|\bwhere (?:they|ranks) meet\b", PROSE),
         (r"(?:^|[/_])(?:meet|board|seat)s?[._]", NAMES),
     ], [(IDENTIFIER, "cr_comm_board_meet(b);"), (IDENTIFIER, "int seat;"), (COMMENT, "where ranks meet"), (NAME, "src/comm_meet.c"), (COMMENT, "the board of the ranks")],
@@ -322,7 +323,7 @@ WORDS = [
     Word("patience", "timeout", [(r"patien(?:ce|t)", ALL + NAMES)], [(IDENTIFIER, "double patience_s;"), (STRING, "patience ran out")],
          [("*", r"(?:config|ranks)(?:\.|->)patience|ranks, patience", "the old INI key ranks.patience")]),
     Word("order (pass)", "synchronise, insert waits", [
-        (r"\bcr_pass_order\b|\bcr_order_(?:check|shuffle)\w*|\border_(?:check|op|trials|outputs)\b|\bcorrupted_orders\w*", CODE),
+        (r"\bcr_pass_order\b|\bcr_order_check\w*|\border_check\b|\bcorrupted_orders\w*", CODE),
         (r"\bcr_pass_order\b|\border pass\b|\bpass `?order\b|\border check\b", PROSE), (r"(?:^|/)(?:order|order_check|order_shuffle)\.[ch]$|test_order\b|\.order\.txt$", NAMES),
     ], [(IDENTIFIER, "cr_pass_order(p);"), (NAME, "src/passes/order.c"), (COMMENT, "after the order pass")]),
     Word("disturb", "jitter", [(r"disturb", ALL + NAMES)], [(IDENTIFIER, "cr_exec_disturb(e);"), (NAME, "src/exec_disturb.c")]),
@@ -332,8 +333,8 @@ WORDS = [
         [("*jpeg*", None, "coefficients of a JPEG block"), ("src/data/image/*", None, "coefficients of a JPEG block")]),
     Word("saved", "`mean_rstd`", [
         (r"\bCR_(?:IN|OUT)_\w*saved2?\b", CODE),
-        (part("saved") + r"(?!_(?:errno|stderr|stdout|by|state|fd|locale))", CODE, NETWORK),
-        (r"\bsaved (?:mean|and rstd|rstd|statistics)\b|^[^\w\n\0]*saved2?\b|\b(?:from|its|and|or) saved\b|\bslot saved\b|\bsaved:", PROSE, NETWORK),
+        (part("saved") + r"(?!_(?:errno|stderr|stdout|by|state|fd|locale))", CODE, NETWORK, ("cuda/sparse/*",)),
+        (r"\bsaved (?:mean|and rstd|rstd|statistics)\b|\b(?:from|its|and|or) saved\b|\bslot saved\b|\bsaved:", PROSE, NETWORK),
     ], [(IDENTIFIER, "CR_OUT_bn_finalize_saved")]),
     Word("stats, dstats", "`sums`, `grad_sums`", [
         (part("d?stats2?"), CODE), (r"\bd?stats2?\b|\bbn_(?:grad_)?stats\b", PROSE), (r"(?:^|[/_])d?stats[._]", NAMES),
@@ -347,14 +348,14 @@ WORDS = [
         (r"\bcr_costs_pin\b|\bpin(?:s|ned|ning)? (?:the )?(?:costs?|choices?|rows?|kernels?|ways?)\b|\b(?:costs|choices) (?:are |that are )?pinned\b", PROSE),
     ], [(IDENTIFIER, "cr_costs_pin(c);"), (COMMENT, "pinned costs")]),
     Word("flight, pending", "in-flight step", [
-        (r"(?<!in_)" + part("flights?"), CODE), (r"\bstruct pending\b|(?:->|\.)pending\b", CODE), (r"(?<!in-)(?<!in )\bflights?\b|\bpending (?:steps?|runs?|launch\w*)\b", PROSE),
+        (r"(?<!in_)" + part("flights?"), CODE, (), ("*.cu", "*.cuh")), (r"\bstruct pending\b|(?:->|\.)pending\b", CODE), (r"(?<!in-)(?<!in )\bflights?\b|\bpending (?:steps?|runs?|launch\w*)\b", PROSE),
         (r"(?:^|[/_])flights?[._]", NAMES),
     ], [(IDENTIFIER, "struct flight f;"), (IDENTIFIER, "f->pending = p;"), (COMMENT, "the pending run")]),
     Word("leap, look", "multi-symbol table, table lookup", [
         (part("leaps?"), CODE), (part("looks?"), CODE, ("*jpeg*", "src/data/image/*")), (r"\bleaps?\b(?! (?:second|year))", PROSE),
     ], [(IDENTIFIER, "make_leaps(t);"), (COMMENT, "a leap of two symbols")]),
     Word("store, plane", "parameter store (`cr_param_store`), flat buffer", [
-        (r"\bcr_stores?\b|\bcr_store_\w+|\bcr_(?:tensor|number)_store\b|\bCR_STORE_\w+", CODE),
+        (r"\bcr_stores?\b|\bcr_store_\w+|\bCR_STORE_\w+", CODE),
         (r"\bcr_planes?\b|\bCR_PLANES?_\w+|\bcr_\w+_planes?\b|\bcr_store_plane\w*|\bplane_(?:offset|dtype|plan|release|prepare|put|get|plans)\b|\bstore_plane\w*", CODE),
         (part("planes?"), CODE, (), ("*.cu", "*.cuh", "cuda/*.h", "*image*", "*jpeg*", "*png*", "src/cpu/*", "src/device/cpu/*", "cuda/sparse/*", "src/sparsity/*", "src/data/*", "src/resize*", "tests/*resize*", "tests/*data*",
                                    "tests/*sparse*", "cuda/*sparse*", "cuda/conv/*", "cuda/baseline/*", "*im2col*")),
@@ -365,11 +366,11 @@ WORDS = [
     ], [(IDENTIFIER, "struct cr_store *store;"), (IDENTIFIER, "cr_state_planes_get(s);"), (COMMENT, "a tensor of the store"), (COMMENT, "one plane per moment"), (NAME, "src/store.c")],
         [("*", r"parameter store|key-value store|(?:MPI|TCP)Store|memory store|store (?:instruction|buffer)s?|(?:colour|color|image|spatial|pixel|chroma|luma|bit) ?planes?", "parameter store; planes of an image")]),
     Word("costs", "autotuning table, kernel times (`cr_cost_table`)", [
-        (r"\bcr_costs\b|\bcr_costs_\w+|\bcr_cost_keeps\w*|\b\w+_costs\b|\bcosts_(?:from|anew|text|length|ordered|parts|measure|copies|are|that)\w*|(?:->|\.)costs\b|\bcr_cost \*", CODE),
+        (r"\bcr_costs\b|\bcr_costs_\w+|\bcr_cost_keeps\w*|\b\w+_costs\b|\bcosts_(?:from|anew|text|length|ordered|parts|measure|copies|are|that)\w*|(?:->|\.)costs\b", CODE),
         (r"\bcr_costs\b|\b(?:stored|measured|known|kernel|remembered|kept|device's|these|its|new|old) costs\b|\bcosts (?:file|of (?:this|the|a|its) (?:device|kernels|rows|checkpoint|gpu|run|machine))\b|"
-         r"\bcosts\.txt\b|--costs\b|\bcosts are (?:not )?(?:measured|known|read|written)\b", PROSE),
+         r"\bcosts are (?:not )?(?:measured|known|read|written)\b", PROSE),
         (r"(?:^|[/_])costs[._]", NAMES, (), ("tests/fuzz/corpus/*",)),
-    ], [(IDENTIFIER, "struct cr_costs *costs;"), (COMMENT, "where costs are measured"), (NAME, "src/costs.c"), (STRING, "costs.txt")]),
+    ], [(IDENTIFIER, "struct cr_costs *costs;"), (COMMENT, "where costs are measured"), (NAME, "src/costs.c"), (STRING, "measured costs")]),
     Word("baseline row", "benchmark baseline, outside the device's table", [
         (r"\brow(?:s\[\w+\])?(?:->|\.)baseline\b|\bkernel(?:s\[\w+\])?(?:->|\.)baseline\b|\.baseline *= *true", CODE),
         (r"\bbaseline rows?\b|\brows? `?baseline\b|\brows? (?:that are|marked) baseline", PROSE),
@@ -389,7 +390,7 @@ WORDS = [
         (r"(?:\d|%[a-z0-9.%]+|%\" ?PRI\w+ ?\") right\b|\b(?:is|are|were|was|be|answers|numbers|still|all) right\b(?! (?:now|hand|away|side|after|before|of|above|below|shift|behind|operand))|\bright answers?\b|\b(?:top-?1|top-?5) right\b", PROSE),
     ], [(STRING, "9173 right"), (COMMENT, "the numbers are right"), (IDENTIFIER, "x->right1 = 0;"), (STRING, "%d right")]),
     Word("share (part)", "fraction, percentage", [
-        (r"\b\w+_share\b(?!\s*\()|\bshare\b(?=\s*[;,=)*/<>\]-])|\bshare_(?:of|most|at)\b|\bshares\b|\b(?:sparse|own|margin|add|load|run|log|wait|f32|tf32)_shares?\b", CODE),
+        (r"\b\w+_share\b(?!\s*\()|\bshare\b(?=\s*[;,=)*/<>\]-])|\bshare_(?:of|most|at)\b|\bshares\b|\b(?:sparse|own|margin|add|load|run|log|wait|f32|tf32)_shares?\b", CODE, (), ("*.cu", "*.cuh", "cuda/collectives/*")),
         (r"\bshares? of\b|\b(?:the|its|this|their|what|equal|own|no|every|small|large|larger|largest) share\b|\bas a share\b|\bshare (?:in|that) (?:percent|is)\b|\b(?:a|in) share\b(?!d)", PROSE),
     ], [(IDENTIFIER, "double sparse_share;"), (DOCUMENT, "the share of zeros"), (COMMENT, "its share")],
         [("*", r"/usr/(?:local/)?share|/share/|DATAROOTDIR", "installation folder share/")]),
@@ -416,7 +417,7 @@ WORDS = [
     Word("apart from it, times lr", "decoupled weight decay", [(r"\bapart from it\b|\btimes lr\b(?! \*)", PROSE)], [(STRING, "apart from it, times lr")]),
     Word("share of the old", "EMA decay", [(r"\b(?:share|part|fraction) of the (?:old|new)\b", PROSE)], [(STRING, "share of the old in moving averages")]),
     Word("is there twice", "no duplicates", [(r"\b(?:is|are|was|were) there twice\b", PROSE)], [(STRING, "no picture is there twice")]),
-    Word("not sound", "failed verification", [(r"\bnot sound\b|\b(?:is|are) sound\b|\bunsound\b", PROSE), (r"(?<![a-z])(?:is|are|not)_sound(?![a-z])", CODE)],
+    Word("not sound", "failed verification", [(r"\bnot sound\b|\bunsound\b", PROSE)],
          [(STRING, "1 of 1 files or data sets are not sound")]),
     # ---- sentences ----
     Word("besides, of two the", "a full sentence with subject and verb", [

@@ -9,7 +9,7 @@
 #   STRIDE=K       every K-th call only (1)            SCENES       which of the scenes below (all)
 #   FAULT_SCOPE    own: calls of the program itself; all: also those inside of libraries (for malloc: the loader, oneDNN, OpenMP)
 # The last line is "N faults, N failed".
-. "$(dirname "$0")/../tests/support.sh"
+. "$(dirname "$0")/../tests/harness/support.sh"
 shim=${FAULT_SHIM:-$(dirname "$bin")/tests/fault_shim.so}
 stride=${STRIDE:-1}
 scope=${FAULT_SCOPE:-own}

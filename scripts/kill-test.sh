@@ -4,7 +4,7 @@
 # picked may be unreadable. At the end the run is finished and compared, byte for byte, with one that was never disturbed.
 #   CRESNET_BIN   the program (default: build/cresnet);   SEED   of the moments
 count=${1:-50}
-. "$(dirname "$0")/../tests/support.sh"
+. "$(dirname "$0")/../tests/harness/support.sh"
 RANDOM=${SEED:-1}
 { tiny_model 8,16; cat; } >net.ini <<'INI'
 [data]

@@ -4,7 +4,7 @@
 # that loses a rank ends with one message and leaves nothing. Then tests/test_ranks.sh with the real launchers that are installed.
 #   CRESNET_BIN   the program (default: build/cresnet);   SEED   of the moments
 count=${1:-100}
-. "$(dirname "$0")/../tests/support.sh"
+. "$(dirname "$0")/../tests/harness/support.sh"
 export CRESNET_BIN=$bin
 RANDOM=${SEED:-1}
 trap 'kill -9 $(pgrep -f -- "-o $work/") 2>/dev/null; rm -rf "$work"' EXIT

@@ -1,6 +1,6 @@
 /* batchnorm.c: batch normalisation over N,H,W (Ioffe and Szegedy 2015), with PyTorch's running statistics.
- * Training: sums -> coefficients -> apply, so that a device may take the sums from a convolution's epilogue and ranks may
- * add theirs. Evaluation, and frozen parts in training: coefficients from the running statistics. */
+ * Training: sums -> coefficients -> apply, so that a device may take the sums from a convolution's epilogue and ranks
+ * may add theirs. Evaluation, and frozen parts in training: coefficients from the running statistics. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static struct bn_params find_params(struct cr_net *net, const char *path, int64_
     if (zero && !net->program->failed) {
         char name[256];
         snprintf(name, sizeof name, "%s.weight", path);
-        net->store->param[cr_store_find(net->store, name)].zero = true;
+        net->store->param[cr_param_store_find(net->store, name)].zero = true;
     }
     return b;
 }
@@ -37,48 +37,48 @@ static struct cr_bn_attr attributes(const struct cr_net *net, int x) {
 static int over_ranks(struct cr_net *net, int sums, const char *path) {
     char name[256];
     if (net->bn_ranks < 2) return sums;
-    struct cr_op op             = cr_op_make(CR_OP_all_reduce, net->layer);
-    op.in[CR_IN_all_reduce_x]   = sums;
-    op.attr.reduce.wire         = net->program->tensor[sums].dtype;
-    snprintf(name, sizeof name, "%s.stats.all", path);
+    struct cr_op op           = cr_op_make(CR_OP_all_reduce, net->layer);
+    op.in[CR_IN_all_reduce_x] = sums;
+    op.attr.reduce.wire       = net->program->tensor[sums].dtype;
+    snprintf(name, sizeof name, "%s.sums.all", path);
     int index = cr_emit(net->program, &op, name);
     return net->program->failed ? 0 : net->program->op[index].out[CR_OUT_all_reduce_y];
 }
 
 /* Returns the coefficients; *saved gets (mean, rstd) for the gradient. */
 static int training_coefficients(struct cr_net *net, const char *path, int x, struct bn_params b, int *saved) {
-    char name[256];
-    struct cr_op stats          = cr_op_make(CR_OP_bn_stats, net->layer);
-    stats.in[CR_IN_bn_stats_x]  = x;
-    snprintf(name, sizeof name, "%s.stats", path);
+    char         name[256];
+    struct cr_op stats        = cr_op_make(CR_OP_bn_sums, net->layer);
+    stats.in[CR_IN_bn_sums_x] = x;
+    snprintf(name, sizeof name, "%s.sums", path);
     int stats_op = cr_emit(net->program, &stats, name);
     if (net->program->failed) return 0;
 
-    struct cr_op op                            = cr_op_make(CR_OP_bn_finalize, net->layer);
-    op.in[CR_IN_bn_finalize_stats]             = over_ranks(net, net->program->op[stats_op].out[0], path);
-    op.in[CR_IN_bn_finalize_gamma]             = b.gamma;
-    op.in[CR_IN_bn_finalize_beta]              = b.beta;
-    op.in[CR_IN_bn_finalize_running_mean]      = b.mean;
-    op.in[CR_IN_bn_finalize_running_var]       = b.var;
-    op.out[CR_OUT_bn_finalize_running_mean]    = b.mean;
-    op.out[CR_OUT_bn_finalize_running_var]     = b.var;
-    op.attr.bn                                 = attributes(net, x);
-    snprintf(name, sizeof name, "%s.coef", path);
+    struct cr_op op                         = cr_op_make(CR_OP_bn_finalize, net->layer);
+    op.in[CR_IN_bn_finalize_sums]           = over_ranks(net, net->program->op[stats_op].out[0], path);
+    op.in[CR_IN_bn_finalize_gamma]          = b.gamma;
+    op.in[CR_IN_bn_finalize_beta]           = b.beta;
+    op.in[CR_IN_bn_finalize_running_mean]   = b.mean;
+    op.in[CR_IN_bn_finalize_running_var]    = b.var;
+    op.out[CR_OUT_bn_finalize_running_mean] = b.mean;
+    op.out[CR_OUT_bn_finalize_running_var]  = b.var;
+    op.attr.bn                              = attributes(net, x);
+    snprintf(name, sizeof name, "%s.scale_bias", path);
     int index = cr_emit(net->program, &op, name);
     if (net->program->failed) return 0;
-    *saved = net->program->op[index].out[CR_OUT_bn_finalize_saved];
-    return net->program->op[index].out[CR_OUT_bn_finalize_coef];
+    *saved = net->program->op[index].out[CR_OUT_bn_finalize_mean_rstd];
+    return net->program->op[index].out[CR_OUT_bn_finalize_scale_bias];
 }
 
 static int running_coefficients(struct cr_net *net, const char *path, int x, struct bn_params b) {
-    char name[256];
-    struct cr_op op                    = cr_op_make(CR_OP_bn_coef, net->layer);
-    op.in[CR_IN_bn_coef_gamma]         = b.gamma;
-    op.in[CR_IN_bn_coef_beta]          = b.beta;
-    op.in[CR_IN_bn_coef_running_mean]  = b.mean;
-    op.in[CR_IN_bn_coef_running_var]   = b.var;
-    op.attr.bn                         = attributes(net, x);
-    snprintf(name, sizeof name, "%s.coef", path);
+    char         name[256];
+    struct cr_op op                         = cr_op_make(CR_OP_bn_scale_bias, net->layer);
+    op.in[CR_IN_bn_scale_bias_gamma]        = b.gamma;
+    op.in[CR_IN_bn_scale_bias_beta]         = b.beta;
+    op.in[CR_IN_bn_scale_bias_running_mean] = b.mean;
+    op.in[CR_IN_bn_scale_bias_running_var]  = b.var;
+    op.attr.bn                              = attributes(net, x);
+    snprintf(name, sizeof name, "%s.scale_bias", path);
     int index = cr_emit(net->program, &op, name);
     return net->program->failed ? 0 : net->program->op[index].out[0];
 }
@@ -90,9 +90,9 @@ int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero) {
     bool             batch = net->training && !net->frozen;
     int coef = batch ? training_coefficients(net, path, x, b, &saved) : running_coefficients(net, path, x, b);
 
-    struct cr_op op             = cr_op_make(CR_OP_bn_apply, net->layer);
-    op.in[CR_IN_bn_apply_x]     = x;
-    op.in[CR_IN_bn_apply_coef]  = coef;
-    op.in[CR_IN_bn_apply_saved] = saved;
+    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, net->layer);
+    op.in[CR_IN_bn_apply_x]          = x;
+    op.in[CR_IN_bn_apply_scale_bias] = coef;
+    op.in[CR_IN_bn_apply_mean_rstd]  = saved;
     return cr_net_emit(net, &op, path);
 }

@@ -1,5 +1,5 @@
-/* excitation.c: squeeze and excitation (Hu et al. 2018), as timm's SEModule: the mean over the picture goes through two small dense
- * layers, ReLU between them, and its sigmoid is a factor a channel. */
+/* excitation.c: squeeze and excitation (Hu et al. 2018), as timm's SEModule: the mean over the picture goes through two
+ * small dense layers, ReLU between them, and its sigmoid is a factor a channel. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -26,8 +26,8 @@ int cr_layer_excitation(struct cr_net *net, const char *path, int x) {
     snprintf(name, sizeof name, "%s.act", path);
     s = squeezed(net, path, "fc2", cr_layer_relu(net, name, s), channels);
     cr_net_layer(net, path);
-    struct cr_op op        = cr_op_make(CR_OP_gate, net->layer);
-    op.in[CR_IN_gate_x]    = x;
-    op.in[CR_IN_gate_gate] = s;
+    struct cr_op op             = cr_op_make(CR_OP_se_scale, net->layer);
+    op.in[CR_IN_se_scale_x]     = x;
+    op.in[CR_IN_se_scale_logit] = s;
     return cr_net_emit(net, &op, path);
 }

@@ -3,8 +3,8 @@
 
 /* Pictures moved, erased and mixed while they are bytes, so that every way to normalise them serves. */
 static int emit_mix(struct cr_net *net, struct cr_input_attr attr, int64_t batch) {
-    struct cr_program *p = net->program;
-    p->mixes             = cr_tensor_add(p, "mixes", CR_I32, CR_REGION_INPUT, batch, 1, 1, CR_MIX_NUMBERS);
+    struct cr_program *p    = net->program;
+    p->mixes                = cr_tensor_add(p, "mixes", CR_I32, CR_REGION_INPUT, batch, 1, 1, CR_MIX_NUMBERS);
     struct cr_op op         = cr_op_make(CR_OP_mix, net->layer);
     op.in[CR_IN_mix_images] = p->images;
     op.in[CR_IN_mix_boxes]  = p->boxes;

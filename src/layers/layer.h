@@ -5,15 +5,15 @@
  *   - Layers only emit the plain forward ops. Gradients, fusion, memory and devices are the passes' business.
  *   - Parameter names are torchvision's; parameters appear in torchvision's order of definition.
  *   - Errors are sticky (program->failed, store->failed): layers return a tensor id in any case.
- * Knows graph.h and config.h. */
+ * Knows graph/graph.h and config/config.h. */
 #ifndef CR_LAYER_H
 #define CR_LAYER_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct cr_net {
     struct cr_program      *program;
-    struct cr_store        *store;    /* parameters are added on first use, found afterwards */
+    struct cr_param_store  *store; /* parameters are added on first use, found afterwards */
     const struct cr_config *config;
     bool                    training; /* BN uses the batch's statistics */
     bool                    frozen;   /* the part being built: no gradients, BN uses its running statistics */
@@ -23,7 +23,8 @@ struct cr_net {
 
 /* cast.c: makes the 16-bit copy of all parameters, which the layers of a 16-bit program read their weights from */
 void cr_layer_cast(struct cr_net *net);
-/* input.c: the batch. Returns the normalised images [N,H,W,3]; sets program->images, ->labels and, in training, ->boxes. */
+/* input.c: the batch. Returns the normalised images [N,H,W,3]; sets program->images, ->labels and, in training,
+ * ->boxes. */
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: window x window filter, square stride, no bias. "path.weight" */
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad);
@@ -31,13 +32,15 @@ int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, 
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero);
 /* activation.c */
 int cr_layer_relu(struct cr_net *net, const char *path, int x);
-/* shortcut.c: sum of a block's branches; option A's free shortcut; option B's convolution and BN ("path.0", "path.1") */
+/* shortcut.c: sum of a block's branches; option A's free shortcut; option B's convolution and BN ("path.0", "path.1")
+ */
 int cr_layer_add(struct cr_net *net, const char *path, int a, int b);
 int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
 int cr_layer_shortcut_b(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
 /* ... of ResNet-D (He et al. 2019): 2x2 means in place of the stride, then "path.1" and "path.2" as timm names them */
 int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
-/* excitation.c: squeeze and excitation (Hu et al. 2018), "path.fc1" and "path.fc2", 1x1 convolutions with bias in the file */
+/* excitation.c: squeeze and excitation (Hu et al. 2018), "path.fc1" and "path.fc2", 1x1 convolutions with bias in the
+ * file */
 int cr_layer_excitation(struct cr_net *net, const char *path, int x);
 /* pool.c */
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad);
@@ -60,11 +63,12 @@ struct cr_stage {
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x);
 
 /* layers.c: for layers' own use */
-int  cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum cr_param_role role, int64_t k, int64_t r,
-                  int64_t s, int64_t c); /* tensor id of the parameter's value (or running statistic); weights of
-                                          * convolutions and classifiers are in the program's type */
-void cr_net_layer(struct cr_net *net, const char *path);                         /* following ops belong to this layer */
-int  cr_net_emit(struct cr_net *net, const struct cr_op *op, const char *path);  /* first output "path.y"; its tensor id */
+int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum cr_param_role role, int64_t k,
+                 int64_t r, int64_t s, int64_t c); /* tensor id of the parameter's value (or running statistic); weights
+                                                    * of convolutions and classifiers are in the program's type */
+void    cr_net_layer(struct cr_net *net, const char *path); /* following ops belong to this layer */
+int     cr_net_emit(struct cr_net *net, const struct cr_op *op,
+                    const char *path); /* first output "path.y"; its tensor id */
 int64_t cr_net_channels(const struct cr_net *net, int x);
 
 #endif

@@ -12,16 +12,16 @@ int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {
     if (p->failed) return 0;
     p->tensor[p->metrics].keep = true;
 
-    struct cr_op zero         = cr_op_make(CR_OP_zero, net->layer);
-    zero.out[CR_OUT_zero_y]   = p->metrics;
+    struct cr_op zero       = cr_op_make(CR_OP_zero, net->layer);
+    zero.out[CR_OUT_zero_y] = p->metrics;
     cr_emit(p, &zero, "metrics");
-    struct cr_op op              = cr_op_make(CR_OP_loss, net->layer);
-    op.in[CR_IN_loss_logits]     = logits;
-    op.in[CR_IN_loss_labels]     = p->labels;
-    op.in[CR_IN_loss_metrics]    = p->metrics;
+    struct cr_op op           = cr_op_make(CR_OP_loss, net->layer);
+    op.in[CR_IN_loss_logits]  = logits;
+    op.in[CR_IN_loss_labels]  = p->labels;
+    op.in[CR_IN_loss_metrics] = p->metrics;
     if (net->training && cr_config_mixes_labels(net->config)) op.in[CR_IN_loss_mixes] = p->mixes;
-    op.out[CR_OUT_loss_metrics]  = p->metrics;
-    op.attr.loss                 = (struct cr_loss_attr){.smoothing = smoothing, .weight = 1};
+    op.out[CR_OUT_loss_metrics] = p->metrics;
+    op.attr.loss                = (struct cr_loss_attr){.smoothing = smoothing, .weight = 1};
     return cr_emit(p, &op, "metrics");
 }
 

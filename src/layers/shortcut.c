@@ -1,6 +1,6 @@
 /* shortcut.c: the residual sum and the two shortcuts of He et al. 2016 for blocks that change shape.
- * Option A has no parameters: it takes every stride-th pixel and pads the new channels with zeros, half in front and half
- * behind (as the CIFAR nets do). Option B is a 1x1 convolution and BN, named as torchvision names it. */
+ * Option A has no parameters: it takes every stride-th pixel and pads the new channels with zeros, half in front and
+ * half behind (as the CIFAR nets do). Option B is a 1x1 convolution and BN, named as torchvision names it. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ int cr_layer_add(struct cr_net *net, const char *path, int a, int b) {
 
 int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride) {
     int64_t fresh = channels - cr_net_channels(net, x);
-    CR_ASSERT(net->program->failed || (fresh >= 0 && fresh % 2 == 0)); /* model.c has checked the widths */
+    CR_ASSERT(net->program->failed || (fresh >= 0 && fresh % 2 == 0)); /* model/resnet.c has checked the widths */
     cr_net_layer(net, path);
     struct cr_op op             = cr_op_make(CR_OP_pad_shortcut, net->layer);
     op.in[CR_IN_pad_shortcut_x] = x;
@@ -36,9 +36,9 @@ int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t cha
     snprintf(name, sizeof name, "%s.0", path);
     if (stride == 2) {
         cr_net_layer(net, name);
-        struct cr_op op         = cr_op_make(CR_OP_meanpool, net->layer);
-        op.in[CR_IN_meanpool_x] = x;
-        x                       = cr_net_emit(net, &op, name);
+        struct cr_op op           = cr_op_make(CR_OP_avgpool2x2, net->layer);
+        op.in[CR_IN_avgpool2x2_x] = x;
+        x                         = cr_net_emit(net, &op, name);
     }
     return conv_bn(net, path, 1, x, channels, 1);
 }

@@ -16,8 +16,8 @@ static const char *join(char *buf, size_t size, const struct block *b, const cha
     return buf;
 }
 
-static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window, int stride,
-                   bool zero) {
+static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
+                   int stride, bool zero) {
     char part[16], name[128];
     snprintf(part, sizeof part, "conv%d", number);
     int y = cr_layer_conv(net, join(name, sizeof name, b, part), x, filters, window, stride, window / 2);
@@ -50,7 +50,7 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
     bool                   reshapes = b->stride != 1 || cr_net_channels(net, x) != channels;
     char                   name[128];
 
-    int branch   = narrow ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
+    int branch = narrow ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
     if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
     int shortcut = x;
     if (reshapes && stage->shortcut == CR_SHORTCUT_A)

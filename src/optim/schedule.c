@@ -4,9 +4,10 @@
 #include <math.h>
 
 static double after_falls(const struct cr_config *c, double epoch) {
-    const double tiny = 1e-9; /* a milestone reached exactly counts, whatever the division rounded to */
+    const double tiny  = 1e-9; /* a milestone reached exactly counts, whatever the division rounded to */
     int          falls = 0;
-    if (c->schedule.kind == CR_SCHEDULE_STEP) falls = (int)floor(epoch / c->schedule.step_epochs + tiny);
+    if (c->schedule.kind == CR_SCHEDULE_STEP)
+        falls = (int)floor(epoch / c->schedule.step_epochs + tiny);
     else
         for (int i = 0; i < c->schedule.milestones.count; i++) falls += epoch + tiny >= c->schedule.milestones.at[i];
     return c->optim.lr * pow(c->schedule.gamma, falls);
@@ -22,10 +23,14 @@ static double done(const struct cr_config *c, double epoch) {
 }
 
 /* From `first` (t = 0) to `last` (t = 1) along half a cosine. */
-static double on_cosine(double first, double last, double t) { return last + (first - last) * 0.5 * (1 + cos(pi * t)); }
+static double on_cosine(double first, double last, double t) {
+    return last + (first - last) * 0.5 * (1 + cos(pi * t));
+}
 
-/* Two halves of a cosine, as PyTorch's OneCycleLR: `low` to `high` at `peak` of the run, then to `end` at the last update. */
-static double on_cycle(const struct cr_config *c, int64_t step, int64_t steps_per_epoch, double low, double high, double end) {
+/* Two halves of a cosine, as PyTorch's OneCycleLR: `low` to `high` at `peak` of the run, then to `end` at the last
+ * update. */
+static double on_cycle(const struct cr_config *c, int64_t step, int64_t steps_per_epoch, double low, double high,
+                       double end) {
     const double last = (double)(c->train.epochs * steps_per_epoch - 1), turn = c->schedule.peak * (last + 1) - 1;
     const double at = fmin((double)step, last);
     if (at <= turn) return on_cosine(low, high, turn > 0 ? at / turn : 1);

@@ -1,84 +1,92 @@
-/* update.c: the end of a training program, as ops over whole planes: one looks at all gradients (norm, non-finite values), one
- * updates all parameters by the rule of [optim] kind, and with [ema] one more averages them.
- *   sgd    with momentum, PyTorch's form: the rate multiplies the whole step
- *   adamw  Loshchilov and Hutter 2019, PyTorch's form: decay apart from the gradient, times the rate
- *   lars   You et al. 2017: each filter's and dense weight's step in proportion to its norm */
+/* update.c: the end of a training program, as ops over whole planes: one looks at all gradients (norm, non-finite
+ * values), one updates all parameters by the rule of [optim] kind, and with [ema] one more averages them. sgd    with
+ * momentum, PyTorch's form: the rate multiplies the whole step adamw  Loshchilov and Hutter 2019, PyTorch's form: decay
+ * apart from the gradient, times the rate lars   You et al. 2017: each filter's and dense weight's step in proportion
+ * to its norm */
 #include "optim/optim.h"
 
 /* One way to fill the slots that all rules have. */
 #define SAME_PLACE(rule, slot) ((int)CR_IN_##rule##_##slot == (int)CR_IN_sgd_##slot)
 #define SAME_SLOTS(rule)                                                                                               \
-    _Static_assert(SAME_PLACE(rule, value) && SAME_PLACE(rule, grad) && SAME_PLACE(rule, momentum) && SAME_PLACE(rule, norm) && \
-                   SAME_PLACE(rule, state) && SAME_PLACE(rule, mask) && (int)CR_OUT_##rule##_value == (int)CR_OUT_sgd_value && \
-                   (int)CR_OUT_##rule##_momentum == (int)CR_OUT_sgd_momentum &&                                        \
-                   (int)CR_OUT_##rule##_state == (int)CR_OUT_sgd_state, "the slots of sgd in their places")
+    _Static_assert(SAME_PLACE(rule, value) && SAME_PLACE(rule, grad) && SAME_PLACE(rule, momentum) &&                  \
+                       SAME_PLACE(rule, norm) && SAME_PLACE(rule, state) && SAME_PLACE(rule, mask) &&                  \
+                       (int)CR_OUT_##rule##_value == (int)CR_OUT_sgd_value &&                                          \
+                       (int)CR_OUT_##rule##_momentum == (int)CR_OUT_sgd_momentum &&                                    \
+                       (int)CR_OUT_##rule##_state == (int)CR_OUT_sgd_state,                                            \
+                   "the slots of sgd in their places")
 SAME_SLOTS(adamw);
 SAME_SLOTS(lars);
 
-void cr_optim_prepare(struct cr_store *store, const struct cr_config *config) {
+void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config) {
     store->has_momentum = true;
     store->has_second   = config->optim.kind == CR_OPTIM_ADAMW;
     store->has_ema      = config->ema.decay > 0;
     store->has_mask     = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
-        struct cr_param *q = &store->param[i];
-        bool weight        = q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
-        q->decay           = !cr_store_is_running(q->role) && (weight || config->optim.decay_norm_bias);
+        struct cr_param *q      = &store->param[i];
+        bool             weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
+        q->decay                = !cr_param_is_running(q->role) && (weight || config->optim.decay_norm_bias);
     }
 }
 
-static int plane(struct cr_program *p, enum cr_plane which) { return cr_tensor_store(p, which, CR_NONE); }
+static int plane(struct cr_program *p, enum cr_param_buffer which) {
+    return cr_tensor_store(p, which, CR_NONE);
+}
 
 /* Returns the tensor of the norm and the flag. */
 static int emit_check(struct cr_program *p, int layer) {
-    plane(p, CR_PLANE_VALUE); /* tensors are numbered in this order, whatever the rule */
-    struct cr_op check                 = cr_op_make(CR_OP_grad_check, layer);
-    check.in[CR_IN_grad_check_grad]    = plane(p, CR_PLANE_GRAD);
-    plane(p, CR_PLANE_MOMENTUM);
-    check.in[CR_IN_grad_check_metrics] = p->metrics;
-    check.in[CR_IN_grad_check_state]   = plane(p, CR_PLANE_STATE);
-    int checked = cr_emit(p, &check, "grad_norm");
+    plane(p, CR_BUFFER_VALUE); /* tensors are numbered in this order, whatever the rule */
+    struct cr_op check             = cr_op_make(CR_OP_grad_norm, layer);
+    check.in[CR_IN_grad_norm_grad] = plane(p, CR_BUFFER_GRAD);
+    plane(p, CR_BUFFER_MOMENTUM);
+    check.in[CR_IN_grad_norm_metrics] = p->metrics;
+    check.in[CR_IN_grad_norm_state]   = plane(p, CR_BUFFER_STATE);
+    int checked                       = cr_emit(p, &check, "grad_norm");
     if (p->failed) return 0;
-    int norm             = p->op[checked].out[CR_OUT_grad_check_norm];
+    int norm             = p->op[checked].out[CR_OUT_grad_norm_norm];
     p->tensor[norm].keep = true; /* the log shows it */
     return norm;
 }
 
 static int emit_param_norms(struct cr_program *p, int layer) {
     struct cr_op op                = cr_op_make(CR_OP_param_norms, layer);
-    op.in[CR_IN_param_norms_value] = plane(p, CR_PLANE_VALUE);
-    op.in[CR_IN_param_norms_grad]  = plane(p, CR_PLANE_GRAD);
-    op.in[CR_IN_param_norms_state] = plane(p, CR_PLANE_STATE);
-    int index = cr_emit(p, &op, "param_norms");
+    op.in[CR_IN_param_norms_value] = plane(p, CR_BUFFER_VALUE);
+    op.in[CR_IN_param_norms_grad]  = plane(p, CR_BUFFER_GRAD);
+    op.in[CR_IN_param_norms_state] = plane(p, CR_BUFFER_STATE);
+    int index                      = cr_emit(p, &op, "param_norms");
     return p->failed ? 0 : p->op[index].out[CR_OUT_param_norms_norms];
 }
 
 static void emit_update(struct cr_program *p, const struct cr_config *config, int layer, int norm, int micro_batches) {
-    static const enum cr_op_kind rule[] = {[CR_OPTIM_SGD] = CR_OP_sgd, [CR_OPTIM_ADAMW] = CR_OP_adamw, [CR_OPTIM_LARS] = CR_OP_lars};
-    struct cr_op op            = cr_op_make(rule[config->optim.kind], layer);
-    op.in[CR_IN_sgd_value]     = op.out[CR_OUT_sgd_value] = plane(p, CR_PLANE_VALUE);
-    op.in[CR_IN_sgd_grad]      = plane(p, CR_PLANE_GRAD);
-    op.in[CR_IN_sgd_momentum]  = op.out[CR_OUT_sgd_momentum] = plane(p, CR_PLANE_MOMENTUM);
-    op.in[CR_IN_sgd_norm]      = norm;
-    op.in[CR_IN_sgd_state]     = op.out[CR_OUT_sgd_state] = plane(p, CR_PLANE_STATE);
-    if (p->store->has_mask) op.in[CR_IN_sgd_mask] = plane(p, CR_PLANE_MASK);
-    if (op.kind == CR_OP_adamw) op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = plane(p, CR_PLANE_SECOND);
+    static const enum cr_op_kind rule[] = {
+        [CR_OPTIM_SGD] = CR_OP_sgd, [CR_OPTIM_ADAMW] = CR_OP_adamw, [CR_OPTIM_LARS] = CR_OP_lars};
+    struct cr_op op        = cr_op_make(rule[config->optim.kind], layer);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = plane(p, CR_BUFFER_VALUE);
+    op.in[CR_IN_sgd_grad]                             = plane(p, CR_BUFFER_GRAD);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = plane(p, CR_BUFFER_MOMENTUM);
+    op.in[CR_IN_sgd_norm]                                   = norm;
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = plane(p, CR_BUFFER_STATE);
+    if (p->store->has_mask) op.in[CR_IN_sgd_mask] = plane(p, CR_BUFFER_MASK);
+    if (op.kind == CR_OP_adamw) op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = plane(p, CR_BUFFER_SECOND);
     if (op.kind == CR_OP_lars) op.in[CR_IN_lars_norms] = emit_param_norms(p, layer);
-    op.attr.sgd = (struct cr_sgd_attr){.nesterov = config->optim.nesterov, .micro_batches = micro_batches,
-                                       .moving_scale = p->real == CR_F16 && config->train.loss_scale == 0,
-                                       .eps = config->optim.eps, .beta2 = config->optim.beta2, .trust = config->optim.trust};
+    op.attr.sgd = (struct cr_sgd_attr){.nesterov      = config->optim.nesterov,
+                                       .micro_batches = micro_batches,
+                                       .moving_scale  = p->real == CR_F16 && config->train.loss_scale == 0,
+                                       .eps           = config->optim.eps,
+                                       .beta2         = config->optim.beta2,
+                                       .trust         = config->optim.trust};
     if (!p->failed) cr_emit(p, &op, "update");
 }
 
 static void emit_ema(struct cr_program *p, const struct cr_config *config, int layer, int norm) {
-    struct cr_op op                     = cr_op_make(CR_OP_ema, layer);
-    op.in[CR_IN_ema_value]              = plane(p, CR_PLANE_VALUE);
-    op.in[CR_IN_ema_running]            = plane(p, CR_PLANE_RUNNING);
-    op.in[CR_IN_ema_norm]               = norm;
-    op.in[CR_IN_ema_state]              = plane(p, CR_PLANE_STATE);
-    op.in[CR_IN_ema_averages]           = op.out[CR_OUT_ema_averages] = plane(p, CR_PLANE_EMA);
-    op.in[CR_IN_ema_running_averages]   = op.out[CR_OUT_ema_running_averages] = plane(p, CR_PLANE_EMA_RUNNING);
-    if (p->store->has_mask) op.in[CR_IN_ema_mask] = plane(p, CR_PLANE_MASK);
+    struct cr_op op           = cr_op_make(CR_OP_ema, layer);
+    op.in[CR_IN_ema_value]    = plane(p, CR_BUFFER_VALUE);
+    op.in[CR_IN_ema_running]  = plane(p, CR_BUFFER_RUNNING);
+    op.in[CR_IN_ema_norm]     = norm;
+    op.in[CR_IN_ema_state]    = plane(p, CR_BUFFER_STATE);
+    op.in[CR_IN_ema_averages] = op.out[CR_OUT_ema_averages] = plane(p, CR_BUFFER_EMA);
+    op.in[CR_IN_ema_running_averages] = op.out[CR_OUT_ema_running_averages] = plane(p, CR_BUFFER_EMA_RUNNING);
+    if (p->store->has_mask) op.in[CR_IN_ema_mask] = plane(p, CR_BUFFER_MASK);
     op.attr.ema = (struct cr_ema_attr){.decay = config->ema.decay, .warmup = config->ema.warmup};
     if (!p->failed) cr_emit(p, &op, "ema");
 }

@@ -1,6 +1,6 @@
 /* CIFAR records of both forms: the first byte chooses the form, the rest are records. What is accepted has labels in
  * range and every pixel in its place. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 enum { RECORDS_MAX = 8 };
 

@@ -1,6 +1,6 @@
 /* Any bytes as a config. It is refused with a message, or it is taken, and then its dump reads back to the same values.
  * Our scan and iniparser must never read a file that the scan let pass in different ways, and nothing may leak. */
-#include "config.h"
+#include "config/config.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,26 +1,26 @@
 /* Any bytes behind JPEG's magic: a picture or a clean refusal; what is decoded is prepared for evaluation too. The same
  * bytes are decoded once more where a box needs them, at a scale that fits: what a proven picture's box refuses, the
  * whole picture must refuse too. What our own decoder makes of a picture must be what libjpeg makes of it. */
-#include "data_impl.h"
+#include "data/data_internal.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
-    struct cr_stored  stored  = {.bytes = bytes, .count = count, .proven = bytes[count - 1] & 1};
-    struct cr_scratch scratch = {0};
-    struct cr_picture picture;
-    struct cr_window  window;
-    struct cr_rng     rng = cr_rng_make(count, CR_RNG_TEST, bytes[count / 2], 0);
-    if (cr_picture_open(&stored, "fuzz.jpg", &scratch, &picture) == CR_OK) {
+    struct cr_stored     stored  = {.bytes = bytes, .count = count, .verified = bytes[count - 1] & 1};
+    struct cr_scratch    scratch = {0};
+    struct cr_lazy_image picture;
+    struct cr_window     window;
+    struct cr_rng        rng = cr_rng_make(count, CR_RNG_TEST, bytes[count / 2], 0);
+    if (cr_lazy_image_open(&stored, "fuzz.jpg", &scratch, &picture) == CR_OK) {
         int width = picture.image.width, height = picture.image.height;
         int box[4]       = {0, 0, 1 + (int)cr_rng_below(&rng, (uint64_t)width),
                             1 + (int)cr_rng_below(&rng, (uint64_t)height)};
         int least        = (int)cr_rng_below(&rng, 3) * (1 + CR_MIN(box[2], box[3]) / 5);
         box[0]           = (int)cr_rng_below(&rng, (uint64_t)(width - box[2]) + 1);
         box[1]           = (int)cr_rng_below(&rng, (uint64_t)(height - box[3]) + 1);
-        cr_status status = cr_picture_window(&picture, box, least, &scratch, &window);
+        cr_status status = cr_lazy_image_window(&picture, box, least, &scratch, &window);
         CR_ASSERT(status == CR_OK || !whole_fine);
         unsigned sum = 0;
         for (int y = 0; status == CR_OK && y < window.height; y++)

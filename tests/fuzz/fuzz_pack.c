@@ -1,6 +1,6 @@
 /* Any bytes as a packed data set: opening may refuse, but what opens must be sound: every picture lies in the file and
  * its size fits. Checksums keep mutations out, so the same bytes are tried once more with right ones. */
-#include "pack.h"
+#include "data/pack.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Any chunks behind PNG's magic: a picture or a clean refusal. The input is decoded as it is, and once more with the
  * check sums of its chunks made right, or the fuzzer would hardly ever get past them. */
-#include "data.h"
+#include "data/data.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Any bytes as a safetensors file: opening may refuse, but what opens must be sound: every entry can be found by its
  * name, its bytes can be read, its shape fits them, and the entries cover the data. */
+#include "formats/safetensors.h"
 #include "memory_file.h"
-#include "safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,10 +31,10 @@ static void check_file(struct cr_st_file *file, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char               path[64];
-    struct cr_st_file *file = NULL;
-    int                fd   = memory_file(data, size, path);
-    int64_t   live   = cr_alloc_live();
-    cr_status status = cr_st_open(path, &file);
+    struct cr_st_file *file   = NULL;
+    int                fd     = memory_file(data, size, path);
+    int64_t            live   = cr_alloc_live();
+    cr_status          status = cr_st_open(path, &file);
     CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
     if (status == CR_OK)
         check_file(file, size);

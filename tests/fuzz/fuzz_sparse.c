@@ -1,6 +1,6 @@
-/* Any bytes as a model file with sparse tensors: a tensor is refused with a message that names the file, or it is sound: as many bits as
- * values, all inside; and its gaps written anew are those of the file. */
-#include "checkpoint.h"
+/* Any bytes as a model file with sparse tensors: a tensor is refused with a message that names the file, or it is
+ * sound: as many bits as values, all inside; and its gaps written anew are those of the file. */
+#include "checkpoint/checkpoint.h"
 #include "memory_file.h"
 
 #include <string.h>
@@ -13,9 +13,9 @@ static void check_tensor(struct cr_st_file *file, const char *name, const struct
     char    part[600];
     int64_t kept = 0;
     for (int64_t i = 0; i < s->elems; i++) kept += s->bits[i / 8] >> (i % 8) & 1;
-    CR_ASSERT(kept == s->kept && s->dims >= 1 && s->dims <= 4);
+    CR_ASSERT(kept == s->nnz && s->dims >= 1 && s->dims <= 4);
     snprintf(part, sizeof part, "%s.gaps", name);
-    const struct cr_st_entry *gaps = cr_st_find(file, part);
+    const struct cr_st_entry *gaps  = cr_st_find(file, part);
     size_t                    count = cr_ckpt_gaps(s->bits, s->elems, NULL);
     CR_ASSERT(gaps && count == gaps->bytes);
     uint8_t *old = cr_alloc(count, 1), *fresh = cr_alloc(count, 1);
@@ -27,18 +27,21 @@ static void check_tensor(struct cr_st_file *file, const char *name, const struct
 }
 
 static void read_tensors(struct cr_st_file *file, const char *path) {
-    static const char suffix[] = ".gaps";
+    static const char     suffix[] = ".gaps";
     struct cr_ckpt_sparse sparse;
     for (int i = 0; i < cr_st_count(file); i++) {
         char   name[512];
         size_t length = strlen(cr_st_at(file, i)->name);
-        if (length <= strlen(suffix) || length >= sizeof name || strcmp(cr_st_at(file, i)->name + length - strlen(suffix), suffix) != 0)
+        if (length <= strlen(suffix) || length >= sizeof name ||
+            strcmp(cr_st_at(file, i)->name + length - strlen(suffix), suffix) != 0)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)(length - strlen(suffix)), cr_st_at(file, i)->name);
         cr_status status = cr_ckpt_sparse_read(file, path, name, &sparse);
         CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
-        if (status != CR_OK) CR_ASSERT(strstr(cr_error_message(), path));
-        else if (sparse.elems <= ELEMS_CHECKED_MAX) check_tensor(file, name, &sparse);
+        if (status != CR_OK)
+            CR_ASSERT(strstr(cr_error_message(), path));
+        else if (sparse.elems <= ELEMS_CHECKED_MAX)
+            check_tensor(file, name, &sparse);
         cr_ckpt_sparse_free(&sparse);
     }
 }

@@ -1,6 +1,7 @@
-/* Any bytes as a memory log; a first byte other than 't' stands for a small program of events instead: each byte then is an
- * event on one of a few blocks. What is read must be sound; where an iteration is found, its plans must pass the check. */
-#include "passes/trace.h"
+/* Any bytes as a memory log; a first byte other than 't' stands for a small program of events instead: each byte then
+ * is an event on one of a few blocks. What is read must be sound; where an iteration is found, its plans must pass the
+ * check. */
+#include "inspect/memory_trace/memory_trace.h"
 
 #include <string.h>
 
@@ -11,14 +12,15 @@ static void check_log(const struct cr_trace *t) {
     for (int b = 0; b < t->blocks; b++) {
         const struct cr_trace_block *x = &t->block[b];
         CR_ASSERT(x->id < t->id_bytes && t->id[x->id]);
-        CR_ASSERT(t->event[x->born].kind == CR_TRACE_MALLOC && t->event[x->born].block == b);
-        CR_ASSERT(x->died == CR_NONE || (x->died > x->born && t->event[x->died].kind == CR_TRACE_FREE));
+        CR_ASSERT(t->event[x->alloc_at].kind == CR_TRACE_MALLOC && t->event[x->alloc_at].block == b);
+        CR_ASSERT(x->free_at == CR_NONE || (x->free_at > x->alloc_at && t->event[x->free_at].kind == CR_TRACE_FREE));
         CR_ASSERT((x->first == CR_NONE) == (x->last == CR_NONE) && x->first <= x->last);
-        CR_ASSERT(x->first == CR_NONE || x->first > x->born);
-        alive += x->died == CR_NONE;
+        CR_ASSERT(x->first == CR_NONE || x->first > x->alloc_at);
+        alive += x->free_at == CR_NONE;
     }
     CR_ASSERT(alive == t->alive);
-    for (int i = 0; i < t->events; i++) CR_ASSERT(t->event[i].block < t->blocks && (!i || t->event[i].time >= t->event[i - 1].time));
+    for (int i = 0; i < t->events; i++)
+        CR_ASSERT(t->event[i].block < t->blocks && (!i || t->event[i].time >= t->event[i - 1].time));
 }
 
 static void plan_log(const struct cr_trace *t) {
@@ -54,9 +56,10 @@ static void try_bytes(const void *bytes, size_t count) {
     CR_ASSERT(cr_alloc_live() == live);
 }
 
-/* Events as bytes, so that a fuzzer gets past the reader: three bits of block, two of kind, one of time. What cannot be is left out. */
+/* Events as bytes, so that a fuzzer gets past the reader: three bits of block, two of kind, one of time. What cannot be
+ * is left out. */
 static void write_events(const uint8_t *bytes, size_t count, struct cr_text *text) {
-    static const char *const kinds[] = {"malloc", "free", "read", "write"};
+    static const char *const kinds[]  = {"malloc", "free", "read", "write"};
     bool                     alive[8] = {false};
     long long                time     = 0;
     cr_text_add(text, "time,event,id,size\n");

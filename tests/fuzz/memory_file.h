@@ -2,7 +2,7 @@
 #ifndef CR_MEMORY_FILE_H
 #define CR_MEMORY_FILE_H
 
-#include "base.h"
+#include "core/base.h"
 
 #include <stdio.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* fault_shim.c: a library for LD_PRELOAD that makes the n-th call of a kind fail, as a machine without memory, with a bad disk or a
- * full one would, and that can turn the clock back. scripts/fault-test.sh drives it. Environment:
+/* fault_shim.c: a library for LD_PRELOAD that makes the n-th call of a kind fail, as a machine without memory, with a
+ * bad disk or a full one would, and that can turn the clock back. scripts/fault-test.sh drives it. Environment:
  *   FAULT_CALL    malloc | read | write | open | close | fsync | rename | mmap | thread: which calls are counted
  *   FAULT_AT      the call that fails, 1 is the first; 0 or unset: none
  *   FAULT_TIMES   how many in a row (1); 0: that one and all behind it
@@ -28,15 +28,16 @@
 #include <unistd.h>
 
 enum kind { NONE, MALLOC, READ, WRITE, OPEN, CLOSE, FSYNC, RENAME, MMAP, THREAD, KINDS };
-static const char *const kind_names[KINDS] = {"none", "malloc", "read", "write", "open", "close", "fsync", "rename", "mmap", "thread"};
+static const char *const kind_names[KINDS] = {"none",  "malloc", "read",   "write", "open",
+                                              "close", "fsync",  "rename", "mmap",  "thread"};
 
 static struct {
-    enum kind  kind;
-    long       at, times;
-    int        error;
-    bool       all, half, clock_back, ready;
+    enum kind   kind;
+    long        at, times;
+    int         error;
+    bool        all, half, clock_back, ready;
     const char *count_file;
-    uintptr_t  first, end; /* the program's own code */
+    uintptr_t   first, end; /* the program's own code */
 } how;
 static atomic_long calls, failed;
 
@@ -65,7 +66,9 @@ __attribute__((constructor)) static void start(void) {
         if (strcmp(call, kind_names[k]) == 0) how.kind = (enum kind)k;
     how.at         = number("FAULT_AT", 0);
     how.times      = number("FAULT_TIMES", 1);
-    how.error      = (int)number("FAULT_ERRNO", how.kind == MALLOC || how.kind == MMAP ? ENOMEM : how.kind == THREAD ? EAGAIN : EIO);
+    how.error      = (int)number("FAULT_ERRNO", how.kind == MALLOC || how.kind == MMAP ? ENOMEM
+                                                : how.kind == THREAD                   ? EAGAIN
+                                                                                       : EIO);
     how.half       = number("FAULT_SHORT", 0) != 0;
     how.all        = scope && strcmp(scope, "all") == 0;
     how.clock_back = hands && strcmp(hands, "back") == 0;
@@ -75,7 +78,7 @@ __attribute__((constructor)) static void start(void) {
 }
 
 __attribute__((destructor)) static void finish(void) {
-    how.ready = false;
+    how.ready  = false;
     FILE *file = how.count_file ? fopen(how.count_file, "w") : NULL;
     if (!file) return;
     fprintf(file, "%ld %ld\n", (long)calls, (long)failed);
@@ -95,8 +98,8 @@ static bool fails(enum kind kind, const void *from) {
 
 #define FROM __builtin_return_address(0)
 /* The real function; looked up at its first use. */
-#define REAL(name) \
-    static __typeof__(&name) real; \
+#define REAL(name)                                                                                                     \
+    static __typeof__(&name) real;                                                                                     \
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name)
 
 /* ---- memory: glibc's own functions by their second names, since dlsym allocates ---- */
@@ -106,11 +109,19 @@ extern void *__libc_calloc(size_t count, size_t size);
 extern void *__libc_realloc(void *p, size_t bytes);
 extern void *__libc_memalign(size_t alignment, size_t bytes);
 
-void *malloc(size_t bytes) { return fails(MALLOC, FROM) ? NULL : __libc_malloc(bytes); }
-void *calloc(size_t count, size_t size) { return fails(MALLOC, FROM) ? NULL : __libc_calloc(count, size); }
-void *realloc(void *p, size_t bytes) { return fails(MALLOC, FROM) ? NULL : __libc_realloc(p, bytes); }
-void *aligned_alloc(size_t alignment, size_t bytes) { return fails(MALLOC, FROM) ? NULL : __libc_memalign(alignment, bytes); }
-int   posix_memalign(void **out, size_t alignment, size_t bytes) {
+void *malloc(size_t bytes) {
+    return fails(MALLOC, FROM) ? NULL : __libc_malloc(bytes);
+}
+void *calloc(size_t count, size_t size) {
+    return fails(MALLOC, FROM) ? NULL : __libc_calloc(count, size);
+}
+void *realloc(void *p, size_t bytes) {
+    return fails(MALLOC, FROM) ? NULL : __libc_realloc(p, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    return fails(MALLOC, FROM) ? NULL : __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void **out, size_t alignment, size_t bytes) {
     if (fails(MALLOC, FROM)) return ENOMEM;
     *out = __libc_memalign(alignment, bytes);
     return *out ? 0 : ENOMEM;
@@ -118,13 +129,13 @@ int   posix_memalign(void **out, size_t alignment, size_t bytes) {
 
 /* ---- files ---- */
 
-#define MODE_OF(flags, mode) \
-    mode_t mode = 0; \
-    if ((flags) & (O_CREAT | O_TMPFILE)) { \
-        va_list list; \
-        va_start(list, flags); \
-        mode = va_arg(list, mode_t); \
-        va_end(list); \
+#define MODE_OF(flags, mode)                                                                                           \
+    mode_t mode = 0;                                                                                                   \
+    if ((flags) & (O_CREAT | O_TMPFILE)) {                                                                             \
+        va_list list;                                                                                                  \
+        va_start(list, flags);                                                                                         \
+        mode = va_arg(list, mode_t);                                                                                   \
+        va_end(list);                                                                                                  \
     }
 
 int open(const char *path, int flags, ...) {
@@ -184,11 +195,11 @@ static bool stream_fails(const void *from) {
     return !how.half && how.error != EINTR && fails(READ, from);
 }
 static FILE *spoilt; /* the stream whose reading failed: ferror says so */
-size_t fread(void *to, size_t size, size_t count, FILE *file) {
-    REAL(fread);
-    if (!stream_fails(FROM)) return real(to, size, count, file);
+size_t       fread(void *to, size_t size, size_t count, FILE *file) {
+          REAL(fread);
+          if (!stream_fails(FROM)) return real(to, size, count, file);
     spoilt = file;
-    return 0;
+          return 0;
 }
 char *fgets(char *to, int bytes, FILE *file) {
     REAL(fgets);

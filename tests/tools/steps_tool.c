@@ -1,19 +1,20 @@
-/* steps_tool.c: training steps on given batches and given weights, for comparisons with other trainers and for what no command
- * offers: gradients as a file. Pictures are taken as they are (no crop, no flip); the learning rate stays optim.lr.
+/* steps_tool.c: training steps on given batches and given weights, for comparisons with other trainers and for what no
+ * command offers: gradients as a file. Pictures are taken as they are (no crop, no flip); the learning rate stays
+ * optim.lr.
  *
  *   steps_tool CONFIG|- [section.key=value ...] [options]         (-: no file, the built-in defaults)
- *     --batches FILE   safetensors: images U8 [K,N,H,W,3], labels I32 [K,N]; batch i % K is trained on in step i, and N is the
- *                      batch; default: random ones
+ *     --batches FILE   safetensors: images U8 [K,N,H,W,3], labels I32 [K,N]; batch i % K is trained on in step i, and N
+ * is the batch; default: random ones
  *     --steps N        (1)
  *     --weights FILE   start from these; default: initial values from train.seed
  *     --save FILE      writes the weights before the first step (model.safetensors of a checkpoint)
  *     --save-end FILE  the same after the last step
- *     --grads PREFIX   no training: one step with learning rate 0 a batch, K in all, and the gradients of batch k, divided by the
- *                      loss scale, to PREFIX-k.safetensors, named and ordered as the parameters are in files
- * Prints one JSON line: the loss of each step and what the step was computed from. */
-#include "checkpoint_parts.h"
-#include "rng.h"
-#include "state.h"
+ *     --grads PREFIX   no training: one step with learning rate 0 a batch, K in all, and the gradients of batch k,
+ * divided by the loss scale, to PREFIX-k.safetensors, named and ordered as the parameters are in files Prints one JSON
+ * line: the loss of each step and what the step was computed from. */
+#include "checkpoint/internal.h"
+#include "core/rng.h"
+#include "session/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,8 +42,12 @@ static cr_status parse(int argc, char **argv, struct tool *t) {
     const struct {
         const char  *name;
         const char **value;
-    } texts[] = {{"--batches", &t->batches_path}, {"--weights", &t->weights}, {"--save", &t->save}, {"--save-end", &t->save_end}, {"--grads", &t->grads}};
-    t->steps = 1;
+    } texts[] = {{"--batches", &t->batches_path},
+                 {"--weights", &t->weights},
+                 {"--save", &t->save},
+                 {"--save-end", &t->save_end},
+                 {"--grads", &t->grads}};
+    t->steps  = 1;
     for (int i = 1; i < argc; i++) {
         bool taken = false;
         for (size_t k = 0; k < CR_COUNT(texts) && !taken; k++)
@@ -51,25 +56,35 @@ static cr_status parse(int argc, char **argv, struct tool *t) {
                 taken           = true;
             }
         if (taken) continue;
-        if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) t->steps = strtoll(argv[++i], NULL, 10);
-        else if (argv[i][0] == '-' && argv[i][1]) return CR_FAIL(CR_ERR_USAGE, "unknown option %s, or no value to it", argv[i]);
-        else if (!t->config_path) t->config_path = argv[i];
-        else if (t->override_count == OVERRIDES_MAX) return CR_FAIL(CR_ERR_USAGE, "more than %d values", OVERRIDES_MAX);
-        else t->overrides[t->override_count++] = argv[i];
+        if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
+            t->steps = strtoll(argv[++i], NULL, 10);
+        else if (argv[i][0] == '-' && argv[i][1])
+            return CR_FAIL(CR_ERR_USAGE, "unknown option %s, or no value to it", argv[i]);
+        else if (!t->config_path)
+            t->config_path = argv[i];
+        else if (t->override_count == OVERRIDES_MAX)
+            return CR_FAIL(CR_ERR_USAGE, "more than %d values", OVERRIDES_MAX);
+        else
+            t->overrides[t->override_count++] = argv[i];
     }
-    if (!t->config_path) return CR_FAIL(CR_ERR_USAGE, "steps_tool CONFIG|- [section.key=value ...] [options]: no configuration given");
+    if (!t->config_path)
+        return CR_FAIL(CR_ERR_USAGE, "steps_tool CONFIG|- [section.key=value ...] [options]: no configuration given");
     if (strcmp(t->config_path, "-") == 0) t->config_path = NULL;
     return t->steps < 0 ? CR_FAIL(CR_ERR_USAGE, "--steps must not be negative") : CR_OK;
 }
 
 /* ---- batches ---- */
 
-static cr_status check_batches(const struct tool *t, const struct cr_st_entry *images, const struct cr_st_entry *labels) {
-    if (!images || images->dtype != CR_U8 || images->dims != 5 || images->dim[2] != images->dim[3] || images->dim[4] != 3)
+static cr_status check_batches(const struct tool *t, const struct cr_st_entry *images,
+                               const struct cr_st_entry *labels) {
+    if (!images || images->dtype != CR_U8 || images->dims != 5 || images->dim[2] != images->dim[3] ||
+        images->dim[4] != 3)
         return CR_FAIL(CR_ERR_FORMAT, "%s: no tensor images, U8 [K,N,H,H,3]", t->batches_path);
-    if (!labels || labels->dtype != CR_I32 || labels->dims != 2 || labels->dim[0] != images->dim[0] || labels->dim[1] != images->dim[1])
+    if (!labels || labels->dtype != CR_I32 || labels->dims != 2 || labels->dim[0] != images->dim[0] ||
+        labels->dim[1] != images->dim[1])
         return CR_FAIL(CR_ERR_FORMAT, "%s: no tensor labels, I32 [K,N] for the images' K and N", t->batches_path);
-    return images->dim[0] > 0 && images->dim[1] > 0 ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "%s: no pictures", t->batches_path);
+    return images->dim[0] > 0 && images->dim[1] > 0 ? CR_OK
+                                                    : CR_FAIL(CR_ERR_FORMAT, "%s: no pictures", t->batches_path);
 }
 
 static cr_status read_batches(struct tool *t) {
@@ -97,7 +112,8 @@ static cr_status draw_batch(struct tool *t) {
     CR_ALLOC(t->images, bytes);
     CR_ALLOC(t->labels, (size_t)t->batch);
     for (size_t i = 0; i < bytes; i++) t->images[i] = (uint8_t)cr_rng_u32(&rng);
-    for (int64_t i = 0; i < t->batch; i++) t->labels[i] = (int32_t)cr_rng_below(&rng, (uint64_t)t->session.model.classes);
+    for (int64_t i = 0; i < t->batch; i++)
+        t->labels[i] = (int32_t)cr_rng_below(&rng, (uint64_t)t->session.model.classes);
     return CR_OK;
 }
 
@@ -109,8 +125,8 @@ static cr_status open_all(struct tool *t) {
     options.batch = t->batch;
     CR_TRY(cr_session_open(&t->config, &options, &t->session));
     if (t->batches_path && t->size != t->session.prepare_train.size)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: pictures of %" PRId64 " pixels a side, data.image_size is %d", t->batches_path, t->size,
-                       t->session.prepare_train.size);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: pictures of %" PRId64 " pixels a side, data.image_size is %d",
+                       t->batches_path, t->size, t->session.prepare_train.size);
     if (!t->batches_path) {
         t->count = 1;
         t->batch = t->session.batch;
@@ -119,7 +135,8 @@ static cr_status open_all(struct tool *t) {
     }
     for (int64_t i = 0; i < t->count * t->batch; i++)
         if (t->labels[i] < -1 || t->labels[i] >= t->session.model.classes)
-            return CR_FAIL(CR_ERR_FORMAT, "label %d: the network has %d classes", t->labels[i], t->session.model.classes);
+            return CR_FAIL(CR_ERR_FORMAT, "label %d: the network has %d classes", t->labels[i],
+                           t->session.model.classes);
     CR_TRY(cr_session_init(&t->session));
     return t->weights ? cr_session_load_weights(&t->session, t->weights, true) : CR_OK;
 }
@@ -157,8 +174,10 @@ static cr_status write_list(const char *path, const struct cr_state_list *list, 
     CR_TRY_OUT(cr_st_create(path, entries, list->count, meta, CR_COUNT(meta), &writer));
     for (int i = 0; i < list->count && status == CR_OK; i++)
         status = cr_ckpt_tensor_out(writer, &list->tensor[cr_st_writer_index(writer, i)], &stage, io);
-    if (status == CR_OK) status = cr_st_finish(writer);
-    else cr_st_abandon(writer);
+    if (status == CR_OK)
+        status = cr_st_finish(writer);
+    else
+        cr_st_abandon(writer);
 out:
     cr_ckpt_stage_close(&stage);
     cr_free(entries);
@@ -177,20 +196,22 @@ static cr_status save_weights(struct tool *t, const char *path) {
 
 /* The list of weights, moved from the value plane to the gradients'. */
 static cr_status save_grads(struct tool *t, const char *path, double scale) {
-    const struct cr_store *store = &t->session.model.store;
-    const uint64_t         value = cr_store_plane_offset(store, CR_PLANE_VALUE), grad = cr_store_plane_offset(store, CR_PLANE_GRAD);
-    const uint64_t         end   = value + cr_store_plane_bytes(store, CR_PLANE_VALUE);
-    struct cr_arena        arena = {0};
-    struct cr_state_list   list;
-    struct divided         divided = {.io = cr_state_io(&t->session), .divisor = scale};
-    struct cr_ckpt_io      io      = {.self = &divided, .get = divided_get};
-    cr_status              status;
-    int                    kept = 0;
-    CR_ASSERT(cr_store_plane_dtype(store, CR_PLANE_GRAD) == CR_F32);
+    const struct cr_param_store *store = &t->session.model.store;
+    const uint64_t               value = cr_param_store_buffer_offset(store, CR_BUFFER_VALUE),
+                   grad                = cr_param_store_buffer_offset(store, CR_BUFFER_GRAD);
+    const uint64_t       end           = value + cr_param_store_buffer_bytes(store, CR_BUFFER_VALUE);
+    struct cr_arena      arena         = {0};
+    struct cr_state_list list;
+    struct divided       divided = {.io = cr_state_io(&t->session), .divisor = scale};
+    struct cr_ckpt_io    io      = {.self = &divided, .get = divided_get};
+    cr_status            status;
+    int                  kept = 0;
+    CR_ASSERT(cr_param_store_buffer_dtype(store, CR_BUFFER_GRAD) == CR_F32);
     CR_TRY_OUT(cr_state_model_list(store, &arena, &list));
     for (int i = 0; i < list.count; i++) {
         struct cr_ckpt_tensor tensor = list.tensor[i];
-        if (tensor.address < value || tensor.address >= end) continue; /* running statistics and counters have no gradient */
+        if (tensor.address < value || tensor.address >= end)
+            continue; /* running statistics and counters have no gradient */
         tensor.address += grad - value;
         list.tensor[kept++] = tensor;
     }
@@ -206,10 +227,12 @@ out:
 static cr_status one_step(struct tool *t, int64_t step, float lr, struct cr_exec_result *out) {
     struct cr_exec            *exec  = t->session.train_exec[0];
     const int64_t              k     = step % t->count;
-    const struct cr_step_block block = {.lr = lr, .momentum = (float)t->config.optim.momentum,
+    const struct cr_step_block block = {.lr           = lr,
+                                        .momentum     = (float)t->config.optim.momentum,
                                         .weight_decay = (float)t->config.optim.weight_decay,
-                                        .clip_norm = (float)t->config.train.clip_norm, .step = step,
-                                        .seed = (uint64_t)t->config.train.seed};
+                                        .clip_norm    = (float)t->config.train.clip_norm,
+                                        .step         = step,
+                                        .seed         = (uint64_t)t->config.train.seed};
     CR_TRY(cr_exec_feed(exec, t->images + k * t->batch * t->size * t->size * 3, t->labels + k * t->batch, NULL));
     CR_TRY(cr_exec_run(exec, &block));
     return cr_exec_result(exec, cr_exec_runs(exec), out);
@@ -217,7 +240,8 @@ static cr_status one_step(struct tool *t, int64_t step, float lr, struct cr_exec
 
 static cr_status loss_scale(struct tool *t, double *out) {
     double state[CR_STATE_COUNT];
-    char  *at = (char *)t->session.memory.region[CR_REGION_STORE] + cr_store_plane_offset(&t->session.model.store, CR_PLANE_STATE);
+    char  *at = (char *)t->session.memory.region[CR_REGION_STORE] +
+               cr_param_store_buffer_offset(&t->session.model.store, CR_BUFFER_STATE);
     CR_TRY(t->session.device->backend->get(t->session.device, state, at, sizeof state));
     *out = state[CR_STATE_LOSS_SCALE];
     return CR_OK;
@@ -232,7 +256,9 @@ static cr_status grads_of(struct tool *t, int64_t k, struct cr_exec_result *r, s
         CR_TRY(one_step(t, k, 0, r));
         if (!r->nonfinite) break;
     }
-    if (r->nonfinite) return CR_FAIL(CR_ERR_NUMERIC, "batch %" PRId64 ": the gradient is not finite, last with loss scale %g", k, scale);
+    if (r->nonfinite)
+        return CR_FAIL(CR_ERR_NUMERIC, "batch %" PRId64 ": the gradient is not finite, last with loss scale %g", k,
+                       scale);
     cr_text_add(scales, "%s%.9g", k ? ", " : "", scale);
     if ((size_t)snprintf(path, sizeof path, "%s-%" PRId64 ".safetensors", t->grads, k) >= sizeof path)
         return CR_FAIL(CR_ERR_USAGE, "--grads %s: too long", t->grads);
@@ -244,14 +270,17 @@ static cr_status run(struct tool *t, struct cr_text *losses, struct cr_text *sca
     const int64_t steps = t->grads ? t->count : t->steps;
     for (int64_t i = 0; i < steps; i++) {
         struct cr_exec_result r;
-        if (t->grads) CR_TRY(grads_of(t, i, &r, scales));
+        if (t->grads)
+            CR_TRY(grads_of(t, i, &r, scales));
         else {
             CR_TRY(one_step(t, i, (float)t->config.optim.lr, &r));
             cr_text_add(scales, "%s%.9g", i ? ", " : "", r.loss_scale);
         }
         const double loss = r.loss_sum / r.valid;
-        if (loss - loss == 0) cr_text_add(losses, "%s%.9g", i ? ", " : "", loss);
-        else cr_text_add(losses, "%snull", i ? ", " : ""); /* JSON has no word for what is not finite */
+        if (loss - loss == 0)
+            cr_text_add(losses, "%s%.9g", i ? ", " : "", loss);
+        else
+            cr_text_add(losses, "%snull", i ? ", " : ""); /* JSON has no word for what is not finite */
         *skipped = r.skipped;
     }
     return t->save_end ? save_weights(t, t->save_end) : CR_OK;
@@ -261,17 +290,22 @@ static void add_triple(struct cr_text *out, const char *name, const struct cr_re
     cr_text_add(out, "\"%s\": [%.17g, %.17g, %.17g], ", name, v->at[0], v->at[1], v->at[2]);
 }
 
-static cr_status report(const struct tool *t, const struct cr_text *losses, const struct cr_text *scales, int64_t skipped, double seconds) {
+static cr_status report(const struct tool *t, const struct cr_text *losses, const struct cr_text *scales,
+                        int64_t skipped, double seconds) {
     const struct cr_config *c   = &t->config;
     struct cr_text          out = {0};
     cr_text_add(&out, "{\"losses\": [%s], \"loss_scales\": [%s], \"skipped\": %" PRId64 ", \"seconds\": %.3f, ",
                 losses->data ? losses->data : "", scales->data ? scales->data : "", skipped, seconds);
-    cr_text_add(&out, "\"arch\": \"%s\", \"type\": \"%s\", \"batch\": %" PRId64 ", \"size\": %" PRId64 ", \"classes\": %d, ",
-                cr_word_arch(c->model.arch), cr_dtype_name(t->session.model.real), t->batch, t->size, t->session.model.classes);
-    cr_text_add(&out, "\"lr\": %.17g, \"momentum\": %.17g, \"nesterov\": %s, \"weight_decay\": %.17g, \"decay_norm_bias\": %s, ", c->optim.lr,
-                c->optim.momentum, c->optim.nesterov ? "true" : "false", c->optim.weight_decay, c->optim.decay_norm_bias ? "true" : "false");
-    cr_text_add(&out, "\"label_smoothing\": %.17g, \"bn_eps\": %.17g, \"bn_momentum\": %.17g, ", c->train.label_smoothing, c->model.bn_eps,
-                c->model.bn_momentum);
+    cr_text_add(
+        &out, "\"arch\": \"%s\", \"type\": \"%s\", \"batch\": %" PRId64 ", \"size\": %" PRId64 ", \"classes\": %d, ",
+        cr_word_arch(c->model.arch), cr_dtype_name(t->session.model.real), t->batch, t->size, t->session.model.classes);
+    cr_text_add(
+        &out,
+        "\"lr\": %.17g, \"momentum\": %.17g, \"nesterov\": %s, \"weight_decay\": %.17g, \"decay_norm_bias\": %s, ",
+        c->optim.lr, c->optim.momentum, c->optim.nesterov ? "true" : "false", c->optim.weight_decay,
+        c->optim.decay_norm_bias ? "true" : "false");
+    cr_text_add(&out, "\"label_smoothing\": %.17g, \"bn_eps\": %.17g, \"bn_momentum\": %.17g, ",
+                c->train.label_smoothing, c->model.bn_eps, c->model.bn_momentum);
     add_triple(&out, "mean", &c->data.mean);
     add_triple(&out, "std", &c->data.std);
     cr_text_add(&out, "\"device\": ");

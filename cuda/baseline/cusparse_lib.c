@@ -1,0 +1,33 @@
+/* cuda/baseline/cusparse_lib.c: see cuda/baseline/cusparse_lib.h. */
+#include "cuda/baseline/cusparse_lib.h"
+
+#ifdef CR_HAS_CUSPARSE
+#include "cuda/core/cuda_device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+static struct cr_cusparse library;
+static bool               there;
+static pthread_once_t     once = PTHREAD_ONCE_INIT;
+
+static void load(void) {
+    void *file = dlopen("libcusparse.so." TEXT(CUSPARSE_VER_MAJOR), RTLD_LAZY | RTLD_LOCAL);
+    there      = file != NULL;
+#define X(name)                                                                                                        \
+    *(void **)(void *)&library.name = file ? dlsym(file, #name) : NULL;                                                \
+    there                           = there && library.name;
+    CUSPARSE_FUNCTIONS(X)
+#undef X
+}
+
+const struct cr_cusparse *cr_cusparse(void) {
+    pthread_once(&once, load);
+    return there ? &library : NULL;
+}
+#else
+typedef int cr_no_cusparse; /* C wants a declaration */
+#endif

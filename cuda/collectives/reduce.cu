@@ -1,0 +1,81 @@
+/* cuda/collectives/reduce.cu: what sums over ranks need besides the library: the way back to float of gradients that
+ * travel in 16 bits; sums of ranks that write into each other's memory. */
+#include "cuda/common/common.cuh"
+#include "cuda/common/launchers.h"
+
+namespace {
+
+/* 2 bytes read and 4 written an element; limited by memory, and mostly by the L2 cache: the numbers have just been
+ * written. */
+enum { THREADS = 256, WORD = 4 };
+
+template <typename T> __global__ void __launch_bounds__(THREADS) widen(const T *x, float *y, int64_t elems) {
+    const int64_t step = (int64_t)gridDim.x * THREADS, words = elems / WORD;
+    int64_t       i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    for (int64_t w = i; w < words; w += step) {
+        const uint2 bits                 = reinterpret_cast<const uint2 *>(x)[w];
+        const T    *v                    = reinterpret_cast<const T *>(&bits);
+        reinterpret_cast<float4 *>(y)[w] = make_float4(ck_float(v[0]), ck_float(v[1]), ck_float(v[2]), ck_float(v[3]));
+    }
+    for (int64_t k = words * WORD + i; k < elems; k += step) y[k] = ck_float(x[k]);
+}
+
+template <typename T> cudaError_t widen_run(const void *x, float *y, int64_t elems, cudaStream_t stream) {
+    widen<T><<<ck_blocks(elems / WORD, THREADS * 4, 4096), THREADS, 0, stream>>>((const T *)x, y, elems);
+    return cudaGetLastError();
+}
+
+/* ---- sums ---- */
+
+enum { SUM_THREADS = 512 };
+
+/* 4 (N + 1) bytes an element; limited by memory, mostly by the L2 cache: half of it has just come in. */
+template <int N> __global__ void __launch_bounds__(SUM_THREADS) sum_ranks(struct ck_sum_ranks sum) {
+    const int64_t step = (int64_t)gridDim.x * SUM_THREADS, words = sum.elems / WORD;
+    const int64_t i = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;
+    for (int64_t w = i; w < words; w += step) {
+        float4 x[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = reinterpret_cast<const float4 *>(sum.part[k])[w];
+#pragma unroll
+        for (int k = 1; k < N; k++)
+            x[0] = make_float4(x[0].x + x[k].x, x[0].y + x[k].y, x[0].z + x[k].z, x[0].w + x[k].w);
+        reinterpret_cast<float4 *>(sum.to)[w] = x[0];
+    }
+    for (int64_t e = words * WORD + i; e < sum.elems; e += step) {
+        float x = sum.part[0][e];
+#pragma unroll
+        for (int k = 1; k < N; k++) x += sum.part[k][e];
+        sum.to[e] = x;
+    }
+}
+
+template <int N> cudaError_t sum_run(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
+    sum_ranks<N>
+        <<<ck_blocks(sum->elems / WORD, SUM_THREADS, 2 * (int64_t)multiprocessors), SUM_THREADS, 0, stream>>>(*sum);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+extern "C" cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
+    switch (sum->ranks) {
+    case 2: return sum_run<2>(sum, multiprocessors, stream);
+    case 3: return sum_run<3>(sum, multiprocessors, stream);
+    case 4: return sum_run<4>(sum, multiprocessors, stream);
+    case 5: return sum_run<5>(sum, multiprocessors, stream);
+    case 6: return sum_run<6>(sum, multiprocessors, stream);
+    case 7: return sum_run<7>(sum, multiprocessors, stream);
+    case 8: return sum_run<8>(sum, multiprocessors, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream) {
+    switch (type) {
+    case CK_F16: return widen_run<__half>(x, y, elems, stream);
+    case CK_BF16: return widen_run<__nv_bfloat16>(x, y, elems, stream);
+    case CK_F32: break;
+    }
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,284 @@
+/* cuda/common/hopper.cuh: what only Hopper's GPUs have, one small function an instruction: barriers in shared memory
+ * that count arrivals and bytes (mbarrier), copies by the tensor memory accelerator (TMA), matrix products of a
+ * warpgroup (wgmma).
+ *
+ * Laws
+ *   - Tiles are stored as TMA stores them with the 128-byte swizzle: rows of 128 bytes, 1024-byte aligned; chunk c (16
+ * bytes) of row r lies at chunk c ^ (r % 8).
+ *   - What ordinary stores wrote is seen by TMA and wgmma only after ck_fence_async and a barrier. */
+#ifndef CK_HOPPER_CUH
+#define CK_HOPPER_CUH
+
+#include "cuda/common/shared.cuh"
+
+#include <cuda.h>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define CK_HAS_SM90A 1
+#else
+#define CK_HAS_SM90A 0
+#endif
+
+/* ---- mbarrier ---- */
+
+__device__ __forceinline__ void ck_mbar_init(uint32_t bar, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+/* After the inits, before other threads and TMA use them (a barrier must follow). */
+__device__ __forceinline__ void ck_mbar_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void ck_mbar_arrive(uint32_t bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+/* A place in a ring of barriers or stages, and the parity of its round. */
+struct ck_ring_place {
+    int                             at     = 0;
+    uint32_t                        parity = 0;
+    __device__ __forceinline__ void next(int size) {
+        if (++at == size) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+    __device__ __forceinline__ void skip(int count, int size) {
+        for (at += count; at >= size; at -= size) parity ^= 1;
+    }
+};
+/* Arrives and announces bytes that copies will bring. */
+__device__ __forceinline__ void ck_mbar_expect(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+/* Until the phase of this parity is over. */
+__device__ __forceinline__ void ck_mbar_wait(uint32_t bar, uint32_t parity) {
+    asm volatile("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Is the phase of this parity over? Does not wait. */
+__device__ __forceinline__ bool ck_mbar_is_over(uint32_t bar, uint32_t parity) {
+    uint32_t is;
+    asm volatile(
+        "{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+        : "=r"(is)
+        : "r"(bar), "r"(parity)
+        : "memory");
+    return is != 0;
+}
+
+/* ---- fences and barriers ---- */
+
+__device__ __forceinline__ void ck_fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Barrier `id` (1..15; 0 is __syncthreads) of `threads` threads. */
+__device__ __forceinline__ void ck_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/* Until all threads of all blocks of a cluster are here or have ended; what was written before is seen after it. */
+__device__ __forceinline__ void ck_cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/* Block `rank`'s address of what is at `address` here. */
+__device__ __forceinline__ uint32_t ck_other_block(uint32_t address, int rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ void ck_send_four(uint32_t to, const float (&v)[4]) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+                 "f"(v[3])
+                 : "memory");
+}
+/* Registers that each thread of the calling warpgroup may have from here on. */
+template <int N> __device__ __forceinline__ void ck_registers_increase() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void ck_registers_decrease() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- TMA ---- */
+
+__device__ __forceinline__ void ck_tma_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* A box of a matrix: (column, row) is its corner. */
+__device__ __forceinline__ void ck_tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+                 "%4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(column), "r"(row)
+                 : "memory");
+}
+/* Pixels of an image tensor in the map's order, from (h, w) of image n on, as the filter's tap (r, s) sees them. */
+__device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w,
+                                                   int h, int n, int s = 0, int r = 0) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+                 "%4, %5, %6}], [%2], "
+                 "{%7, %8};" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"((uint16_t)s), "h"((uint16_t)r)
+                 : "memory");
+}
+/* A box of four dimensions; the first coordinate is of what lies side by side. */
+__device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c,
+                                                int d) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+                 "%5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+/* Plain bytes: a multiple of 16, both ends aligned to 16. */
+__device__ __forceinline__ void ck_bulk_load(uint32_t to, const void *from, uint32_t bar, uint32_t bytes) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::"r"(to),
+                 "l"(from), "r"(bar), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void ck_tma_store(const CUtensorMap *map, uint32_t from, int column, int row) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(from), "r"(column), "r"(row)
+                 : "memory");
+}
+__device__ __forceinline__ void ck_bulk_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until at most N of this thread's stores have not read their shared memory (read) or are not done. */
+template <int N> __device__ __forceinline__ void ck_bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+template <int N> __device__ __forceinline__ void ck_bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* ---- fragments of 8x8 matrices of 16-bit elements ---- */
+
+__device__ __forceinline__ void ck_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]),
+                 "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+__device__ __forceinline__ void ck_stmatrix_trans(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+/* As ck_unpack_word, in one instruction an element of f16. */
+template <typename T> __device__ __forceinline__ float2 ck_pair(uint32_t word) {
+    return ck_unpack_word<T>(word);
+}
+template <> __device__ __forceinline__ float2 ck_pair<__half>(uint32_t word) {
+    float2 v;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+        : "=f"(v.x), "=f"(v.y)
+        : "r"(word));
+    return v;
+}
+/* Two floats, rounded; the lower half is the first. */
+template <typename T> __device__ __forceinline__ uint32_t ck_pack_pair(float low, float high) {
+    uint32_t word;
+    if constexpr (__is_same(T, __half))
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+/* max(x, least), but NaN stays NaN. */
+__device__ __forceinline__ float ck_at_least(float x, float least) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
+    return x;
+}
+/* Two floats, ReLU (NaN stays NaN), rounded; the lower half is the first. */
+template <typename T> __device__ __forceinline__ uint32_t ck_pack_relu(float low, float high);
+template <> __device__ __forceinline__ uint32_t           ck_pack_relu<__half>(float low, float high) {
+              uint32_t word;
+              asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+              return word;
+}
+template <> __device__ __forceinline__ uint32_t ck_pack_relu<__nv_bfloat16>(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+
+/* ---- wgmma: D[64][N] (+)= A[64][16] B[16][N], f32 sums, 16-bit operands ---- */
+
+/* Where an operand of swizzled 128-byte rows lies. Rows run along the sum (K-major): 8 rows fill 1024 bytes. */
+__device__ __forceinline__ uint64_t ck_operand(uint32_t at) {
+    return (uint64_t)((at & 0x3ffffu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+/* Rows run across the sum (MN-major): 8 steps of the sum fill 1024 bytes; the next 64 columns lie `panel` bytes further
+ * (or before: modulo 2^18). */
+__device__ __forceinline__ uint64_t ck_operand_transposed(uint32_t at, uint32_t panel) {
+    return (uint64_t)((at & 0x3ffffu) >> 4) | (uint64_t)((panel & 0x3ffffu) >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+__device__ __forceinline__ void ck_wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ck_wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void ck_wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+/* The compiler shall not move uses of these registers across this point. */
+template <int N> __device__ __forceinline__ void ck_wgmma_hold(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define CK_D32                                                                                                         \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define CK_D64                                                                                                         \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                                 \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                                 \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define CK_D128                                                                                                        \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                                 \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                                 \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"                                                 \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                                                 \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"                                                 \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"                                     \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define CK_ACC8(d, i)                                                                                                  \
+    "+f"((d)[(i) + 0]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]), "+f"((d)[(i) + 4]),                \
+        "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
+#define CK_ACC32(d, i) CK_ACC8(d, i), CK_ACC8(d, (i) + 8), CK_ACC8(d, (i) + 16), CK_ACC8(d, (i) + 24)
+#define CK_ACC64(d, i) CK_ACC32(d, i), CK_ACC32(d, (i) + 32)
+#define CK_ACC128(d, i) CK_ACC64(d, i), CK_ACC64(d, (i) + 64)
+
+/* both: A and B in shared memory. left: A in registers. TRANSPOSED: B is MN-major; LEFT_TRANSPOSED: A is. keep: add to
+ * d, else d is overwritten. */
+template <typename T, int N> struct ck_wgmma;
+#define CK_WGMMA(T, type, N, half, a0, a1, a2, a3, a4, a5, a6)                                                         \
+    template <> struct ck_wgmma<T, N> {                                                                                \
+        template <int TRANSPOSED, int LEFT_TRANSPOSED = 0>                                                             \
+        static __device__ __forceinline__ void both(float (&d)[half], uint64_t a, uint64_t b, int keep) {              \
+            asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
+                         "k16.f32." type "." type " {" CK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, %" a4 ", %" a3     \
+                                                                  ";\n}"                                               \
+                         : CK_ACC##half(d, 0)                                                                          \
+                         : "l"(a), "l"(b), "r"(keep), "n"(TRANSPOSED), "n"(LEFT_TRANSPOSED));                          \
+        }                                                                                                              \
+        template <int TRANSPOSED>                                                                                      \
+        static __device__ __forceinline__ void left(float (&d)[half], const uint32_t (&a)[4], uint64_t b, int keep) {  \
+            asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
+                         "k16.f32." type "." type " {" CK_D##half "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" a4      \
+                                                                  ", keep, 1, 1, %" a6 ";\n}"                          \
+                         : CK_ACC##half(d, 0)                                                                          \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TRANSPOSED));            \
+        }                                                                                                              \
+    };
+CK_WGMMA(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37", "38")
+CK_WGMMA(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69", "70")
+CK_WGMMA(__half, "f16", 256, 128, "128", "129", "130", "131", "132", "133", "134")
+CK_WGMMA(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37", "38")
+CK_WGMMA(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69", "70")
+CK_WGMMA(__nv_bfloat16, "bf16", 256, 128, "128", "129", "130", "131", "132", "133", "134")
+#undef CK_WGMMA
+
+#endif

@@ -1,0 +1,85 @@
+/* cuda/common/shared.cuh: shared memory by address, one small function an instruction: loads and stores, asynchronous
+ * copies into it, fragments for the tensor cores. For all GPUs from Ampere on; what Hopper adds is in
+ * cuda/common/hopper.cuh.
+ *
+ * A shared address is the 32-bit address inside the block's shared memory (ck_shared). */
+#ifndef CK_SHARED_CUH
+#define CK_SHARED_CUH
+
+#include "cuda/common/common.cuh"
+
+__device__ __forceinline__ uint32_t ck_shared(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- loads and stores, by bytes ---- */
+
+__device__ __forceinline__ uint32_t ck_get4(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ float2 ck_get8(uint32_t at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint4 ck_get16(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void ck_put4(uint32_t at, uint32_t v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+__device__ __forceinline__ void ck_put4(uint32_t at, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+__device__ __forceinline__ void ck_put16(uint32_t at, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+/* ---- asynchronous copies of 16 bytes, without a register ---- */
+
+/* What is not `real` is 0, and not read. */
+__device__ __forceinline__ void ck_copy16(uint32_t to, const void *from, bool real) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
+}
+/* The same through the L1 cache, for what is read again. */
+__device__ __forceinline__ void ck_copy16_cached(uint32_t to, const void *from, bool real) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
+}
+/* Ends a group of copies. */
+__device__ __forceinline__ void ck_copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Until at most N groups of this thread are under way. */
+template <int N> __device__ __forceinline__ void ck_copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* Until all copies of this thread are there. */
+__device__ __forceinline__ void ck_copy_wait_all() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* ---- fragments: four 8x8 matrices of 16-bit elements; lane i gives the address of row i%8 of matrix i/8 ---- */
+
+__device__ __forceinline__ void ck_ldmatrix(uint32_t (&r)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+/* The matrices change rows and columns on the way. */
+__device__ __forceinline__ void ck_ldmatrix_trans(uint32_t (&r)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+#endif

@@ -1,0 +1,406 @@
+/* cuda/conv/cifar/cifar_conv.cu: forward of the small convolutions: BN and ReLU of the input while it is read, sums of
+ * the output while it is written. A block keeps the whole filter and a tile of the input in shared memory and
+ * multiplies with the tensor cores; with a stride of 1 a tile is a picture, and a row of it that is in registers serves
+ * three rows of the filter; blocks stride over the tiles. Blocks leave their sums in the workspace; a second launch of
+ * a few blocks adds them and finishes the BN. (Ways that finish in the same launch were slower on an H200: a last block
+ * that is chosen by a ticket, 2 to 3 us behind the products, and blocks that wait for the numbers of all others in
+ * memory, 2 to 6 us. An empty launch costs 0.6 us.)
+ *
+ * Bytes: 2 an element of x, read 1 (whole pictures) to 1.13 times (halves), and 2 an element of y. Limiter: at 128
+ * pictures the launches and two round trips to the L2 cache; from about 1024 pictures on memory in 16 channels, and
+ * reads of shared memory (ldmatrix, 4 cycles for 512 bytes) in 32 and 64. Roof: 4.3 TB/s, or about 600 TFLOP/s of
+ * mma.sync. */
+#include "cuda/conv/cifar/cifar_conv.cuh"
+
+namespace cifar {
+namespace {
+
+/* How a shape is cut: TH output rows a tile, NT columns of 8 and MT groups of 16 pixels a warp at a time. With a stride
+ * of 1 a tile is a picture. */
+template <class S> struct cut {
+    static constexpr bool WHOLE = S::STRIDE == 1;
+    enum { WARPS = 8, TH = WHOLE ? (int)S::P : 8, RESIDENT = 2 };
+    enum { THREADS = WARPS * CK_WARP, I = 1, ROWS = TH * S::P / 16, NT = WHOLE || ROWS * S::K / 32 < WARPS ? 2 : 4 };
+    enum { NW = S::K / (8 * NT), MW = WARPS / NW, MT = ROWS / MW, TILES = S::P / TH };
+    static_assert(MW * MT == ROWS, "each warp has as much");
+};
+
+struct forward_args {
+    const void  *x, *w;
+    const float *scale_bias;
+    void        *y;
+    float       *sums, *partial;
+    int64_t      N;
+    bool         w_new;
+};
+
+/* Filters to shared memory, one row a channel k, in column order. All blocks read the same bytes at the same time: each
+ * begins elsewhere, so that they do not queue for one part of the L2 cache. */
+template <class S, int NT, int PITCH, int THREADS, typename T>
+__device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+    constexpr int CHUNKS = S::TAPS * S::C / 8, ALL = S::K * CHUNKS, ROUNDS = (ALL + THREADS - 1) / THREADS;
+    int           round = (int)blockIdx.x % ROUNDS;
+#pragma unroll 6
+    for (int i = 0; i < ROUNDS; i++) {
+        const int v = round * THREADS + (int)threadIdx.x;
+        if (ALL % THREADS == 0 || v < ALL)
+            ck_copy16(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
+        round = round + 1 == ROUNDS ? 0 : round + 1;
+    }
+}
+
+template <class S> struct forward_memory {
+    using D = cut<S>;
+    using X = input_tile<S, D::I, D::TH, S::C, D::THREADS>;
+    enum { W_PITCH = S::TAPS * S::C * 2 + 16, W_AT = 0, X_AT = S::K * W_PITCH };
+    enum { SUMS_AT = X_AT + X::BYTES, BYTES = SUMS_AT + D::WARPS * 2 * S::K * 4 };
+};
+
+/* Rounds `half` of a group of 16 pixels x 8*NT columns, and sums what was rounded. */
+template <typename T, int NT>
+__device__ __forceinline__ piece<NT> forward_round(const float (&acc)[NT][4], int half, float (&first)[2 * NT],
+                                                   float (&second)[2 * NT]) {
+    piece<NT> p;
+#pragma unroll
+    for (int j = 0; j < NT; j++) p.word[j] = ck_pack_word<T>(acc[j][2 * half], acc[j][2 * half + 1]);
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        const float2 v = ck_unpack_word<T>(p.word[j]);
+        first[2 * j] += v.x, first[2 * j + 1] += v.y;
+        second[2 * j]     = fmaf(v.x, v.x, second[2 * j]);
+        second[2 * j + 1] = fmaf(v.y, v.y, second[2 * j + 1]);
+    }
+    return p;
+}
+
+/* The block's sums, once it has multiplied its last tile. */
+template <int NT, int K, int WARPS>
+__device__ __forceinline__ void forward_sums(const forward_args &a, float (&first)[2 * NT], float (&second)[2 * NT],
+                                             float *rows, int n0) {
+    sums_flush<NT, K>(first, second, rows, n0);
+    __syncthreads();
+    sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
+}
+
+/* ---- the second launch: the sums of all blocks, and what becomes of them ---- */
+
+struct finish_args {
+    const float          *partial;
+    float                *sums;
+    int                   rows;
+    struct ck_bn_finalize finish;
+    struct ck_bn_factors  factors;
+};
+template <int K> struct forward_end {
+    const finish_args &a;
+    struct channel {
+        ck_bn_channel              bn;
+        __device__ __forceinline__ channel(const forward_end &end, int k) {
+            if (end.a.finish.scale_bias) bn.load(end.a.finish, k);
+        }
+        __device__ __forceinline__ void finish(const forward_end &end, int k, float sum, float squares) const {
+            end.a.sums[k]     = sum;
+            end.a.sums[K + k] = squares;
+            if (end.a.finish.scale_bias) bn.finish(end.a.finish, end.a.factors, k, K, sum, squares);
+        }
+    };
+};
+template <int K> __global__ void __launch_bounds__(THREADS) finish_kernel(finish_args a) {
+    ck_let_next_begin();
+    ck_wait_for_last();
+    sums_add<K>(a.partial, a.rows, (int)blockIdx.x, forward_end<K>{a});
+}
+template <int K> cudaError_t finish_run(finish_args a, unsigned rows, cudaStream_t stream) {
+    if (!a.sums) return cudaSuccess;
+    a.rows = (int)rows;
+    return launch(finish_kernel<K>, a, K / SUMS_CHANNELS, THREADS, 0, stream);
+}
+
+/* ---- the first: all shapes but the stem ---- */
+
+/* Copies of the filter are under way; the input's tile comes through registers, or by copies as well. All threads meet
+ * after it. */
+template <class S, typename T>
+__device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs, int64_t image, int y0) {
+    using D    = cut<S>;
+    using X    = typename forward_memory<S>::X;
+    const T *x = (const T *)a.x + image * S::H * S::H * S::C;
+    if constexpr (D::WHOLE) {
+        picture<X> p;
+        float      scale[8], bias[8];
+        if (a.scale_bias) {
+            load_floats(scale, a.scale_bias + p.chunk() * 8);
+            load_floats(bias, a.scale_bias + S::C + p.chunk() * 8);
+        }
+        p.load(x);
+        if (a.scale_bias)
+#pragma unroll
+            for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
+        p.store(xs);
+        ck_copy_wait<0>();
+    } else {
+        tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1);
+        ck_copy_commit();
+        if (!a.scale_bias) ck_copy_wait<0>();
+        if (a.scale_bias) tile_act<X, 0, T>(xs, a.scale_bias, S::C, input_row<S>(y0), 1);
+    }
+}
+
+/* A warp's slot_of_warp: its first channel, and where its groups of 16 pixels are. */
+template <class S> struct forward_slot {
+    using D = cut<S>;
+    using G = groups<S::STRIDE == 1 ? (int)S::P : 16, S::STRIDE == 1 ? (int)D::TH : 1>;
+    int                        n0, m0, strip;
+    __device__ __forceinline__ forward_slot() {
+        const int warp = (int)threadIdx.x / CK_WARP, rest = warp / D::NW;
+        n0 = warp % D::NW * 8 * D::NT;
+        if constexpr (D::WHOLE)
+            strip = rest % G::STRIPS * 16, m0 = rest / G::STRIPS * D::MT;
+        else
+            strip = 0, m0 = rest * D::MT;
+    }
+    /* Row and column in the tile of pixel i of group m. */
+    __device__ __forceinline__ int row(int m, int i) const {
+        return D::WHOLE ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P;
+    }
+    __device__ __forceinline__ int col(int m, int i) const {
+        return D::WHOLE ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P;
+    }
+};
+
+/* The products of a stride of 1: a column of the filter and 16 channels at a time, an input row serves three rows of
+ * output. */
+template <class S, typename T, int MT>
+__device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
+    using X = typename forward_memory<S>::X;
+    static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
+#pragma unroll 1
+    for (int s = 0; s < 3; s++)
+#pragma unroll
+        for (int c = 0; c < S::C; c += 16) {
+            uint32_t bf[3][4], af[MT + 2][4];
+#pragma unroll
+            for (int r = 0; r < 3; r++) ck_ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
+#pragma unroll
+            for (int t = 0; t < MT + 2; t++) {
+                ck_ldmatrix(af[t], at + (uint32_t)(t * input_tap<S, X>(1, 0) + s * X::PITCH + c * 2));
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+                    if (t - r >= 0 && t - r < MT) {
+                        mma<T>(acc[t - r][0], af[t], bf[r][0], bf[r][1]);
+                        mma<T>(acc[t - r][1], af[t], bf[r][2], bf[r][3]);
+                    }
+            }
+        }
+}
+
+/* Those of any shape, a tap and 16 channels at a time; a row of the filter at a time: straight code for all of them is
+ * more than the instruction cache likes. */
+template <class S, typename T, int MT, int NT>
+__device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
+    using M = forward_memory<S>;
+    using X = typename M::X;
+#pragma unroll 1
+    for (int r = 0; r < S::R; r++) {
+#pragma unroll
+        for (int s = 0; s < S::R; s++)
+#pragma unroll
+            for (int c = 0; c < S::C; c += 16) {
+                uint32_t af[MT][4], bf[NT / 2][4];
+#pragma unroll
+                for (int j = 0; j < NT / 2; j++)
+                    ck_ldmatrix(bf[j], b0 + (uint32_t)(j * 16 * M::W_PITCH + ((r * S::R + s) * S::C + c) * 2));
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    ck_ldmatrix(af[m], at[m] + (uint32_t)(r * input_tap<S, X>(1, 0) + input_tap<S, X>(0, s) + c * 2));
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+#pragma unroll
+                    for (int j = 0; j < NT; j++)
+                        mma<T>(acc[m][j], af[m], bf[j / 2][j % 2 * 2], bf[j / 2][j % 2 * 2 + 1]);
+            }
+    }
+}
+
+template <class S, typename T>
+__global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_kernel(forward_args a) {
+    using M = forward_memory<S>;
+    using D = typename M::D;
+    using X = typename M::X;
+    extern __shared__ __align__(16) char memory[];
+    const int                            lane = (int)threadIdx.x % CK_WARP;
+    const uint32_t                       base = ck_shared(memory), xs = base + M::X_AT;
+    float                               *rows             = reinterpret_cast<float *>(memory + M::SUMS_AT);
+    float                                first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    const forward_slot<S>                slot_of_warp;
+    const uint32_t                       b0 =
+        base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
+
+    if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
+    if constexpr (D::WHOLE)
+        image_margin<X>(xs);
+    else
+        tile_margin<X>(xs);
+    for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
+    ck_begin_after_last();
+    if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
+    ck_copy_commit();
+
+    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
+        const int64_t image = job / D::TILES;
+        const int     y0    = (int)(job % D::TILES) * D::TH;
+        forward_load<S, T>(a, xs, image, y0);
+        __syncthreads();
+        uint32_t at[D::MT];
+        float    acc[D::MT][D::NT][4] = {};
+#pragma unroll
+        for (int m = 0; m < D::MT; m++)
+            at[m] = xs + (uint32_t)(input_pixel<S, X>(slot_of_warp.row(m, lane & 15), slot_of_warp.col(m, lane & 15)) +
+                                    (lane >> 4) * 16);
+        if constexpr (D::WHOLE)
+            forward_rows<S, T>(acc, at[0], b0);
+        else
+            forward_taps<S, T>(acc, at, b0);
+        piece<D::NT> out[D::MT][2];
+#pragma unroll
+        for (int m = 0; m < D::MT; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
+        if (a.sums && job + gridDim.x >= a.N * D::TILES)
+            forward_sums<D::NT, S::K, D::WARPS>(a, first, second, rows, slot_of_warp.n0);
+        T *y = (T *)a.y + (image * S::P + y0) * S::P * S::K + slot_of_warp.n0 + lane % 4 * 2 * D::NT;
+#pragma unroll
+        for (int m = 0; m < D::MT; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = half * 8 + lane / 4;
+                piece_store<D::NT>(y + (slot_of_warp.row(m, i) * S::P + slot_of_warp.col(m, i)) * S::K, out[m][half]);
+            }
+        __syncthreads();
+    }
+}
+
+/* ---- the stem: 3 -> 16 channels ---- */
+
+enum { STEM_MT = 4 };
+
+template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(forward_args a) {
+    constexpr int NT = 2, W_PITCH = 48 * 2 + 16;
+    __shared__ __align__(16) char tile[STEM_BYTES];
+    __shared__ __align__(16) char filter[STEM_K * W_PITCH];
+    __shared__ float              rows[WARPS * 2 * STEM_K];
+    const int                     lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    float                         first[2 * NT] = {}, second[2 * NT] = {};
+    for (int i = (int)threadIdx.x; i < WARPS * 2 * STEM_K; i += THREADS) rows[i] = 0;
+    ck_begin_after_last();
+    for (int i = (int)threadIdx.x; i < STEM_K * 48; i += THREADS) { /* [k][r][4 columns][4 channels] */
+        const int k = i / 48, r = i / 16 % 3, s = i / 4 % 4, c = i % 4;
+        uint16_t  v = 0;
+        if (s < 3 && c < 3) v = ((const uint16_t *)a.w)[((k * 3 + r) * 3 + s) * 3 + c];
+        *reinterpret_cast<uint16_t *>(filter + column_of<NT>(k) * W_PITCH + i % 48 * 2) = v;
+    }
+    const uint32_t b0 = ck_shared(filter) + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * W_PITCH + (lane >> 3 & 1) * 16);
+    for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
+        const int64_t image = job / STEM_TILES;
+        const int     y0    = (int)(job % STEM_TILES) * STEM_TH;
+        stem_fill(tile, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
+        __syncthreads();
+        float    acc[STEM_MT][NT][4] = {};
+        uint32_t at[STEM_MT];
+#pragma unroll
+        for (int m = 0; m < STEM_MT; m++) {
+            const int pixel = (warp * STEM_MT + m) * 16 + (lane & 15);
+            at[m] = ck_shared(tile) + stem_pixel(pixel / STEM_SIDE, pixel % STEM_SIDE) + (uint32_t)(lane >> 4) * 16;
+        }
+#pragma unroll
+        for (int r = 0; r < 3; r++) {
+            uint32_t bf[4], af[4];
+            ck_ldmatrix(bf, b0 + (uint32_t)(r * 32));
+#pragma unroll
+            for (int m = 0; m < STEM_MT; m++) {
+                ck_ldmatrix(af, at[m] + (uint32_t)(r * STEM_LINE));
+                mma<T>(acc[m][0], af, bf[0], bf[1]);
+                mma<T>(acc[m][1], af, bf[2], bf[3]);
+            }
+        }
+        piece<NT> out[STEM_MT][2];
+#pragma unroll
+        for (int m = 0; m < STEM_MT; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, NT>(acc[m], half, first, second);
+        if (a.sums && job + gridDim.x >= a.N * STEM_TILES) forward_sums<NT, STEM_K, WARPS>(a, first, second, rows, 0);
+        T *y = (T *)a.y + ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * STEM_K +
+               lane % 4 * 2 * NT;
+#pragma unroll
+        for (int m = 0; m < STEM_MT; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) piece_store<NT>(y + (m * 16 + half * 8) * STEM_K, out[m][half]);
+        __syncthreads();
+    }
+}
+
+/* ---- the host's side ---- */
+
+enum { RESIDENT = 2 /* blocks a multiprocessor, at most */ };
+
+template <class S, typename T>
+cudaError_t forward_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
+    using M = forward_memory<S>;
+    using D = typename M::D;
+    static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + 1024) * D::RESIDENT <= 233472, "so many fit");
+    const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
+    const cudaError_t error  = launch(forward_kernel<S, T>, a, blocks, D::THREADS, M::BYTES, stream);
+    return error != cudaSuccess ? error : finish_run<S::K>(finish, blocks, stream);
+}
+
+template <typename T>
+cudaError_t stem_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
+    const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
+    const cudaError_t error  = launch(stem_kernel<T>, a, blocks, THREADS, 0, stream);
+    return error != cudaSuccess ? error : finish_run<STEM_K>(finish, blocks, stream);
+}
+
+template <typename T>
+cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
+                        cudaStream_t stream) {
+    if (v->C == 3) return stem_run<T>(a, f, multiprocessors, stream);
+    return run_shape(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
+}
+
+} // namespace
+} // namespace cifar
+
+bool ck_cifar_conv_supports(const struct ck_conv *v) {
+    if (v->type == CK_F32 || v->N < 1 || v->H != v->W || v->R != v->S || (v->R != 3 && v->R != 1) || v->pad != v->R / 2)
+        return false;
+    if (v->P != v->H / v->stride || v->Q != v->P || v->N > INT32_MAX) return false;
+    const bool down = v->stride == 2 && v->K == 2 * v->C && ((v->C == 16 && v->H == 32) || (v->C == 32 && v->H == 16));
+    const bool same =
+        v->stride == 1 && v->R == 3 && v->K == v->C && v->H * v->C == 512 && (v->C == 16 || v->C == 32 || v->C == 64);
+    const bool stem = v->stride == 1 && v->R == 3 && v->C == 3 && v->K == 16 && v->H == 32;
+    return down || same || stem;
+}
+
+size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
+    return (size_t)multiprocessors * cifar::RESIDENT * 2 * (size_t)v->K * sizeof(float);
+}
+
+cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream) {
+    const cifar::forward_args a = {.x          = args->x,
+                                   .w          = args->w,
+                                   .scale_bias = args->scale_bias,
+                                   .y          = args->y,
+                                   .sums       = args->sums,
+                                   .partial    = (float *)workspace,
+                                   .N          = args->conv.N,
+                                   .w_new      = args->w_new};
+    const cifar::finish_args  f = {.partial = (float *)workspace,
+                                   .sums    = args->sums,
+                                   .rows    = 0,
+                                   .finish  = args->finish,
+                                   .factors = ck_bn_factors_of(&args->finish)};
+    if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
+    if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
+    return args->conv.type == CK_F16 ? cifar::forward_any<__half>(&args->conv, a, f, multiprocessors, stream)
+                                     : cifar::forward_any<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
+}

@@ -1,0 +1,407 @@
+/* cuda/conv/cifar/cifar_conv.cuh: what forward and backward of the small convolutions share: shapes, tiles in shared
+ * memory, the tensor cores' instructions, and sums over the blocks of a launch.
+ *
+ * A tile is some rows of a picture (or whole pictures) in shared memory, pixel by pixel, CH channels each and 16 bytes
+ * of padding: 8 neighbouring pixels begin in 8 different groups of 4 banks, so ldmatrix meets no conflict, and a tap of
+ * the filter is a constant distance from the pixel. Columns of a picture that a stride of 2 reads stand in two halves,
+ * even ones first, for the same reason. Pixels outside the picture are 0 in the tile. */
+#ifndef CK_CIFAR_CONV_CUH
+#define CK_CIFAR_CONV_CUH
+
+#include "cuda/common/shared.cuh"
+#include "cuda/conv/cifar/cifar_conv.h"
+#include "cuda/norm/bn_finish.cuh"
+
+namespace cifar {
+
+/* Blocks have 8 warps where nothing else is said. */
+enum { WARPS = 8, THREADS = WARPS * CK_WARP };
+
+/* A barrier of the THREADS threads of a block that share barrier ID; 0 is that of __syncthreads(). */
+template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {
+    asm volatile("bar.sync %0, %1;\n" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
+template <int C_, int K_, int H_, int STRIDE_, int R_> struct shape {
+    enum { C = C_, K = K_, H = H_, STRIDE = STRIDE_, R = R_, TAPS = R * R, PAD = R / 2, P = H / STRIDE };
+    static_assert(R == 3 || STRIDE == 2, "1x1 filters are shortcuts");
+};
+
+/* ---- instructions ---- */
+
+/* d[16][8] += a[16][16] * b[16][8] */
+template <typename T>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void mma<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---- tiles ---- */
+
+/* I pictures of ROWS x COLS pixels with CH channels. Column j of the picture (WIDE of them) stands in column(j); the
+ * others are the margin. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its
+ * channels. THREADS of a block, from a multiple of that number on, fill it. */
+template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_,
+          int THREADS_ = cifar::THREADS>
+struct tile {
+    enum {
+        I       = I_,
+        THREADS = THREADS_,
+        ROWS    = ROWS_,
+        COLS    = COLS_,
+        CH      = CH_,
+        CT      = CT_,
+        SIDE    = SIDE_,
+        STEP    = STEP_,
+        LEFT    = LEFT_
+    };
+    enum { WIDE = SIDE / STEP, PITCH = CH * 2 + 16, IMAGE = ROWS * COLS * PITCH, BYTES = I * IMAGE, CHUNKS = CH / 8 };
+    enum { VECTORS = I * ROWS * WIDE * CHUNKS, MARGIN = COLS - WIDE };
+    static constexpr bool                 HALVES = HALVES_;
+    static __device__ __forceinline__ int place(int col) {
+        return HALVES ? (col & 1) * ((COLS + 1) / 2) + (col >> 1) : col;
+    }
+    static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
+};
+
+/* The vectors of 16 bytes that a thread moves: a thread keeps its column and its chunk of channels, so from one to the
+ * next all distances are constants. f(to, from, v, real): where it stands in the tile (bytes), in memory from the
+ * tile's first picture on (elements), its number, and whether that is inside the pictures. */
+template <class L, typename F> __device__ __forceinline__ void tile_for_each(int row0, int images, F f) {
+    constexpr int LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, LINES = L::I * L::ROWS,
+                  ROUNDS = (LINES + STEP - 1) / STEP;
+    static_assert(L::THREADS % LINE == 0, "a thread keeps its column");
+    const int thread = (int)threadIdx.x % L::THREADS, chunk = thread % L::CHUNKS, col = thread / L::CHUNKS % L::WIDE;
+    const int first = thread / LINE, to = L::place(col + L::LEFT) * L::PITCH + chunk * 16,
+              from = col * L::STEP * L::CT + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        const int line = first + i * STEP;
+        if (ROUNDS * STEP != LINES && line >= LINES) break;
+        const int image = L::I == 1 ? 0 : line / L::ROWS, row = L::I == 1 ? line : line % L::ROWS,
+                  h     = (row0 + row) * L::STEP;
+        const bool real = h >= 0 && h < L::SIDE && (L::I == 1 || image < images);
+        f((uint32_t)(to + image * L::IMAGE + row * L::COLS * L::PITCH), from + (image * L::SIDE + h) * L::SIDE * L::CT,
+          thread + i * L::THREADS, real);
+    }
+}
+
+/* Brings the thread's coefficients of a tile, `rows` rows `gap` apart, into the L1 cache, ahead of the copies. */
+template <class L> __device__ __forceinline__ void tile_warm(const float *scale_bias, int gap, int rows) {
+    for (int i = 0; i < rows; i++) {
+        float unused;
+        asm volatile("ld.global.f32 %0, [%1];\n"
+                     : "=f"(unused)
+                     : "l"(scale_bias + i * gap + (int)threadIdx.x % L::CHUNKS * 8)
+                     : "memory");
+    }
+}
+
+/* Starts the copies of a tile: rows row0.. of `images` pictures from `from` on (which points at the first channel
+ * wanted). With LINE, vector v goes to to + 16*v instead of its place; CACHED: through the L1 cache. */
+template <class L, bool LINE, bool CACHED, typename T>
+__device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images) {
+    tile_for_each<L>(row0, images, [=](uint32_t place, int at, int v, bool real) {
+        if (CACHED)
+            ck_copy16_cached(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
+        else
+            ck_copy16(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
+    });
+}
+
+/* Zeros in the margin's columns, once: nothing else is ever written there. */
+template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
+    if constexpr (L::MARGIN > 0)
+        for (int v = (int)threadIdx.x % L::THREADS; v < L::I * L::ROWS * L::MARGIN * L::CHUNKS; v += L::THREADS) {
+            const int chunk = v % L::CHUNKS, m = v / L::CHUNKS % L::MARGIN, line = v / (L::CHUNKS * L::MARGIN);
+            const int col = m < L::LEFT ? m : L::WIDE + m;
+            ck_put16(to + (uint32_t)((line * L::COLS + L::place(col)) * L::PITCH + chunk * 16), make_uint4(0, 0, 0, 0));
+        }
+}
+
+/* A whole picture with a margin of one pixel around it: zeros there, once. */
+template <class L> __device__ __forceinline__ void image_margin(uint32_t to) {
+    static_assert(L::LEFT == 1 && L::COLS == L::WIDE + 2 && L::ROWS == L::SIDE + 2 && L::STEP == 1 && !L::HALVES,
+                  "one pixel around");
+    for (int v = (int)threadIdx.x % L::THREADS; v < (2 * L::COLS + 2 * L::SIDE) * L::CHUNKS; v += L::THREADS) {
+        const int i = v / L::CHUNKS, side = i - 2 * L::COLS;
+        const int row = side < 0 ? i / L::COLS * (L::ROWS - 1) : 1 + side / 2,
+                  col = side < 0 ? i % L::COLS : side % 2 * (L::COLS - 1);
+        ck_put16(to + (uint32_t)((row * L::COLS + col) * L::PITCH + v % L::CHUNKS * 16), make_uint4(0, 0, 0, 0));
+    }
+}
+/* Its vectors by way of registers: all loads are under way before the first is looked at. */
+template <class L> struct picture {
+    enum { LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, ROUNDS = L::SIDE / STEP };
+    static_assert(L::THREADS % LINE == 0 && L::SIDE % STEP == 0, "a thread keeps its column and its chunk of channels");
+    uint4                                 v[ROUNDS];
+    static __device__ __forceinline__ int chunk() { return (int)threadIdx.x % L::CHUNKS; }
+    static __device__ __forceinline__ int pixel(int thread) {
+        return (thread / LINE * L::SIDE + thread % LINE / L::CHUNKS) * L::CT;
+    }
+    template <typename T> __device__ __forceinline__ void load(const T *from) {
+        const int thread = (int)threadIdx.x % L::THREADS;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++)
+            v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) + i * STEP * L::SIDE * L::CT) + chunk());
+    }
+    __device__ __forceinline__ void store(uint32_t to) const {
+        const int thread = (int)threadIdx.x % L::THREADS;
+        to += (uint32_t)(((thread / LINE + 1) * L::COLS + thread % LINE / L::CHUNKS + 1) * L::PITCH + chunk() * 16);
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) ck_put16(to + (uint32_t)(i * STEP * L::COLS * L::PITCH), v[i]);
+    }
+};
+
+/* N floats from an array in shared or global memory, aligned to 16 bytes. */
+template <int N> __device__ __forceinline__ void load_floats(float (&out)[N], const float *from) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float4 v = *reinterpret_cast<const float4 *>(from + i);
+        out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
+    }
+}
+
+/* act() of a vector of T; scale and bias: of its channels. */
+template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float (&scale)[8], const float (&bias)[8]) {
+    float f[8];
+    ck_unpack<T>(v, f);
+#pragma unroll
+    for (int i = 0; i < 8; i++) f[i] = ck_relu(fmaf(f[i], scale[i], bias[i]));
+    return ck_pack<T>(f);
+}
+
+/* act() of what this thread's copies brought, for which it waits, except for the LATER last groups; scale_bias: CH
+ * scales, then CH biases at scale_bias + gap. */
+template <class L, int LATER, typename T>
+__device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, int gap, int row0, int images) {
+    float scale[8], bias[8];
+    load_floats(scale, scale_bias + (int)threadIdx.x % L::CHUNKS * 8);
+    load_floats(bias, scale_bias + gap + (int)threadIdx.x % L::CHUNKS * 8);
+    ck_copy_wait<LATER>();
+    tile_for_each<L>(row0, images, [&](uint32_t place, int, int, bool real) {
+        if (real) ck_put16(at + place, act<T>(ck_get16(at + place), scale, bias));
+    });
+}
+
+/* The same for dy = a*g + b*x + c, g in the tile, x in `line` as tile_issue's LINE left it; coef: a, b
+ * and c `gap` apart. */
+template <class L, int LATER, typename T>
+__device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coef, int gap, int row0,
+                                             int images) {
+    float     a[8], b[8], c[8];
+    const int first = (int)threadIdx.x % L::CHUNKS * 8;
+    load_floats(a, coef + first);
+    load_floats(b, coef + gap + first);
+    load_floats(c, coef + 2 * gap + first);
+    ck_copy_wait<LATER>();
+    tile_for_each<L>(row0, images, [&](uint32_t place, int, int v, bool real) {
+        if (!real) return;
+        float g[8], x[8];
+        ck_unpack<T>(ck_get16(at + place), g);
+        ck_unpack<T>(ck_get16(line + (uint32_t)v * 16), x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) g[i] = fmaf(a[i], g[i], fmaf(b[i], x[i], c[i]));
+        ck_put16(at + place, ck_pack<T>(g));
+    });
+}
+
+/* The convolution's input, as TH rows of output need it. */
+template <class S, int I, int TH, int CH, int THREADS = cifar::THREADS>
+using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
+                        S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H,
+                        S::R == 1 ? (int)S::STRIDE : 1, S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2, THREADS>;
+template <class S> __device__ __forceinline__ int input_row(int y0) {
+    return S::R == 1 ? y0 : S::STRIDE * y0 - 1;
+}
+/* Where tap (0,0) of output pixel (y, x) of the tile stands, and tap (r,s) from there. */
+template <class S, class L> __device__ __forceinline__ int input_pixel(int y, int x) {
+    return ((S::R == 1 ? y : S::STRIDE * y) * L::COLS + x) * L::PITCH;
+}
+template <class S, class L> __host__ __device__ constexpr int input_tap(int r, int s) {
+    return S::R == 1 ? 0 : (r * L::COLS + (S::STRIDE == 2 ? (s & 1) * ((L::COLS + 1) / 2) + (s >> 1) : s)) * L::PITCH;
+}
+
+/* With a stride of 1, products go through TH rows of a picture in groups of 16 pixels, of which the next is one row
+ * below: half a row, a row, or two rows half a picture apart. So a row of the input, once it is in registers, serves
+ * all rows of the filter. */
+template <int P, int TH> struct groups {
+    enum { STRIPS = P > 16 ? P / 16 : 1, DOWN = TH * P / 16 / STRIPS };
+    static_assert(P >= 16 || (P == 8 && TH == P), "two rows half a picture apart");
+    /* Pixel i of 16, from the group's first row and column. */
+    static __device__ __forceinline__ int row(int i) { return P < 16 ? i / P * DOWN : 0; }
+    static __device__ __forceinline__ int col(int i) { return P < 16 ? i % P : i; }
+};
+
+/* ---- the stem's input: 3 channels
+ * ------------------------------------------------------------------------------------- A pixel gets a 4th channel, 0;
+ * 4 neighbouring pixels are the 16 columns of a product: a row of the filter and a column of zeros. Pixels are 8 bytes
+ * apart and ldmatrix wants 16, so each line stands twice, the second time one pixel further. */
+
+enum { STEM_SIDE = 32, STEM_K = 16, STEM_TH = 16, STEM_ROWS = STEM_TH + 2, STEM_WIDE = 36 };
+enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next */
+enum { STEM_BYTES = STEM_ROWS * STEM_LINE, STEM_TILES = STEM_SIDE / STEM_TH };
+
+__device__ __forceinline__ uint32_t stem_pixel(int row, int col) {
+    return (uint32_t)(row * STEM_LINE + (col & 1) * STEM_COPY + (col >> 1) * 16);
+}
+
+/* Rows row0.. of a picture, STEM_ROWS of them; column j of the picture stands in column j + 1. */
+template <typename T> __device__ __forceinline__ void stem_fill(char *to, const T *x, int row0) {
+    const uint16_t *bits = reinterpret_cast<const uint16_t *>(x);
+#pragma unroll 3
+    for (int v = (int)threadIdx.x; v < STEM_ROWS * STEM_WIDE; v += THREADS) {
+        const int row = v / STEM_WIDE, col = v % STEM_WIDE, h = row0 + row, w = col - 1;
+        uint2     pixel = make_uint2(0, 0);
+        if (h >= 0 && h < STEM_SIDE && w >= 0 && w < STEM_SIDE) {
+            const uint16_t *p = bits + (h * STEM_SIDE + w) * 3;
+            pixel             = make_uint2((uint32_t)p[0] | (uint32_t)p[1] << 16, (uint32_t)p[2]);
+        }
+        *reinterpret_cast<uint2 *>(to + row * STEM_LINE + col * 8) = pixel;
+        if (col > 0) *reinterpret_cast<uint2 *>(to + row * STEM_LINE + STEM_COPY + (col - 1) * 8) = pixel;
+    }
+}
+
+/* ---- columns of the product
+ * ------------------------------------------------------------------------------------------- A thread of a product
+ * tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters are put into shared memory so that these are 2*NT
+ * neighbouring channels, which it then reads and writes at once. */
+
+/* Where channel c stands among the columns. */
+template <int NT> __host__ __device__ constexpr int column_of(int c) {
+    const int q = c % (8 * NT), t = q / (2 * NT), j = q % (2 * NT) / 2;
+    return c - q + j * 8 + 2 * t + c % 2;
+}
+
+/* 2*NT channels of a thread. */
+template <int NT> struct piece { uint32_t word[NT]; };
+template <int NT> __device__ __forceinline__ piece<NT> piece_load(const void *from) {
+    piece<NT> p;
+    if constexpr (NT == 4) {
+        const uint4 v = *reinterpret_cast<const uint4 *>(from);
+        p.word[0] = v.x, p.word[1] = v.y, p.word[2] = v.z, p.word[3] = v.w;
+    } else {
+        const uint2 v = *reinterpret_cast<const uint2 *>(from);
+        p.word[0] = v.x, p.word[1] = v.y;
+    }
+    return p;
+}
+/* One store: the compiler takes plain ones apart. */
+template <int NT> __device__ __forceinline__ void piece_store(void *to, const piece<NT> &p) {
+    if constexpr (NT == 4)
+        ck_store_whole(to, make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]));
+    else
+        asm volatile("st.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to), "r"(p.word[0]), "r"(p.word[1]) : "memory");
+}
+
+/* ---- sums over the launch ---- */
+
+/* Thread's first and second sums of 2*NT channels, in column order, onto the warp's row of `rows` [WARPS][2][CH]; n0:
+ * the warp's first channel. */
+template <int NT, int CH>
+__device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
+    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++) {
+#pragma unroll
+        for (int offset = 4; offset < CK_WARP; offset *= 2) {
+            first[i] += __shfl_xor_sync(0xffffffffu, first[i], offset);
+            second[i] += __shfl_xor_sync(0xffffffffu, second[i], offset);
+        }
+    }
+    if (lane < 4) {
+        float *row = rows + warp * 2 * CH + n0 + lane * 2 * NT;
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) {
+            row[i] += first[i];
+            row[CH + i] += second[i];
+        }
+    }
+}
+
+/* The block's row of partial [blocks][2*CH], of `rows` [WARPS][2*CH]; its first WARPS warps call, a barrier before.
+ * factor: of the second sums, [CH], or NULL. */
+template <int CH, int WARPS>
+__device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
+    for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
+        float s = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) s += rows[w * 2 * CH + i];
+        __stcg(partial + (int64_t)block * 2 * CH + i, factor && i >= CH ? s * factor[i - CH] : s);
+    }
+}
+
+/* By a second launch: block `part` of CH / SUMS_CHANNELS, of THREADS threads, adds the rows for its channels, in
+ * double, and does End::channel(end, c).finish(end, c, first, second) for each. All loads are under way before the
+ * first sum: a loop that the compiler unrolls takes the rest one by one, at half a microsecond each. */
+enum { SUMS_CHANNELS = 8, SUMS_IN_FLIGHT = 5, SUMS_SHARES = THREADS / 4 };
+template <int CH, typename End>
+__device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end) {
+    __shared__ double room[WARPS][2 * SUMS_CHANNELS];
+    const int         four = (int)threadIdx.x % 4, share = (int)threadIdx.x / 4,
+              c                      = part * SUMS_CHANNELS + (int)threadIdx.x % SUMS_CHANNELS;
+    const float                *from = partial + four / 2 * CH + part * SUMS_CHANNELS + four % 2 * 4;
+    const typename End::channel channel(end, c);
+    double                      s[4] = {};
+    for (int b = share; b < rows; b += SUMS_SHARES * SUMS_IN_FLIGHT) {
+        float4 v[SUMS_IN_FLIGHT];
+#pragma unroll
+        for (int i = 0; i < SUMS_IN_FLIGHT; i++)
+            v[i] = b + i * SUMS_SHARES < rows
+                       ? __ldcg(reinterpret_cast<const float4 *>(from + (int64_t)(b + i * SUMS_SHARES) * 2 * CH))
+                       : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < SUMS_IN_FLIGHT; i++) {
+            s[0] += (double)v[i].x, s[1] += (double)v[i].y;
+            s[2] += (double)v[i].z, s[3] += (double)v[i].w;
+        }
+    }
+#pragma unroll
+    for (int offset = 4; offset < CK_WARP; offset *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
+    if ((int)threadIdx.x % CK_WARP < 4)
+#pragma unroll
+        for (int i = 0; i < 4; i++) room[threadIdx.x / CK_WARP][four * 4 + i] = s[i];
+    __syncthreads();
+    if ((int)threadIdx.x >= SUMS_CHANNELS) return;
+    double first = 0, second = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) first += room[w][threadIdx.x], second += room[w][SUMS_CHANNELS + threadIdx.x];
+    channel.finish(end, c, (float)first, (float)second);
+}
+
+/* ---- the host's side ---- */
+
+/* Launches overlap, as ck_launch says. A second, small launch of an op lets the next begin at once, so that the next
+ * one's filters come meanwhile: before its wait a kernel reads nothing else, and writes nothing. */
+template <typename Kernel, typename Args>
+cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return error != cudaSuccess ? error
+                                : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
+}
+
+/* run(shape) with the shape of v, one of those with 16 channels or more that ck_cifar_conv_supports. */
+template <typename Run> cudaError_t run_shape(const struct ck_conv *v, Run run) {
+    if (v->C == 16 && v->K == 16) return run(shape<16, 16, 32, 1, 3>());
+    if (v->C == 16) return v->R == 3 ? run(shape<16, 32, 32, 2, 3>()) : run(shape<16, 32, 32, 2, 1>());
+    if (v->C == 32 && v->K == 32) return run(shape<32, 32, 16, 1, 3>());
+    if (v->C == 32) return v->R == 3 ? run(shape<32, 64, 16, 2, 3>()) : run(shape<32, 64, 16, 2, 1>());
+    return run(shape<64, 64, 8, 1, 3>());
+}
+
+} // namespace cifar
+
+#endif

@@ -1,0 +1,353 @@
+/* cuda/conv/cifar/cifar_conv_grad.cu: the whole backward of a small convolution: BN's gradient applied while dy is
+ * read, the gradient of the input with mask, addition and sums, and the gradient of the filters.
+ *
+ * Two ways to share out the work:
+ *   joint   a block reads its tiles of dy and x once and makes both gradients, at the same time: its first warps
+ * prepare dy and make dx, the last 8 prepare x and make dw, whose sums stay in their registers until the end. Copies of
+ * the next tile are under way meanwhile. One block a multiprocessor. For dw of up to 32*32*9 numbers. split   for
+ * larger dw: some blocks make dx, picture by picture; others one part of 32 x 32 channels of dw each, over many
+ * pictures, of which they read 32 channels alone. Both kinds run side by side on a multiprocessor. Blocks leave their
+ * parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order. (Clusters that add
+ * through one another's shared memory, and a last block that adds, were slower: clusters of 8 leave a tenth of the
+ * multiprocessors without work, which at 128 pictures is a second wave, and one block alone reads too slowly.)
+ *
+ * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.13 times (joint) or 2 to 3 times, from the L2 cache
+ * (split); add, bn_x and again x 2 each; dx 2. Roof: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128 pictures on an
+ * H200, joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile is there, 4,400 a tile for
+ * dx, whose warps have mask, addition and sums to do beside the products, 1,850 for dw, 1,600 for sums and dw's way
+ * out. */
+#include "cuda/conv/cifar/cifar_grad_dw.cuh"
+#include "cuda/conv/cifar/cifar_grad_dx.cuh"
+
+namespace cifar {
+namespace {
+
+/* ---- the kernels ---- */
+
+/* The two kinds of warps of a joint block meet twice a tile: when it is ready, and when it has been used. */
+template <class S> __device__ __forceinline__ void both() {
+    barrier_sync<0, grad_tiling<S>::BLOCK>();
+}
+
+/* Copies of a block's tile number `job` are started; without such a tile, there is nothing but the group. */
+template <class S, typename T>
+__device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job) {
+    using D = grad_tiling<S>;
+    using L = typename D::DY;
+    if (job < a.N * D::TILES) {
+        const int64_t out  = job / D::TILES * S::P * S::P * S::K;
+        const int     row0 = (int)(job % D::TILES) * D::TH - L::LEFT;
+        tile_issue<L, false, false>(dy, (const T *)a.g + out, row0, 1);
+        if (a.dy_x) tile_issue<L, true, false>(dy + L::BYTES, (const T *)a.dy_x + out, row0, 1);
+    }
+    ck_copy_commit();
+}
+template <class S, typename T>
+__device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, int64_t job) {
+    using D = grad_tiling<S>;
+    if (job < a.N * D::TILES)
+        tile_issue<typename D::DW_X, false, KEEP_X>(x, (const T *)a.x + job / D::TILES * S::H * S::H * S::C,
+                                                    input_row<S>((int)(job % D::TILES) * D::TH), 1);
+    ck_copy_commit();
+}
+
+/* The first warps prepare dy and make dx. */
+template <class S, typename T> __device__ __forceinline__ void joint_dx(const grad_args &a, char *memory) {
+    using D                = grad_tiling<S>;
+    using L                = typename D::DY;
+    constexpr int  LATER   = D::STAGES - 1;
+    const uint32_t base    = ck_shared(memory);
+    float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
+          *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    float first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+    dx_clear<S>(base, rows);
+    ck_begin_after_last();
+    const table_entry<S::C> entry(a);
+    if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
+    if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+    ck_copy_commit();
+    for (int i = 0; i < D::STAGES; i++)
+        joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x);
+    entry.store(table);
+    ck_copy_wait<D::STAGES>();
+    filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+    int stage = 0;
+    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
+        const int      y0 = (int)(job % D::TILES) * D::TH;
+        const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE);
+        if (a.dy_x)
+            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coef, S::K, y0 - L::LEFT, 1);
+        else
+            ck_copy_wait<LATER>();
+        both<S>();
+        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
+        both<S>();
+        joint_issue_dy<S, T>(a, dy, job + (int64_t)D::STAGES * gridDim.x);
+        stage = stage + 1 == D::STAGES ? 0 : stage + 1;
+    }
+    dx_end<S>(a, first, second, rows, table, (int)blockIdx.x);
+}
+
+/* The others prepare x and make dw. */
+template <class S, typename T> __device__ __forceinline__ void joint_dw(const grad_args &a, char *memory) {
+    using D                = grad_tiling<S>;
+    using X                = typename D::DW_X;
+    constexpr int    LATER = D::STAGES - 1;
+    const uint32_t   base  = ck_shared(memory);
+    const dw_slot<S> slot_of_warp;
+    float            acc[D::EARLY][2][4] = {};
+    for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(D::X_AT + i * X::BYTES));
+    ck_begin_after_last();
+    if (a.scale_bias) tile_warm<X>(a.scale_bias, S::C, 2);
+    for (int i = 0; i < D::STAGES; i++)
+        joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
+    int stage = 0;
+    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
+        const int      y0 = (int)(job % D::TILES) * D::TH;
+        const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE),
+                       x  = base + (uint32_t)(D::X_AT + stage * X::BYTES);
+        if (a.scale_bias)
+            tile_act<X, LATER, T>(x, a.scale_bias, S::C, input_row<S>(y0), 1);
+        else
+            ck_copy_wait<LATER>();
+        both<S>();
+        dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
+                       slot_of_warp.late);
+        both<S>();
+        joint_issue_x<S, T>(a, x, job + (int64_t)D::STAGES * gridDim.x);
+        stage = stage + 1 == D::STAGES ? 0 : stage + 1;
+    }
+    dw_block<S>(acc, a.dw_partial + (int64_t)blockIdx.x * D::DW, reinterpret_cast<float *>(memory + D::BARRIER_AT),
+                slot_of_warp);
+}
+
+template <class S, typename T> __global__ void __launch_bounds__(grad_tiling<S>::BLOCK, 1) joint_kernel(grad_args a) {
+    extern __shared__ __align__(16) char memory[];
+    if ((int)threadIdx.x < grad_tiling<S>::DX_THREADS)
+        joint_dx<S, T>(a, memory);
+    else
+        joint_dw<S, T>(a, memory);
+}
+
+template <class S, typename T> __device__ __forceinline__ void split_dw(const grad_args &a, char *memory) {
+    using D        = grad_tiling<S>;
+    using L        = typename D::DW_DY;
+    using X        = typename D::DW_X;
+    const int part = (int)blockIdx.x / D::GROUP, k0 = part / (S::C / D::CB) * D::KB, c0 = part % (S::C / D::CB) * D::CB;
+    const uint32_t   base = ck_shared(memory), dy = base + D::S_DY_AT, line = base + D::S_LINE_AT, x = base + D::S_X_AT;
+    float            acc[D::EARLY][2][4] = {};
+    const dw_slot<S> slot_of_warp;
+    tile_margin<X>(x);
+    ck_begin_after_last();
+    for (int64_t image = (int64_t)(blockIdx.x % D::GROUP) * D::I; image < a.N; image += D::GROUP * D::I) {
+        const int     images = (int)min((int64_t)D::I, a.N - image);
+        const int64_t out    = image * S::P * S::P * S::K + k0;
+        tile_issue<L, false, false>(dy, (const T *)a.g + out, 0, images);
+        if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, 0, images);
+        tile_issue<X, false, KEEP_X>(x, (const T *)a.x + image * S::H * S::H * S::C + c0, input_row<S>(0), images);
+        ck_copy_commit();
+        if (!a.dy_x && !a.scale_bias) ck_copy_wait<0>();
+        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coef + k0, S::K, 0, images);
+        if (a.scale_bias) tile_act<X, 0, T>(x, a.scale_bias + c0, S::C, input_row<S>(0), images);
+        __syncthreads();
+        dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
+                       slot_of_warp.late);
+        __syncthreads();
+    }
+    dw_block<S>(acc, a.dw_partial + (int64_t)blockIdx.x * D::DW, reinterpret_cast<float *>(memory + D::BARRIER_AT),
+                slot_of_warp);
+}
+
+/* Blocks of dx: `block` of `blocks`. */
+template <class S, typename T>
+__device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int block, int blocks) {
+    using D             = grad_tiling<S>;
+    using L             = typename D::DY;
+    const uint32_t base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
+    float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
+          *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    float first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    bool  begun = false;
+    static_assert(D::TILES == 1, "whole pictures");
+    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+    dx_clear<S>(base, rows);
+    ck_begin_after_last();
+    const table_entry<S::C> entry(a);
+    if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
+    for (int64_t image = block; image < a.N; image += blocks) {
+        const int64_t out = image * S::P * S::P * S::K;
+        tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1);
+        if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, -L::LEFT, 1);
+        ck_copy_commit();
+        if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+        ck_copy_commit();
+        if (a.dy_x)
+            tile_bn_grad<L, 1, T>(dy, line, a.dy_coef, S::K, -L::LEFT, 1);
+        else
+            ck_copy_wait<1>();
+        if (!begun) {
+            entry.store(table);
+            ck_copy_wait<0>();
+            filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+        }
+        begun = true;
+        __syncthreads();
+        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second);
+        __syncthreads();
+    }
+    dx_end<S>(a, first, second, rows, table, block);
+}
+
+template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) split_kernel(grad_args a) {
+    extern __shared__ __align__(16) char memory[];
+    if (blockIdx.x < SPLIT_DW_BLOCKS)
+        split_dw<S, T>(a, memory);
+    else
+        split_dx<S, T>(a, memory, (int)blockIdx.x - SPLIT_DW_BLOCKS, (int)gridDim.x - SPLIT_DW_BLOCKS);
+}
+
+/* ---- the stem: dw alone
+ * ------------------------------------------------------------------------------------------------------ As the
+ * forward's product, turned round: the columns of a piece are 4 columns of the filter by 4 channels, of which 3 by 3
+ * count. */
+
+enum { STEM_DW = STEM_K * 3 * 16 };
+struct stem_place {
+    enum { DW = STEM_DW, PARTS = 1, CH = 0 };
+    static __device__ __forceinline__ void put(float *to, float x, float y, bool first, bool accumulate) {
+        to[0] = accumulate ? to[0] + x : x;
+        if (first) to[1] = accumulate ? to[1] + y : y; /* the third is alone */
+    }
+    static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate) {
+        const dw_four at(four);
+        const int     s = at.c / 4, c = at.c % 4;
+        if (s == 3) return;
+        float *to = dw + ((at.k * 3 + at.tap) * 3 + s) * 3 + c;
+        put(to, v.x, v.y, c == 0, accumulate);
+        put(to + 8 * 27, v.z, v.w, c == 0, accumulate);
+    }
+};
+
+using stem_shape = shape<16, 16, 32, 1, 3>; /* of dy, which alone is asked for */
+using stem_dy    = output_tile<stem_shape, 1, STEM_TH, STEM_K, false>;
+enum {
+    STEM_LINE_AT = stem_dy::BYTES,
+    STEM_X_AT    = STEM_LINE_AT + stem_dy::VECTORS * 16,
+    STEM_ALL     = STEM_X_AT + STEM_BYTES
+};
+
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
+    extern __shared__ __align__(16) char memory[];
+    ck_begin_after_last();
+    const uint32_t base = ck_shared(memory), line = base + STEM_LINE_AT;
+    const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    const uint32_t ya = base + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * stem_dy::PITCH + (lane >> 3 & 1) * 16);
+    const uint32_t xb = base + STEM_X_AT + (uint32_t)((lane >> 4) * 16);
+    float          acc[3][2][4] = {};
+    for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
+        const int64_t image = job / STEM_TILES, out = image * STEM_SIDE * STEM_SIDE * STEM_K;
+        const int     y0 = (int)(job % STEM_TILES) * STEM_TH;
+        tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1);
+        if (a.dy_x) tile_issue<stem_dy, true, false>(line, (const T *)a.dy_x + out, y0, 1);
+        stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
+        ck_copy_commit();
+        if (!a.dy_x) ck_copy_wait<0>();
+        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coef, STEM_K, y0, 1);
+        __syncthreads();
+        for (int p0 = warp * 16; p0 < STEM_TH * STEM_SIDE; p0 += WARPS * 16) {
+            const int p = p0 + (lane & 15);
+            uint32_t  af[4], bf[4];
+            ck_ldmatrix_trans(af, ya + (uint32_t)(p0 * stem_dy::PITCH));
+#pragma unroll
+            for (int r = 0; r < 3; r++) {
+                ck_ldmatrix_trans(bf, xb + stem_pixel(p / STEM_SIDE + r, p % STEM_SIDE));
+                mma<T>(acc[r][0], af, bf[0], bf[1]);
+                mma<T>(acc[r][1], af, bf[2], bf[3]);
+            }
+        }
+        __syncthreads();
+    }
+    dw_warps<WARPS, 1, 0>(acc, reinterpret_cast<float *>(memory), 0, warp);
+    if (warp == 0) dw_write<0, 3>(acc, a.dw_partial + (int64_t)blockIdx.x * STEM_DW);
+}
+
+/* ---- the host's side ---- */
+
+enum { RESIDENT = 2 };
+int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+template <class S, typename T>
+cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors,
+                     cudaStream_t stream) {
+    using D                  = grad_tiling<S>;
+    const int64_t  beside_dw = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
+    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : beside_dw);
+    cudaError_t    error;
+    if constexpr (D::JOINT)
+        error = launch(joint_kernel<S, T>, a, most, D::BLOCK, D::BYTES, stream);
+    else
+        error = launch(split_kernel<S, T>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, D::BYTES, stream);
+    return error != cudaSuccess
+               ? error
+               : add_run<dw_place<S>>(a, finish, D::JOINT ? (int64_t)most : (int64_t)D::GROUP, most, stream);
+}
+
+template <typename T>
+cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct ck_bn_grad_finalize &f,
+                     int multiprocessors, cudaStream_t stream) {
+    if (v->C == 3) {
+        const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
+        const cudaError_t error  = launch(stem_grad_kernel<T>, a, blocks, THREADS, STEM_ALL, stream);
+        return error != cudaSuccess ? error : add_run<stem_place>(a, f, blocks, 0, stream);
+    }
+    return run_shape(v, [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, stream); });
+}
+
+/* Blocks that leave a part of dw, or sums, and no more. */
+int64_t most_blocks(int multiprocessors) {
+    return larger((int64_t)multiprocessors * RESIDENT, SPLIT_DW_BLOCKS);
+}
+int64_t dw_floats(const struct ck_conv *v, int multiprocessors) {
+    return (v->C == 3 ? (int64_t)STEM_DW : v->K * v->R * v->S * v->C) * most_blocks(multiprocessors);
+}
+
+} // namespace
+} // namespace cifar
+
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors) {
+    return (size_t)(cifar::dw_floats(v, multiprocessors) + cifar::most_blocks(multiprocessors) * 2 * v->C) *
+           sizeof(float);
+}
+
+cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
+                               cudaStream_t stream) {
+    const cifar::grad_args a = {.g            = args->g,
+                                .dy_x         = args->dy_x,
+                                .w            = args->w,
+                                .x            = args->x,
+                                .add          = args->add,
+                                .bn_x         = args->bn_x,
+                                .dy_coef      = args->dy_coef,
+                                .scale_bias   = args->scale_bias,
+                                .mean_rstd    = args->mean_rstd,
+                                .dx           = args->dx,
+                                .dw           = args->dw,
+                                .grad_sums    = args->grad_sums,
+                                .dw_partial   = (float *)workspace,
+                                .sums_partial = (float *)workspace + cifar::dw_floats(&args->conv, multiprocessors),
+                                .N            = args->conv.N,
+                                .accumulate   = args->accumulate,
+                                .w_new        = args->w_new};
+    if (!ck_cifar_conv_supports(&args->conv)) return cudaErrorInvalidValue;
+    if (!args->mean_rstd != !args->grad_sums || !args->dy_x != !args->dy_coef) return cudaErrorInvalidValue;
+    if ((args->mean_rstd && !args->bn_x && !args->scale_bias) || (args->finish.coef && !args->grad_sums))
+        return cudaErrorInvalidValue;
+    if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
+        return cudaErrorInvalidValue;
+    return args->conv.type == CK_F16
+               ? cifar::grad_any<__half>(&args->conv, a, args->finish, multiprocessors, stream)
+               : cifar::grad_any<__nv_bfloat16>(&args->conv, a, args->finish, multiprocessors, stream);
+}

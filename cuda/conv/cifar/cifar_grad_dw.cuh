@@ -1,0 +1,264 @@
+/* cuda/conv/cifar/cifar_grad_dw.cuh: the gradient of the filters from tiles of dy and x in shared memory, and the sum
+ * of what blocks made. */
+#ifndef CK_CIFAR_GRAD_DW_CUH
+#define CK_CIFAR_GRAD_DW_CUH
+
+#include "cuda/conv/cifar/cifar_grad.cuh"
+
+namespace cifar {
+namespace {
+
+__device__ __forceinline__ void add4(float4 &a, const float4 &b) {
+    a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w;
+}
+
+/* ---- dw ---- */
+
+/* Taps FIRST..END-1 of a piece of dw [16 k][taps][16 c] onto acc, over the pixels of a tile that fall to `group`; dy
+ * and x point at the piece's channels. */
+template <class S, typename T, int FIRST, int END, int N>
+__device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group) {
+    using D         = grad_tiling<S>;
+    using LD        = typename D::DW_DY;
+    using LX        = typename D::DW_X;
+    constexpr int H = D::JOINT ? (int)D::TH : (int)S::P, EDGE = LD::LEFT; /* the margin of dy */
+    const int     lane = (int)threadIdx.x % CK_WARP, pa = (lane & 7) + (lane >> 4) * 8, pb = lane & 15;
+    dy += (uint32_t)((EDGE * LD::COLS + EDGE) * LD::PITCH + (lane >> 3 & 1) * 16);
+    x += (uint32_t)((lane >> 4) * 16);
+#pragma unroll 1
+    for (int p0 = group * 16; p0 < D::I * H * S::P; p0 += D::GROUPS * 16) {
+        const int image = p0 / (H * S::P), p = p0 % (H * S::P);
+        const int ya = (p + pa) / S::P, xa = (p + pa) % S::P, yb = (p + pb) / S::P, xb = (p + pb) % S::P;
+        uint32_t  af[4], bf[4];
+        ck_ldmatrix_trans(af, dy + (uint32_t)(image * LD::IMAGE + (ya * LD::COLS + xa) * LD::PITCH));
+        const uint32_t at = x + (uint32_t)(image * LX::IMAGE + input_pixel<S, LX>(yb, xb));
+#pragma unroll
+        for (int tap = FIRST; tap < END; tap++) {
+            ck_ldmatrix_trans(bf, at + (uint32_t)input_tap<S, LX>(tap / S::R, tap % S::R));
+            mma<T>(acc[tap - FIRST][0], af, bf[0], bf[1]);
+            mma<T>(acc[tap - FIRST][1], af, bf[2], bf[3]);
+        }
+    }
+}
+/* The same of all nine taps with a stride of 1: shares are some rows each, and a row of x serves three rows of dy. */
+template <class S, typename T>
+__device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint32_t x, int group) {
+    using D              = grad_tiling<S>;
+    using LD             = typename D::DW_DY;
+    using LX             = typename D::DW_X;
+    using G              = cifar::groups<S::P, D::JOINT ? (int)D::TH : (int)S::P>;
+    constexpr int SHARES = D::GROUPS / G::STRIPS > D::I ? D::GROUPS / G::STRIPS / D::I : 1, ROWS = G::DOWN / SHARES,
+                  EDGE = LD::LEFT;
+    static_assert(D::GROUPS % G::STRIPS == 0 && SHARES * ROWS == G::DOWN && D::I * G::STRIPS * SHARES % D::GROUPS == 0,
+                  "equal shares");
+    const int lane = (int)threadIdx.x % CK_WARP, pa = (lane & 7) + (lane >> 4) * 8, pb = lane & 15;
+    dy += (uint32_t)(((EDGE + G::row(pa)) * LD::COLS + EDGE + G::col(pa)) * LD::PITCH + (lane >> 3 & 1) * 16);
+    x += (uint32_t)((G::row(pb) * LX::COLS + G::col(pb)) * LX::PITCH + (lane >> 4) * 16);
+#pragma unroll 1
+    for (int share = group; share < D::I * G::STRIPS * SHARES; share += D::GROUPS) {
+        const int strip = share % G::STRIPS, image = share / G::STRIPS / SHARES,
+                  row        = share / G::STRIPS % SHARES * ROWS;
+        const uint32_t at_dy = dy + (uint32_t)(image * LD::IMAGE + (row * LD::COLS + strip * 16) * LD::PITCH);
+        const uint32_t at_x  = x + (uint32_t)(image * LX::IMAGE + (row * LX::COLS + strip * 16) * LX::PITCH);
+        uint32_t       af[3][4];
+#pragma unroll
+        for (int t = 0; t < ROWS + 2; t++) {
+            if (t < ROWS) ck_ldmatrix_trans(af[t % 3], at_dy + (uint32_t)(t * LD::COLS * LD::PITCH));
+#pragma unroll
+            for (int s = 0; s < 3; s++) {
+                uint32_t bf[4];
+                ck_ldmatrix_trans(bf, at_x + (uint32_t)((t * LX::COLS + s) * LX::PITCH));
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+                    if (t - r >= 0 && t - r < ROWS) {
+                        mma<T>(acc[r * 3 + s][0], af[(t - r) % 3], bf[0], bf[1]);
+                        mma<T>(acc[r * 3 + s][1], af[(t - r) % 3], bf[2], bf[3]);
+                    }
+            }
+        }
+    }
+}
+template <class S, typename T, int N>
+__device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group, int late) {
+    if constexpr (grad_tiling<S>::BY_ROW)
+        dw_rows<S, T>(acc, dy, x, group);
+    else if (!late)
+        dw_taps<S, T, 0, N>(acc, dy, x, group);
+    else if constexpr (S::TAPS > N)
+        dw_taps<S, T, N, S::TAPS>(acc, dy, x, group);
+}
+
+/* Adds the `GROUPS` warps of each of SLOTS shares of the pieces; slot: the warp's share. Then group 0 has the sums. All
+ * threads call, a barrier before. */
+template <int GROUPS, int SLOTS, int BARRIER, int N>
+__device__ __forceinline__ void dw_warps(float (&acc)[N][2][4], float *to, int slot, int group) {
+#pragma unroll
+    for (int half = GROUPS / 2; half > 0; half /= 2) {
+        float *mine = to + (group % half * SLOTS + slot) * N * 8 * CK_WARP + (int)threadIdx.x % CK_WARP * 4;
+        if (group >= half && group < 2 * half)
+#pragma unroll
+            for (int i = 0; i < N * 2; i++)
+                *reinterpret_cast<float4 *>(mine + i * 128) =
+                    make_float4(acc[i / 2][i % 2][0], acc[i / 2][i % 2][1], acc[i / 2][i % 2][2], acc[i / 2][i % 2][3]);
+        barrier_sync<BARRIER, THREADS>();
+        if (group < half)
+#pragma unroll
+            for (int i = 0; i < N * 2; i++) {
+                const float4 v = *reinterpret_cast<const float4 *>(mine + i * 128);
+                acc[i / 2][i % 2][0] += v.x, acc[i / 2][i % 2][1] += v.y, acc[i / 2][i % 2][2] += v.z,
+                    acc[i / 2][i % 2][3] += v.w;
+            }
+        barrier_sync<BARRIER, THREADS>();
+    }
+}
+
+/* A piece as threads hold it, [taps][2 halves of the columns][32 lanes] of four numbers: c and c + 1 of row k, then of
+ * row k + 8. Taps FIRST..END-1 into `to`. */
+template <int FIRST, int END, int N> __device__ __forceinline__ void dw_write(const float (&acc)[N][2][4], float *to) {
+    float4 *mine = reinterpret_cast<float4 *>(to) + FIRST * 2 * CK_WARP + (int)threadIdx.x % CK_WARP;
+#pragma unroll
+    for (int i = 0; i < (END - FIRST) * 2; i++) {
+        const float(&v)[4] = acc[i / 2][i % 2];
+        __stcg(mine + i * CK_WARP, make_float4(v[0], v[1], v[2], v[3]));
+    }
+}
+struct dw_four {
+    int        tap, k, c; /* of the piece */
+    __device__ __forceinline__ explicit dw_four(int four)
+        : tap(four / (2 * CK_WARP)), k(four % CK_WARP / 4), c(four / CK_WARP % 2 * 8 + four % 4 * 2) {}
+};
+
+/* A warp's place in the work on dw: its piece among HELD, which half of the taps, its group of pixels. */
+template <class S> struct dw_slot {
+    int                        piece, late, group;
+    __device__ __forceinline__ dw_slot() {
+        using D        = grad_tiling<S>;
+        const int warp = (int)threadIdx.x / CK_WARP % D::DW_WARPS;
+        piece = warp % D::HELD, late = warp / D::HELD % D::SPLIT, group = warp / (D::HELD * D::SPLIT);
+    }
+    /* Where the piece's channels begin in a pixel of dy and of x. */
+    __device__ __forceinline__ uint32_t dy_bytes() const {
+        return (uint32_t)(piece / (grad_tiling<S>::CB / PIECE) * PIECE * 2);
+    }
+    __device__ __forceinline__ uint32_t x_bytes() const {
+        return (uint32_t)(piece % (grad_tiling<S>::CB / PIECE) * PIECE * 2);
+    }
+};
+
+/* The block's pieces into `to`; room: shared memory. */
+template <class S, int N>
+__device__ __forceinline__ void dw_block(float (&acc)[N][2][4], float *to, float *room,
+                                         const dw_slot<S> &slot_of_warp) {
+    using D = grad_tiling<S>;
+    dw_warps<D::GROUPS, D::HELD * D::SPLIT, D::DW_BARRIER>(acc, room, slot_of_warp.piece * D::SPLIT + slot_of_warp.late,
+                                                           slot_of_warp.group);
+    if (slot_of_warp.group) return;
+    to += slot_of_warp.piece * PIECE * PIECE * S::TAPS;
+    if (!slot_of_warp.late)
+        dw_write<0, N>(acc, to);
+    else if constexpr (S::TAPS > N)
+        dw_write<N, S::TAPS>(acc, to);
+}
+
+__device__ __forceinline__ void add2(float *to, float x, float y, bool accumulate) {
+    float2 v = make_float2(x, y);
+    if (accumulate) {
+        const float2 old = *reinterpret_cast<const float2 *>(to);
+        v.x += old.x, v.y += old.y;
+    }
+    *reinterpret_cast<float2 *>(to) = v;
+}
+/* Where four numbers of part `part` of dw go. */
+template <class S> struct dw_place {
+    enum { DW = grad_tiling<S>::DW, PARTS = grad_tiling<S>::PARTS, CH = S::C };
+    static __device__ __forceinline__ void store(float *dw, int part, int four, float4 v, bool accumulate) {
+        using D                  = grad_tiling<S>;
+        constexpr int TRANSPOSED = D::CB / PIECE, FOURS = S::TAPS * 2 * CK_WARP;
+        const dw_four at(four % FOURS);
+        const int     piece = four / FOURS, k = part / (S::C / D::CB) * D::KB + piece / TRANSPOSED * PIECE + at.k;
+        const int     c  = part % (S::C / D::CB) * D::CB + piece % TRANSPOSED * PIECE + at.c;
+        float        *to = dw + (k * S::TAPS + at.tap) * S::C + c;
+        add2(to, v.x, v.y, accumulate);
+        add2(to + 8 * S::TAPS * S::C, v.z, v.w, accumulate);
+    }
+};
+
+/* The second launch. partial: [PARTS][each][DW]; a block adds ADD_COLUMNS vectors of four numbers, its threads share
+ * the `each` rows. The first blocks add grad_sums, for which the next op waits most, and do what becomes of them. */
+enum { ADD_COLUMNS = 16, ADD_SHARES = THREADS / ADD_COLUMNS, ADD_IN_FLIGHT = 9 /* 144 rows */ };
+struct add_args {
+    const float               *partial, *sums_partial;
+    float                     *dw, *grad_sums;
+    int                        each, sums_rows, sums_blocks;
+    bool                       accumulate;
+    struct ck_bn_grad_finalize finish;
+    double                     inverse; /* 1/M */
+};
+template <int C> struct add_end {
+    const add_args &a;
+    struct channel {
+        ck_bn_grad_channel         bn;
+        __device__ __forceinline__ channel(const add_end &end, int c) {
+            if (end.a.finish.coef) bn.load(end.a.finish, c, C);
+        }
+        __device__ __forceinline__ void finish(const add_end &end, int c, float sum, float product) const {
+            end.a.grad_sums[c]     = sum;
+            end.a.grad_sums[C + c] = product;
+            if (end.a.finish.coef) bn.finish(end.a.finish, end.a.inverse, c, C, sum, product);
+        }
+    };
+};
+template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
+    constexpr int FOURS = Place::DW / 4, BLOCKS = FOURS / ADD_COLUMNS;
+    static_assert(FOURS % ADD_COLUMNS == 0, "whole blocks");
+    __shared__ float4 all[THREADS];
+    ck_let_next_begin();
+    ck_wait_for_last();
+    if constexpr (Place::CH > 0)
+        if ((int)blockIdx.x < a.sums_blocks) {
+            sums_add<Place::CH>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<Place::CH>{a});
+            return;
+        }
+    const int     block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
+    const int     slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
+    const int     four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
+    float4        sum  = make_float4(0, 0, 0, 0);
+    for (int b = share; b < a.each; b += ADD_IN_FLIGHT * ADD_SHARES) {
+        float4 v[ADD_IN_FLIGHT]; /* as in sums_add, all loads first */
+#pragma unroll
+        for (int i = 0; i < ADD_IN_FLIGHT; i++)
+            v[i] = b + i * ADD_SHARES < a.each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
+                                               : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < ADD_IN_FLIGHT; i++) add4(sum, v[i]);
+    }
+    all[threadIdx.x] = sum;
+    __syncthreads();
+    if (share) return;
+#pragma unroll
+    for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_COLUMNS + slot_of_warp]);
+    Place::store(a.dw, part, four, sum, a.accumulate);
+}
+template <class Place>
+cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int64_t each, int64_t sums_rows,
+                    cudaStream_t stream) {
+    add_args add         = {.partial      = a.dw_partial,
+                            .sums_partial = a.sums_partial,
+                            .dw           = a.dw,
+                            .grad_sums    = a.grad_sums,
+                            .each         = (int)each,
+                            .sums_rows    = (int)sums_rows,
+                            .sums_blocks  = a.grad_sums ? Place::CH / SUMS_CHANNELS : 0,
+                            .accumulate   = a.accumulate,
+                            .finish       = finish,
+                            .inverse      = 1 / (double)finish.count};
+    add.finish.mean_rstd = a.mean_rstd;
+    return launch(add_kernel<Place>, add, Place::DW / 4 / ADD_COLUMNS * Place::PARTS + add.sums_blocks, THREADS, 0,
+                  stream);
+}
+
+} // namespace
+} // namespace cifar
+
+#endif

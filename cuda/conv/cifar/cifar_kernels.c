@@ -1,0 +1,267 @@
+/* cuda/conv/cifar/cifar_kernels.c: the convolutions of CIFAR's ResNets, forward and backward, and their classifier, as
+ * kernels of ours in f16 and bf16; the convolutions on compute capability 9.0 to 11.x. Kernels are in
+ * cuda/conv/cifar/cifar_conv.cu, cuda/conv/cifar/cifar_conv_grad.cu, cuda/conv/cifar/cifar_dense.cu. */
+#include "cuda/conv/cifar/cifar_conv.h"
+#include "cuda/conv/cifar/cifar_dense.h"
+#include "cuda/core/cuda_device.h"
+
+/* Of slots that may be absent: fits when absent. */
+static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
+    return !t || t->dtype == data->dtype;
+}
+static bool is_f32(const struct cr_tensor *t) {
+    return !t || t->dtype == CR_F32;
+}
+
+/* Filters may be too large for the numbers of struct ck_conv only where the shape is none of ours. */
+static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
+                  const struct cr_tensor *w, const struct cr_tensor *y) {
+    const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels want */
+    if (cc < 90 || cc >= 120 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
+    const struct ck_conv v = cuda_conv_shape(op, x, w, y);
+    return w->dtype == x->dtype && y->dtype == x->dtype && ck_cifar_conv_supports(&v);
+}
+
+/* May one of the last two launches before this op's write the filter? The kernels read filters while those still work.
+ * Two ops are looked at, as one of them may launch nothing. */
+static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
+    enum { LOOK_BACK = 2 };
+    const uintptr_t at = (uintptr_t)op; /* an op that is tried out alone is none of the program's */
+    if (at < (uintptr_t)p->op + LOOK_BACK * sizeof *op || at >= (uintptr_t)(p->op + p->ops)) return true;
+    for (const struct cr_op *before = op - LOOK_BACK; before < op; before++)
+        for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+            const struct cr_tensor *t = cuda_out(p, before, s);
+            if (t && t->region == w->region && t->offset < w->offset + w->bytes && w->offset < t->offset + t->bytes)
+                return true;
+        }
+    return false;
+}
+
+/* ---- forward ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_##slot)
+
+#define IN_BIT(slot) (1u << CR_IN_conv_##slot)
+#define OUT_BIT(slot) (1u << CR_OUT_conv_##slot)
+#define FINISH_IN (IN_BIT(gamma) | IN_BIT(beta) | IN_BIT(running_mean) | IN_BIT(running_var))
+#define FINISH_OUT (OUT_BIT(next_scale_bias) | OUT_BIT(mean_rstd) | OUT_BIT(running_mean) | OUT_BIT(running_var))
+
+/* All that finishes the sums is there, or nothing of it. */
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | FINISH_IN,
+                         OUT_BIT(y) | OUT_BIT(sums) | FINISH_OUT))
+        return false;
+    if (op->attr.conv.relu || !is_f32(IN(scale_bias)) || !is_f32(OUT(sums))) return false;
+    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
+        if (!is_f32(cuda_in(p, op, s)) || !cuda_in(p, op, s) != !IN(gamma)) return false;
+    for (int s = CR_OUT_conv_next_scale_bias; s <= CR_OUT_conv_running_var; s++)
+        if (!is_f32(cuda_out(p, op, s)) || !cuda_out(p, op, s) != !IN(gamma)) return false;
+    if (IN(gamma) && !OUT(sums)) return false;
+    return takes(device, op, IN(x), IN(w), OUT(y)) && !(IN(scale_bias) && IN(x)->dim[3] == 3);
+}
+
+static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    *prepared              = NULL;
+    *workspace_bytes       = 0;
+    if (OUT(sums)) *workspace_bytes = ck_cifar_conv_workspace(&v, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
+    const struct cr_bn_attr *a = &call->op->attr.conv.bn;
+    return (struct ck_bn_finalize){.gamma      = call->in[CR_IN_conv_gamma],
+                                   .beta       = call->in[CR_IN_conv_beta],
+                                   .old_mean   = call->in[CR_IN_conv_running_mean],
+                                   .old_var    = call->in[CR_IN_conv_running_var],
+                                   .scale_bias = call->out[CR_OUT_conv_next_scale_bias],
+                                   .mean_rstd  = call->out[CR_OUT_conv_mean_rstd],
+                                   .new_mean   = call->out[CR_OUT_conv_running_mean],
+                                   .new_var    = call->out[CR_OUT_conv_running_var],
+                                   .count      = a->count,
+                                   .eps        = a->eps,
+                                   .momentum   = a->momentum};
+}
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_program   *p    = call->program;
+    const struct cr_op        *op   = call->op;
+    const struct ck_cifar_conv args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
+                                       .x          = call->in[CR_IN_conv_x],
+                                       .w          = call->in[CR_IN_conv_w],
+                                       .scale_bias = call->in[CR_IN_conv_scale_bias],
+                                       .y          = call->out[CR_OUT_conv_y],
+                                       .sums       = call->out[CR_OUT_conv_sums],
+                                       .finish     = conv_finish(call),
+                                       .w_new      = is_new(p, op, IN(w))};
+    CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+#undef IN
+#undef OUT
+#undef IN_BIT
+#undef OUT_BIT
+
+/* ---- backward ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
+
+#define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
+#define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
+
+static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(x);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coef) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
+                             IN_BIT(mean_rstd) | IN_BIT(add) | IN_BIT(bn_x) | IN_BIT(gamma),
+                         OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums) | OUT_BIT(dgamma) | OUT_BIT(dbeta) |
+                             OUT_BIT(grad_coef)))
+        return false;
+    if (!IN(gamma) != !OUT(grad_coef) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
+    if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coef))) return false;
+    if (!takes(device, op, x, IN(w), IN(g))) return false;
+    if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
+    if (!is_f32(IN(dy_coef)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
+        !is_f32(OUT(grad_sums)))
+        return false;
+    if (!IN(dy_x) != !IN(dy_coef) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
+    if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
+        return false; /* the mask comes of one of them */
+    if (x->dim[3] != 3) return OUT(dx) != NULL;
+    return !OUT(dx) && !IN(mean_rstd) && !IN(scale_bias) && !IN(add);
+}
+
+static cr_status grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    *prepared              = NULL;
+    *workspace_bytes       = ck_cifar_conv_grad_workspace(&v, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_program        *p    = call->program;
+    const struct cr_op             *op   = call->op;
+    const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
+                                            .g          = call->in[CR_IN_conv_grad_g],
+                                            .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                            .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                            .w          = call->in[CR_IN_conv_grad_w],
+                                            .x          = call->in[CR_IN_conv_grad_x],
+                                            .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                            .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                            .add        = call->in[CR_IN_conv_grad_add],
+                                            .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                            .dx         = call->out[CR_OUT_conv_grad_dx],
+                                            .dw         = call->out[CR_OUT_conv_grad_dw],
+                                            .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                            .accumulate = op->attr.conv.accumulate,
+                                            .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
+                                                           .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
+                                                           .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
+                                                           .coef       = call->out[CR_OUT_conv_grad_grad_coef],
+                                                           .count      = op->attr.conv.bn.count,
+                                                           .accumulate = op->attr.conv.bn.accumulate},
+                                            .w_new      = is_new(p, op, IN(w))};
+    CUDA_TRY(
+        ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the classifier ---- */
+
+/* x [N,C], dy or y [N,K] */
+static struct ck_dense dense_shape(const struct cr_tensor *x, const struct cr_tensor *y) {
+    return (struct ck_dense){.type = cuda_type(x), .N = cuda_pixels(x), .C = x->dim[3], .K = y->dim[3]};
+}
+static bool dense_takes(const struct cr_tensor *x, const struct cr_tensor *y, const struct cr_tensor *other,
+                        enum cr_dtype other_type) {
+    if (!cuda_is_data(x) || x->dtype == CR_F32 || y->dtype != x->dtype || other->dtype != other_type) return false;
+    const struct ck_dense v = dense_shape(x, y);
+    return ck_cifar_dense_supports(&v);
+}
+
+static bool dense_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_dense_x), *b = cuda_in(p, op, CR_IN_dense_b);
+    (void)device;
+    return dense_takes(x, cuda_out(p, op, CR_OUT_dense_y), cuda_in(p, op, CR_IN_dense_w), x->dtype) &&
+           b->dtype == CR_F32;
+}
+static cr_status dense_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_dense v =
+        dense_shape(cuda_in(call->program, call->op, CR_IN_dense_x), cuda_out(call->program, call->op, CR_OUT_dense_y));
+    CUDA_TRY(ck_cifar_dense(&v, call->in[CR_IN_dense_x], call->in[CR_IN_dense_w], call->in[CR_IN_dense_b],
+                            call->out[CR_OUT_dense_y], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool dense_dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *dx = cuda_out(p, op, CR_OUT_dense_dgrad_dx);
+    (void)device;
+    return dense_takes(dx, cuda_in(p, op, CR_IN_dense_dgrad_dy), cuda_in(p, op, CR_IN_dense_dgrad_w), dx->dtype);
+}
+static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_dense v = dense_shape(cuda_out(call->program, call->op, CR_OUT_dense_dgrad_dx),
+                                          cuda_in(call->program, call->op, CR_IN_dense_dgrad_dy));
+    CUDA_TRY(ck_cifar_dense_dgrad(&v, call->in[CR_IN_dense_dgrad_dy], call->in[CR_IN_dense_dgrad_w],
+                                  call->out[CR_OUT_dense_dgrad_dx], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool dense_wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return dense_takes(cuda_in(p, op, CR_IN_dense_wgrad_x), cuda_in(p, op, CR_IN_dense_wgrad_dy),
+                       cuda_out(p, op, CR_OUT_dense_wgrad_dw), CR_F32);
+}
+static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_dense v = dense_shape(cuda_in(call->program, call->op, CR_IN_dense_wgrad_x),
+                                          cuda_in(call->program, call->op, CR_IN_dense_wgrad_dy));
+    CUDA_TRY(ck_cifar_dense_wgrad(&v, call->in[CR_IN_dense_wgrad_x], call->in[CR_IN_dense_wgrad_dy],
+                                  call->out[CR_OUT_dense_wgrad_dw], call->op->attr.dense.accumulate,
+                                  cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+#define BY_TYPE(kind, X, enum_type)                                                                                    \
+    static bool kind##_accepts_##enum_type(const struct cr_device *device, const struct cr_program *p,                 \
+                                           const struct cr_op *op) {                                                   \
+        return cuda_in(p, op, X)->dtype == CR_##enum_type && kind##_accepts(device, p, op);                            \
+    }
+BY_TYPE(conv, CR_IN_conv_x, F16)
+BY_TYPE(conv, CR_IN_conv_x, BF16)
+BY_TYPE(grad, CR_IN_conv_grad_x, F16)
+BY_TYPE(grad, CR_IN_conv_grad_x, BF16)
+BY_TYPE(dense, CR_IN_dense_x, F16)
+BY_TYPE(dense, CR_IN_dense_x, BF16)
+BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, F16)
+BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, BF16)
+BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, F16)
+BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
+
+#define SMALL_ROW(row, text, kind, what, enum_type, prepare_)                                                          \
+    static const struct cr_kernel row = {.name          = text,                                                        \
+                                         .op            = CR_OP_##what,                                                \
+                                         .math          = CR_MATH_##enum_type,                                         \
+                                         .deterministic = true,                                                        \
+                                         .accepts       = kind##_accepts_##enum_type,                                  \
+                                         .prepare       = prepare_,                                                    \
+                                         .launch        = kind##_launch}
+SMALL_ROW(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare);
+SMALL_ROW(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare);
+SMALL_ROW(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare);
+SMALL_ROW(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare);
+SMALL_ROW(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL);
+SMALL_ROW(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL);
+SMALL_ROW(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL);
+SMALL_ROW(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL);
+SMALL_ROW(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL);
+SMALL_ROW(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL);
+
+const struct cr_kernel *const cr_cuda_cifar_kernels[] = {
+    &conv_f16,        &conv_bf16,        &grad_f16,        &grad_bf16,        &dense_f16, &dense_bf16,
+    &dense_dgrad_f16, &dense_dgrad_bf16, &dense_wgrad_f16, &dense_wgrad_bf16, NULL};

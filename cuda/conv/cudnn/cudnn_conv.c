@@ -1,0 +1,335 @@
+/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see
+ * cuda/conv/cudnn/cudnn_conv.h. */
+#include "cuda/conv/cudnn/cudnn_conv.h"
+
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
+
+#include <string.h>
+
+/* ---- keys ---- */
+
+#define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
+#define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+static bool has(const struct cr_tensor *t, enum cr_dtype type) {
+    return t && t->dtype == type;
+}
+static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
+    return !t || t->dtype == type;
+}
+
+/* Each sets the operands and what the op uses; false: not for these rows. `real` is the type of the row's images. */
+struct asked {
+    const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
+    int64_t                 uses;
+};
+
+static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add),
+                           *sums = OUT(conv, sums);
+    if (!cr_op_uses_only(
+            op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, bias) | IN_BIT(conv, add),
+            OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
+        return false;
+    a->tensor[CR_CUDNN_X] = IN(conv, x);
+    a->tensor[CR_CUDNN_W] = IN(conv, w);
+    a->tensor[CR_CUDNN_Y] = OUT(conv, y);
+    if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
+    if (sums) a->uses |= CR_CUDNN_SUMS;
+    if (bias) a->uses |= CR_CUDNN_BIAS;
+    if (bias && bias->dtype != real) a->uses |= CR_CUDNN_WIDE_BIAS;
+    if (add) a->uses |= CR_CUDNN_ADD;
+    if (op->attr.conv.relu) a->uses |= CR_CUDNN_RELU;
+    if (!bias && (add || op->attr.conv.relu)) return false;
+    if (bias && (scale_bias || sums)) return false;
+    if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
+    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(sums, CR_F32) && has_or_none(add, real) &&
+           (has_or_none(bias, CR_F32) || has(bias, real));
+}
+
+static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    const struct cr_tensor *scale_bias = IN(conv_wgrad, scale_bias);
+    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, scale_bias),
+                         OUT_BIT(conv_wgrad, dw)))
+        return false;
+    a->tensor[CR_CUDNN_X] = IN(conv_wgrad, x);
+    a->tensor[CR_CUDNN_W] = OUT(conv_wgrad, dw);
+    a->tensor[CR_CUDNN_Y] = IN(conv_wgrad, dy);
+    if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
+    if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
+    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of every type */
+}
+
+static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add),
+                           *grad_sums = OUT(conv_dgrad, grad_sums);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) |
+                             IN_BIT(conv_dgrad, bn_x) | IN_BIT(conv_dgrad, mean_rstd) | IN_BIT(conv_dgrad, gamma) |
+                             IN_BIT(conv_dgrad, beta),
+                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, grad_sums)))
+        return false;
+    a->tensor[CR_CUDNN_X] = OUT(conv_dgrad, dx);
+    a->tensor[CR_CUDNN_W] = IN(conv_dgrad, w);
+    a->tensor[CR_CUDNN_Y] = IN(conv_dgrad, dy);
+    if (add) a->uses |= CR_CUDNN_ADD;
+    if (bn_x) a->uses |= CR_CUDNN_BN;
+    if (grad_sums) a->uses |= CR_CUDNN_SUMS;
+    if (bn_x && (bn_x->dtype != real || real == CR_F32 || !has(IN(conv_dgrad, mean_rstd), CR_F32) ||
+                 !has(IN(conv_dgrad, gamma), CR_F32) || !has(IN(conv_dgrad, beta), CR_F32)))
+        return false;
+    if (!bn_x && (grad_sums || IN(conv_dgrad, mean_rstd) || IN(conv_dgrad, gamma) || IN(conv_dgrad, beta)))
+        return false;
+    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(grad_sums, CR_F32);
+}
+
+static bool ask_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+    switch (op->kind) {
+    case CR_OP_conv: return ask_conv(p, op, real, a);
+    case CR_OP_conv_dgrad: return ask_dgrad(p, op, real, a);
+    case CR_OP_conv_wgrad: return ask_wgrad(p, op, real, a);
+    default: return false;
+    }
+}
+
+static enum cudnn_conv_kind kind_of(const struct cr_op *op) {
+    return op->kind == CR_OP_conv ? CR_CUDNN_FORWARD : op->kind == CR_OP_conv_dgrad ? CR_CUDNN_DGRAD : CR_CUDNN_WGRAD;
+}
+
+static cudnnDataType_t type_of(enum cr_dtype real) {
+    return real == CR_F16 ? CUDNN_DATA_HALF : real == CR_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+}
+
+bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+                     struct cudnn_conv_key *out) {
+    const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
+    struct asked        a    = {0};
+    if (!ask_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real)) return false;
+    *out = (struct cudnn_conv_key){.kind   = kind_of(op),
+                                   .type   = type_of(real),
+                                   .full   = math == CR_MATH_F32,
+                                   .stride = op->attr.conv.stride,
+                                   .pad    = op->attr.conv.pad,
+                                   .uses   = a.uses};
+    /* of a 16-bit dw, the conversion adds */
+    out->accumulate = op->kind == CR_OP_conv_wgrad && op->attr.conv.accumulate && real == CR_F32;
+    for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(out->dim[i], a.tensor[i]->dim, sizeof out->dim[i]);
+    return true;
+}
+
+/* Sums and BN's arithmetic beside a convolution are for f16 alone, whole vectors of channels and filters up to 5x5
+ * (tests/gpu/test_cudnn_support.c asks cuDNN whether that is still so). */
+static bool is_fused_for_training(const struct cudnn_conv_key *k) {
+    return (k->uses & (CR_CUDNN_SCALE_BIAS | CR_CUDNN_SUMS | CR_CUDNN_BN)) != 0;
+}
+
+bool cr_cudnn_may_have(const struct cudnn_conv_key *k) {
+    if (!is_fused_for_training(k)) return true;
+    const int64_t *w = k->dim[CR_CUDNN_W];
+    return k->type == CUDNN_DATA_HALF && w[0] % 8 == 0 && w[3] % 8 == 0 && w[1] <= 5 && w[2] <= 5;
+}
+
+/* ---- slices ---- */
+
+static int64_t elems_behind_first(const int64_t dim[4]) {
+    return dim[1] * dim[2] * dim[3];
+}
+
+/* Slices begin at 16-byte addresses: at every picture, or at every eighth where a picture is no multiple of that. Equal
+ * slices share their plans: up to twice the least number of slices is looked at for one that divides the batch. */
+bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
+    const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
+    const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
+    const int64_t step = x % 8 || y % 8 ? 8 : 1,
+                  most = INT32_MAX / CR_MAX(x, y); /* what cuDNN's engines promise to index */
+    if (k->dim[CR_CUDNN_W][0] > INT32_MAX / w) return false;
+    *out = (struct cudnn_slices){.count = 1, .images = batch};
+    if (batch <= most) return true;
+    if (most < step) return false;
+    const int64_t least = (batch + most / step * step - 1) / (most / step * step);
+    int64_t       count = least;
+    while (count < 2 * least && batch % (count * step)) count++;
+    if (batch % (count * step)) count = least;
+    out->images = ((batch + count - 1) / count + step - 1) / step * step;
+    out->count  = (batch + out->images - 1) / out->images;
+    return true;
+}
+
+struct cudnn_conv_key cr_cudnn_slice_key(const struct cudnn_conv_key *key, const struct cudnn_slices *slices,
+                                         int64_t index) {
+    struct cudnn_conv_key k      = *key;
+    const int64_t         images = CR_MIN(slices->images, key->dim[CR_CUDNN_X][0] - index * slices->images);
+    k.dim[CR_CUDNN_X][0] = k.dim[CR_CUDNN_Y][0] = images;
+    if (k.kind == CR_CUDNN_WGRAD && !cudnn_has_half_dw(&k) && index > 0) k.accumulate = true;
+    return k;
+}
+
+/* ---- plans ---- */
+
+static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
+    const int64_t *d = k->dim[operand];
+    return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
+}
+
+/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf),
+ * which would hide an overflow; found by checkops on an H200. Plain convolutions and those with a bias count their
+ * engines apart; behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
+enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
+
+/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 one is off by 1e-5 of
+ * the sum and more, as Winograd's are; in bf16 two add parts that they have rounded to bf16. */
+enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
+
+static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {
+    refused[0] = refused[1] = -1;
+    if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_FLOAT) refused[0] = WGRAD_WINOGRAD;
+    if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_BFLOAT16)
+        refused[0] = WGRAD_HALF_PARTS, refused[1] = WGRAD_HALF_PARTS_OF_POINTS;
+    if (k->kind != CR_CUDNN_FORWARD || k->type != CUDNN_DATA_HALF || k->uses & CR_CUDNN_RELU) return;
+    if (k->uses & CR_CUDNN_BIAS)
+        refused[0] = LOSES_MINUS_INFINITY_WITH_BIAS;
+    else if (!k->uses)
+        refused[0] = LOSES_MINUS_INFINITY;
+}
+
+/* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
+static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
+    struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
+    refuse_engines(k, r.refused_engine);
+    r.refused_notes = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
+                      1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
+                      1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |
+                      1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13;
+    if (k->full) r.refused_notes |= 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    for (int i = 0; i < CR_CUDNN_OPERANDS; i++) r.workspace_bytes += bytes_of(k, i);
+    return r;
+}
+
+static void open_plans(struct cudnn_conv_plans *s, struct cudnn_device gpu, const struct cudnn_conv_key *key) {
+    const struct cudnn_rules rules = rules_of(key);
+    *s                             = (struct cudnn_conv_plans){.key = *key};
+    cr_cudnn_problem_open(gpu, key, &s->problem);
+    cr_cudnn_search_open(&s->problem.graph, &rules, &s->search);
+}
+
+static cr_status want_plans(struct cudnn_conv_plans *s, int wanted) {
+    while (!s->all && s->plans < wanted) {
+        bool found;
+        CR_TRY(cr_cudnn_search_next(&s->search, &s->plan[s->plans], &found));
+        s->plans += found;
+        s->all = !found || s->plans == CR_CUDNN_CANDIDATES;
+        if (s->all) cr_cudnn_search_close(&s->search);
+    }
+    return CR_OK;
+}
+
+/* Where the heuristic is quick it is asked at once: the plan will be wanted. */
+static cr_status ask_has(struct cudnn_conv_plans *s) {
+    if (s->queried) return CR_OK;
+    if (!is_fused_for_training(&s->key)) {
+        CR_TRY(want_plans(s, 1));
+        s->available = s->plans > 0;
+    } else {
+        const struct cudnn_rules rules = rules_of(&s->key);
+        CR_TRY(cr_cudnn_graph_has(&s->problem.graph, &rules, &s->available));
+    }
+    s->queried = true;
+    return CR_OK;
+}
+
+static void close_plans(struct cudnn_conv_plans *s) {
+    cr_cudnn_search_close(&s->search);
+    for (int i = 0; i < s->plans; i++) cr_cudnn_plan_close(&s->plan[i]);
+    cr_cudnn_problem_close(&s->problem);
+}
+
+/* ---- the device's ---- */
+
+struct cache_entry {
+    struct cache_entry     *next;
+    struct cudnn_conv_plans plans;
+};
+struct cudnn_cache {
+    struct cache_entry *first; /* a network has some hundred: a walk is cheaper than anything cuDNN does */
+    struct cudnn_device gpu;   /* of a device that is only offline; else a handle is it, which the device owns */
+};
+
+void cr_cudnn_cache_close(struct cudnn_cache *cache) {
+    if (!cache) return;
+    for (struct cache_entry *e = cache->first, *next; e; e = next) {
+        next = e->next;
+        close_plans(&e->plans);
+        cr_free(e);
+    }
+    if (cache->gpu.offline) cr_cudnn_device_close(&cache->gpu);
+    cr_free(cache);
+}
+
+static cr_status find_entry(struct cuda_device *device, const struct cudnn_conv_key *key, struct cache_entry **out) {
+    struct cache_entry *e;
+    if (!device->plans) CR_ALLOC(device->plans, 1);
+    struct cudnn_device *gpu = &device->plans->gpu;
+    if (!device->offline)
+        CR_TRY(cr_cuda_cudnn(device, &gpu->handle));
+    else if (!gpu->offline)
+        CR_TRY(cr_cudnn_device_open_offline(device->cc, gpu));
+    for (e = device->plans->first; e; e = e->next)
+        if (memcmp(&e->plans.key, key, sizeof *key) == 0) break;
+    if (!e) {
+        CR_ALLOC(e, 1);
+        open_plans(&e->plans, *gpu, key);
+        e->next              = device->plans->first;
+        device->plans->first = e;
+    }
+    *out = e;
+    return CR_OK;
+}
+
+cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cudnn_conv_key *key, int wanted,
+                              struct cudnn_conv_plans **out) {
+    struct cache_entry *e;
+    CR_TRY(find_entry(device, key, &e));
+    CR_TRY(want_plans(&e->plans, CR_MIN(wanted, (int)CR_CUDNN_CANDIDATES)));
+    *out = &e->plans;
+    return CR_OK;
+}
+
+cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out) {
+    struct cache_entry *e;
+    *out = false;
+    if (!cr_cudnn_may_have(key)) return CR_OK;
+    CR_TRY(find_entry(device, key, &e));
+    CR_TRY(ask_has(&e->plans));
+    *out = e->plans.available;
+    return CR_OK;
+}
+
+cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
+                           bool count_algos, struct cudnn_support *out) {
+    struct cudnn_conv_plans plans;
+    struct cudnn_conv_key   key;
+    struct cudnn_slices     slices;
+    struct cudnn_device     gpu;
+    if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
+    *out = (struct cudnn_support){0};
+    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_may_have(&key) || !cr_cudnn_slices_of(&key, &slices))
+        return CR_OK;
+    key = cr_cudnn_slice_key(&key, &slices, 0);
+    CR_TRY(cr_cudnn_device_open_offline(cc, &gpu));
+    open_plans(&plans, gpu, &key);
+    cr_status status = ask_has(&plans);
+    if (status == CR_OK && plans.available) status = want_plans(&plans, count_algos ? CR_CUDNN_CANDIDATES : 1);
+    if (status == CR_OK && plans.available)
+        *out = (struct cudnn_support){.supported       = true,
+                                      .ways            = plans.plans,
+                                      .engine          = plans.plan[0].engine,
+                                      .notes           = plans.plan[0].notes,
+                                      .workspace_bytes = plans.problem.scratch_bytes + plans.plan[0].workspace_bytes,
+                                      .slices          = slices.count};
+    close_plans(&plans);
+    cr_cudnn_device_close(&gpu);
+    return status;
+}

@@ -1,0 +1,215 @@
+/* cuda/conv/cudnn/cudnn_fused.c: the graph of a key: a convolution, plain or with what cuDNN's engines do beside it;
+ * see cuda/conv/cudnn/cudnn_conv.h.
+ *
+ * The forms are those that cuDNN has compiled kernels for (asked of 9.19 without a GPU, tests/gpu/test_cudnn_support.c
+ * asks again):
+ *   - act(x): scale, bias and what lies between in the type of the images; only before a convolution with sums, or a
+ * wgrad. Where an op wants no sums, they go to scratch.
+ *   - bias: in the type of the images, behind `add`; what lies between in f32. An f32 bias is converted into scratch
+ * first.
+ *   - dgrad with a BN's ReLU: the BN is computed again in f32, from its input. cuDNN also writes the three factors of
+ * the BN's gradient, but from sums that it believes to be over this batch alone: they go to scratch, bn_grad_finalize
+ * makes its own.
+ *   - dgrad with `add` alone: dx is added to, where `add` has been put before. */
+#include "cuda/conv/cudnn/cudnn_conv.h"
+
+#include "cuda/core/cuda_device.h"
+
+/* A graph being built. */
+struct building {
+    struct cudnn_problem        *p;
+    const struct cudnn_conv_key *k;
+    int                          conv[CR_CUDNN_OPERANDS]; /* what the convolution itself reads and writes */
+};
+
+static size_t type_bytes(cudnnDataType_t type) {
+    return type == CUDNN_DATA_FLOAT ? 4 : 2;
+}
+
+static cudnnDataType_t type_of(const struct building *b) {
+    return (cudnnDataType_t)b->k->type;
+}
+
+static size_t take_scratch(struct cudnn_problem *p, size_t bytes) {
+    const size_t at  = p->scratch_bytes;
+    p->scratch_bytes = at + (bytes + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
+    return at;
+}
+
+/* ---- tensors ---- */
+
+/* Like x, w or y; where it is. */
+static int like(struct building *b, int operand, struct cudnn_operand gpu) {
+    const int64_t *dim = b->k->dim[operand];
+    const int      t   = cr_cudnn_tensor(&b->p->graph, type_of(b), dim, false);
+    if (operand != CR_CUDNN_W) gpu.image_bytes = (size_t)(dim[1] * dim[2] * dim[3]) * type_bytes(type_of(b));
+    b->p->operand[t] = gpu;
+    return t;
+}
+
+static struct cudnn_operand at_in(int slot) {
+    return (struct cudnn_operand){.where = CR_CUDNN_IN, .slot = slot};
+}
+
+static struct cudnn_operand at_out(int slot) {
+    return (struct cudnn_operand){.where = CR_CUDNN_OUT, .slot = slot};
+}
+
+static int between(struct building *b, int operand, cudnnDataType_t type) {
+    return cr_cudnn_tensor(&b->p->graph, type, b->k->dim[operand], true);
+}
+
+/* Row `row` of a slot that holds something of `channels` channels a row. */
+static int channels_in(struct building *b, int slot, int row, int64_t channels, cudnnDataType_t type) {
+    const int t      = cr_cudnn_tensor(&b->p->graph, type, (int64_t[4]){1, 1, 1, channels}, false);
+    b->p->operand[t] = (struct cudnn_operand){
+        .where = CR_CUDNN_IN, .slot = slot, .offset = (size_t)(row * channels) * type_bytes(type)};
+    return t;
+}
+
+static int channels_scratch(struct building *b, int64_t channels) {
+    const int t = cr_cudnn_tensor(&b->p->graph, CUDNN_DATA_FLOAT, (int64_t[4]){1, 1, 1, channels}, false);
+    b->p->operand[t] =
+        (struct cudnn_operand){.where = CR_CUDNN_SCRATCH, .offset = take_scratch(b->p, (size_t)channels * 4)};
+    return t;
+}
+
+/* Row 0 or 1 of the sums in `slot`; in scratch when the op does not want them. */
+static int sums_out(struct building *b, int slot, int row, int64_t channels) {
+    if (!(b->k->uses & CR_CUDNN_SUMS)) return channels_scratch(b, channels);
+    const int t      = cr_cudnn_tensor(&b->p->graph, CUDNN_DATA_FLOAT, (int64_t[4]){1, 1, 1, channels}, false);
+    b->p->operand[t] = (struct cudnn_operand){
+        .where = CR_CUDNN_OUT, .slot = slot, .offset = (size_t)(row * channels) * 4, .sum = true};
+    return t;
+}
+
+/* ---- what stands before and behind a convolution ---- */
+
+static int pointwise(struct building *b, cudnnPointwiseMode_t mode, int a, int c, int y) {
+    cr_cudnn_pointwise(&b->p->graph, mode, a, c, y);
+    return y;
+}
+
+/* act(x) of tensor x; the coefficients are in `slot`. */
+static int act(struct building *b, int x, int slot) {
+    const cudnnDataType_t type  = type_of(b);
+    const int64_t         C     = b->k->dim[CR_CUDNN_X][3];
+    const int             scale = channels_in(b, slot, 0, C, type), bias = channels_in(b, slot, 1, C, type);
+    x = pointwise(b, CUDNN_POINTWISE_MUL, x, scale, between(b, CR_CUDNN_X, type));
+    x = pointwise(b, CUDNN_POINTWISE_ADD, x, bias, between(b, CR_CUDNN_X, type));
+    return pointwise(b, CUDNN_POINTWISE_RELU_FWD, x, CR_CUDNN_NO_TENSOR, between(b, CR_CUDNN_X, type));
+}
+
+static void convolve(struct building *b, bool accumulate) {
+    const struct cudnn_window window = {.stride = b->k->stride, .pad = b->k->pad};
+    cr_cudnn_conv(&b->p->graph, (enum cudnn_conv_kind)b->k->kind, &window, b->conv[CR_CUDNN_X], b->conv[CR_CUDNN_W],
+                  b->conv[CR_CUDNN_Y], accumulate);
+}
+
+/* ---- the three kinds ---- */
+
+static int bias_tensor(struct building *b) {
+    const int64_t K = b->k->dim[CR_CUDNN_Y][3];
+    const int     t = channels_in(b, CR_IN_conv_bias, 0, K, type_of(b));
+    if (b->k->uses & CR_CUDNN_WIDE_BIAS) {
+        b->p->half_bias  = take_scratch(b->p, (size_t)K * type_bytes(type_of(b)));
+        b->p->operand[t] = (struct cudnn_operand){.where = CR_CUDNN_SCRATCH, .offset = b->p->half_bias};
+    }
+    return t;
+}
+
+/* y = what the convolution gave (+ add) + bias, then ReLU. */
+static void finish_forward(struct building *b, int y) {
+    const int64_t uses = b->k->uses;
+    const int     bias = bias_tensor(b);
+    int           v    = b->conv[CR_CUDNN_Y];
+    if (uses & CR_CUDNN_ADD)
+        v = pointwise(b, CUDNN_POINTWISE_ADD, v, like(b, CR_CUDNN_Y, at_in(CR_IN_conv_add)),
+                      between(b, CR_CUDNN_Y, CUDNN_DATA_FLOAT));
+    if (!(uses & CR_CUDNN_RELU)) {
+        pointwise(b, CUDNN_POINTWISE_ADD, v, bias, y);
+        return;
+    }
+    v = pointwise(b, CUDNN_POINTWISE_ADD, v, bias, between(b, CR_CUDNN_Y, CUDNN_DATA_FLOAT));
+    pointwise(b, CUDNN_POINTWISE_RELU_FWD, v, CR_CUDNN_NO_TENSOR, y);
+}
+
+static void build_forward(struct building *b) {
+    const int64_t uses = b->k->uses;
+    const int     x = like(b, CR_CUDNN_X, at_in(CR_IN_conv_x)), y = like(b, CR_CUDNN_Y, at_out(CR_OUT_conv_y));
+    b->conv[CR_CUDNN_W] = like(b, CR_CUDNN_W, at_in(CR_IN_conv_w));
+    b->conv[CR_CUDNN_X] = uses & CR_CUDNN_SCALE_BIAS ? act(b, x, CR_IN_conv_scale_bias) : x;
+    b->conv[CR_CUDNN_Y] = uses & CR_CUDNN_BIAS ? between(b, CR_CUDNN_Y, CUDNN_DATA_FLOAT) : y;
+    convolve(b, false);
+    if (uses & CR_CUDNN_BIAS) finish_forward(b, y);
+    if (uses & (CR_CUDNN_SUMS | CR_CUDNN_SCALE_BIAS)) {
+        const int64_t K   = b->k->dim[CR_CUDNN_Y][3];
+        const int     sum = sums_out(b, CR_OUT_conv_sums, 0, K), squares = sums_out(b, CR_OUT_conv_sums, 1, K);
+        cr_cudnn_sums(&b->p->graph, y, sum, squares);
+    }
+}
+
+static void build_wgrad(struct building *b) {
+    const int x         = like(b, CR_CUDNN_X, at_in(CR_IN_conv_wgrad_x));
+    b->conv[CR_CUDNN_X] = b->k->uses & CR_CUDNN_SCALE_BIAS ? act(b, x, CR_IN_conv_wgrad_scale_bias) : x;
+    b->conv[CR_CUDNN_Y] = like(b, CR_CUDNN_Y, at_in(CR_IN_conv_wgrad_dy));
+    if (cudnn_has_half_dw(b->k)) {
+        const int64_t *d = b->k->dim[CR_CUDNN_W];
+        b->p->half_dw    = take_scratch(b->p, (size_t)(d[0] * d[1] * d[2] * d[3]) * type_bytes(type_of(b)));
+        b->conv[CR_CUDNN_W] =
+            like(b, CR_CUDNN_W, (struct cudnn_operand){.where = CR_CUDNN_SCRATCH, .offset = b->p->half_dw});
+    } else
+        b->conv[CR_CUDNN_W] = like(b, CR_CUDNN_W, at_out(CR_OUT_conv_wgrad_dw));
+    convolve(b, b->k->accumulate != 0);
+}
+
+/* dx = v where the BN of bn_x is above 0; and the sums of that BN's gradient. */
+static void pass_bn(struct building *b, int v, int dx) {
+    const int64_t         C    = b->k->dim[CR_CUDNN_X][3];
+    const cudnnDataType_t f32  = CUDNN_DATA_FLOAT;
+    struct cudnn_bn_sums  s    = {.x     = like(b, CR_CUDNN_X, at_in(CR_IN_conv_dgrad_bn_x)),
+                                  .dy    = dx,
+                                  .mean  = channels_in(b, CR_IN_conv_dgrad_mean_rstd, 0, C, f32),
+                                  .rstd  = channels_in(b, CR_IN_conv_dgrad_mean_rstd, 1, C, f32),
+                                  .gamma = channels_in(b, CR_IN_conv_dgrad_gamma, 0, C, f32)};
+    const int             beta = channels_in(b, CR_IN_conv_dgrad_beta, 0, C, f32);
+    int                   h    = pointwise(b, CUDNN_POINTWISE_SUB, s.x, s.mean, between(b, CR_CUDNN_X, f32));
+    h                          = pointwise(b, CUDNN_POINTWISE_MUL, h, s.rstd, between(b, CR_CUDNN_X, f32));
+    h                          = pointwise(b, CUDNN_POINTWISE_MUL, h, s.gamma, between(b, CR_CUDNN_X, f32));
+    h                          = pointwise(b, CUDNN_POINTWISE_ADD, h, beta, between(b, CR_CUDNN_X, f32));
+    pointwise(b, CUDNN_POINTWISE_RELU_BWD, h, v, dx);
+    s.dbeta  = sums_out(b, CR_OUT_conv_dgrad_grad_sums, 0, C);
+    s.dgamma = sums_out(b, CR_OUT_conv_dgrad_grad_sums, 1, C);
+    for (size_t i = 0; i < CR_COUNT(s.coef); i++) s.coef[i] = channels_scratch(b, C);
+    cr_cudnn_bn_sums(&b->p->graph, &s);
+}
+
+static void build_dgrad(struct building *b) {
+    const int64_t uses  = b->k->uses;
+    const int     dx    = like(b, CR_CUDNN_X, at_out(CR_OUT_conv_dgrad_dx));
+    b->conv[CR_CUDNN_W] = like(b, CR_CUDNN_W, at_in(CR_IN_conv_dgrad_w));
+    b->conv[CR_CUDNN_Y] = like(b, CR_CUDNN_Y, at_in(CR_IN_conv_dgrad_dy));
+    b->conv[CR_CUDNN_X] = uses & CR_CUDNN_BN ? between(b, CR_CUDNN_X, type_of(b)) : dx;
+    convolve(b, cudnn_adds_in_output(b->k));
+    if (!(uses & CR_CUDNN_BN)) return;
+    int v = b->conv[CR_CUDNN_X];
+    if (uses & CR_CUDNN_ADD)
+        v = pointwise(b, CUDNN_POINTWISE_ADD, v, like(b, CR_CUDNN_X, at_in(CR_IN_conv_dgrad_add)),
+                      between(b, CR_CUDNN_X, type_of(b)));
+    pass_bn(b, v, dx);
+}
+
+void cr_cudnn_problem_open(struct cudnn_device gpu, const struct cudnn_conv_key *k, struct cudnn_problem *out) {
+    struct building b = {.p = out, .k = k};
+    *out              = (struct cudnn_problem){0};
+    cr_cudnn_graph_init(&out->graph, gpu);
+    switch ((enum cudnn_conv_kind)k->kind) {
+    case CR_CUDNN_FORWARD: build_forward(&b); break;
+    case CR_CUDNN_DGRAD: build_dgrad(&b); break;
+    case CR_CUDNN_WGRAD: build_wgrad(&b); break;
+    }
+}
+
+void cr_cudnn_problem_close(struct cudnn_problem *p) {
+    cr_cudnn_graph_close(&p->graph);
+}

@@ -1,0 +1,212 @@
+/* cuda/conv/cudnn/cudnn_graph.c: places and the building of graphs; see cuda/conv/cudnn/cudnn_graph.h. */
+#include "cuda/conv/cudnn/cudnn_descriptor.h"
+
+#include "cuda/core/cuda_device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#if CUDNN_VERSION < 90800
+#error "cresnet needs cuDNN 9.8 or later: before it, plans cannot be asked for without a GPU"
+#endif
+
+enum { ALIGNMENT = 16 };
+
+static void set_ints(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, int64_t count,
+                     const int64_t *values) {
+    cudnn_set(g, d, name, CUDNN_TYPE_INT64, count, values);
+}
+
+static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                     cudnnDataType_t type) {
+    cudnn_set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
+}
+
+/* ---- places ---- */
+
+/* What cuDNN reads of a device, as it writes it itself. `smem`: most that a block can have. */
+struct device_facts {
+    int         cc, multiprocessors, clock_khz, memory_khz;
+    long        smem, l2_bytes, memory_bytes;
+    const char *name;
+};
+static const struct device_facts known[] = {
+    {80, 108, 1410000, 1593000, 166912, 40L << 20, 80L << 30, "NVIDIA A100-SXM4-80GB"},
+    {89, 128, 2520000, 10501000, 101376, 72L << 20, 24L << 30, "NVIDIA GeForce RTX 4090"},
+    {90, 132, 1980000, 3201000, 232448, 50L << 20, 140L << 30, "NVIDIA H200"},
+};
+
+static int describe(const struct device_facts *f, char *json, size_t size) {
+    return snprintf(
+        json, size,
+        "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+        "\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+        "\"maxSharedMemoryPerBlockOptin\":%ld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+        "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,"
+        "\"isTccDriver\":0,\"supportCoopLaunch\":1,\"totalGlobalMem\":%ld,\"smClockRateKHz\":%d,"
+        "\"memClockRateKHz\":%d,\"l2CacheSize\":%ld,\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
+        "\"deviceName\":\"%s\"}",
+        f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
+}
+
+cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out) {
+    const struct device_facts *facts = NULL;
+    char                       json[1200];
+    for (size_t i = 0; i < CR_COUNT(known); i++)
+        if (known[i].cc == cc) facts = &known[i];
+    CR_ASSERT(facts);
+    const int                length = describe(facts, json, sizeof json);
+    cudnnBackendDescriptor_t d      = NULL;
+    CR_ASSERT(length > 0 && (size_t)length < sizeof json);
+    CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d));
+    cudnnStatus_t status =
+        cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length + 1, json);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
+    if (status != CUDNN_STATUS_SUCCESS) cudnn_destroy(d);
+    CUDNN_TRY(status);
+    *out = (struct cudnn_device){.offline = d};
+    return CR_OK;
+}
+
+void cr_cudnn_device_close(struct cudnn_device *gpu) {
+    cudnn_destroy(gpu->offline);
+    *gpu = (struct cudnn_device){0};
+}
+
+/* ---- building ---- */
+
+void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_device gpu) {
+    *g = (struct cudnn_graph){.gpu = gpu, .refused = CUDNN_STATUS_SUCCESS, .broken = CUDNN_STATUS_SUCCESS};
+}
+
+void cr_cudnn_graph_close(struct cudnn_graph *g) {
+    while (g->made_count)
+        cudnn_destroy(g->made[--g->made_count]); /* last made first: what refers goes before what is referred to */
+    *g = (struct cudnn_graph){0};
+}
+
+int cr_cudnn_tensor(struct cudnn_graph *g, cudnnDataType_t type, const int64_t dim[4], bool is_virtual) {
+    /* cuDNN counts dimensions N,C,H,W whatever the layout; the layout is in the strides. */
+    const int64_t N = dim[0], H = dim[1], W = dim[2], C = dim[3];
+    const int64_t dims[4] = {N, C, H, W}, strides[4] = {H * W * C, 1, W * C, C}, alignment = ALIGNMENT,
+                  id           = g->tensors + 1;
+    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    set_ints(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &id);
+    set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
+    set_ints(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dims);
+    set_ints(g, d, CUDNN_ATTR_TENSOR_STRIDES, 4, strides);
+    set_ints(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment);
+    cudnn_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    cudnn_finalize(g, d);
+    CR_ASSERT(g->tensors < CR_CUDNN_TENSORS);
+    g->tensor[g->tensors] = d;
+    return g->tensors++;
+}
+
+static void add_op(struct cudnn_graph *g, cudnnBackendDescriptor_t d) {
+    CR_ASSERT(g->ops < CR_CUDNN_OPS);
+    cudnn_finalize(g, d);
+    g->op[g->ops++] = d;
+}
+
+static cudnnBackendDescriptor_t describe_window(struct cudnn_graph *g, const struct cudnn_window *w) {
+    const int64_t axes = 2, pad[2] = {w->pad, w->pad}, stride[2] = {w->stride, w->stride}, dilation[2] = {1, 1};
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    cudnnBackendDescriptor_t     d    = cudnn_make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set_ints(g, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &axes);
+    set_type(g, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+    cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set_ints(g, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 2, pad);
+    set_ints(g, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 2, pad);
+    set_ints(g, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 2, stride);
+    set_ints(g, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, 2, dilation);
+    cudnn_finalize(g, d);
+    return d;
+}
+
+void cr_cudnn_conv(struct cudnn_graph *g, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x, int w,
+                   int y, bool accumulate) {
+    static const struct {
+        cudnnBackendDescriptorType_t type;
+        cudnnBackendAttributeName_t  window, x, w, y, alpha, beta;
+    } names[] = {
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+    };
+    const float              alpha = 1, beta = accumulate ? 1 : 0;
+    cudnnBackendDescriptor_t d = cudnn_make(g, names[kind].type);
+    cudnn_set_descriptor(g, d, names[kind].window, describe_window(g, window));
+    cudnn_set_descriptor(g, d, names[kind].x, g->tensor[x]);
+    cudnn_set_descriptor(g, d, names[kind].w, g->tensor[w]);
+    cudnn_set_descriptor(g, d, names[kind].y, g->tensor[y]);
+    cudnn_set(g, d, names[kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    cudnn_set(g, d, names[kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    add_op(g, d);
+}
+
+/* Sums and products are taken in f32. */
+static cudnnBackendDescriptor_t describe_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode) {
+    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    cudnn_set(g, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set_type(g, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+    cudnn_finalize(g, d);
+    return d;
+}
+
+void cr_cudnn_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, int a, int b, int y) {
+    cudnnBackendDescriptor_t how = describe_pointwise(g, mode),
+                             d   = cudnn_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    const bool backward          = mode == CUDNN_POINTWISE_RELU_BWD;
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, g->tensor[a]);
+    if (b >= 0)
+        cudnn_set_descriptor(g, d,
+                             backward ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                             g->tensor[b]);
+    cudnn_set_descriptor(g, d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
+                         g->tensor[y]);
+    add_op(g, d);
+}
+
+void cr_cudnn_sums(struct cudnn_graph *g, int x, int sum, int squares) {
+    const cudnnGenStatsMode_t mode = CUDNN_GENSTATS_SUM_SQSUM;
+    cudnnBackendDescriptor_t  d    = cudnn_make(g, CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
+    cudnn_set(g, d, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, 1, &mode);
+    set_type(g, d, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_DATA_FLOAT);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, g->tensor[x]);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, g->tensor[sum]);
+    cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, g->tensor[squares]);
+    add_op(g, d);
+}
+
+void cr_cudnn_bn_sums(struct cudnn_graph *g, const struct cudnn_bn_sums *t) {
+    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
+    const struct {
+        cudnnBackendAttributeName_t name;
+        int                         tensor;
+    } part[] = {
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, t->mean},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, t->rstd},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, t->gamma},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, t->x},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, t->dy},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, t->dgamma},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, t->dbeta},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, t->coef[0]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, t->coef[1]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, t->coef[2]},
+    };
+    set_type(g, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT);
+    for (size_t i = 0; i < CR_COUNT(part); i++) cudnn_set_descriptor(g, d, part[i].name, g->tensor[part[i].tensor]);
+    add_op(g, d);
+}

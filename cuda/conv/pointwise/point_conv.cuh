@@ -1,0 +1,158 @@
+/* cuda/conv/pointwise/point_conv.cuh: how a launch of cuda/conv/pointwise/point_conv_sm90a.cu is cut up and what the
+ * kernel gets; the warps that load. */
+#ifndef CK_POINT_CONV_CUH
+#define CK_POINT_CONV_CUH
+
+#include "cuda/common/hopper.cuh"
+
+namespace {
+
+enum {
+    ROWS             = 64,
+    STEP             = 64, /* of a worker's tile; channels */
+    GROUP            = 128,
+    WORKERS_MAX      = 4,           /* threads of a warpgroup; multiplying warpgroups */
+    X_BYTES          = ROWS * 128,  /* 64 rows x 64 channels */
+    STRIP            = 16,          /* rows of a warp */
+    PANEL_BYTES      = STRIP * 128, /* 16 rows x 64 columns */
+    SCALE_BIAS_BYTES = 2 * STEP * (int)sizeof(float),
+    STAGES_MAX       = 8,  /* of a ring */
+    PANELS_MAX       = 12, /* workers x panels of a warp's ring */
+    SHARED_LIMIT     = 227 * 1024,
+};
+
+/* How a launch is cut up; offsets are into shared memory. */
+struct plan {
+    bool resident;
+    int  columns, blocks_k, workers; /* of a tile; ceil(K / columns) */
+    int  steps, stages;              /* ceil(C / 64); of a ring */
+    int  panels;                     /* of a warp's ring: 2 or 4 */
+    int  grid, tiles;                /* tiles: of 64 rows (resident), of workers x 64 rows x columns (streamed) */
+    int  w_at, panel_at, other_at, stage_at, scale_bias_at, column_at, scratch_at, bar_at, bytes;
+    int  partial_rows; /* of the workspace: [partial_rows][2][blocks_k * columns] f32 */
+};
+
+struct params {
+    CUtensorMap  x, w, y, add, bn_x;
+    struct plan  plan;
+    const float *scale_bias, *bias, *mean_rstd, *gamma, *beta;
+    float       *partial; /* NULL: no sums */
+    int          rows, C, K, stride, P, Q;
+    bool         add_given, bn_given, relu;
+};
+
+/* Barriers, 8 bytes each, from bar_at: full and empty of each worker's stages, panels of each warp, filters. */
+enum {
+    BAR_FULL    = 0,
+    BAR_EMPTY   = WORKERS_MAX * STAGES_MAX,
+    BAR_PANEL   = 2 * WORKERS_MAX * STAGES_MAX,
+    BAR_FILTERS = BAR_PANEL + 4 * PANELS_MAX,
+    BAR_ORDER   = BAR_FILTERS + 1, /* of each team */
+    BAR_COUNT   = BAR_ORDER + 2
+};
+
+enum mode { AS_IS, ACT, TRANSPOSED };
+
+#if CK_HAS_SM90A
+
+/* Workers that share a tile: streamed, a team; of four there are two teams. */
+template <int WORKERS, bool RESIDENT> __device__ constexpr int team_of() {
+    return RESIDENT ? 1 : WORKERS == 4 ? 2 : WORKERS;
+}
+
+/* The tiles, in order, of a worker (resident) or of team `taker` of `takers`: row is that of the team's first worker.
+ */
+template <int COLUMNS, int WORKERS, bool RESIDENT> struct scheduler {
+    int        tile, step, end, row, column;
+    __device__ scheduler(const plan &p, int taker, int takers) {
+        const int block = (int)blockIdx.x, blocks = (int)gridDim.x;
+        tile   = RESIDENT ? block / p.blocks_k * takers + taker : block + taker * blocks;
+        step   = (RESIDENT ? blocks / p.blocks_k : blocks) * takers;
+        end    = p.tiles;
+        column = RESIDENT ? block % p.blocks_k * COLUMNS : 0;
+        find(p);
+    }
+    __device__ void find(const plan &p) {
+        if (RESIDENT) {
+            row = tile * ROWS;
+        } else {
+            const int down = tile / p.blocks_k;
+            row            = down * (team_of<WORKERS, RESIDENT>() * ROWS);
+            column         = (tile - down * p.blocks_k) * COLUMNS;
+        }
+    }
+    __device__ bool more() const { return tile < end; }
+    __device__ void next(const plan &p) {
+        tile += step;
+        find(p);
+    }
+};
+
+/* ---- the loading warps ---- */
+
+template <int COLUMNS, int MODE>
+__device__ __forceinline__ void load_filters(const params &p, uint32_t to, uint32_t bar, int k0, int c0) {
+    if (MODE == TRANSPOSED) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 64; i++) ck_tma_load(to + (uint32_t)(i * 64 * 128), &p.w, bar, k0 + i * 64, c0);
+    } else {
+        ck_tma_load(to, &p.w, bar, c0, k0);
+    }
+}
+
+__device__ __forceinline__ void load_scale_bias(const params &p, uint32_t to, uint32_t bar, int c0) {
+    ck_bulk_load(to, p.scale_bias + c0, bar, SCALE_BIAS_BYTES / 2);
+    ck_bulk_load(to + SCALE_BIAS_BYTES / 2, p.scale_bias + p.C + c0, bar, SCALE_BIAS_BYTES / 2);
+}
+
+/* One lane of a warp: fills ring `ring`; streamed, there is one. */
+template <int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
+__device__ __forceinline__ void load(const params &p, uint32_t shared, int ring) {
+    const plan        &plan    = p.plan;
+    constexpr uint32_t W_BYTES = COLUMNS * 128, X = team_of<WORKERS, RESIDENT>() * X_BYTES,
+                       STAGE = X + (RESIDENT ? 0 : W_BYTES);
+    const uint32_t bar       = shared + (uint32_t)plan.bar_at,
+                   stages    = shared + (uint32_t)(plan.stage_at + ring * plan.stages * (int)STAGE);
+    scheduler<COLUMNS, WORKERS, RESIDENT> scheduler(plan, ring, RESIDENT ? WORKERS : 1);
+    if (RESIDENT && ring == 0) {
+        ck_mbar_expect(bar + 8 * BAR_FILTERS, (uint32_t)plan.steps * (W_BYTES + (MODE == ACT ? SCALE_BIAS_BYTES : 0)));
+        for (int s = 0; s < plan.steps; s++) {
+            load_filters<COLUMNS, MODE>(p, shared + (uint32_t)plan.w_at + (uint32_t)s * W_BYTES, bar + 8 * BAR_FILTERS,
+                                        scheduler.column, s * STEP);
+            if (MODE == ACT)
+                load_scale_bias(p, shared + (uint32_t)(plan.scale_bias_at + s * SCALE_BIAS_BYTES),
+                                bar + 8 * BAR_FILTERS, s * STEP);
+        }
+    }
+    ck_ring_place at;
+    for (; scheduler.more(); scheduler.next(plan)) {
+        int w = 0, h = 0, n = 0;
+        if (p.stride > 1) {
+            n              = scheduler.row / (p.P * p.Q);
+            const int rest = scheduler.row - n * (p.P * p.Q);
+            h              = rest / p.Q;
+            w              = (rest - h * p.Q) * p.stride;
+            h *= p.stride;
+        }
+        for (int s = 0; s < plan.steps; s++) {
+            const uint32_t full = bar + 8 * (uint32_t)(BAR_FULL + ring * STAGES_MAX + at.at),
+                           to   = stages + (uint32_t)at.at * STAGE;
+            ck_mbar_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
+            ck_mbar_expect(full, STAGE + (MODE == ACT && !RESIDENT ? SCALE_BIAS_BYTES : 0));
+            if (p.stride > 1)
+                ck_tma_load_pixels(to, &p.x, full, s * STEP, w, h, n);
+            else
+                ck_tma_load(to, &p.x, full, s * STEP, scheduler.row);
+            if (MODE == ACT && !RESIDENT)
+                load_scale_bias(p, shared + (uint32_t)(plan.scale_bias_at + at.at * SCALE_BIAS_BYTES), full, s * STEP);
+            if (!RESIDENT) load_filters<COLUMNS, MODE>(p, to + X, full, scheduler.column, s * STEP);
+            at.next(plan.stages);
+        }
+    }
+}
+
+#endif
+
+} // namespace
+
+#endif

@@ -1,0 +1,198 @@
+/* cuda/conv/pointwise/point_conv_kernels.c: 1x1 convolutions and the gradients of their inputs by a kernel of ours, on
+ * compute capability 9.0 in f16 and bf16, with all that the ops can have beside the product. The kernel is in
+ * cuda/conv/pointwise/point_conv_sm90a.cu. */
+#include "cuda/conv/pointwise/point_conv.h"
+#include "cuda/core/cuda_device.h"
+
+/* Of slots that may be absent: fits when absent. */
+static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
+    return !t || t->dtype == data->dtype;
+}
+static bool is_f32(const struct cr_tensor *t) {
+    return !t || t->dtype == CR_F32;
+}
+
+/* x goes in, y comes out: of the gradient, dy and dx. `present` stands for tensors that are there: pointers come later.
+ */
+static struct ck_point_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *y) {
+    return (struct ck_point_conv){.type   = cuda_type(x),
+                                  .N      = x->dim[0],
+                                  .H      = x->dim[1],
+                                  .W      = x->dim[2],
+                                  .C      = x->dim[3],
+                                  .K      = y->dim[3],
+                                  .stride = op->attr.conv.stride,
+                                  .config = op->algo};
+}
+static const char  present;
+static const void *data_of(const struct cr_tensor *t) {
+    return t ? &present : NULL;
+}
+static const float *vector_of(const struct cr_tensor *t) {
+    return t ? (const float *)(const void *)&present : NULL;
+}
+static float *sums_of(const struct cr_tensor *t) {
+    return t ? (float *)(uintptr_t)&present : NULL;
+}
+
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+static bool is_point(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *w) {
+    return cuda_of(device)->cc == 90 && w->dim[1] == 1 && w->dim[2] == 1 && op->attr.conv.pad == 0;
+}
+
+/* ---- forward ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_##slot)
+
+static struct ck_point_conv conv_of(const struct cr_program *p, const struct cr_op *op) {
+    struct ck_point_conv a = shape_of(op, IN(x), OUT(y));
+    a.relu                 = op->attr.conv.relu;
+    a.scale_bias           = vector_of(IN(scale_bias));
+    a.bias                 = vector_of(IN(bias));
+    a.add                  = data_of(IN(add));
+    a.sums                 = sums_of(OUT(sums));
+    return a;
+}
+
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_dtype type) {
+    const struct cr_tensor *x = IN(x);
+    if (!cr_op_uses_only(
+            op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, bias) | IN_BIT(conv, add),
+            OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
+        return false;
+    if (x->dtype != type || !is_point(device, op, IN(w))) return false;
+    if (!is_like(IN(w), x) || !is_like(OUT(y), x) || !is_like(IN(add), x)) return false;
+    if (!is_f32(IN(scale_bias)) || !is_f32(IN(bias)) || !is_f32(OUT(sums))) return false;
+    const struct ck_point_conv a = conv_of(p, op);
+    return ck_point_conv_supports(&a);
+}
+static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return conv_accepts(device, p, op, CR_F16);
+}
+static bool conv_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return conv_accepts(device, p, op, CR_BF16);
+}
+
+static int conv_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_point_conv a = conv_of(p, op);
+    return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
+}
+
+static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    const struct ck_point_conv a = conv_of(p, op);
+    *prepared                    = NULL;
+    *workspace_bytes             = ck_point_conv_workspace(&a, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_point_conv a = conv_of(call->program, call->op);
+    a.x                    = call->in[CR_IN_conv_x];
+    a.w                    = call->in[CR_IN_conv_w];
+    a.scale_bias           = call->in[CR_IN_conv_scale_bias];
+    a.bias                 = call->in[CR_IN_conv_bias];
+    a.add                  = call->in[CR_IN_conv_add];
+    a.y                    = call->out[CR_OUT_conv_y];
+    a.sums                 = call->out[CR_OUT_conv_sums];
+    CUDA_TRY(ck_point_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#undef IN
+#undef OUT
+
+/* ---- gradient of the input ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_dgrad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_dgrad_##slot)
+
+static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr_op *op) {
+    struct ck_point_conv a = shape_of(op, IN(dy), OUT(dx));
+    a.transposed           = true;
+    a.add                  = data_of(IN(add));
+    a.bn_x                 = data_of(IN(bn_x));
+    a.mean_rstd            = vector_of(IN(mean_rstd));
+    a.gamma                = vector_of(IN(gamma));
+    a.beta                 = vector_of(IN(beta));
+    a.sums                 = sums_of(OUT(grad_sums));
+    return a;
+}
+
+static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                          enum cr_dtype type) {
+    const struct cr_tensor *dy = IN(dy);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) |
+                             IN_BIT(conv_dgrad, bn_x) | IN_BIT(conv_dgrad, mean_rstd) | IN_BIT(conv_dgrad, gamma) |
+                             IN_BIT(conv_dgrad, beta),
+                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, grad_sums)))
+        return false;
+    if (dy->dtype != type || !is_point(device, op, IN(w)) || (OUT(grad_sums) && !IN(bn_x))) return false;
+    if (!is_like(IN(w), dy) || !is_like(OUT(dx), dy) || !is_like(IN(add), dy) || !is_like(IN(bn_x), dy)) return false;
+    if (!is_f32(IN(mean_rstd)) || !is_f32(IN(gamma)) || !is_f32(IN(beta)) || !is_f32(OUT(grad_sums))) return false;
+    const struct ck_point_conv a = dgrad_of(p, op);
+    return ck_point_conv_supports(&a);
+}
+static bool dgrad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return dgrad_accepts(device, p, op, CR_F16);
+}
+static bool dgrad_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return dgrad_accepts(device, p, op, CR_BF16);
+}
+
+static int dgrad_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_point_conv a = dgrad_of(p, op);
+    return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
+}
+
+static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    const struct ck_point_conv a = dgrad_of(p, op);
+    *prepared                    = NULL;
+    *workspace_bytes             = ck_point_conv_workspace(&a, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_point_conv a = dgrad_of(call->program, call->op);
+    a.x                    = call->in[CR_IN_conv_dgrad_dy];
+    a.w                    = call->in[CR_IN_conv_dgrad_w];
+    a.add                  = call->in[CR_IN_conv_dgrad_add];
+    a.bn_x                 = call->in[CR_IN_conv_dgrad_bn_x];
+    a.mean_rstd            = call->in[CR_IN_conv_dgrad_mean_rstd];
+    a.gamma                = call->in[CR_IN_conv_dgrad_gamma];
+    a.beta                 = call->in[CR_IN_conv_dgrad_beta];
+    a.y                    = call->out[CR_OUT_conv_dgrad_dx];
+    a.sums                 = call->out[CR_OUT_conv_dgrad_grad_sums];
+    CUDA_TRY(ck_point_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static void nothing_to_release(void *prepared) {
+    (void)prepared;
+}
+
+/* ---- the rows ---- */
+
+#define POINT_ROW(row, row_name, kind, part, type, of_math)                                                            \
+    static const struct cr_kernel row = {.name          = row_name,                                                    \
+                                         .op            = CR_OP_##kind,                                                \
+                                         .math          = of_math,                                                     \
+                                         .deterministic = true,                                                        \
+                                         .accepts       = part##_accepts_##type,                                       \
+                                         .algo_count    = part##_ways,                                                 \
+                                         .prepare       = part##_prepare,                                              \
+                                         .launch        = part##_launch,                                               \
+                                         .release       = nothing_to_release}
+POINT_ROW(row_conv_f16, "cuda.point_conv.f16", conv, conv, f16, CR_MATH_F16);
+POINT_ROW(row_conv_bf16, "cuda.point_conv.bf16", conv, conv, bf16, CR_MATH_BF16);
+POINT_ROW(row_dgrad_f16, "cuda.point_dgrad.f16", conv_dgrad, dgrad, f16, CR_MATH_F16);
+POINT_ROW(row_dgrad_bf16, "cuda.point_dgrad.bf16", conv_dgrad, dgrad, bf16, CR_MATH_BF16);
+
+const struct cr_kernel *const cr_cuda_point_conv_kernels[] = {&row_conv_f16, &row_conv_bf16, &row_dgrad_f16,
+                                                              &row_dgrad_bf16, NULL};

@@ -1,0 +1,123 @@
+/* cuda/conv/pointwise/point_conv_plan.cuh: the host's part of cuda/conv/pointwise/point_conv_sm90a.cu that chooses:
+ * ways of cutting up a launch, best first. */
+#ifndef CK_POINT_CONV_PLAN_CUH
+#define CK_POINT_CONV_PLAN_CUH
+
+#include "cuda/conv/pointwise/point_conv.cuh"
+#include "cuda/conv/pointwise/point_conv.h"
+
+namespace {
+
+int64_t side_of(int64_t side, int stride) {
+    return (side - 1) / stride + 1;
+}
+int64_t rows_of(const struct ck_point_conv *a) {
+    return a->N * side_of(a->H, a->stride) * side_of(a->W, a->stride);
+}
+
+/* Workers of a tile that is streamed. */
+int team(const struct plan *p) {
+    return p->workers == 4 ? 2 : p->workers;
+}
+
+/* Fills in where things lie in shared memory, with as many stages as there is room for; false: fewer than `least`. */
+bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
+    const int w_bytes = p->columns * 128, rings = p->resident ? p->workers : 1;
+    const int stage            = p->resident ? X_BYTES : team(p) * X_BYTES + w_bytes,
+              per_stage        = rings * stage + (a->scale_bias && !p->resident ? SCALE_BIAS_BYTES : 0);
+    const int vectors          = a->bn_x                        ? 4
+                                 : a->bias || a->relu || a->add ? 1
+                                                                : 0,
+              columns          = (p->resident ? 1 : p->workers) * vectors * p->columns * 4;
+    const int scratch          = a->sums && a->add && !p->resident ? p->workers * 4 * GROUP * 4 : 0;
+    const int ring_of_panels   = p->workers * 4 * p->panels * PANEL_BYTES,
+              scale_bias_bytes = a->scale_bias && p->resident ? p->steps * SCALE_BIAS_BYTES : 0;
+    p->w_at                    = 0;
+    p->panel_at                = p->resident ? p->steps * w_bytes : 0;
+    p->other_at                = p->panel_at + ring_of_panels;
+    p->stage_at                = p->other_at + (a->bn_x ? ring_of_panels : 0);
+    const int room             = SHARED_LIMIT - p->stage_at - scale_bias_bytes - columns - scratch - 8 * BAR_COUNT;
+    p->stages                  = room <= 0 ? 0 : room / per_stage;
+    if (p->stages < least) return false;
+    if (p->stages > STAGES_MAX) p->stages = STAGES_MAX;
+    p->scale_bias_at = p->stage_at + rings * p->stages * stage;
+    p->column_at     = p->scale_bias_at + (p->resident     ? scale_bias_bytes
+                                           : a->scale_bias ? p->stages * SCALE_BIAS_BYTES
+                                                           : 0);
+    p->scratch_at    = p->column_at + columns;
+    p->bar_at        = p->scratch_at + scratch;
+    p->bytes         = p->bar_at + 8 * BAR_COUNT;
+    return true;
+}
+
+/* A plan of this kind, if it has room for `least` stages. */
+bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int columns, int workers, int panels,
+             int least, int multiprocessors) {
+    p->resident = resident;
+    p->columns  = columns;
+    p->workers  = workers;
+    p->panels   = panels;
+    p->blocks_k = (int)((a->K + columns - 1) / columns);
+    p->steps    = (int)((a->C + STEP - 1) / STEP);
+    if (resident && (p->blocks_k > multiprocessors || (int64_t)p->steps * columns * 128 >= SHARED_LIMIT)) return false;
+    if (workers * panels > PANELS_MAX || !lay_out(p, a, least)) return false;
+    const int64_t rows = rows_of(a), high = resident ? ROWS : team(p) * ROWS, down = (rows + high - 1) / high;
+    const int64_t tiles = resident ? down : down * p->blocks_k, share = resident ? workers : 1;
+    int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors; /* resident: of one set of columns */
+    if (tiles > INT32_MAX / 2) return false;
+    if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
+    p->tiles        = (int)tiles;
+    p->grid         = (int)(resident ? blocks * p->blocks_k : blocks);
+    p->partial_rows = (int)(resident ? blocks * workers : down * team(p));
+    return true;
+}
+
+/* Ways to cut up a launch, by what it has to do; each list in the order of what was fastest on an H200 over ResNet-50's
+ * shapes. */
+struct choice {
+    bool resident;
+    int  columns, workers, panels;
+    int  least;    /* stages that it is worth having */
+    int  blocks_k; /* at most; 0: any */
+};
+enum { CHOICES_MAX = 8 };
+const struct choice choices_narrow[CHOICES_MAX + 1] = {{true, 64, 4, 2, 2, 1}, {false, 128, 2, 2, 2, 0}}; /* K <= 64 */
+const struct choice choices_plain[CHOICES_MAX + 1]  = {
+     {true, 256, 2, 4, 4, 0},  {true, 256, 2, 2, 4, 0}, {true, 128, 3, 4, 2, 1},  {true, 128, 2, 2, 4, 2},
+     {false, 128, 4, 2, 3, 0}, {true, 128, 3, 2, 3, 0}, {false, 256, 2, 2, 3, 0}, {false, 128, 2, 2, 2, 0},
+};
+const struct choice choices_act[CHOICES_MAX + 1] = {
+    {true, 256, 2, 4, 4, 0},  {true, 256, 2, 2, 4, 0},  {true, 128, 3, 4, 2, 1},  {true, 128, 2, 2, 3, 1},
+    {false, 256, 2, 2, 3, 0}, {false, 128, 3, 2, 2, 0}, {false, 128, 2, 2, 2, 0},
+};
+const struct choice choices_add[CHOICES_MAX + 1] = {
+    {true, 128, 3, 2, 4, 0},  {true, 128, 2, 2, 4, 1},  {false, 128, 4, 2, 3, 0}, {true, 128, 2, 4, 4, 0},
+    {false, 128, 2, 4, 3, 0}, {false, 256, 2, 4, 3, 0}, {false, 128, 2, 2, 2, 0},
+};
+const struct choice choices_bn[CHOICES_MAX + 1] = {
+    {true, 128, 3, 2, 4, 0},  {true, 128, 3, 2, 2, 1},  {true, 128, 2, 2, 4, 0}, {false, 128, 2, 2, 2, 0},
+    {false, 256, 2, 2, 3, 0}, {false, 128, 3, 2, 3, 0}, {true, 128, 2, 4, 3, 0},
+};
+
+const struct choice *choices_for(const struct ck_point_conv *a) {
+    if (a->K <= 64) return choices_narrow;
+    if (a->bn_x) return choices_bn;
+    if (a->add) return choices_add;
+    return a->scale_bias ? choices_act : choices_plain;
+}
+
+/* The choice number `way` of those that fit goes to *p: there is one when the result is above way. way < 0: counts
+ * them. */
+int find_plan(struct plan *p, const struct ck_point_conv *a, int way, int multiprocessors) {
+    int fitting = 0;
+    for (const struct choice *c = choices_for(a); c->columns && (way < 0 || fitting <= way); c++) {
+        if (c->columns == 256 && a->K <= 128) continue; /* half of it would do */
+        if (c->blocks_k && (a->K + c->columns - 1) / c->columns > c->blocks_k) continue;
+        if (plan_as(p, a, c->resident, c->columns, c->workers, c->panels, c->least, multiprocessors)) fitting++;
+    }
+    return fitting;
+}
+
+} // namespace
+
+#endif

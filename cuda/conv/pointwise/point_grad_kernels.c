@@ -1,0 +1,100 @@
+/* cuda/conv/pointwise/point_grad_kernels.c: the backward of 1x1 convolutions with stride 1 as one kernel of ours, on
+ * compute capability 9.0 in f16 and bf16. The kernel is in cuda/conv/pointwise/point_grad_sm90a.cu. */
+#include "cuda/conv/pointwise/point_grad.h"
+#include "cuda/core/cuda_device.h"
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
+#define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
+#define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
+
+/* Of slots that may be absent: fits when absent. */
+static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
+    return !t || t->dtype == data->dtype;
+}
+static bool is_f32(const struct cr_tensor *t) {
+    return !t || t->dtype == CR_F32;
+}
+
+static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struct cr_op *op) {
+    return (struct ck_point_grad_kind){.type       = cuda_type(IN(x)),
+                                       .pixels     = cuda_pixels(IN(x)),
+                                       .C          = IN(x)->dim[3],
+                                       .K          = IN(g)->dim[3],
+                                       .dy_x       = IN(dy_x) && IN(dy_coef),
+                                       .scale_bias = IN(scale_bias) != NULL,
+                                       .mean_rstd  = IN(mean_rstd) != NULL,
+                                       .add        = IN(add) != NULL,
+                                       .bn_x       = IN(bn_x) != NULL};
+}
+
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(x), *w = IN(w);
+    if (!cr_op_uses_only(op,
+                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coef) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
+                             IN_BIT(mean_rstd) | IN_BIT(add) | IN_BIT(bn_x),
+                         OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums)))
+        return false;
+    if (cuda_of(device)->cc != 90 || op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 ||
+        w->dim[2] != 1)
+        return false;
+    if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL)) return false;
+    if (!is_like(IN(g), x) || !is_like(IN(dy_x), x) || !is_like(w, x) || !is_like(IN(add), x) ||
+        !is_like(IN(bn_x), x) || !is_like(OUT(dx), x))
+        return false;
+    if (!is_f32(IN(dy_coef)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
+        !is_f32(OUT(grad_sums)))
+        return false;
+    const struct ck_point_grad_kind kind = kind_of(p, op);
+    return ck_point_grad_supports(&kind);
+}
+static bool f16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return IN(x)->dtype == CR_F16 && accepts(device, p, op);
+}
+static bool bf16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return IN(x)->dtype == CR_BF16 && accepts(device, p, op);
+}
+
+static cr_status point_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                    void **prepared, size_t *workspace_bytes) {
+    const struct ck_point_grad_kind kind = kind_of(p, op);
+    *prepared                            = NULL;
+    *workspace_bytes                     = ck_point_grad_workspace(&kind, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+static void nothing_to_release(void *prepared) {
+    (void)prepared;
+}
+
+static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_point_grad args = {.kind       = kind_of(call->program, call->op),
+                                       .g          = call->in[CR_IN_conv_grad_g],
+                                       .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                       .w          = call->in[CR_IN_conv_grad_w],
+                                       .x          = call->in[CR_IN_conv_grad_x],
+                                       .add        = call->in[CR_IN_conv_grad_add],
+                                       .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                       .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                       .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                       .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                       .dx         = call->out[CR_OUT_conv_grad_dx],
+                                       .dw         = call->out[CR_OUT_conv_grad_dw],
+                                       .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                       .accumulate = call->op->attr.conv.accumulate};
+    CUDA_TRY(ck_point_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#define POINT_GRAD_ROW(row, type, of_type, of_math)                                                                    \
+    static const struct cr_kernel row = {.name          = "cuda.point_grad." type,                                     \
+                                         .op            = CR_OP_conv_grad,                                             \
+                                         .math          = of_math,                                                     \
+                                         .deterministic = true,                                                        \
+                                         .accepts       = of_type,                                                     \
+                                         .prepare       = point_grad_prepare,                                          \
+                                         .launch        = point_grad_launch,                                           \
+                                         .release       = nothing_to_release}
+POINT_GRAD_ROW(row_f16, "f16", f16_accepts, CR_MATH_F16);
+POINT_GRAD_ROW(row_bf16, "bf16", bf16_accepts, CR_MATH_BF16);
+
+const struct cr_kernel *const cr_cuda_point_grad_kernels[] = {&row_f16, &row_bf16, NULL};

@@ -1,0 +1,241 @@
+/* cuda/conv/pointwise/point_grad_sm90a.cu: the backward of a 1x1 convolution with stride 1, all of it, in one pass over
+ * memory: the gradient of the BN behind it (dy), dgrad, wgrad, the ReLU before it and the sums that the BN before it
+ * wants.
+ *
+ * A block owns a slice of C channels of x, all K channels of dy and every step-th tile of 64 pixels. One thread keeps
+ * the copy engine busy (cuda/conv/pointwise/point_grad_load.cuh); three or four warpgroups do the rest:
+ *
+ *      g, dy_x ---> dy = a*g + b*dy_x + c, rounded, over g in shared memory cuda/conv/pointwise/point_grad_make.cuh x
+ * ---------> xa, of `inner` dw[K][C] += dy^T * xa   in registers for the block's whole life
+ * cuda/conv/pointwise/point_grad_work.cuh v[64][64] = dy * w      for a unit: 64 channels of a tile, of one warpgroup,
+ * which ends it: v + add ---> mask ---> dx, and sums of dx and dx*(x-mean)
+ *
+ * w stays in shared memory, all products read theirs from there. Three divisions of the work
+ * (cuda/conv/pointwise/point_grad_plan.cuh):
+ *   - dw up to 16384 floats: all groups make dy of the next tile while their products of this one run;
+ *   - 32768: two groups have the registers for dw and do products and ends, a third makes dy and xa;
+ *   - 4096: each group has tiles of its own.
+ * More dw goes to several blocks. Slices of C: dy is made in each; they run at the same time on neighbouring
+ * multiprocessors, so that it comes from memory once and from L2 as often as there are slices. Pairs (512 channels of
+ * dy): each block of a cluster has half of K and sends half of its v to the other. A second kernel adds the blocks' dw
+ * and sums in a fixed order.
+ *
+ * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. At 4 TB/s and batch 256
+ * the roof of ResNet-50's: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512, block). The last
+ * two are limited by shared memory as well: the tensor cores read both operands there. */
+#include "cuda/common/tma.cuh"
+#include "cuda/conv/pointwise/point_grad.h"
+#include "cuda/conv/pointwise/point_grad_load.cuh"
+#include "cuda/conv/pointwise/point_grad_work.cuh"
+
+/* ---- the kernel
+ * ------------------------------------------------------------------------------------------------------- */
+
+template <typename P> static __device__ __forceinline__ void pg_barriers(uint32_t base) {
+    const uint32_t b = base + P::BARRIER_AT;
+    for (int i = 0; i < P::BARRIERS; i++) ck_mbar_init(b + 8 * i, P::arrivals(i));
+    ck_mbar_init_fence();
+}
+
+template <typename P>
+static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t base, pg_place place) {
+    for (int i = (int)threadIdx.x; i < 3 * P::K && P::ABC_SHARED; i += P::THREADS)
+        ck_put4(base + P::ABC_AT + i * 4, a.dy_coef[i / P::K * a.K + place.k + i % P::K]);
+    for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
+        const uint32_t at   = base + P::CHANNEL_AT + c * 4;
+        const int      from = place.c + c;
+        if (P::MODE != PLAIN) ck_put4(at, a.mean_rstd[from]);
+        if (P::MODE == INNER) {
+            ck_put4(at + P::C * 4, a.scale_bias[from]);
+            ck_put4(at + P::C * 8, a.scale_bias[a.C + from]);
+        }
+    }
+}
+
+template <typename T, typename P>
+static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_constant__ pg_args a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) unsigned char pg_memory[];
+    const uint32_t                                  base  = ck_shared(pg_memory);
+    const pg_place                                  place = pg_place_of<P>(a);
+    if (threadIdx.x == 0) pg_barriers<P>(base);
+    pg_channels<P>(a, base, place);
+    if constexpr (P::PAIR)
+        ck_cluster_sync();
+    else
+        __syncthreads();
+    const int warp = (int)__shfl_sync(0xffffffffu, threadIdx.x / CK_WARP, 0), lane = (int)threadIdx.x % CK_WARP;
+    if (warp < P::WARPS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)P::WORKER_REGS));
+        pg_worker<T, P> worker = {{{a, base, place}, warp / GROUP_WARPS}, warp % GROUP_WARPS, lane, {}, {}, {}};
+        worker.run();
+        worker.write_dw();
+        if (worker.thread() == 0) ck_bulk_wait<0>(); /* before shared memory goes */
+        ck_barrier(1 + P::GROUPS, P::WORKERS);
+        worker.write_grad_sums(base + P::G_AT);
+    } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::MAKER_REGS));
+        const pg_maker<T, P> maker = {{a, base, place}, 0};
+        maker.run();
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::LOADER_REGS));
+        if (warp == P::THREADS / CK_WARP - GROUP_WARPS && lane == 0) {
+            const pg_loader<P> loader = {{a, base, place}};
+            loader.run();
+        }
+    }
+    if constexpr (P::PAIR) ck_cluster_sync(); /* nobody sends to a block that is gone */
+#else
+    __trap(); /* code of another architecture was taken: never a wrong result in silence */
+#endif
+}
+
+/* out[i] (+)= scale * sum of part[0..parts)[i]; a block gives 128 elements, its warps share the parts. First the
+ * elements of dw, then those of grad_sums, the second half of which takes rstd. */
+enum { FOLD_WARPS = 8, FOLD_ELEMS = 4 * CK_WARP };
+static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
+    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int stats_parts, const float *mean_rstd,
+                   float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
+    __shared__ float4 share[FOLD_WARPS][CK_WARP];
+    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    const bool        sums  = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
+    const int         at    = (int)blockIdx.x * FOLD_ELEMS - (sums ? dw_elems : 0) + lane * 4;
+    const float      *from  = sums ? sums_part : dw_part;
+    const int         parts = sums ? stats_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
+    float4            s = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+    for (int p = warp; p < parts; p += FOLD_WARPS) {
+        const float4 f = *(const float4 *)(from + (int64_t)p * elems + at);
+        s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
+    }
+    share[warp][lane] = s;
+    __syncthreads();
+    if (warp != 0) return;
+    for (int w = 1; w < FOLD_WARPS; w++) {
+        const float4 f = share[w][lane];
+        s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
+    }
+    if (sums && at >= C) {                                  /* C is a multiple of 64: all four or none */
+        const float4 r = *(const float4 *)(mean_rstd + at); /* rstd stands behind C means */
+        s.x *= r.x, s.y *= r.y, s.z *= r.z, s.w *= r.w;
+    }
+    float4 *to = (float4 *)((sums ? grad_sums : dw) + at);
+    if (!sums && accumulate) {
+        const float4 f = *to;
+        s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
+    }
+    *to = s;
+}
+
+/* ---- launching
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* data [pixels][channels], read in boxes of `rows` pixels and 64 channels. NULL data: nothing reads it. */
+static bool pg_map(CUtensorMap *map, enum ck_type type, const void *data, int64_t pixels, int64_t channels, int rows) {
+    return !data || ck_tma_matrix(map, type, data, pixels, channels, rows);
+}
+
+struct pg_layout {
+    int    tiles, slices, groups, dw_parts;
+    size_t dw_bytes, stats_bytes;
+};
+template <typename P> static struct pg_layout pg_layout_of(const struct ck_point_grad_kind *kind, int multiprocessors) {
+    struct pg_layout l;
+    l.tiles  = (int)((kind->pixels + TILE - 1) / TILE);
+    l.slices = P::PAIR ? 2 : (int)(kind->C / P::C);
+    l.groups = multiprocessors / l.slices > 1 ? multiprocessors / l.slices : 1;
+    if (l.groups > l.tiles) l.groups = l.tiles;
+    l.dw_parts    = P::ALONE ? l.groups * P::GROUPS : l.groups;
+    l.dw_bytes    = (size_t)l.dw_parts * (size_t)(kind->K * kind->C) * sizeof(float);
+    l.stats_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
+    return l;
+}
+
+template <typename T, typename P>
+static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, int multiprocessors,
+                             cudaStream_t stream) {
+    const struct ck_point_grad_kind *kind = &args->kind;
+    const struct pg_layout           l    = pg_layout_of<P>(kind, multiprocessors);
+    pg_args                          a;
+    const int64_t                    M = kind->pixels, C = kind->C, K = kind->K;
+    if (!pg_map(&a.g, kind->type, args->g, M, K, P::SHARE_ROWS) ||
+        !pg_map(&a.d, kind->type, args->dy_x, M, K, P::SHARE_ROWS) || !pg_map(&a.x, kind->type, args->x, M, C, TILE) ||
+        !pg_map(&a.w, kind->type, args->w, K, C, 64) || !pg_map(&a.add, kind->type, args->add, M, C, TILE) ||
+        !pg_map(&a.bn_x, kind->type, args->bn_x, M, C, TILE) || !pg_map(&a.dx, kind->type, args->dx, M, C, TILE))
+        return cudaErrorNotSupported;
+    a.dy_coef = args->dy_coef, a.scale_bias = args->scale_bias, a.mean_rstd = args->mean_rstd;
+    a.dw_part = (float *)workspace, a.sums_part = (float *)((char *)workspace + l.dw_bytes);
+    a.pixels = M, a.C = (int)C, a.K = (int)K, a.tiles = l.tiles, a.slices = l.slices, a.has_add = args->add != NULL;
+    const auto  kernel = pg_kernel<T, P>;
+    cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension, cluster.val.clusterDim.x = 2,
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config                           = {};
+    config.gridDim = dim3((unsigned)(l.groups * l.slices)), config.blockDim = dim3(P::THREADS),
+    config.dynamicSmemBytes = P::BYTES;
+    config.stream = stream, config.attrs = &cluster, config.numAttrs = P::PAIR ? 1 : 0;
+    error = cudaLaunchKernelEx(&config, kernel, a);
+    if (error != cudaSuccess) return error;
+    const int elems = (int)(K * C), blocks = (elems + (P::MODE == PLAIN ? 0 : (int)(2 * C))) / FOLD_ELEMS;
+    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(a.dw_part, l.dw_parts, a.sums_part, l.groups,
+                                                                a.mean_rstd, args->dw, args->grad_sums, elems, (int)C,
+                                                                args->accumulate);
+    return cudaGetLastError();
+}
+
+/* The kernels: shape of a block, mode, slots of g, dy_x, x, add and bn_x, pairs. C of the tensor is the plan's times
+ * the slices, K of a pair's tensor twice the plan's. */
+#define PG_PLANS(DO)                                                                                                   \
+    DO(256, 64, INNER, 3, 1, 3, 4, 2, false)                                                                           \
+    DO(256, 128, INNER, 2, 1, 2, 1, 2, true)                                                                           \
+    DO(64, 256, BLOCK, 3, 2, 2, 4, 4, false)                                                                           \
+    DO(128, 128, BLOCK, 3, 2, 3, 4, 4, false)                                                                          \
+    DO(256, 128, BLOCK, 2, 1, 2, 2, 2, false)                                                                          \
+    DO(64, 64, PLAIN, 8, 4, 8, 4, 4, false)                                                                            \
+    DO(256, 64, PLAIN, 3, 1, 3, 4, 2, false)
+
+enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
+
+static int pg_mode(const struct ck_point_grad_kind *kind) {
+    if (kind->scale_bias && kind->mean_rstd && !kind->bn_x && !kind->add) return INNER;
+    if (!kind->scale_bias && kind->mean_rstd && kind->bn_x) return BLOCK;
+    if (!kind->scale_bias && !kind->mean_rstd && !kind->bn_x) return PLAIN;
+    return -1;
+}
+template <typename P> static bool pg_fits(const struct ck_point_grad_kind *kind) {
+    if (pg_mode(kind) != P::MODE) return false;
+    if (P::PAIR) return kind->K == 2 * P::K && kind->C == P::C;
+    return kind->K == P::K && kind->C % P::C == 0 && kind->C / P::C <= SLICES_MAX;
+}
+
+bool ck_point_grad_supports(const struct ck_point_grad_kind *kind) {
+    if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
+        return false;
+#define PG_TAKES(...)                                                                                                  \
+    if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) return true;
+    PG_PLANS(PG_TAKES)
+    return false;
+}
+
+size_t ck_point_grad_workspace(const struct ck_point_grad_kind *kind, int multiprocessors) {
+#define PG_BYTES(...)                                                                                                  \
+    if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) {                                                                         \
+        const struct pg_layout l = pg_layout_of<pg_plan<__VA_ARGS__>>(kind, multiprocessors);                          \
+        return l.dw_bytes + l.stats_bytes;                                                                             \
+    }
+    PG_PLANS(PG_BYTES)
+    return 0;
+}
+
+cudaError_t ck_point_grad(const struct ck_point_grad *args, void *workspace, int multiprocessors, cudaStream_t stream) {
+    const struct ck_point_grad_kind *kind = &args->kind;
+#define PG_LAUNCH(...)                                                                                                 \
+    if (pg_fits<pg_plan<__VA_ARGS__>>(kind))                                                                           \
+        return kind->type == CK_F16                                                                                    \
+                   ? pg_launch<__half, pg_plan<__VA_ARGS__>>(args, workspace, multiprocessors, stream)                 \
+                   : pg_launch<__nv_bfloat16, pg_plan<__VA_ARGS__>>(args, workspace, multiprocessors, stream);
+    PG_PLANS(PG_LAUNCH)
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,201 @@
+/* cuda/conv/stem/stem_kernels.c: the space-to-depth stem, forward and gradient of its filter, by kernels of ours on
+ * compute capability 9.0 in f16 and bf16. The kernels are in cuda/conv/stem/stem_sm90a.cu. */
+#include "cuda/conv/stem/stem.h"
+#include "cuda/core/cuda_device.h"
+
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+/* Of slots that may be absent: fits when absent. */
+static bool is_f32(const struct cr_tensor *t) {
+    return !t || t->dtype == CR_F32;
+}
+
+/* `present` stands for vectors that are there: pointers come later. */
+static const float  present;
+static const float *vector_of(const struct cr_tensor *t) {
+    return t ? &present : NULL;
+}
+static float *sums_of(const struct cr_tensor *t) {
+    return t ? (float *)(uintptr_t)&present : NULL;
+}
+
+/* x, y (or dy) and the filter or its gradient. */
+static bool is_stem(const struct cr_device *device, const struct cr_op *op, enum cr_dtype type,
+                    const struct cr_tensor *x, const struct cr_tensor *filter, const struct cr_tensor *y) {
+    return cuda_of(device)->cc == 90 && x->dtype == type && y->dtype == type && op->attr.conv.stride == 1 &&
+           op->attr.conv.pad == 0 && x->dim[3] == CK_STEM_CHANNELS && filter->dim[1] == CK_STEM_SIDE &&
+           filter->dim[2] == CK_STEM_SIDE;
+}
+
+/* ---- forward ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_##slot)
+
+static struct ck_stem_conv conv_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(x);
+    return (struct ck_stem_conv){.type = cuda_type(x),
+                                 .N    = x->dim[0],
+                                 .H    = x->dim[1],
+                                 .W    = x->dim[2],
+                                 .K    = OUT(y)->dim[3],
+                                 .bias = vector_of(IN(bias)),
+                                 .relu = op->attr.conv.relu,
+                                 .sums = sums_of(OUT(sums))};
+}
+
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_dtype type) {
+    if (!cr_op_uses_only(op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, bias),
+                         OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
+        return false;
+    if (!is_stem(device, op, type, IN(x), IN(w), OUT(y)) || IN(w)->dtype != type || !is_f32(IN(bias)) ||
+        !is_f32(OUT(sums)))
+        return false;
+    const struct ck_stem_conv a = conv_of(p, op);
+    return ck_stem_conv_supports(&a);
+}
+static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return conv_accepts(device, p, op, CR_F16);
+}
+static bool conv_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return conv_accepts(device, p, op, CR_BF16);
+}
+
+static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    const struct ck_stem_conv a = conv_of(p, op);
+    *prepared                   = NULL;
+    *workspace_bytes            = ck_stem_conv_workspace(&a, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_stem_conv a = conv_of(call->program, call->op);
+    a.x                   = call->in[CR_IN_conv_x];
+    a.w                   = call->in[CR_IN_conv_w];
+    a.bias                = call->in[CR_IN_conv_bias];
+    a.y                   = call->out[CR_OUT_conv_y];
+    a.sums                = call->out[CR_OUT_conv_sums];
+    CUDA_TRY(ck_stem_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#undef IN
+#undef OUT
+
+/* ---- gradient of the filter: alone, or a conv_grad that has no use for dx ---- */
+
+static struct ck_stem_grad grad_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *dy) {
+    return (struct ck_stem_grad){.type       = cuda_type(x),
+                                 .N          = x->dim[0],
+                                 .H          = x->dim[1],
+                                 .W          = x->dim[2],
+                                 .K          = dy->dim[3],
+                                 .accumulate = op->attr.conv.accumulate};
+}
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_wgrad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_wgrad_##slot)
+
+static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                          enum cr_dtype type) {
+    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy), OUT_BIT(conv_wgrad, dw))) return false;
+    if (!is_stem(device, op, type, IN(x), OUT(dw), IN(dy)) || !is_f32(OUT(dw))) return false;
+    const struct ck_stem_grad a = grad_of(op, IN(x), IN(dy));
+    return ck_stem_grad_supports(&a);
+}
+static bool wgrad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return wgrad_accepts(device, p, op, CR_F16);
+}
+static bool wgrad_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return wgrad_accepts(device, p, op, CR_BF16);
+}
+
+static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    const struct ck_stem_grad a = grad_of(op, IN(x), IN(dy));
+    *prepared                   = NULL;
+    *workspace_bytes            = ck_stem_grad_workspace(&a, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_program *p  = call->program;
+    const struct cr_op      *op = call->op;
+    struct ck_stem_grad      a  = grad_of(op, IN(x), IN(dy));
+    a.x                         = call->in[CR_IN_conv_wgrad_x];
+    a.g                         = call->in[CR_IN_conv_wgrad_dy];
+    a.dw                        = call->out[CR_OUT_conv_wgrad_dw];
+    CUDA_TRY(ck_stem_grad(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#undef IN
+#undef OUT
+#define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
+
+static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_dtype type) {
+    const unsigned in = IN_BIT(conv_grad, g) | IN_BIT(conv_grad, dy_x) | IN_BIT(conv_grad, dy_coef) |
+                        IN_BIT(conv_grad, w) | IN_BIT(conv_grad, x);
+    if (!cr_op_uses_only(op, in, OUT_BIT(conv_grad, dw))) return false;
+    if (!is_stem(device, op, type, IN(x), OUT(dw), IN(g)) || !is_f32(OUT(dw)) || !is_f32(IN(dy_coef))) return false;
+    if ((IN(dy_x) != NULL) != (IN(dy_coef) != NULL) || (IN(dy_x) && IN(dy_x)->dtype != type)) return false;
+    const struct ck_stem_grad a = grad_of(op, IN(x), IN(g));
+    return ck_stem_grad_supports(&a);
+}
+static bool grad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return grad_accepts(device, p, op, CR_F16);
+}
+static bool grad_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return grad_accepts(device, p, op, CR_BF16);
+}
+
+static cr_status grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    const struct ck_stem_grad a = grad_of(op, IN(x), IN(g));
+    *prepared                   = NULL;
+    *workspace_bytes            = ck_stem_grad_workspace(&a, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_program *p  = call->program;
+    const struct cr_op      *op = call->op;
+    struct ck_stem_grad      a  = grad_of(op, IN(x), IN(g));
+    a.x                         = call->in[CR_IN_conv_grad_x];
+    a.g                         = call->in[CR_IN_conv_grad_g];
+    a.dy_x                      = call->in[CR_IN_conv_grad_dy_x];
+    a.dy_coef                   = call->in[CR_IN_conv_grad_dy_coef];
+    a.dw                        = call->out[CR_OUT_conv_grad_dw];
+    CUDA_TRY(ck_stem_grad(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static void nothing_to_release(void *prepared) {
+    (void)prepared;
+}
+
+/* ---- the rows ---- */
+
+#define STEM_ROW(row, row_name, kind, part, type, of_math)                                                             \
+    static const struct cr_kernel row = {.name          = row_name,                                                    \
+                                         .op            = CR_OP_##kind,                                                \
+                                         .math          = of_math,                                                     \
+                                         .deterministic = true,                                                        \
+                                         .accepts       = part##_accepts_##type,                                       \
+                                         .prepare       = part##_prepare,                                              \
+                                         .launch        = part##_launch,                                               \
+                                         .release       = nothing_to_release}
+STEM_ROW(row_conv_f16, "cuda.stem.f16", conv, conv, f16, CR_MATH_F16);
+STEM_ROW(row_conv_bf16, "cuda.stem.bf16", conv, conv, bf16, CR_MATH_BF16);
+STEM_ROW(row_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
+STEM_ROW(row_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
+STEM_ROW(row_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
+STEM_ROW(row_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
+
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {
+    &row_conv_f16, &row_conv_bf16, &row_wgrad_f16, &row_wgrad_bf16, &row_grad_f16, &row_grad_bf16, NULL};

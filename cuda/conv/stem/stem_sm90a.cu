@@ -1,0 +1,158 @@
+/* cuda/conv/stem/stem_sm90a.cu: see cuda/conv/stem/stem.h.
+ *
+ * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288; rows of x that
+ * neighbouring runs share come from L2. 2*256*64 floating-point operations a pixel: about 200 a byte, so that memory
+ * and tensor cores limit both alike. Roof: a copy of the same bytes.
+ *
+ * One block a multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
+ * take its channels apart; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads the
+ * operand that stays, filters or dy, from registers and x from shared memory: the forward kernel makes y turned, 64
+ * channels x 112 pixels, the gradient kernel has a whole dw of 64 channels in the registers of each worker. Sums for
+ * sums and dw go to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
+#include "cuda/common/tma.cuh"
+#include "cuda/conv/stem/stem_conv.cuh"
+#include "cuda/conv/stem/stem_grad.cuh"
+
+namespace {
+
+/* ---- the last sums: a block takes 32 columns of partial[rows][width] ---- */
+
+enum { FOLD_LANES = 16 };
+/* Sum of this thread's column, in threads with threadIdx.y == 0. */
+__device__ __forceinline__ double fold(const float *partial, int rows, int64_t width, int64_t column) {
+    __shared__ double part[FOLD_LANES][33];
+    double            sum = 0.0;
+    for (int r = (int)threadIdx.y; r < rows; r += FOLD_LANES) sum += (double)partial[r * width + column];
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0)
+        for (int r = 1; r < FOLD_LANES; r++) sum += part[r][threadIdx.x];
+    return sum;
+}
+__global__ void __launch_bounds__(32 * FOLD_LANES)
+    stem_stats(const float *partial, int rows, int64_t width, float *sums) {
+    const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    const double  sum    = fold(partial, rows, width, column);
+    if (threadIdx.y == 0) sums[column] = (float)sum;
+}
+__global__ void __launch_bounds__(32 * FOLD_LANES)
+    stem_dw(const float *partial, int rows, int64_t width, float *dw, bool accumulate) {
+    const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x, one = GRAD_SUMS * GROUP, of = column / one;
+    const double  sum = fold(partial, rows, width, column);
+    if (threadIdx.y) return;
+    const int rest = (int)(column - of * one);
+    float    *to   = dw + of * one + grad_element(rest / GROUP, rest % GROUP);
+    *to            = accumulate ? *to + (float)sum : (float)sum;
+}
+
+/* ---- the host's side ---- */
+
+/* y or dy, [N*P][Q][K], in lines of 64 channels. */
+bool map_lines(CUtensorMap *map, enum ck_type type, const void *y, const struct shape *s) {
+    const cuuint64_t dim[3]   = {(cuuint64_t)s->K, (cuuint64_t)s->Q, (cuuint64_t)s->N * (cuuint64_t)s->P};
+    const cuuint64_t pitch[2] = {dim[0] * 2, dim[0] * dim[1] * 2};
+    const cuuint32_t box[3]   = {COLUMNS, LINE, 1};
+    return ck_tma_boxes(map, type, 3, y, dim, pitch, box);
+}
+
+struct shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K) {
+    struct shape s;
+    s.N        = (int)N;
+    s.H        = (int)H;
+    s.W        = (int)W;
+    s.P        = (int)H - SIDE + 1;
+    s.Q        = (int)W - SIDE + 1;
+    s.K        = (int)K;
+    s.segments = (s.Q + LINE - 1) / LINE;
+    s.lines    = s.N * s.segments * s.P;
+    return s;
+}
+
+/* Blocks that share the lines, for each 64 channels. */
+int blocks_of(const struct shape *s, int multiprocessors) {
+    const int columns = s->K / COLUMNS, blocks = multiprocessors > columns ? multiprocessors / columns : 1;
+    return blocks < s->lines ? blocks : s->lines;
+}
+
+bool takes(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
+    const int64_t most = INT32_MAX / 4;
+    if (type == CK_F32 || N < 1 || H < SIDE || W < SIDE || K < COLUMNS || K % COLUMNS || K > 64 * COLUMNS) return false;
+    return H <= most / W && N <= most / (H * W);
+}
+
+template <typename P> cudaError_t start(void (*kernel)(P), const P *p, int blocks, int bytes, cudaStream_t stream) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    kernel<<<dim3((unsigned)blocks, (unsigned)(p->shape.K / COLUMNS)), THREADS, (size_t)bytes, stream>>>(*p);
+    return cudaGetLastError();
+}
+
+template <typename T> cudaError_t start_conv(const conv_params *p, int blocks, cudaStream_t stream) {
+    if (p->partial) return start(stem_conv<T, SUMS>, p, blocks, CONV_BYTES, stream);
+    if (p->bias || p->relu) return start(stem_conv<T, BIAS>, p, blocks, CONV_BYTES, stream);
+    return start(stem_conv<T, JUST_Y>, p, blocks, CONV_BYTES, stream);
+}
+template <typename T> cudaError_t start_grad(const grad_params *p, bool mix, int blocks, cudaStream_t stream) {
+    return mix ? start(stem_grad<T, true>, p, blocks, GRAD_BYTES, stream)
+               : start(stem_grad<T, false>, p, blocks, GRAD_BYTES, stream);
+}
+
+} // namespace
+
+bool ck_stem_conv_supports(const struct ck_stem_conv *a) {
+    return takes(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
+}
+
+size_t ck_stem_conv_workspace(const struct ck_stem_conv *a, int multiprocessors) {
+    const struct shape s = shape_of(a->N, a->H, a->W, a->K);
+    return a->sums ? sizeof(float) * 2 * (size_t)s.K * WORKERS * (size_t)blocks_of(&s, multiprocessors) : 0;
+}
+
+cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+    if (!ck_stem_conv_supports(a)) return cudaErrorInvalidValue;
+    conv_params p    = {};
+    p.shape          = shape_of(a->N, a->H, a->W, a->K);
+    p.x              = a->x;
+    p.w              = a->w;
+    p.bias           = a->bias;
+    p.relu           = a->relu;
+    p.partial        = a->sums ? static_cast<float *>(workspace) : nullptr;
+    const int blocks = blocks_of(&p.shape, multiprocessors);
+    if (!map_lines(&p.y, a->type, a->y, &p.shape)) return cudaErrorNotSupported;
+    const cudaError_t error =
+        a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
+    if (error != cudaSuccess || !a->sums) return error;
+    const int width = 2 * p.shape.K;
+    stem_stats<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width,
+                                                                            a->sums);
+    return cudaGetLastError();
+}
+
+bool ck_stem_grad_supports(const struct ck_stem_grad *a) {
+    return takes(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coef != NULL);
+}
+
+size_t ck_stem_grad_workspace(const struct ck_stem_grad *a, int multiprocessors) {
+    const struct shape s = shape_of(a->N, a->H, a->W, a->K);
+    return sizeof(float) * TAPS * DEPTH * (size_t)s.K * (size_t)blocks_of(&s, multiprocessors);
+}
+
+cudaError_t ck_stem_grad(const struct ck_stem_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+    if (!ck_stem_grad_supports(a)) return cudaErrorInvalidValue;
+    grad_params p     = {};
+    p.shape           = shape_of(a->N, a->H, a->W, a->K);
+    p.x               = a->x;
+    p.dy_coef         = a->dy_coef;
+    p.partial         = static_cast<float *>(workspace);
+    const bool mix    = a->dy_x != NULL;
+    const int  blocks = blocks_of(&p.shape, multiprocessors);
+    if (!map_lines(&p.g, a->type, a->g, &p.shape) || (mix && !map_lines(&p.dy_x, a->type, a->dy_x, &p.shape)))
+        return cudaErrorNotSupported;
+    const cudaError_t error = a->type == CK_F16 ? start_grad<__half>(&p, mix, blocks, stream)
+                                                : start_grad<__nv_bfloat16>(&p, mix, blocks, stream);
+    if (error != cudaSuccess) return error;
+    const int64_t width = (int64_t)p.shape.K * TAPS * DEPTH;
+    stem_dw<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks, width, a->dw,
+                                                                         a->accumulate);
+    return cudaGetLastError();
+}

@@ -1,0 +1,99 @@
+/* cuda/core/libraries.c: see cuda/core/libraries.h. Each function of the two libraries that cresnet calls is defined
+ * here under its own name and passes the call on to what dlsym found. The list is the whole of it: a call of any other
+ * function does not link. */
+#include "cuda/core/libraries.h"
+
+#include "cuda/core/cuda_device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+
+/* result, name, parameters, arguments */
+#define CUDNN_FUNCTIONS(X)                                                                                             \
+    X(cudnnStatus_t, cudnnCreate, (cudnnHandle_t * handle), (handle))                                                  \
+    X(cudnnStatus_t, cudnnDestroy, (cudnnHandle_t handle), (handle))                                                   \
+    X(cudnnStatus_t, cudnnSetStream, (cudnnHandle_t handle, cudaStream_t stream), (handle, stream))                    \
+    X(size_t, cudnnGetVersion, (void), ())                                                                             \
+    X(const char *, cudnnGetErrorString, (cudnnStatus_t status), (status))                                             \
+    X(void, cudnnGetLastErrorString, (char *message, size_t max_size), (message, max_size))                            \
+    X(cudnnStatus_t, cudnnBackendCreateDescriptor,                                                                     \
+      (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t * out), (type, out))                                \
+    X(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor), (descriptor))               \
+    X(cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor), (descriptor))                        \
+    X(cudnnStatus_t, cudnnBackendSetAttribute,                                                                         \
+      (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,        \
+       int64_t count, const void *values),                                                                             \
+      (descriptor, name, type, count, values))                                                                         \
+    X(cudnnStatus_t, cudnnBackendGetAttribute,                                                                         \
+      (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,        \
+       int64_t wanted, int64_t * count, void *values),                                                                 \
+      (descriptor, name, type, wanted, count, values))                                                                 \
+    X(cudnnStatus_t, cudnnBackendExecute,                                                                              \
+      (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack), (handle, plan, pack))
+
+#define CUBLAS_FUNCTIONS(X)                                                                                            \
+    X(cublasStatus_t, cublasCreate_v2, (cublasHandle_t * handle), (handle))                                            \
+    X(cublasStatus_t, cublasDestroy_v2, (cublasHandle_t handle), (handle))                                             \
+    X(cublasStatus_t, cublasSetStream_v2, (cublasHandle_t handle, cudaStream_t stream), (handle, stream))              \
+    X(cublasStatus_t, cublasSetWorkspace_v2, (cublasHandle_t handle, void *workspace, size_t bytes),                   \
+      (handle, workspace, bytes))                                                                                      \
+    X(cublasStatus_t, cublasSetMathMode, (cublasHandle_t handle, cublasMath_t mode), (handle, mode))                   \
+    X(const char *, cublasGetStatusString, (cublasStatus_t status), (status))                                          \
+    X(cublasStatus_t, cublasGemmEx,                                                                                    \
+      (cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,                 \
+       const void *alpha, const void *A, cudaDataType type_a, int lda, const void *B, cudaDataType type_b, int ldb,    \
+       const void *beta, void *C, cudaDataType type_c, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algo),   \
+      (handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc, compute, algo))
+
+/* The one piece of process-wide state: libraries are loaded for the process, once. */
+static struct {
+#define X(result, name, params, args) result(*name) params;
+    CUDNN_FUNCTIONS(X)
+    CUBLAS_FUNCTIONS(X)
+#undef X
+    char why[300]; /* empty: all there */
+} libs;
+static pthread_once_t libs_once = PTHREAD_ONCE_INIT;
+
+/* Beside the build's own place (the run path of the program) and the system's. */
+static void *open_library(const char *name) {
+    return dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+}
+
+static void *find(void *library, const char *library_name, const char *name) {
+    void *function = library ? dlsym(library, name) : NULL;
+    if (!function && !*libs.why)
+        snprintf(libs.why, sizeof libs.why, "%s %s: install it or name its folder in LD_LIBRARY_PATH", library_name,
+                 library ? "is too old for this build" : "was not found");
+    return function;
+}
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+#define CUDNN_SO "libcudnn.so." TEXT(CUDNN_MAJOR)
+#define CUBLAS_SO "libcublas.so." TEXT(CUBLAS_VER_MAJOR)
+
+static void load(void) {
+    void *cudnn = open_library(CUDNN_SO), *cublas = open_library(CUBLAS_SO);
+#define X(result, name, params, args) *(void **)(void *)&libs.name = find(cudnn, CUDNN_SO, #name);
+    CUDNN_FUNCTIONS(X)
+#undef X
+#define X(result, name, params, args) *(void **)(void *)&libs.name = find(cublas, CUBLAS_SO, #name);
+    CUBLAS_FUNCTIONS(X)
+#undef X
+}
+
+const char *cr_cuda_libs_missing(void) {
+    pthread_once(&libs_once, load);
+    return *libs.why ? libs.why : NULL;
+}
+
+/* The headers mark some of these functions as imported or deprecated; defining them is what we mean. */
+#define X(result, name, params, args)                                                                                  \
+    result name params {                                                                                               \
+        return libs.name args;                                                                                         \
+    }
+CUDNN_FUNCTIONS(X)
+CUBLAS_FUNCTIONS(X)
+#undef X

@@ -1,0 +1,120 @@
+/* cuda/core/pinned_memory.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for
+ * tensors that wait there, is made of large pages that several threads touch, and then locked: the runtime's own way
+ * takes half a second a GiB, page by page of 4 KiB, and copies then look up as many addresses. Where that fails the
+ * runtime's way is taken. */
+#include "cuda/core/cuda_device.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { LARGE_BYTES = 64 << 20, HUGE_PAGE = 2 << 20, THREADS_MOST = 16 };
+
+struct cuda_host_block {
+    struct cuda_host_block *next;
+    void                   *mapped, *at; /* at: the first whole large page */
+    size_t                  mapped_bytes, bytes;
+};
+
+/* ---- touching ---- */
+
+struct piece {
+    unsigned char *from;
+    size_t         bytes, page;
+};
+
+static void *touch(void *self) {
+    const struct piece *p = self;
+    for (size_t i = 0; i < p->bytes; i += p->page) ((volatile unsigned char *)p->from)[i] = 0;
+    return NULL;
+}
+
+/* The kernel makes pages, zeroed, when they are first written to. */
+static void touch_all(unsigned char *at, size_t bytes) {
+    const long   online = sysconf(_SC_NPROCESSORS_ONLN), page = sysconf(_SC_PAGESIZE);
+    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MAX(CR_MIN(online, (long)THREADS_MOST), 1L);
+    struct piece piece[THREADS_MOST];
+    pthread_t    thread[THREADS_MOST];
+    bool         runs[THREADS_MOST] = {false};
+    for (size_t i = 0; i < threads; i++) {
+        const size_t from = pages * i / threads, to = pages * (i + 1) / threads;
+        piece[i] = (struct piece){
+            .from = at + from * HUGE_PAGE, .bytes = (to - from) * HUGE_PAGE, .page = page > 0 ? (size_t)page : 4096};
+        runs[i] = i + 1 < threads && pthread_create(&thread[i], NULL, touch, &piece[i]) == 0;
+        if (!runs[i]) touch(&piece[i]);
+    }
+    for (size_t i = 0; i < threads; i++)
+        if (runs[i]) (void)pthread_join(thread[i], NULL);
+}
+
+/* ---- large pieces ---- */
+
+static struct cuda_host_block *map_block(size_t bytes) {
+    struct cuda_host_block *b = cr_alloc(1, sizeof *b);
+    if (!b) return NULL;
+    b->bytes        = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    b->mapped_bytes = b->bytes + HUGE_PAGE;
+    b->mapped = mmap(NULL, b->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->mapped == MAP_FAILED) {
+        cr_free(b);
+        return NULL;
+    }
+    b->at = (unsigned char *)b->mapped + (HUGE_PAGE - (uintptr_t)b->mapped % HUGE_PAGE) % HUGE_PAGE;
+    (void)madvise(b->at, b->bytes, MADV_HUGEPAGE); /* a system without them has small ones */
+    return b;
+}
+
+static void unmap_block(struct cuda_host_block *b) {
+    (void)munmap(b->mapped, b->mapped_bytes);
+    cr_free(b);
+}
+
+/* Pages that are not there when they are touched end the process; the runtime says no instead. */
+static bool is_free(size_t bytes) {
+    const long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 && (size_t)pages > bytes / (size_t)page + HUGE_PAGE / (size_t)page;
+}
+
+static bool reserve_large(struct cuda_device *d, size_t bytes, void **out) {
+    struct cuda_host_block *b = is_free(bytes) ? map_block(bytes) : NULL;
+    if (!b) return false;
+    touch_all(b->at, b->bytes);
+    if (cudaHostRegister(b->at, b->bytes, cudaHostRegisterDefault) != cudaSuccess) {
+        (void)cudaGetLastError();
+        unmap_block(b);
+        return false;
+    }
+    b->next        = d->host_blocks;
+    d->host_blocks = b;
+    *out           = b->at;
+    return true;
+}
+
+static bool release_large(struct cuda_device *d, const void *host) {
+    for (struct cuda_host_block **at = &d->host_blocks; *at; at = &(*at)->next) {
+        struct cuda_host_block *b = *at;
+        if (b->at != host) continue;
+        *at = b->next;
+        (void)cudaHostUnregister(b->at);
+        unmap_block(b);
+        return true;
+    }
+    return false;
+}
+
+/* ---- for the backend ---- */
+
+cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out) {
+    void *host = NULL;
+    if (bytes >= LARGE_BYTES && reserve_large(cuda_of(device), bytes, out)) return CR_OK;
+    CUDA_TRY(cudaHostAlloc(&host, CR_MAX(bytes, (size_t)1), cudaHostAllocDefault));
+    memset(host, 0, bytes);
+    *out = host;
+    return CR_OK;
+}
+
+void cr_cuda_host_release(struct cr_device *device, void *host) {
+    if (!host || release_large(cuda_of(device), host)) return;
+    (void)cudaFreeHost(host);
+}

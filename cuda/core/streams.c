@@ -1,0 +1,144 @@
+/* cuda/core/streams.c: what the GPU does beside the host: copies on lanes, marks (events), recordings (graphs). */
+#include "cuda/core/cuda_device.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <string.h>
+
+static cr_status copy(struct cr_device *device, enum cr_stream lane, void *dst, const void *src, size_t bytes,
+                      enum cudaMemcpyKind kind) {
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->stream[lane]));
+    return CR_OK;
+}
+static cr_status put(struct cr_device *device, enum cr_stream lane, void *dst, const void *host, size_t bytes) {
+    return copy(device, lane, dst, host, bytes, cudaMemcpyHostToDevice);
+}
+static cr_status get(struct cr_device *device, enum cr_stream lane, void *host, const void *src, size_t bytes) {
+    return copy(device, lane, host, src, bytes, cudaMemcpyDeviceToHost);
+}
+static cr_status get_small(struct cr_device *device, enum cr_stream lane, void *const *host, const void *const *src,
+                           const size_t *bytes, int pieces) {
+    struct ck_fetch fetch = {.pieces = pieces};
+    CR_ASSERT(pieces <= CK_FETCH_PIECES);
+    for (int i = 0; i < pieces; i++) {
+        CR_ASSERT(bytes[i] % sizeof(uint32_t) == 0);
+        fetch.from[i]  = src[i];
+        fetch.to[i]    = host[i];
+        fetch.words[i] = (int)(bytes[i] / sizeof(uint32_t));
+    }
+    CUDA_TRY(ck_fetch(&fetch, cuda_of(device)->stream[lane]));
+    return CR_OK;
+}
+static cr_status move(struct cr_device *device, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
+    return copy(device, lane, dst, src, bytes, cudaMemcpyDeviceToDevice);
+}
+
+static cr_status fill(struct cr_device *device, enum cr_stream lane, void *dst, int byte, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->stream[lane]));
+    return CR_OK;
+}
+static cr_status delay(struct cr_device *device, enum cr_stream lane, int64_t ns) {
+    CUDA_TRY(ck_delay(ns, cuda_of(device)->stream[lane]));
+    return CR_OK;
+}
+
+static cr_status event_create(struct cr_device *device, void **mark) {
+    (void)device;
+    cudaEvent_t event;
+    CUDA_TRY(cudaEventCreate(&event)); /* with time: profile and bench ask for it */
+    *mark = event;
+    return CR_OK;
+}
+static void event_destroy(struct cr_device *device, void *mark) {
+    (void)device;
+    if (mark) (void)cudaEventDestroy(mark);
+}
+static cr_status event_record(struct cr_device *device, enum cr_stream lane, void *mark) {
+    CUDA_TRY(cudaEventRecord(mark, cuda_of(device)->stream[lane]));
+    return CR_OK;
+}
+static cr_status event_record_external(struct cr_device *device, enum cr_stream lane, void *mark) {
+    enum cudaStreamCaptureStatus capture;
+    cudaStream_t                 stream = cuda_of(device)->stream[lane];
+    CUDA_TRY(cudaStreamIsCapturing(stream, &capture));
+    CUDA_TRY(cudaEventRecordWithFlags(
+        mark, stream, capture == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault));
+    return CR_OK;
+}
+static cr_status stream_wait_event(struct cr_device *device, enum cr_stream lane, void *mark) {
+    CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->stream[lane], mark, 0));
+    return CR_OK;
+}
+static cr_status host_wait(struct cr_device *device, void *mark) {
+    if (cuda_of(device)->comm) return cr_cuda_comm_wait(cuda_of(device), mark);
+    CUDA_TRY(cudaEventSynchronize(mark));
+    return CR_OK;
+}
+static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
+    (void)device;
+    float ms;
+    CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+    *seconds = (double)ms * 1e-3;
+    return CR_OK;
+}
+
+/* Relaxed: other threads of the program, and cuDNN's loading of kernels, may go on calling CUDA meanwhile. */
+static cr_status capture_begin(struct cr_device *device) {
+    CUDA_TRY(cudaStreamBeginCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], cudaStreamCaptureModeRelaxed));
+    return CR_OK;
+}
+
+static cr_status capture_end(struct cr_device *device, void **recording) {
+    cudaGraph_t     graph = NULL;
+    cudaGraphExec_t exec  = NULL;
+    CUDA_TRY(cudaStreamEndCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], &graph));
+    cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    CUDA_TRY(error);
+    error = cudaGraphUpload(exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]); /* now, not with the first replay */
+    if (error != cudaSuccess) {
+        (void)cudaGraphExecDestroy(exec);
+        CUDA_TRY(error);
+    }
+    *recording = exec;
+    return CR_OK;
+}
+
+static cr_status replay(struct cr_device *device, void *recording) {
+    CUDA_TRY(cudaGraphLaunch(recording, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
+    return CR_OK;
+}
+static void graph_destroy(struct cr_device *device, void *recording) {
+    (void)device;
+    if (recording) (void)cudaGraphExecDestroy(recording);
+}
+
+static void range_push(const char *name) {
+    (void)nvtxRangePushA(name);
+}
+static void range_pop(void) {
+    (void)nvtxRangePop();
+}
+
+const struct cr_async cr_cuda_async = {
+    .host_reserve          = cr_cuda_host_reserve,
+    .host_release          = cr_cuda_host_release,
+    .put                   = put,
+    .get                   = get,
+    .get_small             = get_small,
+    .move                  = move,
+    .fill                  = fill,
+    .delay                 = delay,
+    .event_create          = event_create,
+    .event_destroy         = event_destroy,
+    .event_record          = event_record,
+    .event_record_external = event_record_external,
+    .stream_wait_event     = stream_wait_event,
+    .host_wait             = host_wait,
+    .elapsed               = elapsed,
+    .capture_begin         = capture_begin,
+    .capture_end           = capture_end,
+    .graph_launch          = replay,
+    .graph_destroy         = graph_destroy,
+    .range_push            = range_push,
+    .range_pop             = range_pop,
+};

@@ -1,0 +1,224 @@
+/* cuda/dense/dense_cublas.c: the GPU's rows for the classifier: three matrix products through cuBLAS and two kernels
+ * around them.
+ *
+ * cuBLAS counts columns first. Our x[N][C], read that way, is the C x N matrix X' (' transposed) with leading dimension
+ * C; w[K][C] is W', C x K; y[N][K] is Y', K x N. What graph/ops.def says in rows becomes, both sides transposed: y  = x
+ * w'   ->  Y'  (K x N) = W X'    = op_T(w) * op_N(x)     reduced over C dx = dy w   ->  DX' (C x N) = W' DY'  = op_N(w)
+ * * op_N(dy)    reduced over K dw = dy' x  ->  DW' (C x K) = X' DY   = op_N(x) * op_T(dy)    reduced over N Each
+ * operand's leading dimension is the length of its rows in our order.
+ *
+ * Products of 16-bit operands are summed in f32. The logits get their bias in f32 and are rounded once, so their
+ * product goes through a workspace; dw is f32 whatever the operands are. Deterministic: one stream, one fixed workspace
+ * (the backend's), no choice of algorithm by timing. */
+#include "cuda/core/cuda_device.h"
+
+#include <limits.h>
+
+/* ---- one product ---- */
+
+struct operand {
+    const void             *data;
+    const struct cr_tensor *tensor; /* rows of tensor->dim[3] elements */
+    cublasOperation_t       how;
+};
+
+/* out (columns first: m x n) = (accumulate ? out : 0) + how(a) * how(b), reduced over `depth`. out_type is f32 or a's
+ * type. */
+struct product {
+    struct operand a, b;
+    void          *out;
+    int64_t        m, n, depth;
+    cudaDataType   out_type;
+    bool           accumulate, tf32;
+};
+
+static cudaDataType type_of(const struct cr_tensor *t) {
+    return t->dtype == CR_F16 ? CUDA_R_16F : t->dtype == CR_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* The handle's stream is lane COMPUTE, where all of these ops run. */
+static cr_status multiply(struct cr_device *device, const struct cr_call *call, const struct product *p) {
+    const float               one = 1.0f, zero = 0.0f;
+    const cublasComputeType_t compute = p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const struct cr_tensor   *a = p->a.tensor, *b = p->b.tensor;
+    cublasHandle_t            blas;
+    CR_ASSERT(call->op->stream == CR_STREAM_COMPUTE);
+    CR_TRY(cr_cuda_cublas(cuda_of(device), &blas));
+    /* Partial sums of 16-bit products stay f32 also where a product is cut into parts. */
+    CUBLAS_TRY(cublasSetMathMode(blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    CUBLAS_TRY(cublasGemmEx(blas, p->a.how, p->b.how, (int)p->m, (int)p->n, (int)p->depth, &one, p->a.data, type_of(a),
+                            (int)a->dim[3], p->b.data, type_of(b), (int)b->dim[3], p->accumulate ? &one : &zero, p->out,
+                            p->out_type, (int)p->m, compute, CUBLAS_GEMM_DEFAULT));
+    return CR_OK;
+}
+
+/* ---- which row takes what ---- */
+
+/* The library is opened here, because launch may not allocate. */
+static cr_status open_library(struct cr_device *device) {
+    cublasHandle_t blas;
+    return cr_cuda_cublas(cuda_of(device), &blas);
+}
+
+static cr_status plain_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    (void)p, (void)op;
+    *prepared        = NULL;
+    *workspace_bytes = 0;
+    return open_library(device);
+}
+
+/* Sizes are ints in cuBLAS. */
+static bool fits(const struct cr_tensor *t) {
+    return cuda_pixels(t) <= INT_MAX && t->dim[3] <= INT_MAX;
+}
+
+/* Both operands of every op are its first two inputs. */
+static bool operands_are(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
+    const struct cr_tensor *a = cuda_in(p, op, 0), *b = cuda_in(p, op, 1);
+    return a->dtype == dtype && b->dtype == dtype && fits(a) && fits(b);
+}
+
+static bool takes(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
+    if (!operands_are(p, op, dtype)) return false;
+    switch (op->kind) {
+    case CR_OP_dense:
+        return cuda_in(p, op, CR_IN_dense_b)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_dense_y)->dtype == dtype;
+    case CR_OP_dense_dgrad: return cuda_out(p, op, CR_OUT_dense_dgrad_dx)->dtype == dtype;
+    default: return cuda_out(p, op, CR_OUT_dense_wgrad_dw)->dtype == CR_F32;
+    }
+}
+
+static bool accepts_tf32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return device->options.tf32 && takes(p, op, CR_F32);
+}
+static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return takes(p, op, CR_F32);
+}
+static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return takes(p, op, CR_F16);
+}
+static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return takes(p, op, CR_BF16);
+}
+
+/* ---- dense ---- */
+
+/* The product of 16-bit operands waits in f32 for its bias. */
+static cr_status dense_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    const struct cr_tensor *y = cuda_out(p, op, CR_OUT_dense_y);
+    *prepared                 = NULL;
+    *workspace_bytes          = y->dtype == CR_F32 ? 0 : (size_t)cr_tensor_elems(y) * sizeof(float);
+    return open_library(device);
+}
+
+static cr_status dense(struct cr_device *device, const struct cr_call *call, bool tf32) {
+    const struct cr_tensor *x       = cuda_in(call->program, call->op, CR_IN_dense_x),
+                           *w       = cuda_in(call->program, call->op, CR_IN_dense_w);
+    const struct cr_tensor *y       = cuda_out(call->program, call->op, CR_OUT_dense_y);
+    float                  *sums    = y->dtype == CR_F32 ? call->out[CR_OUT_dense_y] : call->workspace;
+    const struct product    product = {.a        = {call->in[CR_IN_dense_w], w, CUBLAS_OP_T},
+                                       .b        = {call->in[CR_IN_dense_x], x, CUBLAS_OP_N},
+                                       .out      = sums,
+                                       .m        = y->dim[3],
+                                       .n        = y->dim[0],
+                                       .depth    = x->dim[3],
+                                       .out_type = CUDA_R_32F,
+                                       .tf32     = tf32};
+    CR_TRY(multiply(device, call, &product));
+    CUDA_TRY(ck_dense_bias(cuda_type(y), sums, call->in[CR_IN_dense_b], call->out[CR_OUT_dense_y], y->dim[0], y->dim[3],
+                           cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- dense_dgrad, dense_wgrad ---- */
+
+static cr_status dense_dgrad(struct cr_device *device, const struct cr_call *call, bool tf32) {
+    const struct cr_tensor *dy      = cuda_in(call->program, call->op, CR_IN_dense_dgrad_dy);
+    const struct cr_tensor *w       = cuda_in(call->program, call->op, CR_IN_dense_dgrad_w);
+    const struct cr_tensor *dx      = cuda_out(call->program, call->op, CR_OUT_dense_dgrad_dx);
+    const struct product    product = {.a        = {call->in[CR_IN_dense_dgrad_w], w, CUBLAS_OP_N},
+                                       .b        = {call->in[CR_IN_dense_dgrad_dy], dy, CUBLAS_OP_N},
+                                       .out      = call->out[CR_OUT_dense_dgrad_dx],
+                                       .m        = dx->dim[3],
+                                       .n        = dx->dim[0],
+                                       .depth    = dy->dim[3],
+                                       .out_type = type_of(dx),
+                                       .tf32     = tf32};
+    return multiply(device, call, &product);
+}
+
+static cr_status dense_wgrad(struct cr_device *device, const struct cr_call *call, bool tf32) {
+    const struct cr_tensor *x       = cuda_in(call->program, call->op, CR_IN_dense_wgrad_x);
+    const struct cr_tensor *dy      = cuda_in(call->program, call->op, CR_IN_dense_wgrad_dy);
+    const struct product    product = {.a          = {call->in[CR_IN_dense_wgrad_x], x, CUBLAS_OP_N},
+                                       .b          = {call->in[CR_IN_dense_wgrad_dy], dy, CUBLAS_OP_T},
+                                       .out        = call->out[CR_OUT_dense_wgrad_dw],
+                                       .m          = x->dim[3],
+                                       .n          = dy->dim[3],
+                                       .depth      = x->dim[0],
+                                       .out_type   = CUDA_R_32F,
+                                       .accumulate = call->op->attr.dense.accumulate,
+                                       .tf32       = tf32};
+    return multiply(device, call, &product);
+}
+
+/* ---- dense_bgrad ---- */
+
+static bool bgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cuda_is_data(cuda_in(p, op, CR_IN_dense_bgrad_dy)) &&
+           cuda_out(p, op, CR_OUT_dense_bgrad_db)->dtype == CR_F32;
+}
+
+static cr_status bgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dy = cuda_in(call->program, call->op, CR_IN_dense_bgrad_dy);
+    CUDA_TRY(ck_dense_bgrad(cuda_type(dy), call->in[CR_IN_dense_bgrad_dy], call->out[CR_OUT_dense_bgrad_db], dy->dim[0],
+                            dy->dim[3], call->op->attr.dense.accumulate, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the table ---- */
+
+#define LAUNCHES(kind)                                                                                                 \
+    static cr_status kind##_launch(struct cr_device *device, const struct cr_call *call) {                             \
+        return kind(device, call, false);                                                                              \
+    }                                                                                                                  \
+    static cr_status kind##_launch_tf32(struct cr_device *device, const struct cr_call *call) {                        \
+        return kind(device, call, true);                                                                               \
+    }
+LAUNCHES(dense)
+LAUNCHES(dense_dgrad)
+LAUNCHES(dense_wgrad)
+
+#define ROW(kind, type, MATH, prepare_, launch_)                                                                       \
+    static const struct cr_kernel kind##_##type = {.name          = "cublas." #kind "." #type,                         \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_##MATH,                                    \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = accepts_##type,                                    \
+                                                   .prepare       = prepare_,                                          \
+                                                   .launch        = launch_};
+#define ROWS(kind, prepare_)                                                                                           \
+    ROW(kind, tf32, TF32, prepare_, kind##_launch_tf32)                                                                \
+    ROW(kind, f32, F32, prepare_, kind##_launch)                                                                       \
+    ROW(kind, f16, F16, prepare_, kind##_launch)                                                                       \
+    ROW(kind, bf16, BF16, prepare_, kind##_launch)
+ROWS(dense, dense_prepare)
+ROWS(dense_dgrad, plain_prepare)
+ROWS(dense_wgrad, plain_prepare)
+
+static const struct cr_kernel dense_bgrad_row = {.name          = "cuda.dense_bgrad",
+                                                 .op            = CR_OP_dense_bgrad,
+                                                 .math          = CR_MATH_F32,
+                                                 .deterministic = true,
+                                                 .accepts       = bgrad_accepts,
+                                                 .launch        = bgrad_launch};
+
+#define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
+const struct cr_kernel *const cr_cuda_dense_kernels[] = {BEST_FIRST(dense), BEST_FIRST(dense_dgrad),
+                                                         BEST_FIRST(dense_wgrad), &dense_bgrad_row, NULL};

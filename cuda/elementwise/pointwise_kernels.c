@@ -1,0 +1,269 @@
+/* cuda/elementwise/pointwise_kernels.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free
+ * shortcut, cast and zero, and the space-to-depth filter. Shapes and slots here; kernels in
+ * cuda/elementwise/pointwise.cu, cuda/elementwise/pool.cu and cuda/elementwise/space_to_depth.cu. Data is f32, f16 or
+ * bf16, one type in an op. */
+#include "cuda/core/cuda_device.h"
+
+#include <math.h>
+
+/* ---- what the kernels take ---- */
+
+static bool same_data(const struct cr_tensor *a, const struct cr_tensor *b) {
+    return cuda_is_data(a) && b && a->dtype == b->dtype;
+}
+
+/* cuda/elementwise/pool.cu numbers the elements of an image in 32 bits. */
+static bool fits(const struct cr_tensor *t) {
+    int64_t elems = 1;
+    for (int i = 1; i < 4; i++) {
+        if (t->dim[i] > INT32_MAX / elems) return false;
+        elems *= t->dim[i];
+    }
+    return true;
+}
+
+/* For ops whose first input and first output are images of one type, of whatever shape. */
+static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return same_data(cuda_in(p, op, 0), cuda_out(p, op, 0));
+}
+
+/* As plain_accepts; all that is read is of that type. */
+static bool pointwise_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const int ins = cr_op_info(op->kind)->ins;
+    for (int s = 1; s < ins; s++)
+        if (!same_data(cuda_in(p, op, s), cuda_in(p, op, 0))) return false;
+    return plain_accepts(device, p, op) && cr_op_uses_only(op, (1u << ins) - 1, 1);
+}
+
+/* As plain_accepts; images are of a size that the kernel can number. */
+static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return plain_accepts(device, p, op) && fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
+}
+
+/* large: N,H,W,C; small: N,P,Q,K. */
+static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large,
+                                  const struct cr_tensor *small) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    return (struct ck_window){.N      = large->dim[0],
+                              .H      = large->dim[1],
+                              .W      = large->dim[2],
+                              .C      = large->dim[3],
+                              .P      = small->dim[1],
+                              .Q      = small->dim[2],
+                              .K      = small->dim[3],
+                              .window = a->window,
+                              .stride = a->stride,
+                              .pad    = a->pad};
+}
+
+#define IN(kind, slot) cuda_in(call->program, call->op, CR_IN_##kind##_##slot)
+#define OUT(kind, slot) cuda_out(call->program, call->op, CR_OUT_##kind##_##slot)
+
+/* ---- input ---- */
+
+static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
+    (void)device;
+    if ((op->in[CR_IN_normalize_boxes] >= 0 || op->attr.input.s2d) && !fits(images)) return false;
+    return cr_op_uses_only(op, 1u << CR_IN_normalize_images | 1u << CR_IN_normalize_boxes, 1u << CR_OUT_normalize_y) &&
+           images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
+}
+
+static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor     *y      = OUT(normalize, y);
+    const struct cr_input_attr *a      = &call->op->attr.input;
+    const struct cr_tensor     *images = IN(normalize, images);
+    const void                 *boxes  = call->in[CR_IN_normalize_boxes];
+    cudaStream_t                stream = cr_cuda_stream(device, call);
+    if (a->s2d)
+        CUDA_TRY(ck_normalize_s2d(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
+                                  images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
+    else
+        CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
+                              images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
+    return CR_OK;
+}
+
+static bool s2d_filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return same_data(cuda_in(p, op, CR_IN_s2d_filter_w), cuda_out(p, op, CR_OUT_s2d_filter_y)) &&
+           cr_op_uses_only(op, 1u << CR_IN_s2d_filter_w, 1u << CR_OUT_s2d_filter_y);
+}
+
+static cr_status s2d_filter_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *w = IN(s2d_filter, w);
+    CUDA_TRY(ck_s2d_filter(cuda_type(w), call->in[CR_IN_s2d_filter_w], call->out[CR_OUT_s2d_filter_y], w->dim[0],
+                           cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool s2d_filter_grad_accepts(const struct cr_device *device, const struct cr_program *p,
+                                    const struct cr_op *op) {
+    (void)device;
+    return cuda_in(p, op, CR_IN_s2d_filter_grad_dy)->dtype == CR_F32 &&
+           cuda_out(p, op, CR_OUT_s2d_filter_grad_dw)->dtype == CR_F32 &&
+           cr_op_uses_only(op, 1u << CR_IN_s2d_filter_grad_dy, 1u << CR_OUT_s2d_filter_grad_dw);
+}
+
+static cr_status s2d_filter_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    CUDA_TRY(ck_s2d_filter_grad(call->in[CR_IN_s2d_filter_grad_dy], call->out[CR_OUT_s2d_filter_grad_dw],
+                                IN(s2d_filter_grad, dy)->dim[0], call->op->attr.conv.accumulate,
+                                cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- pointwise ---- */
+
+static cr_status relu_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = OUT(relu, y);
+    CUDA_TRY(ck_relu(cuda_type(y), call->in[CR_IN_relu_x], call->out[CR_OUT_relu_y], cr_tensor_elems(y),
+                     cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status add_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = OUT(add, y);
+    CUDA_TRY(ck_add(cuda_type(y), call->in[CR_IN_add_a], call->in[CR_IN_add_b], call->out[CR_OUT_add_y],
+                    cr_tensor_elems(y), cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool cast_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_cast_x), *y = cuda_out(p, op, CR_OUT_cast_y);
+    (void)device;
+    return x->dtype == CR_F32 && (y->dtype == CR_F16 || y->dtype == CR_BF16) &&
+           cr_tensor_elems(x) == cr_tensor_elems(y);
+}
+
+static cr_status cast_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = OUT(cast, y);
+    CUDA_TRY(ck_cast(call->in[CR_IN_cast_x], cuda_type(y), call->out[CR_OUT_cast_y], cr_tensor_elems(y),
+                     cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* All bits 0 are 0 in every type. */
+static cr_status zero_launch(struct cr_device *device, const struct cr_call *call) {
+    CUDA_TRY(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- pooling ---- */
+
+static bool maxpool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *scale_bias = cuda_in(p, op, CR_IN_maxpool_scale_bias);
+    return window_accepts(device, p, op) && (!scale_bias || scale_bias->dtype == CR_F32) &&
+           cr_op_uses_only(op, 1u << CR_IN_maxpool_x | 1u << CR_IN_maxpool_scale_bias,
+                           1u << CR_OUT_maxpool_y | 1u << CR_OUT_maxpool_index);
+}
+
+static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = IN(maxpool, x);
+    const struct ck_window  w = window_of(call->op, x, OUT(maxpool, y));
+    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->in[CR_IN_maxpool_scale_bias],
+                        call->out[CR_OUT_maxpool_y], call->out[CR_OUT_maxpool_index], &w,
+                        cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(maxpool_grad, dx);
+    const struct ck_window  w  = window_of(call->op, dx, IN(maxpool_grad, dy));
+    CUDA_TRY(ck_maxpool_grad(cuda_type(dx), call->in[CR_IN_maxpool_grad_dy], call->in[CR_IN_maxpool_grad_index],
+                             call->out[CR_OUT_maxpool_grad_dx], &w, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = IN(avgpool, x);
+    CUDA_TRY(ck_avgpool(cuda_type(x), call->in[CR_IN_avgpool_x], call->out[CR_OUT_avgpool_y], x->dim[0],
+                        x->dim[1] * x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(avgpool_grad, dx);
+    CUDA_TRY(ck_avgpool_grad(cuda_type(dx), call->in[CR_IN_avgpool_grad_dy], call->out[CR_OUT_avgpool_grad_dx],
+                             dx->dim[0], dx->dim[1] * dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- option A shortcut ---- */
+
+static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = IN(pad_shortcut, x);
+    struct ck_window        w = window_of(call->op, x, OUT(pad_shortcut, y));
+    w.pad                     = call->op->attr.conv.pad_c;
+    CUDA_TRY(ck_pad_shortcut(cuda_type(x), call->in[CR_IN_pad_shortcut_x], call->out[CR_OUT_pad_shortcut_y], &w,
+                             cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = OUT(pad_shortcut_grad, dx);
+    struct ck_window        w  = window_of(call->op, dx, IN(pad_shortcut_grad, dy));
+    w.pad                      = call->op->attr.conv.pad_c;
+    CUDA_TRY(ck_pad_shortcut_grad(cuda_type(dx), call->in[CR_IN_pad_shortcut_grad_dy],
+                                  call->out[CR_OUT_pad_shortcut_grad_dx], &w, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- mix ---- */
+
+_Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTION == (int)CR_MIX_LABEL_WEIGHT &&
+                   (int)CK_MIX_WEIGHT == (int)CR_MIX_WEIGHT && (int)CK_MIX_CUT == (int)CR_MIX_CUT &&
+                   (int)CK_MIX_ERASE == (int)CR_MIX_ERASE && (int)CK_MIX_NUMBERS == (int)CR_MIX_NUMBERS &&
+                   (int)CK_MIX_ONE == (int)CR_MIX_ONE,
+               "kernels read the host's records");
+
+static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    const struct cr_tensor *images = cuda_in(p, op, CR_IN_mix_images);
+    return images->dtype == CR_U8 && images->dim[3] == 3 && fits(images) &&
+           cuda_in(p, op, CR_IN_mix_boxes)->dtype == CR_I32 && cuda_in(p, op, CR_IN_mix_mixes)->dtype == CR_I32;
+}
+
+static cr_status mix_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *images = IN(mix, images);
+    struct ck_mix           args   = {.images = call->in[CR_IN_mix_images],
+                                      .boxes  = call->in[CR_IN_mix_boxes],
+                                      .mixes  = call->in[CR_IN_mix_mixes],
+                                      .y      = call->out[CR_OUT_mix_y],
+                                      .N      = images->dim[0],
+                                      .H      = images->dim[1],
+                                      .W      = images->dim[2]};
+    for (int c = 0; c < 3; c++)
+        args.fill[c] = (int)rint(fmin(fmax(255 * (double)call->op->attr.input.mean[c], 0), 255));
+    CUDA_TRY(ck_mix(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+#define DATA_ROW(kind, test, how)                                                                                      \
+    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = how,                                                  \
+                                                .deterministic = true,                                                 \
+                                                .accepts       = test,                                                 \
+                                                .launch        = kind##_launch}
+DATA_ROW(mix, mix_accepts, CR_MATH_EXACT);
+DATA_ROW(normalize, normalize_accepts, CR_MATH_F32);
+DATA_ROW(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
+DATA_ROW(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
+DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
+DATA_ROW(add, pointwise_accepts, CR_MATH_F32);
+DATA_ROW(cast, cast_accepts, CR_MATH_EXACT);
+DATA_ROW(zero, NULL, CR_MATH_EXACT);
+DATA_ROW(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
+DATA_ROW(maxpool_grad, window_accepts, CR_MATH_F32);
+DATA_ROW(avgpool, plain_accepts, CR_MATH_F32);
+DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
+DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
+DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
+
+const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {
+    &row_mix,     &row_normalize,    &row_s2d_filter,   &row_s2d_filter_grad,   &row_relu,
+    &row_add,     &row_cast,         &row_zero,         &row_maxpool,           &row_maxpool_grad,
+    &row_avgpool, &row_avgpool_grad, &row_pad_shortcut, &row_pad_shortcut_grad, NULL};

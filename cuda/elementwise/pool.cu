@@ -1,0 +1,493 @@
+/* cuda/elementwise/pool.cu: pooling and its gradients. All of it is bound by memory.
+ *
+ * A thread works on 16 bytes of channels of one pixel where C allows, else on one channel. grid.y runs over images, so
+ * that numbers within an image have 32 bits; what neighbouring windows share comes out of L1 and L2. */
+#include "cuda/common/common.cuh"
+
+namespace {
+
+enum { THREADS = 256, IMAGES_MOST = 65535 };
+
+/* Within an image, all in 32 bits. */
+struct window {
+    int64_t  N;
+    int      H, W, C, P, Q, size, stride, pad;
+    unsigned groups; /* vectors of channels a pixel */
+};
+
+/* What a thread loads at once: 16 bytes, or one element. Unpacked only where it is used, so that loads under way cost
+ * few registers. */
+template <typename T, int LANES> struct word_of {
+    using word = uint4;
+    static __device__ __forceinline__ word load(const T *at) { return ck_load(at, 0); }
+    static __device__ __forceinline__ void open(const word &w, float (&out)[LANES]) { ck_unpack<T>(w, out); }
+    static __device__ __forceinline__ word close(const float (&in)[LANES]) { return ck_pack<T>(in); }
+    static __device__ __forceinline__ void store(T *at, const float (&in)[LANES]) {
+        ck_store_whole(at, ck_pack<T>(in));
+    }
+};
+template <typename T> struct word_of<T, 1> {
+    using word = T;
+    static __device__ __forceinline__ word load(const T *at) { return at[0]; }
+    static __device__ __forceinline__ void open(const word &w, float (&out)[1]) { out[0] = ck_float(w); }
+    static __device__ __forceinline__ word close(const float (&in)[1]) { return ck_round<T>(in[0]); }
+    static __device__ __forceinline__ void store(T *at, const float (&in)[1]) { at[0] = ck_round<T>(in[0]); }
+};
+
+/* A byte a channel. */
+template <int LANES> struct bytes_of;
+template <> struct bytes_of<1> {
+    using word = uint8_t;
+    static __device__ __forceinline__ unsigned at(word w, int) { return w; }
+};
+template <> struct bytes_of<4> {
+    using word = unsigned;
+    static __device__ __forceinline__ unsigned at(word w, int i) { return w >> 8 * i & 255u; }
+};
+template <> struct bytes_of<8> {
+    using word = uint2;
+    static __device__ __forceinline__ unsigned at(word w, int i) { return (i < 4 ? w.x : w.y) >> 8 * (i % 4) & 255u; }
+};
+template <int LANES> using byte_word = typename bytes_of<LANES>::word;
+template <int LANES> __device__ __forceinline__ byte_word<LANES> load_bytes(const uint8_t *at) {
+    return *reinterpret_cast<const byte_word<LANES> *>(at);
+}
+
+/* ---- max-pool: 1/stride^2 of (x + index) written for each x read, which windows share -------------------------------
+ */
+
+/* The winners of LANES channels and where they stand in the window. Begins with -inf at the first tap inside the image:
+ * all that could not win against it gives the same result. A NaN beats everything but an earlier NaN. */
+template <typename T, int LANES> struct winners {
+    using words = word_of<T, LANES>;
+    float                           best[LANES];
+    unsigned                        at[LANES];
+    __device__ __forceinline__ void begin(unsigned first) {
+#pragma unroll
+        for (int i = 0; i < LANES; i++) {
+            best[i] = __uint_as_float(0xff800000u);
+            at[i]   = first;
+        }
+    }
+    __device__ __forceinline__ void meet(const typename words::word &x, unsigned tap) {
+        float v[LANES];
+        words::open(x, v);
+#pragma unroll
+        for (int i = 0; i < LANES; i++) {
+            const bool wins = !(v[i] <= best[i]) && best[i] == best[i];
+            best[i]         = wins ? v[i] : best[i];
+            at[i]           = wins ? tap : at[i];
+        }
+    }
+    __device__ __forceinline__ void end(T *y, uint8_t *index) const {
+        words::store(y, best);
+        if (!index) return;
+        if constexpr (LANES == 1)
+            *index = (uint8_t)at[0];
+        else
+            *reinterpret_cast<unsigned *>(index) = at[0] | at[1] << 8 | at[2] << 16 | at[3] << 24;
+    }
+};
+
+/* 16 bits: two channels a word, compared and chosen by masks; half the instructions, without which they would be the
+ * limit. */
+template <typename T> struct pair_of;
+template <> struct pair_of<__half> {
+    using pair                       = __half2;
+    static constexpr unsigned lowest = 0xfc00fc00u; /* -inf, -inf */
+};
+template <> struct pair_of<__nv_bfloat16> {
+    using pair                       = __nv_bfloat162;
+    static constexpr unsigned lowest = 0xff80ff80u;
+};
+template <typename T> struct winners<T, 8> {
+    using pair = typename pair_of<T>::pair;
+    unsigned                        best[4], at[4];
+    __device__ __forceinline__ void begin(unsigned first) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            best[i] = pair_of<T>::lowest;
+            at[i]   = first | first << 16;
+        }
+    }
+    __device__ __forceinline__ void meet(const uint4 &x, unsigned tap) {
+        const unsigned word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* greater or unordered, and the best so far a number */
+            const pair challenger = reinterpret_cast<const pair &>(word[i]),
+                       holder     = reinterpret_cast<const pair &>(best[i]);
+            const unsigned wins   = __hgtu2_mask(challenger, holder) & __heq2_mask(holder, holder);
+            best[i]               = (word[i] & wins) | (best[i] & ~wins);
+            at[i]                 = ((tap | tap << 16) & wins) | (at[i] & ~wins);
+        }
+    }
+    __device__ __forceinline__ void end(T *y, uint8_t *index) const {
+        ck_store_whole(y, make_uint4(best[0], best[1], best[2], best[3]));
+        if (index) /* the low byte of each half */
+            *reinterpret_cast<uint2 *>(index) =
+                make_uint2(__byte_perm(at[0], at[1], 0x6420), __byte_perm(at[2], at[3], 0x6420));
+    }
+};
+
+/* act(x) of the channels of a thread: max(x*scale + bias, 0) rounded to the type; nothing without ACT. */
+template <typename T, int LANES, bool ACT> struct actor {
+    using words = word_of<T, LANES>;
+    float      scale[LANES], bias[LANES];
+    __device__ __forceinline__ typename words::word of(const typename words::word &x) const {
+        float v[LANES];
+        words::open(x, v);
+#pragma unroll
+        for (int i = 0; i < LANES; i++) {
+            v[i] = fmaf(v[i], scale[i], bias[i]);
+            if (LANES != 8) v[i] = ck_relu(v[i]);
+        }
+        typename words::word w = words::close(v);
+        if constexpr (LANES == 8) { /* two channels at a time; NaN stays */
+            using pair     = typename pair_of<T>::pair;
+            unsigned *word = &w.x;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const unsigned none = 0;
+                const pair     top =
+                    __hmax2_nan(reinterpret_cast<const pair &>(word[i]), reinterpret_cast<const pair &>(none));
+                word[i] = reinterpret_cast<const unsigned &>(top);
+            }
+        }
+        return w;
+    }
+    __device__ __forceinline__ void begin(const float *scale_bias, int c, int C) {
+#pragma unroll
+        for (int i = 0; i < LANES; i++) {
+            scale[i] = scale_bias[c + i];
+            bias[i]  = scale_bias[C + c + i];
+        }
+    }
+};
+template <typename T, int LANES> struct actor<T, LANES, false> {
+    using word = typename word_of<T, LANES>::word;
+    __device__ __forceinline__ word of(const word &x) const { return x; }
+    __device__ __forceinline__ void begin(const float *, int, int) {}
+};
+
+/* Results of a thread, one below the other: rows of x that two of them share are met again while they are in L1. */
+enum { POOL_ROWS = 4 };
+
+/* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one
+ * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time.
+ * `shared` is the last row of the result above, which is this one's first where windows overlap by a row: act is not
+ * done again. */
+template <typename T, int LANES, int SIZE, class Act>
+__device__ __forceinline__ void pool_one(const window &g, const Act                                       &act,
+                                         typename word_of<T, LANES>::word (&shared)[SIZE ? SIZE : 1], bool has_shared,
+                                         const T *x, T *y, uint8_t *index, int p, int q, int c) {
+    using words            = word_of<T, LANES>;
+    const int         size = SIZE ? SIZE : g.size, top = p * g.stride - g.pad, left = q * g.stride - g.pad;
+    const int         r0 = max(0, -top), s0 = max(0, -left), r1 = min(size, g.H - top), s1 = min(size, g.W - left);
+    winners<T, LANES> w;
+    w.begin((unsigned)(r0 * size + s0));
+    if constexpr (SIZE != 0) {
+        typename words::word v[SIZE][SIZE];
+#pragma unroll
+        for (int r = 0; r < SIZE; r++)
+#pragma unroll
+            for (int s = 0; s < SIZE; s++) {
+                if (r == 0 && has_shared) continue;
+                const int h = top + min(max(r, r0), r1 - 1), column = left + min(max(s, s0), s1 - 1);
+                v[r][s] = words::load(x + ((h * g.W + column) * g.C + c)); /* an image has fewer than 2^31 elements */
+            }
+#pragma unroll
+        for (int r = 0; r < SIZE; r++)
+#pragma unroll
+            for (int s = 0; s < SIZE; s++) {
+                const typename words::word one = r == 0 && has_shared ? shared[s] : act.of(v[r][s]);
+                if (r == SIZE - 1) shared[s] = one;
+                w.meet(one, (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
+            }
+    } else {
+        for (int r = r0; r < r1; r++)
+#pragma unroll 2
+            for (int s = s0; s < s1; s++)
+                w.meet(act.of(words::load(x + (((top + r) * g.W + left + s) * g.C + c))), (unsigned)(r * size + s));
+    }
+    const int to = (p * g.Q + q) * g.C + c;
+    w.end(y + to, index ? index + to : nullptr);
+}
+
+template <typename T, int LANES, int SIZE, bool ACT>
+__global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
+    maxpool(const T *x, const float *scale_bias, T *y, uint8_t *index, window g) {
+    const unsigned row = (unsigned)g.Q * g.groups, bands = ((unsigned)g.P + POOL_ROWS - 1) / POOL_ROWS,
+                   work = bands * row;
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
+        const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
+        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
+            const unsigned band = i / row, in_row = i - band * row, q = in_row / g.groups,
+                           c        = (in_row - q * g.groups) * LANES;
+            const int            p0 = (int)band * POOL_ROWS, p1 = min(p0 + POOL_ROWS, g.P);
+            actor<T, LANES, ACT> act;
+            act.begin(scale_bias, (int)c, g.C);
+            typename word_of<T, LANES>::word shared[SIZE ? SIZE : 1];
+            for (int p = p0; p < p1; p++)
+                pool_one<T, LANES, SIZE>(g, act, shared, ACT && SIZE == g.stride + 1 && p > p0, x + image, y + result,
+                                         index ? index + result : nullptr, p, (int)q, (int)c);
+        }
+    }
+}
+
+/* ---- its gradient: gathers, so that no two threads add to one place; dx written, (dy + index)/stride^2 read
+ * ---------- */
+
+/* Adds dy of a window where its maximum is at `tap`. */
+template <typename T, int LANES>
+__device__ __forceinline__ void gather(const typename word_of<T, LANES>::word &dy, const byte_word<LANES> &index,
+                                       unsigned tap, float (&sum)[LANES]) {
+    float v[LANES];
+    word_of<T, LANES>::open(dy, v);
+#pragma unroll
+    for (int i = 0; i < LANES; i++)
+        if (bytes_of<LANES>::at(index, i) == tap) sum[i] += v[i];
+}
+
+/* An index that no window has in any lane. */
+template <int LANES> __device__ __forceinline__ byte_word<LANES> nowhere() {
+    if constexpr (LANES == 8)
+        return make_uint2(~0u, ~0u);
+    else
+        return (byte_word<LANES>)~0u;
+}
+
+/* Any window: a thread asks all windows that cover its pixel, in their order. */
+template <typename T, int LANES>
+__global__ void __launch_bounds__(THREADS, 4) maxpool_grad(const T *dy, const uint8_t *index, T *dx, window g) {
+    using words        = word_of<T, LANES>;
+    const unsigned row = (unsigned)g.W * g.groups, work = (unsigned)g.H * row;
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
+        const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
+        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
+            const unsigned line = i / row, in_row = i - line * row, column = in_row / g.groups;
+            const int c = (int)(in_row - column * g.groups) * LANES, h = (int)line + g.pad, w = (int)column + g.pad;
+            const int p0 = h < g.size ? 0 : (h - g.size) / g.stride + 1, p1 = min(h / g.stride, g.P - 1);
+            const int q0 = w < g.size ? 0 : (w - g.size) / g.stride + 1, q1 = min(w / g.stride, g.Q - 1);
+            float     sum[LANES] = {};
+            for (int p = p0; p <= p1; p++)
+                for (int q = q0; q <= q1; q++) {
+                    const int at = (p * g.Q + q) * g.C + c;
+                    gather<T, LANES>(words::load(dy + result + at), load_bytes<LANES>(index + result + at),
+                                     (unsigned)((h - p * g.stride) * g.size + w - q * g.stride), sum);
+                }
+            words::store(dx + image + (int64_t)i * LANES, sum);
+        }
+    }
+}
+
+/* Window 3, stride 2: the four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but those at
+ * i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window: dy and index are loaded once for four pixels.
+ */
+template <typename T, int LANES>
+__global__ void __launch_bounds__(THREADS) maxpool_grad_3_2(const T *dy, const uint8_t *index, T *dx, window g) {
+    using words         = word_of<T, LANES>;
+    const unsigned row  = (((unsigned)(g.W + g.pad) + 1) / 2) * g.groups,
+                   work = (((unsigned)(g.H + g.pad) + 1) / 2) * row;
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
+        const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
+        for (unsigned item = blockIdx.x * THREADS + threadIdx.x; item < work; item += gridDim.x * THREADS) {
+            const unsigned       line = item / row, in_row = item - line * row, column = in_row / g.groups;
+            const int            i = (int)line, j = (int)column, c = (int)(in_row - column * g.groups) * LANES;
+            typename words::word v[4] = {};
+            byte_word<LANES>     winner[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int p = i - 1 + k / 2, q = j - 1 + k % 2, at = (p * g.Q + q) * g.C + c;
+                winner[k] = nowhere<LANES>();
+                if (p < 0 || p >= g.P || q < 0 || q >= g.Q) continue;
+                v[k]      = words::load(dy + result + at);
+                winner[k] = load_bytes<LANES>(index + result + at);
+            }
+#pragma unroll
+            for (int pixel = 0; pixel < 4; pixel++) {
+                const int h = 2 * i + pixel / 2 - g.pad, w = 2 * j + pixel % 2 - g.pad;
+                float     sum[LANES] = {};
+#pragma unroll
+                for (int k = 0; k < 4; k++) { /* padded 2i + pixel/2 is row r of the window at i-1 + k/2 */
+                    const int r = 2 - k / 2 * 2 + pixel / 2, s = 2 - k % 2 * 2 + pixel % 2;
+                    if (r < 3 && s < 3) gather<T, LANES>(v[k], winner[k], (unsigned)(r * 3 + s), sum);
+                }
+                if (h >= 0 && h < g.H && w >= 0 && w < g.W) words::store(dx + image + ((h * g.W + w) * g.C + c), sum);
+            }
+        }
+    }
+}
+
+window window_of(const struct ck_window *w, int lanes) {
+    window g;
+    g.N      = w->N;
+    g.H      = (int)w->H;
+    g.W      = (int)w->W;
+    g.C      = (int)w->C;
+    g.P      = (int)w->P;
+    g.Q      = (int)w->Q;
+    g.size   = w->window;
+    g.stride = w->stride;
+    g.pad    = w->pad;
+    g.groups = (unsigned)(w->C / lanes);
+    return g;
+}
+dim3 grid_of(int64_t work, int64_t images) {
+    return dim3(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(images, 1, IMAGES_MOST));
+}
+
+template <typename T, int LANES, bool ACT>
+void maxpool_by_size(const void *x, const float *scale_bias, void *y, uint8_t *index, const struct ck_window *w,
+                     cudaStream_t stream) {
+    const window g    = window_of(w, LANES);
+    const dim3   grid = grid_of((w->P + POOL_ROWS - 1) / POOL_ROWS * w->Q * g.groups, w->N);
+    if (g.size == 3)
+        maxpool<T, LANES, 3, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, scale_bias, (T *)y, index, g);
+    else
+        maxpool<T, LANES, 0, ACT><<<grid, THREADS, 0, stream>>>((const T *)x, scale_bias, (T *)y, index, g);
+}
+template <typename T, int LANES>
+cudaError_t maxpool_run(const void *x, const float *scale_bias, void *y, uint8_t *index, const struct ck_window *w,
+                        cudaStream_t stream) {
+    if (scale_bias)
+        maxpool_by_size<T, LANES, true>(x, scale_bias, y, index, w, stream);
+    else
+        maxpool_by_size<T, LANES, false>(x, scale_bias, y, index, w, stream);
+    return cudaGetLastError();
+}
+
+template <typename T, int LANES>
+cudaError_t maxpool_grad_run(const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
+                             cudaStream_t stream) {
+    const window g = window_of(w, LANES);
+    if (g.size == 3 && g.stride == 2)
+        maxpool_grad_3_2<T, LANES>
+            <<<grid_of((w->H + w->pad + 1) / 2 * ((w->W + w->pad + 1) / 2) * g.groups, w->N), THREADS, 0, stream>>>(
+                (const T *)dy, index, (T *)dx, g);
+    else
+        maxpool_grad<T, LANES>
+            <<<grid_of(w->H * w->W * g.groups, w->N), THREADS, 0, stream>>>((const T *)dy, index, (T *)dx, g);
+    return cudaGetLastError();
+}
+
+/* ---- average over the image ----------------------------------------------------------------------------------------
+ */
+
+/* A block takes `across` neighbouring vectors of channels (a power of two, at most 32) of one image; its other threads
+ * share out the pixels. */
+struct average {
+    int64_t  N, pixels, C;
+    unsigned groups, across;
+};
+enum { AVERAGE_ACROSS = 32, AVERAGE_FLIGHT = 8 };
+
+/* x is read once. Eight pixels are summed in float by pairs and these sums in double: the error stays below 4 roundings
+ * however large the picture is. */
+template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgpool(const T *x, T *y, average g) {
+    using words = word_of<T, LANES>;
+    __shared__ double part[LANES][THREADS];
+    const unsigned    lane = threadIdx.x % g.across, share = threadIdx.x / g.across, shares = THREADS / g.across;
+    ck_begin_after_last();
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
+        for (unsigned block = blockIdx.x; block * g.across < g.groups; block += gridDim.x) {
+            const unsigned group      = block * g.across + lane;
+            const T       *from       = x + n * g.pixels * g.C + (int64_t)group * LANES;
+            double         sum[LANES] = {};
+            for (int64_t m = share; group < g.groups && m < g.pixels; m += shares * AVERAGE_FLIGHT) {
+                typename words::word w[AVERAGE_FLIGHT] = {};
+                float                v[AVERAGE_FLIGHT][LANES];
+#pragma unroll
+                for (int k = 0; k < AVERAGE_FLIGHT; k++)
+                    if (m + k * shares < g.pixels) w[k] = words::load(from + (m + k * shares) * g.C);
+#pragma unroll
+                for (int k = 0; k < AVERAGE_FLIGHT; k++) words::open(w[k], v[k]);
+#pragma unroll
+                for (int i = 0; i < LANES; i++)
+                    sum[i] += (double)(((v[0][i] + v[1][i]) + (v[2][i] + v[3][i])) +
+                                       ((v[4][i] + v[5][i]) + (v[6][i] + v[7][i])));
+            }
+#pragma unroll
+            for (int i = 0; i < LANES; i++) part[i][threadIdx.x] = sum[i];
+            __syncthreads();
+            /* one thread a channel; LANES * across <= THREADS */
+            const unsigned of = threadIdx.x / g.across, channel_group = block * g.across + lane;
+            if (of < LANES && channel_group < g.groups) {
+                double total = 0;
+                for (unsigned s = 0; s < shares; s++) total += part[of][s * g.across + lane];
+                y[n * g.C + (int64_t)channel_group * LANES + of] = ck_round<T>((float)(total / (double)g.pixels));
+            }
+            __syncthreads();
+        }
+}
+
+/* dx is written once. */
+template <typename T, int LANES>
+__global__ void __launch_bounds__(THREADS) avgpool_grad(const T *dy, T *dx, average g) {
+    using words         = word_of<T, LANES>;
+    const unsigned lane = threadIdx.x % g.across, share = threadIdx.x / g.across, shares = THREADS / g.across;
+    const float    pixels = (float)g.pixels;
+    ck_begin_after_last();
+    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
+        for (unsigned group = blockIdx.x * g.across + lane; group < g.groups; group += gridDim.x * g.across) {
+            float v[LANES];
+            words::open(words::load(dy + n * g.C + (int64_t)group * LANES), v);
+#pragma unroll
+            for (int i = 0; i < LANES; i++) v[i] = v[i] / pixels;
+            T *to = dx + n * g.pixels * g.C + (int64_t)group * LANES;
+            for (int64_t m = (int64_t)blockIdx.z * shares + share; m < g.pixels; m += (int64_t)gridDim.z * shares)
+                words::store(to + m * g.C, v);
+        }
+}
+
+average average_of(int64_t N, int64_t pixels, int64_t C, int lanes) {
+    average g = {N, pixels, C, (unsigned)(C / lanes), 1};
+    while (g.across < AVERAGE_ACROSS && g.across < g.groups) g.across *= 2;
+    return g;
+}
+
+template <typename T, int LANES>
+cudaError_t avgpool_run(const void *x, void *y, int64_t N, int64_t pixels, int64_t C, cudaStream_t stream) {
+    static_assert(LANES * AVERAGE_ACROSS <= THREADS, "a thread a channel");
+    const average g = average_of(N, pixels, C, LANES);
+    const dim3    grid(ck_blocks(g.groups, g.across, INT32_MAX), ck_blocks(N, 1, IMAGES_MOST));
+    return ck_launch(avgpool<T, LANES>, grid, THREADS, 0, stream, (const T *)x, (T *)y, g);
+}
+
+template <typename T, int LANES>
+cudaError_t avgpool_grad_run(const void *dy, void *dx, int64_t N, int64_t pixels, int64_t C, cudaStream_t stream) {
+    const average g = average_of(N, pixels, C, LANES);
+    const dim3    grid(ck_blocks(g.groups, g.across, INT32_MAX), ck_blocks(N, 1, IMAGES_MOST),
+                       ck_blocks(pixels, 8 * (THREADS / g.across), 65535));
+    return ck_launch(avgpool_grad<T, LANES>, grid, THREADS, 0, stream, (const T *)dy, (T *)dx, g);
+}
+
+} // namespace
+
+/* 16 bytes of channels at a time where they divide C. */
+#define BY_LANES(type, C, run, ...)                                                                                    \
+    CK_BY_TYPE(type, return (C) % ck_vector_elems<T>() == 0 ? run<T, ck_vector_elems<T>()>(__VA_ARGS__)                \
+                                                            : run<T, 1>(__VA_ARGS__))
+
+extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *scale_bias, void *y, uint8_t *index,
+                                  const struct ck_window *w, cudaStream_t stream) {
+    BY_LANES(type, w->C, maxpool_run, x, scale_bias, y, index, w, stream);
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx,
+                                       const struct ck_window *w, cudaStream_t stream) {
+    BY_LANES(type, w->C, maxpool_grad_run, dy, index, dx, w, stream);
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t ck_avgpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t pixels, int64_t C,
+                                  cudaStream_t stream) {
+    BY_LANES(type, C, avgpool_run, x, y, N, pixels, C, stream);
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels,
+                                       int64_t C, cudaStream_t stream) {
+    BY_LANES(type, C, avgpool_grad_run, dy, dx, N, pixels, C, stream);
+    return cudaErrorInvalidValue;
+}

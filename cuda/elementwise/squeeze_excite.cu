@@ -1,0 +1,136 @@
+/* cuda/elementwise/squeeze_excite.cu: squeeze and excitation's factor a channel and its gradients; ResNet-D's means of
+ * 2x2 pixels and their gradient. The truth is device/cpu/reference/ref_relu_grad.c.
+ *
+ * All are limited by memory. Elements read and written for one of x: gate 1 + 1, se_scale_grad 2 + 1, avgpool2x2 1 +
+ * 1/4, its gradient 1/4 + 1. Threads of a warp take neighbouring channels, one element each: whole lines, but not the
+ * widest loads. */
+#include "cuda/common/common.cuh"
+
+namespace {
+
+enum { THREADS = 256, TRANSPOSED = 32, DOWN = THREADS / TRANSPOSED, BLOCKS = 65535 };
+
+/* Of large numbers on either side without overflow; NaN stays NaN. */
+__device__ __forceinline__ float sigmoid(float x) {
+    const float e = expf(-fabsf(x));
+    return x >= 0.0f ? 1.0f / (1.0f + e) : x < 0.0f ? e / (1.0f + e) : x;
+}
+__device__ __forceinline__ float sigmoid_slope(float x) {
+    const float e = expf(-fabsf(x));
+    return e / ((1.0f + e) * (1.0f + e));
+}
+
+/* A block takes TRANSPOSED channels of a picture, DOWN pixels at a time. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, int64_t N, int64_t pixels, int64_t C) {
+    const int64_t c = (int64_t)blockIdx.x * TRANSPOSED + threadIdx.x % TRANSPOSED, first = threadIdx.x / TRANSPOSED;
+    if (c >= C) return;
+    for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
+        const float s = sigmoid(ck_float(by[n * C + c]));
+        for (int64_t m = (int64_t)blockIdx.z * DOWN + first; m < pixels; m += (int64_t)gridDim.z * DOWN) {
+            const int64_t i = (n * pixels + m) * C + c;
+            y[i]            = ck_round<T>(ck_float(x[i]) * s);
+        }
+    }
+}
+
+/* The sum over a picture belongs to one block, in an order that depends on sizes only. dx may be dy. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    se_scale_grad(const T *dy, const T *x, const T *by, T *dx, T *dby, int64_t N, int64_t pixels, int64_t C) {
+    __shared__ double part[DOWN][TRANSPOSED];
+    const int         lane = (int)threadIdx.x % TRANSPOSED, row = (int)threadIdx.x / TRANSPOSED;
+    const int64_t     c = (int64_t)blockIdx.x * TRANSPOSED + lane;
+    for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
+        const float at = c < C ? ck_float(by[n * C + c]) : 0.0f, s = sigmoid(at);
+        double      sum = 0;
+        for (int64_t m = row; c < C && m < pixels; m += DOWN) {
+            const int64_t i = (n * pixels + m) * C + c;
+            const float   g = ck_float(dy[i]);
+            sum += (double)(g * ck_float(x[i]));
+            dx[i] = ck_round<T>(g * s);
+        }
+        part[row][lane] = sum;
+        __syncthreads();
+        if (row == 0 && c < C) {
+            for (int r = 1; r < DOWN; r++) sum += part[r][lane];
+            dby[n * C + c] = ck_round<T>((float)((double)sigmoid_slope(at) * sum));
+        }
+        __syncthreads();
+    }
+}
+
+/* y is N,P,Q,C with P, Q the halves of H, W, rounded up; a thread makes an element. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    avgpool2x2(const T *x, T *y, int64_t elems, int64_t H, int64_t W, int64_t C) {
+    const int64_t P = (H + 1) / 2, Q = (W + 1) / 2;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < elems; i += (int64_t)gridDim.x * THREADS) {
+        const int64_t c = i % C, q = i / C % Q, p = i / C / Q % P, n = i / C / Q / P;
+        const int     rows = H - 2 * p < 2 ? 1 : 2, columns = W - 2 * q < 2 ? 1 : 2;
+        float         sum = 0;
+        for (int r = 0; r < rows; r++)
+            for (int s = 0; s < columns; s++) sum += ck_float(x[((n * H + 2 * p + r) * W + 2 * q + s) * C + c]);
+        y[i] = ck_round<T>(sum / (float)(rows * columns));
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    avgpool2x2_grad(const T *dy, T *dx, int64_t elems, int64_t H, int64_t W, int64_t C) {
+    const int64_t P = (H + 1) / 2, Q = (W + 1) / 2;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < elems; i += (int64_t)gridDim.x * THREADS) {
+        const int64_t c = i % C, q = i / C % W / 2, p = i / C / W % H / 2, n = i / C / W / H;
+        const int     rows = H - 2 * p < 2 ? 1 : 2, columns = W - 2 * q < 2 ? 1 : 2;
+        dx[i] = ck_round<T>(ck_float(dy[((n * P + p) * Q + q) * C + c]) / (float)(rows * columns));
+    }
+}
+
+template <typename T> void gate_run(const struct ck_se_scale *a, cudaStream_t stream) {
+    const dim3 grid(ck_blocks(a->C, TRANSPOSED, BLOCKS), ck_blocks(a->N, 1, BLOCKS),
+                    ck_blocks(a->pixels, 8 * DOWN, 64));
+    gate<T><<<grid, THREADS, 0, stream>>>((const T *)a->x, (const T *)a->logit, (T *)a->y, a->N, a->pixels, a->C);
+}
+
+template <typename T> void se_scale_grad_run(const struct ck_se_scale *a, cudaStream_t stream) {
+    const dim3 grid(ck_blocks(a->C, TRANSPOSED, BLOCKS), ck_blocks(a->N, 1, BLOCKS));
+    se_scale_grad<T><<<grid, THREADS, 0, stream>>>((const T *)a->dy, (const T *)a->x, (const T *)a->logit, (T *)a->dx,
+                                                   (T *)a->dlogit, a->N, a->pixels, a->C);
+}
+
+template <typename T>
+void avgpool2x2_run(const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C, cudaStream_t stream) {
+    const int64_t elems = N * ((H + 1) / 2) * ((W + 1) / 2) * C;
+    avgpool2x2<T><<<ck_blocks(elems, THREADS, BLOCKS), THREADS, 0, stream>>>((const T *)x, (T *)y, elems, H, W, C);
+}
+
+template <typename T>
+void avgpool2x2_grad_run(const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C, cudaStream_t stream) {
+    const int64_t elems = N * H * W * C;
+    avgpool2x2_grad<T>
+        <<<ck_blocks(elems, THREADS, BLOCKS), THREADS, 0, stream>>>((const T *)dy, (T *)dx, elems, H, W, C);
+}
+
+} // namespace
+
+cudaError_t ck_se_scale(const struct ck_se_scale *a, cudaStream_t stream) {
+    CK_BY_TYPE(a->type, gate_run<T>(a, stream));
+    return cudaGetLastError();
+}
+
+cudaError_t ck_se_scale_grad(const struct ck_se_scale *a, cudaStream_t stream) {
+    CK_BY_TYPE(a->type, se_scale_grad_run<T>(a, stream));
+    return cudaGetLastError();
+}
+
+cudaError_t ck_avgpool2x2(enum ck_type type, const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C,
+                          cudaStream_t stream) {
+    CK_BY_TYPE(type, avgpool2x2_run<T>(x, y, N, H, W, C, stream));
+    return cudaGetLastError();
+}
+
+cudaError_t ck_avgpool2x2_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
+                               cudaStream_t stream) {
+    CK_BY_TYPE(type, avgpool2x2_grad_run<T>(dy, dx, N, H, W, C, stream));
+    return cudaGetLastError();
+}

@@ -1,0 +1,68 @@
+/* cuda/elementwise/squeeze_excite_kernels.c: the GPU's rows for squeeze and excitation's gate and ResNet-D's 2x2 means.
+ * Data is f32, f16 or bf16, one type in an op. */
+#include "cuda/core/cuda_device.h"
+
+/* All that is read and written is of one type. */
+static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_op_info *info  = cr_op_info(op->kind);
+    const struct cr_tensor  *first = cuda_in(p, op, 0);
+    (void)device;
+    for (int s = 0; s < info->ins; s++)
+        if (!cuda_is_data(cuda_in(p, op, s)) || cuda_in(p, op, s)->dtype != first->dtype) return false;
+    for (int s = 0; s < info->outs; s++)
+        if (cuda_out(p, op, s)->dtype != first->dtype) return false;
+    return true;
+}
+
+static struct ck_se_scale gate_of(const struct cr_tensor *x) {
+    return (struct ck_se_scale){.type = cuda_type(x), .N = x->dim[0], .pixels = x->dim[1] * x->dim[2], .C = x->dim[3]};
+}
+
+static cr_status se_scale_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_se_scale args = gate_of(cuda_in(call->program, call->op, CR_IN_se_scale_x));
+    args.x                  = call->in[CR_IN_se_scale_x];
+    args.logit              = call->in[CR_IN_se_scale_logit];
+    args.y                  = call->out[CR_OUT_se_scale_y];
+    CUDA_TRY(ck_se_scale(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status se_scale_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_se_scale args = gate_of(cuda_in(call->program, call->op, CR_IN_se_scale_grad_x));
+    args.dy                 = call->in[CR_IN_se_scale_grad_dy];
+    args.x                  = call->in[CR_IN_se_scale_grad_x];
+    args.logit              = call->in[CR_IN_se_scale_grad_logit];
+    args.dx                 = call->out[CR_OUT_se_scale_grad_dx];
+    args.dlogit             = call->out[CR_OUT_se_scale_grad_dlogit];
+    CUDA_TRY(ck_se_scale_grad(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status avgpool2x2_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_avgpool2x2_x);
+    CUDA_TRY(ck_avgpool2x2(cuda_type(x), call->in[CR_IN_avgpool2x2_x], call->out[CR_OUT_avgpool2x2_y], x->dim[0],
+                           x->dim[1], x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status avgpool2x2_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = cuda_out(call->program, call->op, CR_OUT_avgpool2x2_grad_dx);
+    CUDA_TRY(ck_avgpool2x2_grad(cuda_type(dx), call->in[CR_IN_avgpool2x2_grad_dy], call->out[CR_OUT_avgpool2x2_grad_dx],
+                                dx->dim[0], dx->dim[1], dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#define ROW(kind)                                                                                                      \
+    static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = CR_MATH_F32,                                          \
+                                                .deterministic = true,                                                 \
+                                                .accepts       = one_type,                                             \
+                                                .launch        = kind##_launch}
+ROW(se_scale);
+ROW(se_scale_grad);
+ROW(avgpool2x2);
+ROW(avgpool2x2_grad);
+
+const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {&se_scale_row, &se_scale_grad_row, &avgpool2x2_row,
+                                                                  &avgpool2x2_grad_row, NULL};

@@ -1,0 +1,35 @@
+/* cuda/norm/fold_bn_kernels.c: the GPU's row that folds batch normalisation into filters, for inference. The kernel is
+ * in cuda/norm/fold_bn.cu. */
+#include "cuda/core/cuda_device.h"
+
+static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    for (int s = 0; s < CR_INS_fold_bn; s++)
+        if (cuda_in(p, op, s)->dtype != CR_F32) return false;
+    return cuda_is_data(cuda_out(p, op, CR_OUT_fold_bn_y)) && cuda_out(p, op, CR_OUT_fold_bn_bias)->dtype == CR_F32;
+}
+
+static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *w    = cuda_in(call->program, call->op, CR_IN_fold_bn_w);
+    const struct ck_fold_bn args = {.w       = call->in[CR_IN_fold_bn_w],
+                                    .gamma   = call->in[CR_IN_fold_bn_gamma],
+                                    .beta    = call->in[CR_IN_fold_bn_beta],
+                                    .mean    = call->in[CR_IN_fold_bn_running_mean],
+                                    .var     = call->in[CR_IN_fold_bn_running_var],
+                                    .bias    = call->out[CR_OUT_fold_bn_bias],
+                                    .filters = w->dim[0],
+                                    .elems   = cr_tensor_elems(w) / w->dim[0],
+                                    .eps     = call->op->attr.bn.eps};
+    CUDA_TRY(ck_fold_bn(&args, cuda_type(cuda_out(call->program, call->op, CR_OUT_fold_bn_y)),
+                        call->out[CR_OUT_fold_bn_y], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static const struct cr_kernel row_fold_bn = {.name          = "cuda.fold_bn",
+                                             .op            = CR_OP_fold_bn,
+                                             .math          = CR_MATH_F32,
+                                             .deterministic = true,
+                                             .accepts       = fold_bn_accepts,
+                                             .launch        = fold_bn_launch};
+
+const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&row_fold_bn, NULL};

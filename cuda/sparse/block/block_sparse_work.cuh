@@ -1,0 +1,291 @@
+/* cuda/sparse/block/block_sparse_work.cuh: a multiplying warpgroup of cuda/sparse/block/block_sparse_sm90a.cu: products
+ * and results. */
+#ifndef CK_BLOCK_SPARSE_WORK_CUH
+#define CK_BLOCK_SPARSE_WORK_CUH
+
+#include "cuda/sparse/block/block_sparse.cuh"
+
+#if CK_HAS_SM90A
+
+namespace {
+
+/* What a tile's column is: pixels behind the part's first one; NOWHERE: none of y. */
+enum { NOWHERE = INT32_MAX };
+__device__ __forceinline__ int pixel_of_column(const params &p, int q) {
+    if (p.loading != AS_PATCH) return q < p.plan.columns ? q : (int)NOWHERE;
+    const int positions = p.plan.box * p.plan.pitch, image = q / positions, rest = q - image * positions;
+    const int row = rest / p.plan.pitch, column = rest - row * p.plan.pitch;
+    return image < p.plan.images && row < p.plan.rows && column < p.Q ? (image * p.P + row) * p.Q + column
+                                                                      : (int)NOWHERE;
+}
+
+/* d[64][N] (+)= a[64][16] b[16][N], for the widths that tiles have besides ck_wgmma's. */
+#define BLOCK_D60                                                                                                      \
+    CK_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
+           "%58,%59"
+#define BLOCK_D104                                                                                                     \
+    CK_D64                                                                                                             \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%"   \
+    "91,%92,%93,"                                                                                                      \
+    "%94,%95,%96,%97,%98,%99,%100,%101,%102,%103"
+#define BLOCK_D108 BLOCK_D104 ",%104,%105,%106,%107"
+#define BLOCK_D116 BLOCK_D108 ",%108,%109,%110,%111,%112,%113,%114,%115"
+#define BLOCK_ACC4(d, i) "+f"((d)[(i) + 0]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define BLOCK_ACC60(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48), BLOCK_ACC4(d, 56)
+#define BLOCK_ACC104(d) CK_ACC64(d, 0), CK_ACC32(d, 64), CK_ACC8(d, 96)
+#define BLOCK_ACC108(d) BLOCK_ACC104(d), BLOCK_ACC4(d, 104)
+#define BLOCK_ACC116(d) BLOCK_ACC104(d), CK_ACC8(d, 104), BLOCK_ACC4(d, 112)
+#define BLOCK_WGMMA(N, half, type, a0, a1, a2)                                                                         \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N            \
+                 "k16.f32." type "." type " {" BLOCK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, 0, 0;\n}"               \
+                 : BLOCK_ACC##half(d)                                                                                  \
+                 : "l"(a), "l"(b), "r"(keep))
+template <typename T> struct is_f16 { static constexpr bool yes = false; };
+template <> struct is_f16<__half> { static constexpr bool yes = true; };
+template <typename T, int ACC>
+__device__ __forceinline__ void multiply_block(float (&d)[ACC], uint64_t a, uint64_t b, int keep) {
+    if constexpr (ACC == 60 || ACC == 104 || ACC == 108 || ACC == 116) {
+        if constexpr (is_f16<T>::yes) {
+            if constexpr (ACC == 60) BLOCK_WGMMA(120, 60, "f16", "60", "61", "62");
+            if constexpr (ACC == 104) BLOCK_WGMMA(208, 104, "f16", "104", "105", "106");
+            if constexpr (ACC == 108) BLOCK_WGMMA(216, 108, "f16", "108", "109", "110");
+            if constexpr (ACC == 116) BLOCK_WGMMA(232, 116, "f16", "116", "117", "118");
+        } else {
+            if constexpr (ACC == 60) BLOCK_WGMMA(120, 60, "bf16", "60", "61", "62");
+            if constexpr (ACC == 104) BLOCK_WGMMA(208, 104, "bf16", "104", "105", "106");
+            if constexpr (ACC == 108) BLOCK_WGMMA(216, 108, "bf16", "108", "109", "110");
+            if constexpr (ACC == 116) BLOCK_WGMMA(232, 116, "bf16", "116", "117", "118");
+        }
+    } else {
+        ck_wgmma<T, 2 * ACC>::template both<0>(d, a, b, keep);
+    }
+}
+
+/* One warpgroup: 64 output channels (down) x COLUMNS pixels (across). A thread has channels lane/4 and lane/4 + 8 of
+ * its warp's 16. */
+template <typename T, int COLUMNS, int TEAMS> struct worker {
+    static constexpr int PANELS = (COLUMNS + PANEL - 1) / PANEL, ACC = COLUMNS / 2;
+
+    const params &p;
+    const int     me, team, part, warp, lane, thread;
+    uint32_t      x_at, w_at, out_at; /* this part's first stage; this team's ring; this warpgroup's two panels */
+    uint32_t      pixel_at;           /* what the thread's first column of a panel is */
+    uint32_t      x_full, w_full;     /* barriers */
+    uint32_t      turned; /* bytes of the lane's row and 16 channels in 16 pixels of a panel: stmatrix, ldmatrix */
+    ck_ring_place x, w;   /* next ones */
+    float         acc[ACC];
+
+    __device__ worker(const params &params_, uint32_t shared, int me_)
+        : p(params_), me(me_), team(me_ % TEAMS), part(me_ / TEAMS), warp((int)threadIdx.x / 32 % 4),
+          lane((int)threadIdx.x % 32), thread((int)threadIdx.x % GROUP) {
+        const struct ck_block_sparse_plan &plan = p.plan;
+        const uint32_t                     bar  = shared + (uint32_t)plan.bar_at;
+        const int                          half = lane / 8 % 2; /* 8 channels; lane / 16: 8 pixels */
+        x_at                                    = shared + (uint32_t)(plan.x_at + part * plan.x_bytes);
+        w_at     = shared + (uint32_t)(plan.w_at + team * plan.ring * CK_BLOCK_SPARSE_BYTES);
+        out_at   = shared + (uint32_t)(plan.out_at + me * 2 * PANEL_BYTES);
+        pixel_at = shared + (uint32_t)(plan.pixel_at + thread / 8 * 4);
+        x_full   = bar + 8 * BAR_X_FULL;
+        w_full   = bar + 8 * (uint32_t)(BAR_W_FULL + team * STAGES_MAX);
+        turned   = (uint32_t)((lane / 16 * 8 + lane % 8) * ROW_BYTES + ((2 * warp + half) ^ lane % 8) * 16);
+    }
+    __device__ __forceinline__ void group_barrier() const { ck_barrier(1 + me, GROUP); }
+
+    /* ---- product ---- */
+
+    __device__ __forceinline__ void release(uint32_t empty) const {
+        __syncwarp();
+        if (lane == 0) ck_mbar_arrive(empty);
+    }
+    __device__ __forceinline__ void release_x(int at) const {
+        release(x_full + 8 * (uint32_t)(BAR_X_EMPTY - BAR_X_FULL + at));
+    }
+    __device__ __forceinline__ void release_w(int at) const {
+        release(w_full + 8 * (uint32_t)(BAR_W_EMPTY - BAR_W_FULL + at));
+    }
+    /* Steps in which this team has nothing to do. A stage must be full before it is given back: its round is counted
+     * once. */
+    __device__ __forceinline__ void skip(int steps) {
+        for (; steps > 0; steps--) {
+            ck_mbar_wait(x_full + 8 * (uint32_t)x.at, x.parity);
+            release_x(x.at);
+            x.next(p.plan.stages);
+        }
+    }
+
+    /* acc = the tile's products, of entries first .. end; one is under way while the next is prepared. `steps`: of the
+     * tile. */
+    __device__ __forceinline__ void multiply(const uint32_t *entry, int count, int steps) {
+        int      now = 0, before_w = 0;
+        uint32_t next = count ? __ldg(entry) : 0;
+        for (int i = 0; i < count; i++) {
+            const uint32_t one = next;
+            const int      on = (int)(one >> 16), before_x = now;
+            bool           held = i > 0; /* the block and the stage before, whose products are under way */
+            if (i + 1 < count) next = __ldg(entry + i + 1);
+            if (on > 0) {
+                if (held && on >= p.plan.stages) { /* the stage to come takes the place of the one that is held, or of a
+                                                      later one */
+                    ck_wgmma_wait<0>();
+                    release_w(before_w);
+                    release_x(before_x);
+                    held = false;
+                }
+                skip(on - 1);
+                now = x.at;
+                ck_mbar_wait(x_full + 8 * (uint32_t)x.at, x.parity);
+                x.next(p.plan.stages);
+                steps -= on;
+            }
+            const uint64_t a = ck_operand(w_at + (uint32_t)(w.at * CK_BLOCK_SPARSE_BYTES)),
+                           b = ck_operand(x_at + (uint32_t)(now * p.plan.parts * p.plan.x_bytes) +
+                                          (one & 0xffffu) * ROW_BYTES);
+            ck_mbar_wait(w_full + 8 * (uint32_t)w.at, w.parity);
+            ck_wgmma_fence();
+#pragma unroll
+            for (int j = 0; j < 4; j++) multiply_block<T>(acc, a + (uint64_t)(2 * j), b + (uint64_t)(2 * j), i + j > 0);
+            ck_wgmma_commit();
+            ck_wgmma_wait<1>();
+            if (held) {
+                release_w(before_w);
+                if (on > 0) release_x(before_x);
+            }
+            before_w = w.at;
+            w.next(p.plan.ring);
+        }
+        ck_wgmma_wait<0>();
+        ck_wgmma_hold(acc);
+        if (count) {
+            release_w(before_w);
+            release_x(now);
+        }
+        skip(steps);
+    }
+
+    /* ---- results ---- */
+
+    /* Where a tile's results go: bytes of y and add to this thread's eighth of the part's first pixel; pixels of y
+     * behind that one. */
+    struct target {
+        int64_t bytes;
+        int     pixels;
+    };
+    __device__ __forceinline__ target target_of(int run, uint32_t block) const {
+        int64_t first, left;
+        if (p.loading != AS_PATCH) {
+            first = (int64_t)run * COLUMNS;
+            left  = p.pixels - first;
+        } else {
+            const int images = run / p.plan.strips, n = images * p.plan.images,
+                      h = (run - images * p.plan.strips) * p.plan.rows;
+            first       = ((int64_t)n * p.P + h) * p.Q;
+            left        = p.plan.images > 1 ? p.pixels - first : (int64_t)(p.P - h) * p.Q;
+        }
+        return {(first * p.K + (int64_t)block * CK_BLOCK_SPARSE_SIDE) * 2 + thread % 8 * 16,
+                (int)(left < NOWHERE ? left : (int64_t)NOWHERE)};
+    }
+    /* Thread's piece j of a panel: 16 bytes of column thread/8 + 16 j. */
+    __device__ __forceinline__ uint32_t piece_of(int panel, int j) const {
+        const int row = thread / 8 + 16 * j;
+        return out_at + (uint32_t)(panel % 2 * PANEL_BYTES + row * ROW_BYTES + (thread % 8 ^ row % 8) * 16);
+    }
+    __device__ __forceinline__ int pixel_of(int panel, int j) const {
+        int pixel; /* the table does not change: no store keeps this load from moving */
+        asm volatile("ld.shared.b32 %0, [%1];"
+                     : "=r"(pixel)
+                     : "r"(pixel_at + (uint32_t)((panel * PANEL + 16 * j) * 4)));
+        return pixel;
+    }
+
+    /* What is added to panel `panel`, into its buffer: a thread writes where it alone has read. */
+    __device__ __forceinline__ void load_add(const target &to, int panel) const {
+        if (p.add && panel < PANELS) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int  pixel  = pixel_of(panel, j);
+                const bool inside = pixel < to.pixels;
+                ck_copy16(piece_of(panel, j), inside ? p.add + to.bytes + pixel * (p.K * 2) : p.add, inside);
+            }
+        }
+        ck_copy_commit();
+    }
+
+    template <bool ADD> __device__ __forceinline__ void write_panel(int panel, const float (&bias)[2], float least) {
+        const uint32_t to = out_at + (uint32_t)(panel % 2 * PANEL_BYTES) + turned;
+#pragma unroll
+        for (int q = 0; q < PANEL / 16; q++) {
+            uint32_t word[4], add[4]; /* [j]: j / 2: 8 pixels; j % 2: 8 channels */
+            if (ADD) ck_ldmatrix_trans(add, to + (uint32_t)(q * 16 * ROW_BYTES));
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int at = panel * (PANEL / 2) + q * 8 + j * 2;
+                float2    v  = at < ACC ? make_float2(acc[at % ACC] + bias[j % 2], acc[(at + 1) % ACC] + bias[j % 2])
+                                        : make_float2(0, 0);
+                if (ADD) {
+                    const float2 a = ck_pair<T>(add[j]);
+                    v.x += a.x;
+                    v.y += a.y;
+                }
+                word[j] = ck_pack_word<T>(ck_at_least(v.x, least), ck_at_least(v.y, least));
+            }
+            ck_stmatrix_trans(to + (uint32_t)(q * 16 * ROW_BYTES), word);
+        }
+    }
+
+    __device__ __forceinline__ void store_panel(const target &to, int panel) const {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int   pixel = pixel_of(panel, j);
+            const uint4 piece = ck_get16(piece_of(panel, j));
+            if (pixel < to.pixels) ck_store_whole(p.y + to.bytes + pixel * (p.K * 2), piece);
+        }
+    }
+
+    template <bool ADD> __device__ __forceinline__ void finish(const target &to, const float (&bias)[2]) {
+        const float least = p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) {
+            if (ADD) {
+                ck_copy_wait<1>();
+                group_barrier();
+            }
+            write_panel<ADD>(panel, bias, least);
+            group_barrier();
+            store_panel(to, panel);
+            if (ADD) load_add(to, panel + 2);
+        }
+        if (PANELS == 1) group_barrier(); /* the next tile begins with the same panel */
+    }
+
+    __device__ __forceinline__ void run() {
+        for (scheduler scheduler(p); scheduler.more(); scheduler.next(p)) {
+            const uint32_t  of = (uint32_t)(scheduler.group * TEAMS + team), block = p.table[p.list.block + of];
+            const uint32_t *steps = p.table + p.list.steps + scheduler.group, *entries = p.table + p.list.entries + of;
+            const int       my_run  = scheduler.part + part;
+            const bool      nothing = block == UINT32_MAX;
+            float           bias[2] = {0.0f, 0.0f};
+            if (p.bias && !nothing) {
+                const float *from = p.bias + (int64_t)block * CK_BLOCK_SPARSE_SIDE + warp * 16 + lane / 4;
+                bias[0]           = from[0];
+                bias[1]           = from[8];
+            }
+            const target to = target_of(my_run, block);
+            if (p.add && !nothing) {
+                load_add(to, 0);
+                load_add(to, 1);
+            }
+            multiply(p.table + p.list.entry + entries[0], (int)(entries[1] - entries[0]), (int)(steps[1] - steps[0]));
+            if (nothing || my_run >= p.plan.runs) continue;
+            if (p.add)
+                finish<true>(to, bias);
+            else
+                finish<false>(to, bias);
+        }
+    }
+};
+
+} // namespace
+
+#endif
+
+#endif

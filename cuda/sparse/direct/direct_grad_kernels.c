@@ -1,0 +1,327 @@
+/* cuda/sparse/direct/direct_grad_kernels.c: the GPU's rows of a sparse convolution's gradients; layouts as in
+ * cuda/sparse/direct/direct_kernels.c.
+ *
+ * The gradient of x is a convolution of dy with the turned filter, with a stride one for each of its phases
+ * (sparsity/sparsity.h), by the kernels of the forward pass: values are gathered by one launch for all phases, and
+ * pixels that no tap reaches are set beforehand. What a fused op wants besides, the ReLU in front and its BN's sums,
+ * comes in a pass behind, as for cuDNN's rows. */
+#include "cuda/sparse/sparse_kernels.h"
+
+#include <string.h>
+
+enum { STRIDE_MAX = 4, PHASES_MAX = STRIDE_MAX * STRIDE_MAX };
+_Static_assert((int)PHASES_MAX <= (int)CR_CUDA_PHASES_MAX, "a filter's turned forms are all remembered");
+
+static bool is_f32(const struct cr_tensor *t) {
+    return !t || t->dtype == CR_F32;
+}
+
+/* Where the plans come from: of a device that is not there nothing is known. */
+static bool can_plan(const struct cr_device *device, const struct cr_program *p) {
+    return p->store->pattern && !cuda_of(device)->offline;
+}
+
+/* ---- the gradient of x ---- */
+
+struct phase {
+    struct cr_transposition turn;
+    struct ck_conv          conv; /* of dy with the turned filter */
+    struct ck_sparse_plan   plan;
+    struct ck_scatter       scatter;
+    int64_t                 entry, start; /* where its entries and its runs begin among those of all phases */
+};
+struct prepared {
+    struct ck_conv conv; /* the forward one */
+    struct phase   phase[PHASES_MAX];
+    int            phases;
+    bool           gaps; /* there are pixels that no tap reaches */
+    int64_t        entries;
+    size_t         relu_mask_at;           /* in the workspace */
+    uint32_t      *offsets, *start, *from; /* device memory */
+};
+
+/* Pixel (first_h + stride*i, first_w + stride*j) for all i and j inside; false: there are none. */
+static bool phase_of(const struct ck_conv *c, int first_h, int first_w, struct phase *f) {
+    const int64_t s = c->stride, P = (c->H - first_h + s - 1) / s, Q = (c->W - first_w + s - 1) / s;
+    if (first_h >= c->H || first_w >= c->W) return false;
+    f->turn    = cr_sparse_transposition(c->R, c->S, s, c->pad, first_h, first_w);
+    f->conv    = (struct ck_conv){.type   = c->type,
+                                  .R      = (int)f->turn.R,
+                                  .S      = (int)f->turn.S,
+                                  .stride = 1,
+                                  .pad    = (int)f->turn.pad,
+                                  .N      = c->N,
+                                  .H      = c->P,
+                                  .W      = c->Q,
+                                  .C      = c->K,
+                                  .K      = c->C,
+                                  .P      = P,
+                                  .Q      = Q};
+    f->scatter = (struct ck_scatter){.step = s > 1 ? (int)s : 0, .h = first_h, .w = first_w, .H = c->H, .W = c->W};
+    return true;
+}
+
+/* All phases with their plans; a phase without taps is left out. Kept weights count as spread evenly over the taps. */
+static bool plan_phases(const struct cr_device *device, const struct cr_op *op, const struct ck_conv *c,
+                        struct prepared *s) {
+    const struct cr_pattern_attr *a = &op->attr.conv.pattern;
+    if (c->stride > STRIDE_MAX || c->N * c->H * c->W >= (int64_t)1 << 31) return false;
+    s->phases = 0;
+    s->gaps   = false;
+    for (int i = 0; i < c->stride * c->stride; i++) {
+        struct phase *f = &s->phase[s->phases];
+        *f              = (struct phase){0};
+        if (!phase_of(c, i / c->stride, i % c->stride, f)) continue;
+        if (f->turn.R == 0) {
+            s->gaps = true;
+            continue;
+        }
+        const int64_t taps = (f->turn.R - f->turn.first_r) * (f->turn.S - f->turn.first_s);
+        if (!cr_cuda_sparse_plan(device, &f->conv, CR_MAX(a->nnz * taps / (c->R * c->S), 1), a->format, false,
+                                 &f->plan))
+            return false;
+        s->phases++;
+    }
+    return s->phases > 0;
+}
+
+static struct ck_conv dgrad_shape(const struct cr_program *p, const struct cr_op *op) {
+    return cuda_conv_shape(op, cuda_out(p, op, CR_OUT_conv_dgrad_dx), cuda_in(p, op, CR_IN_conv_dgrad_w),
+                           cuda_in(p, op, CR_IN_conv_dgrad_dy));
+}
+
+static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv    c = dgrad_shape(p, op);
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
+    struct prepared         s;
+    for (int i = 0; i < CR_INS_conv_dgrad; i++)
+        if (!is_f32(cuda_in(p, op, i))) return false;
+    if (!is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_dx)) || !is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_grad_sums)))
+        return false;
+    if (x && (x->dim[3] % 8 || op->in[CR_IN_conv_dgrad_mean_rstd] < 0 || op->out[CR_OUT_conv_dgrad_grad_sums] < 0))
+        return false;
+    return can_plan(device, p) && plan_phases(device, op, &c, &s);
+}
+
+static void release(void *prepared) {
+    struct prepared *s = prepared;
+    if (!s) return;
+    void *const memory[] = {s->offsets, s->start, s->from};
+    for (size_t i = 0; i < CR_COUNT(memory); i++) (void)cudaFree(memory[i]);
+    cr_free(s);
+}
+
+/* Phase by phase, one behind the other. */
+static cr_status send_phases(struct prepared *s, const struct cr_linear_filter *filter) {
+    cr_status status = CR_OK;
+    int64_t   runs   = 0;
+    uint32_t *all    = NULL;
+    for (int i = 0; i < s->phases; i++) {
+        s->phase[i].entry = s->entries;
+        s->phase[i].start = runs;
+        s->entries += filter[i].entries;
+        runs += filter[i].chunks * filter[i].rows + 1;
+    }
+    CR_ALLOC(all, (size_t)CR_MAX(CR_MAX(s->entries, runs), 1));
+    for (int i = 0; i < s->phases; i++)
+        for (int64_t k = 0; k < filter[i].entries; k++) all[s->phase[i].entry + k] = filter[i].entry[k].offset;
+    CR_TRY_OUT(cr_cuda_sparse_upload(all, s->entries, &s->offsets));
+    for (int i = 0; i < s->phases; i++)
+        for (int64_t k = 0; k < filter[i].entries; k++) all[s->phase[i].entry + k] = filter[i].from[k];
+    CR_TRY_OUT(cr_cuda_sparse_upload(all, s->entries, &s->from));
+    for (int i = 0; i < s->phases; i++)
+        memcpy(all + s->phase[i].start, filter[i].start, (size_t)(filter[i].chunks * filter[i].rows + 1) * sizeof *all);
+    CR_TRY_OUT(cr_cuda_sparse_upload(all, runs, &s->start));
+out:
+    cr_free(all);
+    return status;
+}
+
+static cr_status encode_phases(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               struct prepared *s) {
+    struct cr_linear_filter filter[PHASES_MAX] = {{0}};
+    const struct cr_sparse *turned;
+    struct cuda_filter     *places;
+    cr_status               status;
+    CR_TRY(cr_cuda_filter_of(device, p, op, &s->conv, &places));
+    for (int i = 0; i < s->phases; i++) {
+        struct phase *f = &s->phase[i];
+        CR_TRY_OUT(cr_cuda_filter_transposed(places, &f->turn, &turned));
+        CR_TRY_OUT(cr_cuda_sparse_order(turned, &f->conv, &f->plan, op->attr.conv.pattern.format, &filter[i]));
+    }
+    CR_TRY_OUT(send_phases(s, filter));
+out:
+    for (int i = 0; i < s->phases; i++) cr_linear_filter_free(&filter[i]);
+    return status;
+}
+
+static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    cr_status        status = CR_OK;
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    s->conv = dgrad_shape(p, op);
+    CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* as accepted */
+    CR_TRY_OUT(encode_phases(device, p, op, s));
+    s->relu_mask_at =
+        ((size_t)CR_MAX(s->entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
+    *workspace_bytes = s->relu_mask_at + cr_cuda_bn_relu_grad_workspace(device, p, op);
+    *prepared        = s;
+    s                = NULL;
+out:
+    release(s);
+    return status;
+}
+
+/* What pixels that no tap reaches get; *add is left for the others. */
+static cr_status fill_gaps(const struct prepared *s, const struct cr_call *call, const void **add,
+                           cudaStream_t stream) {
+    const size_t bytes = (size_t)(s->conv.N * s->conv.H * s->conv.W * s->conv.C) * sizeof(float);
+    void        *dx    = call->out[CR_OUT_conv_dgrad_dx];
+    if (!s->gaps) return CR_OK;
+    if (!*add) {
+        CUDA_TRY(cudaMemsetAsync(dx, 0, bytes, stream));
+        return CR_OK;
+    }
+    if (*add != dx) CUDA_TRY(cudaMemcpyAsync(dx, *add, bytes, cudaMemcpyDeviceToDevice, stream));
+    *add = dx;
+    return CR_OK;
+}
+
+static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared *s      = call->prepared;
+    cudaStream_t           stream = cr_cuda_stream(device, call);
+    const void            *add    = call->in[CR_IN_conv_dgrad_add];
+    CUDA_TRY(ck_sparse_gather(call->in[CR_IN_conv_dgrad_w], CK_F32, s->from, s->entries, call->workspace, stream));
+    CR_TRY(fill_gaps(s, call, &add, stream));
+    for (int i = 0; i < s->phases; i++) {
+        const struct phase         *f    = &s->phase[i];
+        const struct ck_sparse_args args = {.conv    = f->conv,
+                                            .x       = call->in[CR_IN_conv_dgrad_dy],
+                                            .values  = (float *)call->workspace + f->entry,
+                                            .offsets = s->offsets + f->entry,
+                                            .start   = s->start + f->start,
+                                            .add     = add,
+                                            .y       = call->out[CR_OUT_conv_dgrad_dx],
+                                            .scatter = f->scatter};
+        if (call->op->attr.conv.pattern.format == FORMAT_SELL)
+            CUDA_TRY(ck_sell_conv(&args, stream));
+        else
+            CUDA_TRY(ck_sparse_conv(&args, &f->plan, stream));
+    }
+    return call->in[CR_IN_conv_dgrad_bn_x] ? cr_cuda_bn_relu_grad(device, call, s->relu_mask_at) : CR_OK;
+}
+
+/* ---- the gradient of the kept weights ---- */
+
+struct prepared_wgrad {
+    struct ck_conv        conv;
+    struct ck_sparse_plan plan;
+    int64_t               entries;
+    uint32_t             *offsets, *start, *from; /* device memory */
+};
+
+static struct ck_conv wgrad_shape(const struct cr_program *p, const struct cr_op *op) {
+    return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_wgrad_x), cuda_out(p, op, CR_OUT_conv_wgrad_dw),
+                           cuda_in(p, op, CR_IN_conv_wgrad_dy));
+}
+
+static bool plan_wgrad(const struct cr_device *device, const struct cr_op *op, const struct ck_conv *c,
+                       struct ck_sparse_plan *plan) {
+    const struct cr_pattern_attr *a = &op->attr.conv.pattern;
+    return cr_cuda_sparse_plan(device, c, a->nnz, a->format, true, plan);
+}
+
+static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv  c = wgrad_shape(p, op);
+    struct ck_sparse_plan plan;
+    if (!cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw))
+        return false;
+    return is_f32(cuda_in(p, op, CR_IN_conv_wgrad_x)) && is_f32(cuda_in(p, op, CR_IN_conv_wgrad_dy)) &&
+           is_f32(cuda_out(p, op, CR_OUT_conv_wgrad_dw)) && can_plan(device, p) && plan_wgrad(device, op, &c, &plan);
+}
+
+static void wgrad_release(void *prepared) {
+    struct prepared_wgrad *s = prepared;
+    if (!s) return;
+    void *const memory[] = {s->offsets, s->start, s->from};
+    for (size_t i = 0; i < CR_COUNT(memory); i++) (void)cudaFree(memory[i]);
+    cr_free(s);
+}
+
+static cr_status send_wgrad(const struct cr_linear_filter *f, struct prepared_wgrad *s) {
+    cr_status status = CR_OK;
+    uint32_t *offset;
+    s->entries = f->entries;
+    CR_ALLOC(offset, (size_t)CR_MAX(f->entries, 1));
+    for (int64_t i = 0; i < f->entries; i++) offset[i] = f->entry[i].offset;
+    CR_TRY_OUT(cr_cuda_sparse_upload(offset, f->entries, &s->offsets));
+    CR_TRY_OUT(cr_cuda_sparse_upload(f->from, f->entries, &s->from));
+    CR_TRY_OUT(cr_cuda_sparse_upload(f->start, f->chunks * f->rows + 1, &s->start));
+out:
+    cr_free(offset);
+    return status;
+}
+
+static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    struct cr_linear_filter filter = {0};
+    cr_status               status = CR_OK;
+    struct prepared_wgrad  *s;
+    const struct cr_sparse *sparse;
+    struct cuda_filter     *places;
+    CR_ALLOC(s, 1);
+    s->conv = wgrad_shape(p, op);
+    CR_ASSERT(plan_wgrad(device, op, &s->conv, &s->plan)); /* as accepted */
+    CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &places));
+    CR_TRY_OUT(cr_cuda_filter_csr(places, &sparse));
+    CR_TRY_OUT(cr_cuda_sparse_order(sparse, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
+    CR_TRY_OUT(send_wgrad(&filter, s));
+    *prepared        = s;
+    *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->entries, 1));
+    s                = NULL;
+out:
+    cr_linear_filter_free(&filter);
+    wgrad_release(s);
+    return status;
+}
+
+static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared_wgrad *s    = call->prepared;
+    const struct ck_sparse_wgrad args = {.conv       = s->conv,
+                                         .x          = call->in[CR_IN_conv_wgrad_x],
+                                         .dy         = call->in[CR_IN_conv_wgrad_dy],
+                                         .offsets    = s->offsets,
+                                         .start      = s->start,
+                                         .from       = s->from,
+                                         .entries    = s->entries,
+                                         .dw         = call->out[CR_OUT_conv_wgrad_dw],
+                                         .accumulate = call->op->attr.conv.accumulate};
+    CUDA_TRY(ck_sparse_wgrad(&args, &s->plan, call->workspace, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+static const struct cr_kernel row_dgrad = {.name          = "cuda.sparse_dgrad",
+                                           .op            = CR_OP_conv_dgrad,
+                                           .math          = CR_MATH_F32,
+                                           .deterministic = true,
+                                           .sparse        = true,
+                                           .accepts       = dgrad_accepts,
+                                           .algo_name     = cr_cuda_sparse_format_name,
+                                           .prepare       = dgrad_prepare,
+                                           .launch        = dgrad_launch,
+                                           .release       = release};
+static const struct cr_kernel row_wgrad = {.name          = "cuda.sparse_wgrad",
+                                           .op            = CR_OP_conv_wgrad,
+                                           .math          = CR_MATH_F32,
+                                           .deterministic = true,
+                                           .sparse        = true,
+                                           .accepts       = wgrad_accepts,
+                                           .algo_name     = cr_cuda_sparse_format_name,
+                                           .prepare       = wgrad_prepare,
+                                           .launch        = wgrad_launch,
+                                           .release       = wgrad_release};
+
+const struct cr_kernel *const cr_cuda_direct_grad_kernels[] = {&row_dgrad, &row_wgrad, NULL};

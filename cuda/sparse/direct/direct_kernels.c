@@ -1,0 +1,280 @@
+/* cuda/sparse/direct/direct_kernels.c: the GPU's rows of convolutions with a pattern. A layout
+ * (attr.conv.pattern.format) names a kernel and its way: 0       ck_sell_conv 1 ...   ck_sparse_conv, cut in ways 1
+ * ...; those behind it are cuda/sparse/mma_sp/mma_sp_kernels.c's, but CUDA_FORMAT_TWO_FOUR ...   those of
+ * cuda/sparse/two_four/two_four_kernels.c, CUDA_FORMAT_WGMMA_SP ...   those of cuda/sparse/wgmma_sp/wgmma_sp_kernels.c,
+ * and CUDA_FORMAT_BLOCK_SPARSE ...   those of cuda/sparse/block/block_sparse_kernels.c What does not change with the
+ * weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the device; `kept` is the
+ * values alone, in the order of the layout, which sparse_filter gathers. */
+#include "cuda/sparse/sparse_kernels.h"
+
+#include <string.h>
+
+struct prepared {
+    struct ck_conv        conv;
+    struct ck_sparse_plan plan;
+    int64_t               entries;
+    uint32_t             *offsets, *start, *from; /* device memory */
+};
+
+/* ---- shapes and plans ---- */
+
+struct ck_conv cuda_sparse_conv_shape(const struct cr_program *p, const struct cr_op *op) {
+    if (op->kind == CR_OP_conv)
+        return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w),
+                               cuda_out(p, op, CR_OUT_conv_y));
+    return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
+}
+
+bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t kept, int layout,
+                         bool wgrad, struct ck_sparse_plan *plan) {
+    int shared = 0;
+    *plan      = (struct ck_sparse_plan){0};
+    if (layout == FORMAT_SELL) return !wgrad && ck_sell_conv_supports(conv);
+    if (layout > ck_sparse_conv_configs()) return false;
+    if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) !=
+        cudaSuccess)
+        return false;
+    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, kept, layout - FORMAT_DIRECT + 1,
+                                                                cuda_of(device)->multiprocessors, shared, plan);
+}
+
+static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_pattern_attr *a,
+                    struct ck_sparse_plan *plan) {
+    return cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
+}
+
+static struct cr_linear_layout stretch_of(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
+    const struct ck_sparse_steps steps = ck_sparse_conv_steps(conv, plan);
+    return (struct cr_linear_layout){.stride   = conv->stride,
+                                     .chunk    = plan->chunk,
+                                     .c_step   = steps.c_step,
+                                     .r_phase  = steps.r_step,
+                                     .r_step   = steps.r_step * conv->stride,
+                                     .s_phase  = steps.s_phase,
+                                     .s_step   = steps.s_step,
+                                     .rows     = plan->k_blocks * plan->channels,
+                                     .multiple = CK_SPARSE_PAIR};
+}
+
+cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
+                               const struct ck_sparse_plan *plan, int layout, struct cr_linear_filter *to) {
+    const struct cr_linear_layout how = stretch_of(conv, plan);
+    return layout == FORMAT_SELL ? cr_sparse_sell(sparse, LANES, to) : cr_sparse_linearize(sparse, &how, to);
+}
+
+static cr_status places_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                           const struct ck_conv *conv, const struct cr_sparse **places) {
+    struct cuda_filter *filter;
+    CR_TRY(cr_cuda_filter_of(device, p, op, conv, &filter));
+    return cr_cuda_filter_csr(filter, places);
+}
+
+/* Entries of the op's layout. */
+static cr_status count(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                       const struct ck_conv *conv, const struct ck_sparse_plan *plan, int64_t *entries) {
+    const struct cr_sparse *places;
+    CR_TRY(places_of(device, p, op, conv, &places));
+    if (op->attr.conv.pattern.format != FORMAT_SELL) {
+        const struct cr_linear_layout how = stretch_of(conv, plan);
+        return cr_sparse_linearize_count(places, &how, entries);
+    }
+    *entries = cr_sparse_sell_count(places, LANES);
+    return CR_OK;
+}
+
+static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_sparse_plan plan;
+    return p->store->pattern && !cuda_of(device)->offline && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
+}
+
+int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_sparse_plan plan;
+    int64_t               entries;
+    if (op->attr.conv.pattern.format >= CUDA_FORMAT_BLOCK_SPARSE) return cr_cuda_block_sparse_elems(device, p, op);
+    if (op->attr.conv.pattern.format >= CUDA_FORMAT_WGMMA_SP) return cr_cuda_wgmma_sp_elems(device, p, op);
+    if (op->attr.conv.pattern.format >= CUDA_FORMAT_TWO_FOUR) return cr_cuda_two_four_elems(device, p, op);
+    if (op->attr.conv.pattern.format > ck_sparse_conv_configs()) return cr_cuda_mma_sp_elems(device, p, op);
+    if (!p->store->pattern || cuda_of(device)->offline || !plan_of(device, &conv, &op->attr.conv.pattern, &plan))
+        return 0;
+    if (count(device, p, op, &conv, &plan, &entries) != CR_OK) {
+        cr_error_clear(); /* without memory for it there is no such layout */
+        return 0;
+    }
+    return CR_MAX(entries, 1);
+}
+
+/* ---- forecasts, names ---- */
+
+/* By the busiest clock: a forecast must not be too long. */
+double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles) {
+    int khz = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda_of(device)->index) != cudaSuccess || khz <= 0) return 0;
+    return cycles / (1e3 * khz);
+}
+
+static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_sparse_plan plan;
+    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles_to_seconds(device, plan.cycles) : 0;
+}
+
+void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out) {
+    int cut[3];
+    ck_sparse_conv_tile(op->attr.conv.pattern.format, cut);
+    if (op->attr.conv.pattern.format == FORMAT_SELL)
+        cr_text_add(out, "sell");
+    else
+        cr_text_add(out, "direct %dx%d/%d", cut[0], cut[1], cut[2]);
+}
+
+/* ---- what stays on the device ---- */
+
+static void release(void *prepared) {
+    struct prepared *s = prepared;
+    if (!s) return;
+    void *const memory[] = {s->offsets, s->start, s->from};
+    for (size_t i = 0; i < CR_COUNT(memory); i++) (void)cudaFree(memory[i]);
+    cr_free(s);
+}
+
+cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **device) {
+    const size_t bytes = (size_t)count * sizeof **device;
+    CUDA_TRY(cudaMalloc((void **)device, CR_MAX(bytes, sizeof **device)));
+    CUDA_TRY(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
+    return CR_OK;
+}
+
+static cr_status send_filter(const struct cr_linear_filter *f, bool gathers, bool convolves, struct prepared *s) {
+    cr_status status = CR_OK;
+    uint32_t *offset = NULL;
+    s->entries       = f->entries;
+    if (gathers) CR_TRY_OUT(cr_cuda_sparse_upload(f->from, f->entries, &s->from));
+    if (!convolves) goto out;
+    CR_ALLOC(offset, (size_t)CR_MAX(f->entries, 1));
+    for (int64_t i = 0; i < f->entries; i++) offset[i] = f->entry[i].offset;
+    CR_TRY_OUT(cr_cuda_sparse_upload(offset, f->entries, &s->offsets));
+    CR_TRY_OUT(cr_cuda_sparse_upload(f->start, f->chunks * f->rows + 1, &s->start));
+out:
+    cr_free(offset);
+    return status;
+}
+
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    const bool              convolves = op->kind == CR_OP_conv, gathers = !convolves || op->in[CR_IN_conv_packed] < 0;
+    struct cr_linear_filter filter = {0};
+    cr_status               status = CR_OK;
+    struct prepared        *s;
+    const struct cr_sparse *places;
+    CR_ALLOC(s, 1);
+    s->conv = cuda_sparse_conv_shape(p, op);
+    CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* as accepted */
+    CR_TRY_OUT(places_of(device, p, op, &s->conv, &places));
+    CR_TRY_OUT(cr_cuda_sparse_order(places, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
+    CR_TRY_OUT(send_filter(&filter, gathers, convolves, s));
+    *prepared        = s;
+    *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(filter.entries, 1) * sizeof(float) : 0;
+    s                = NULL;
+out:
+    cr_linear_filter_free(&filter);
+    release(s);
+    return status;
+}
+
+/* ---- sparse_filter ---- */
+
+static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
+           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && has_layout(device, p, op);
+}
+
+static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared *s = call->prepared;
+    CUDA_TRY(ck_sparse_gather(call->in[CR_IN_sparse_filter_w],
+                              cuda_type(cuda_in(call->program, call->op, CR_IN_sparse_filter_w)), s->from, s->entries,
+                              call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- convolutions ---- */
+
+bool cuda_sparse_operands_fit(const struct cr_program *p, const struct cr_op *op) {
+    const unsigned known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add |
+                           1u << CR_IN_conv_packed;
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *bias = cuda_in(p, op, CR_IN_conv_bias),
+                           *add = cuda_in(p, op, CR_IN_conv_add);
+    if (!cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) || !cuda_is_data(x) ||
+        !cuda_is_data(cuda_in(p, op, CR_IN_conv_w)))
+        return false;
+    return cuda_out(p, op, CR_OUT_conv_y)->dtype == x->dtype && (!bias || bias->dtype == CR_F32) &&
+           (!add || add->dtype == x->dtype);
+}
+
+static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return op->attr.conv.pattern.format == FORMAT_SELL && cuda_sparse_operands_fit(p, op) && has_layout(device, p, op);
+}
+static bool tiles_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return op->attr.conv.pattern.format >= FORMAT_DIRECT && cuda_sparse_operands_fit(p, op) &&
+           has_layout(device, p, op);
+}
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared *s      = call->prepared;
+    cudaStream_t           stream = cr_cuda_stream(device, call);
+    struct ck_sparse_args  args   = {.conv    = s->conv,
+                                     .x       = call->in[CR_IN_conv_x],
+                                     .values  = call->in[CR_IN_conv_packed],
+                                     .offsets = s->offsets,
+                                     .start   = s->start,
+                                     .bias    = call->in[CR_IN_conv_bias],
+                                     .add     = call->in[CR_IN_conv_add],
+                                     .relu    = call->op->attr.conv.relu,
+                                     .y       = call->out[CR_OUT_conv_y]};
+    if (!args.values) {
+        CUDA_TRY(ck_sparse_gather(call->in[CR_IN_conv_w], cuda_type(cuda_in(call->program, call->op, CR_IN_conv_w)),
+                                  s->from, s->entries, call->workspace, stream));
+        args.values = call->workspace;
+    }
+    if (call->op->attr.conv.pattern.format == FORMAT_SELL)
+        CUDA_TRY(ck_sell_conv(&args, stream));
+    else
+        CUDA_TRY(ck_sparse_conv(&args, &s->plan, stream));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+static const struct cr_kernel row_plain  = {.name          = "cuda.sparse_sell",
+                                            .op            = CR_OP_conv,
+                                            .math          = CR_MATH_F32,
+                                            .deterministic = true,
+                                            .sparse        = true,
+                                            .accepts       = plain_accepts,
+                                            .algo_name     = cr_cuda_sparse_format_name,
+                                            .prepare       = prepare,
+                                            .launch        = conv_launch,
+                                            .release       = release};
+static const struct cr_kernel row_tiles  = {.name          = "cuda.sparse_direct",
+                                            .op            = CR_OP_conv,
+                                            .math          = CR_MATH_F32,
+                                            .deterministic = true,
+                                            .sparse        = true,
+                                            .accepts       = tiles_accepts,
+                                            .algo_name     = cr_cuda_sparse_format_name,
+                                            .estimate      = estimate,
+                                            .prepare       = prepare,
+                                            .launch        = conv_launch,
+                                            .release       = release};
+static const struct cr_kernel row_filter = {.name          = "cuda.sparse_filter",
+                                            .op            = CR_OP_sparse_filter,
+                                            .math          = CR_MATH_EXACT,
+                                            .deterministic = true,
+                                            .accepts       = filter_accepts,
+                                            .algo_name     = cr_cuda_sparse_format_name,
+                                            .prepare       = prepare,
+                                            .launch        = filter_launch,
+                                            .release       = release};
+
+const struct cr_kernel *const cr_cuda_direct_kernels[] = {&row_plain, &row_tiles, &row_filter, NULL};

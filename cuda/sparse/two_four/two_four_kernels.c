@@ -1,0 +1,218 @@
+/* cuda/sparse/two_four/two_four_kernels.c: the GPU's rows of convolutions whose pattern is 2:4, on the sparse tensor
+ * cores, in f16 and bf16. Layout CUDA_FORMAT_TWO_FOUR + i is way i + 1 of cuda/sparse/two_four/two_four.h. A filter of
+ * another pattern has none of these layouts. `kept` is the kept values, two in an element of f32, which sparse_filter
+ * gathers; which weights are kept does not change and is packed once, by prepare. */
+#include "cuda/sparse/sparse_kernels.h"
+#include "cuda/sparse/two_four/two_four.h"
+
+struct prepared {
+    struct ck_conv          conv;
+    struct ck_two_four_plan plan;
+    uint32_t *words, *from; /* device memory: metadata; the element of the filter that each packed value is */
+};
+
+enum { COLUMNS = 16 /* channels are filled up to a multiple of it */ };
+
+/* ---- shapes, plans, patterns ---- */
+
+static int64_t first_bit(const struct cr_program *p, const struct cr_op *op) {
+    return p->store->param[op->attr.conv.pattern.param].offset;
+}
+
+/* Without memory to remember it it is found out each time. */
+static bool is_two_of_four(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                           const struct ck_conv *c) {
+    struct cuda_filter *filter;
+    if (cr_cuda_filter_of(device, p, op, c, &filter) == CR_OK) return cr_cuda_filter_is_24(filter);
+    cr_error_clear();
+    return cr_sparse_is_24(p->store->pattern, first_bit(p, op), c->K * c->R * c->S, c->C);
+}
+
+static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                    struct ck_conv *conv, struct ck_two_four_plan *plan) {
+    const int way = op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1;
+    *conv         = cuda_sparse_conv_shape(p, op);
+    return way >= 1 && way <= ck_two_four_configs() && p->store->pattern && !cuda_of(device)->offline &&
+           ck_two_four_make_plan(conv, way, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
+           is_two_of_four(device, p, op, conv);
+}
+
+int64_t cr_cuda_two_four_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_conv          conv;
+    struct ck_two_four_plan plan;
+    return plan_of(device, p, op, &conv, &plan) ? ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT / 2 : 0;
+}
+
+/* ---- forecasts, names ---- */
+
+static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_conv          conv;
+    struct ck_two_four_plan plan;
+    return plan_of(device, p, op, &conv, &plan) ? cr_cuda_cycles_to_seconds(device, plan.cycles) : 0;
+}
+
+static void algo_name(const struct cr_op *op, struct cr_text *out) {
+    int cut[2];
+    ck_two_four_tile(op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1, cut);
+    cr_text_add(out, "2:4 %dx%d", cut[0], cut[1]);
+}
+
+/* ---- what stays on the device ---- */
+
+static void release(void *prepared) {
+    struct prepared *s = prepared;
+    if (!s) return;
+    (void)cudaFree(s->words);
+    (void)cudaFree(s->from);
+    cr_free(s);
+}
+
+/* The kept places, as cr_sparse_24_encode writes them. */
+static cr_status encode(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c,
+                        uint16_t **places) {
+    const int64_t taps = c->K * c->R * c->S, filled = (c->C + COLUMNS - 1) / COLUMNS * COLUMNS,
+                  first = first_bit(p, op);
+    uint16_t *dense, *values = NULL;
+    cr_status status = CR_OK;
+    *places          = NULL;
+    CR_ALLOC(dense, (size_t)(taps * filled));
+    for (int64_t i = 0; i < taps * c->C; i++)
+        dense[i / c->C * filled + i % c->C] = p->store->pattern[(first + i) / 8] >> ((first + i) % 8) & 1;
+    values  = cr_alloc((size_t)(taps * filled / 2), sizeof *values);
+    *places = cr_alloc((size_t)(taps * filled / COLUMNS), sizeof **places);
+    if (!values || !*places)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the pattern of a filter of %lld weights", (long long)(taps * c->C));
+    CR_ASSERT(cr_sparse_24_encode(dense, taps, filled, values, *places)); /* as accepted */
+out:
+    cr_free(dense);
+    cr_free(values);
+    return status;
+}
+
+static cr_status send_filter(const struct cr_program *p, const struct cr_op *op, bool gathers, bool convolves,
+                             struct prepared *s) {
+    const int64_t units = ck_two_four_units(&s->plan);
+    uint16_t     *places;
+    uint32_t     *words = NULL, *from = NULL;
+    cr_status     status = CR_OK;
+    CR_TRY(encode(p, op, &s->conv, &places));
+    words = cr_alloc((size_t)(units * CK_TWO_FOUR_WORDS), sizeof *words);
+    from  = cr_alloc((size_t)(units * CK_TWO_FOUR_UNIT), sizeof *from);
+    if (!words || !from) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)units);
+    ck_two_four_pack(&s->conv, &s->plan, places, words, from);
+    if (gathers) CR_TRY_OUT(cr_cuda_sparse_upload(from, units * CK_TWO_FOUR_UNIT, &s->from));
+    if (convolves) CR_TRY_OUT(cr_cuda_sparse_upload(words, units * CK_TWO_FOUR_WORDS, &s->words));
+out:
+    cr_free(places);
+    cr_free(words);
+    cr_free(from);
+    return status;
+}
+
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    const bool       convolves = op->kind == CR_OP_conv, gathers = !convolves || op->in[CR_IN_conv_packed] < 0;
+    cr_status        status = CR_OK;
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* as accepted */
+    CR_TRY_OUT(send_filter(p, op, gathers, convolves, s));
+    *workspace_bytes = convolves && gathers ? (size_t)(ck_two_four_units(&s->plan) * CK_TWO_FOUR_UNIT) * 2 : 0;
+    *prepared        = s;
+    s                = NULL;
+out:
+    release(s);
+    return status;
+}
+
+static cr_status gather(struct cr_device *device, const struct cr_call *call, const void *w, void *values) {
+    const struct prepared *s = call->prepared;
+    CUDA_TRY(ck_two_four_gather(w, s->from, ck_two_four_units(&s->plan) * CK_TWO_FOUR_UNIT, values,
+                                cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- sparse_filter ---- */
+
+static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_conv          conv;
+    struct ck_two_four_plan plan;
+    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
+           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && plan_of(device, p, op, &conv, &plan);
+}
+
+static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
+    return gather(device, call, call->in[CR_IN_sparse_filter_w], call->out[CR_OUT_sparse_filter_y]);
+}
+
+/* ---- convolutions ---- */
+
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_dtype type) {
+    struct ck_conv          conv;
+    struct ck_two_four_plan plan;
+    return cuda_sparse_operands_fit(p, op) && cuda_in(p, op, CR_IN_conv_x)->dtype == type &&
+           cuda_in(p, op, CR_IN_conv_w)->dtype == type && plan_of(device, p, op, &conv, &plan);
+}
+static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return conv_accepts(device, p, op, CR_F16);
+}
+static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return conv_accepts(device, p, op, CR_BF16);
+}
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared  *s    = call->prepared;
+    struct ck_two_four_args args = {.conv   = s->conv,
+                                    .x      = call->in[CR_IN_conv_x],
+                                    .values = call->in[CR_IN_conv_packed],
+                                    .places = s->words,
+                                    .bias   = call->in[CR_IN_conv_bias],
+                                    .add    = call->in[CR_IN_conv_add],
+                                    .relu   = call->op->attr.conv.relu,
+                                    .y      = call->out[CR_OUT_conv_y]};
+    if (!args.values) {
+        CR_TRY(gather(device, call, call->in[CR_IN_conv_w], call->workspace));
+        args.values = call->workspace;
+    }
+    CUDA_TRY(ck_two_four_conv(&args, &s->plan, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the rows ---- */
+
+static const struct cr_kernel row_f16    = {.name          = "cuda.two_four.f16",
+                                            .op            = CR_OP_conv,
+                                            .math          = CR_MATH_F16,
+                                            .deterministic = true,
+                                            .sparse        = true,
+                                            .sparse_cores  = true,
+                                            .accepts       = accepts_f16,
+                                            .algo_name     = algo_name,
+                                            .estimate      = estimate,
+                                            .prepare       = prepare,
+                                            .launch        = conv_launch,
+                                            .release       = release};
+static const struct cr_kernel row_bf16   = {.name          = "cuda.two_four.bf16",
+                                            .op            = CR_OP_conv,
+                                            .math          = CR_MATH_BF16,
+                                            .deterministic = true,
+                                            .sparse        = true,
+                                            .sparse_cores  = true,
+                                            .accepts       = accepts_bf16,
+                                            .algo_name     = algo_name,
+                                            .estimate      = estimate,
+                                            .prepare       = prepare,
+                                            .launch        = conv_launch,
+                                            .release       = release};
+static const struct cr_kernel row_filter = {.name          = "cuda.two_four_filter",
+                                            .op            = CR_OP_sparse_filter,
+                                            .math          = CR_MATH_EXACT,
+                                            .deterministic = true,
+                                            .accepts       = filter_accepts,
+                                            .algo_name     = algo_name,
+                                            .prepare       = prepare,
+                                            .launch        = filter_launch,
+                                            .release       = release};
+
+const struct cr_kernel *const cr_cuda_two_four_kernels[] = {&row_f16, &row_bf16, &row_filter, NULL};

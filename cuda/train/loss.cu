@@ -1,0 +1,227 @@
+/* cuda/train/loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is
+ * device/cpu/reference/ref_loss.c.
+ *
+ * A sample belongs to a group of threads: a warp where there are few classes, a block where there are many. The group
+ * walks over its row of logits two or three times; a row is small enough (4 KB for 1000 classes) to come from memory
+ * once and from cache then. Limiter: latency; a few microseconds. Beyond a million logits memory: 2 or 4 bytes a logit
+ * for the loss, twice that for the gradient. Everything is relative to the row's largest logit, so nothing overflows
+ * and a common offset costs no accuracy. */
+#include "cuda/common/common.cuh"
+
+enum { THREADS = 256, WARP_CLASSES = 512 /* up to here a warp takes a sample */ };
+
+/* ---- sums and maxima over the threads of a sample ---- */
+
+template <int GROUP, typename A> static __device__ __forceinline__ A group_sum(A x) {
+    if constexpr (GROUP == CK_WARP)
+        return ck_warp_sum(x);
+    else
+        return ck_block_sum<GROUP>(x);
+}
+
+/* NaN counts only when there is nothing else, and then the result is -inf. */
+static __device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int offset = CK_WARP / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    return x;
+}
+
+template <int GROUP> static __device__ __forceinline__ float group_max(float x) {
+    if constexpr (GROUP == CK_WARP)
+        return warp_max(x);
+    else {
+        __shared__ float part[GROUP / CK_WARP];
+        x = warp_max(x);
+        __syncthreads();
+        if (threadIdx.x % CK_WARP == 0) part[threadIdx.x / CK_WARP] = x;
+        __syncthreads();
+        x = part[0];
+        for (int w = 1; w < GROUP / CK_WARP; w++) x = fmaxf(x, part[w]);
+        __syncthreads();
+        return x;
+    }
+}
+
+/* ---- what both kernels need of a row ---- */
+
+/* NaN and +inf among the logits make the sum of exponentials NaN, and with it all that depends on it: inf - inf. */
+template <typename T, int GROUP> static __device__ __forceinline__ float row_top(const T *row, int64_t K, int lane) {
+    float top = -INFINITY;
+#pragma unroll 4
+    for (int64_t k = lane; k < K; k += GROUP) top = fmaxf(top, ck_float(row[k]));
+    return group_max<GROUP>(top);
+}
+
+static __device__ __forceinline__ bool is_class(int label, int64_t K) {
+    return label >= 0 && label < K;
+}
+
+/* What the target of sample n is made of: the share of its own label, and the label that has the rest. */
+struct target {
+    float share;
+    int   other; /* -1: none */
+};
+static __device__ __forceinline__ struct target target_of(const struct ck_loss &a, int64_t n) {
+    if (!a.mixes) return {1.0f, -1};
+    const int32_t *mix     = a.mixes + CK_MIX_NUMBERS * n;
+    const int      partner = mix[CK_MIX_PARTNER], other = partner >= 0 && partner < a.samples ? a.labels[partner] : -1;
+    if (!is_class(other, a.classes)) return {1.0f, -1};
+    return {(float)mix[CK_MIX_FRACTION] / (float)CK_MIX_ONE, other};
+}
+
+/* ---- loss ---- */
+
+struct sample {
+    float    loss;
+    unsigned counts; /* VALID, RIGHT, RIGHT5 */
+};
+enum { VALID = 1, RIGHT = 2, RIGHT5 = 4, COUNT_BITS = 21 /* a batch has at most a million samples */ };
+
+template <typename T, int GROUP>
+static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, int label, struct target t,
+                                                      float smoothing, int lane) {
+    const float top = row_top<T, GROUP>(row, K, lane), own = ck_float(row[label]);
+    float       sum = 0, below = 0; /* of exponentials; of distances from the top */
+    int         before = 0;         /* classes ranked before the label */
+#pragma unroll 4
+    for (int64_t k = lane; k < K; k += GROUP) {
+        const float x = ck_float(row[k]);
+        sum += expf(x - top);
+        below += top - x;
+        before += x > own || (x == own && k < label);
+    }
+    before = group_sum<GROUP>(before);
+    if (own != own) before = 5; /* a NaN is never right */
+    const float log_sum = logf((float)group_sum<GROUP>((double)sum));
+    /* Without smoothing the other classes do not matter: 0 * inf would be NaN where one has probability 0. */
+    float far = t.share > 0.0f ? t.share * (top - own) : 0.0f;
+    if (t.share < 1.0f) far += (1.0f - t.share) * (top - ck_float(row[t.other]));
+    if (smoothing != 0.0f)
+        far = (1.0f - smoothing) * far + (float)((double)smoothing / (double)K * group_sum<GROUP>((double)below));
+    return {log_sum + far,
+            (unsigned)VALID | (before < 1 ? (unsigned)RIGHT : 0u) | (before < 5 ? (unsigned)RIGHT5 : 0u)};
+}
+
+template <typename T, int GROUP>
+static __global__ void __launch_bounds__(THREADS) loss_kernel(struct ck_loss a, struct sample *result) {
+    const int64_t n    = (int64_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
+    const int     lane = (int)threadIdx.x % GROUP;
+    ck_begin_after_last();
+    if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
+    const int     label = a.labels[n];
+    struct sample s     = {0.0f, 0u};
+    if (is_class(label, a.classes))
+        s = judge<T, GROUP>((const T *)a.logits + n * a.classes, a.classes, label, target_of(a, n), a.smoothing, lane);
+    if (lane == 0) result[n] = s;
+}
+
+/* One block, so that the order of the sum depends on the number of samples only. */
+static __global__ void __launch_bounds__(THREADS)
+    loss_sum_kernel(const struct sample *result, int64_t samples, const float *before, float *metrics) {
+    double             sum    = 0;
+    unsigned long long counts = 0; /* valid, right, correct5: COUNT_BITS each */
+    ck_begin_after_last();
+#pragma unroll 4
+    for (int64_t n = threadIdx.x; n < samples; n += THREADS) {
+        const struct sample s = result[n];
+        sum += (double)s.loss;
+        counts += (s.counts & VALID ? 1ull : 0ull) + (s.counts & RIGHT ? 1ull << COUNT_BITS : 0ull) +
+                  (s.counts & RIGHT5 ? 1ull << 2 * COUNT_BITS : 0ull);
+    }
+    sum                             = ck_block_sum<THREADS>(sum);
+    counts                          = ck_block_sum<THREADS>(counts);
+    const unsigned long long ones   = (1ull << COUNT_BITS) - 1;
+    const double             add[4] = {sum, (double)(counts & ones), (double)(counts >> COUNT_BITS & ones),
+                                       (double)(counts >> 2 * COUNT_BITS)};
+    if (threadIdx.x == 0)
+        for (int i = 0; i < 4; i++) metrics[i] = (float)((double)before[i] + add[i]);
+}
+
+/* ---- gradient ---- */
+
+/* Every block counts the labels itself: they are few, and a kernel of its own would cost more. */
+static __device__ __forceinline__ double count_valid(const int32_t *labels, int64_t samples, int64_t K) {
+    int valid = 0;
+#pragma unroll 4
+    for (int64_t n = threadIdx.x; n < samples; n += THREADS) valid += is_class(labels[n], K) ? 1 : 0;
+    return ck_block_sum<THREADS>((double)valid);
+}
+
+/* dx may be the row: an element is written by the thread that reads it, after the group's last look at the others. */
+template <typename T, int GROUP>
+static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, int label, struct target t,
+                                                float smoothing, float factor, int lane) {
+    const float top = row_top<T, GROUP>(row, K, lane);
+    float       sum = 0;
+#pragma unroll 4
+    for (int64_t k = lane; k < K; k += GROUP) sum += expf(ck_float(row[k]) - top);
+    const double total = group_sum<GROUP>((double)sum);
+    const double rest = (double)smoothing / (double)K, whole = 1.0 - (double)smoothing, part = whole * (double)t.share;
+    const bool   same  = t.other == label; /* both labels are one class */
+    const float  share = (float)(1.0 / total), none = (float)rest;
+    const float  mine = (float)((same ? whole : part) + rest), theirs = (float)(whole - part + rest);
+    for (int64_t k = lane; k < K; k += GROUP) {
+        const float p = expf(ck_float(row[k]) - top) * share;
+        dx[k]         = ck_round<T>(factor * (p - (k == label ? mine : k == t.other ? theirs : none)));
+    }
+}
+
+template <typename T, int GROUP>
+static __global__ void __launch_bounds__(THREADS)
+    loss_grad_kernel(struct ck_loss a, float weight, const double *state, T *dx) {
+    const int64_t n    = (int64_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
+    const int     lane = (int)threadIdx.x % GROUP;
+    ck_begin_after_last();
+    const double valid  = count_valid(a.labels, a.samples, a.classes);
+    const float  factor = (float)(state[CK_STATE_LOSS_SCALE] * (double)weight / (valid < 1.0 ? 1.0 : valid));
+    if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
+    const int label = a.labels[n];
+    T        *out   = dx + n * a.classes;
+    if (is_class(label, a.classes))
+        grad_row<T, GROUP>((const T *)a.logits + n * a.classes, out, a.classes, label, target_of(a, n), a.smoothing,
+                           factor, lane);
+    else
+        for (int64_t k = lane; k < a.classes; k += GROUP) out[k] = ck_round<T>(0.0f);
+}
+
+/* ---- launchers ---- */
+
+static unsigned blocks_of(int64_t samples, int group) {
+    return ck_blocks(samples, THREADS / group, INT32_MAX);
+}
+
+size_t ck_loss_workspace(int64_t samples) {
+    return (size_t)samples * sizeof(struct sample);
+}
+
+template <typename T>
+static cudaError_t launch_loss(const struct ck_loss *a, struct sample *result, cudaStream_t stream) {
+    if (a->classes <= WARP_CLASSES)
+        return ck_launch(loss_kernel<T, CK_WARP>, blocks_of(a->samples, CK_WARP), THREADS, 0, stream, *a, result);
+    return ck_launch(loss_kernel<T, THREADS>, blocks_of(a->samples, THREADS), THREADS, 0, stream, *a, result);
+}
+
+cudaError_t ck_loss(const struct ck_loss *a, const float *before, float *metrics, void *workspace,
+                    cudaStream_t stream) {
+    struct sample *result = (struct sample *)workspace;
+    cudaError_t    error  = cudaErrorInvalidValue;
+    CK_BY_TYPE(a->type, error = launch_loss<T>(a, result, stream));
+    return error != cudaSuccess
+               ? error
+               : ck_launch(loss_sum_kernel, 1, THREADS, 0, stream, result, a->samples, before, metrics);
+}
+
+template <typename T>
+static cudaError_t launch_loss_grad(const struct ck_loss *a, float weight, const double *state, T *dx,
+                                    cudaStream_t stream) {
+    if (a->classes <= WARP_CLASSES)
+        return ck_launch(loss_grad_kernel<T, CK_WARP>, blocks_of(a->samples, CK_WARP), THREADS, 0, stream, *a, weight,
+                         state, dx);
+    return ck_launch(loss_grad_kernel<T, THREADS>, blocks_of(a->samples, THREADS), THREADS, 0, stream, *a, weight,
+                     state, dx);
+}
+
+cudaError_t ck_loss_grad(const struct ck_loss *a, float weight, const double *state, void *dx, cudaStream_t stream) {
+    CK_BY_TYPE(a->type, return launch_loss_grad<T>(a, weight, state, (T *)dx, stream));
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,107 @@
+/* cuda/train/loss_kernels.c: the GPU's rows for the loss, its gradient and the check of all gradients. */
+#include "cuda/core/cuda_device.h"
+
+/* ---- loss, loss_grad ---- */
+
+/* The two ops have logits and labels in the same slots. */
+_Static_assert((int)CR_IN_loss_logits == (int)CR_IN_loss_grad_logits &&
+                   (int)CR_IN_loss_labels == (int)CR_IN_loss_grad_labels,
+               "one way to read them");
+
+_Static_assert((int)CR_IN_loss_mixes == (int)CR_IN_loss_grad_mixes, "and their mixes");
+
+static struct ck_loss loss_args(const struct cr_call *call) {
+    const struct cr_tensor *logits = cuda_in(call->program, call->op, CR_IN_loss_logits);
+    return (struct ck_loss){.type      = cuda_type(logits),
+                            .logits    = call->in[CR_IN_loss_logits],
+                            .labels    = call->in[CR_IN_loss_labels],
+                            .mixes     = call->in[CR_IN_loss_mixes],
+                            .samples   = cuda_pixels(logits),
+                            .classes   = logits->dim[3],
+                            .smoothing = call->op->attr.loss.smoothing};
+}
+
+static bool loss_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cuda_is_data(cuda_in(p, op, CR_IN_loss_logits)) && cuda_in(p, op, CR_IN_loss_labels)->dtype == CR_I32 &&
+           cuda_in(p, op, CR_IN_loss_metrics)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_loss_metrics)->dtype == CR_F32;
+}
+
+static cr_status loss_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    (void)device;
+    *prepared        = NULL;
+    *workspace_bytes = ck_loss_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
+    return CR_OK;
+}
+
+static cr_status loss_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_loss args = loss_args(call);
+    CUDA_TRY(ck_loss(&args, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics], call->workspace,
+                     cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static bool loss_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    const struct cr_tensor *logits = cuda_in(p, op, CR_IN_loss_grad_logits);
+    return cuda_is_data(logits) && cuda_out(p, op, CR_OUT_loss_grad_dx)->dtype == logits->dtype &&
+           cuda_in(p, op, CR_IN_loss_grad_labels)->dtype == CR_I32 &&
+           cuda_in(p, op, CR_IN_loss_grad_state)->dtype == CR_F64;
+}
+
+static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_loss args = loss_args(call);
+    CUDA_TRY(ck_loss_grad(&args, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
+                          call->out[CR_OUT_loss_grad_dx], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- grad_norm ---- */
+
+static bool check_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cuda_in(p, op, CR_IN_grad_norm_grad)->dtype == CR_F32 &&
+           cuda_in(p, op, CR_IN_grad_norm_metrics)->dtype == CR_F32 &&
+           cuda_out(p, op, CR_OUT_grad_norm_norm)->dtype == CR_F32;
+}
+
+static cr_status check_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    (void)device;
+    *prepared        = NULL;
+    *workspace_bytes = ck_grad_norm_workspace(cr_tensor_elems(cuda_in(p, op, CR_IN_grad_norm_grad)));
+    return CR_OK;
+}
+
+static cr_status check_launch(struct cr_device *device, const struct cr_call *call) {
+    CUDA_TRY(ck_grad_norm(call->in[CR_IN_grad_norm_grad],
+                          cr_tensor_elems(cuda_in(call->program, call->op, CR_IN_grad_norm_grad)),
+                          call->in[CR_IN_grad_norm_metrics], call->in[CR_IN_grad_norm_state],
+                          call->out[CR_OUT_grad_norm_norm], call->workspace, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct cr_kernel loss_row               = {.name          = "cuda.loss",
+                                                        .op            = CR_OP_loss,
+                                                        .math          = CR_MATH_F32,
+                                                        .deterministic = true,
+                                                        .accepts       = loss_accepts,
+                                                        .prepare       = loss_prepare,
+                                                        .launch        = loss_launch};
+static const struct cr_kernel loss_grad_row          = {.name          = "cuda.loss_grad",
+                                                        .op            = CR_OP_loss_grad,
+                                                        .math          = CR_MATH_F32,
+                                                        .deterministic = true,
+                                                        .accepts       = loss_grad_accepts,
+                                                        .launch        = loss_grad_launch};
+static const struct cr_kernel check_row              = {.name          = "cuda.grad_norm",
+                                                        .op            = CR_OP_grad_norm,
+                                                        .math          = CR_MATH_F32,
+                                                        .deterministic = true,
+                                                        .accepts       = check_accepts,
+                                                        .prepare       = check_prepare,
+                                                        .launch        = check_launch};
+const struct cr_kernel *const cr_cuda_loss_kernels[] = {&loss_row, &loss_grad_row, &check_row, NULL};

@@ -1,0 +1,229 @@
+/* cuda/train/update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over
+ * whole planes. The truth is device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
+ *
+ * All are limited by memory. Bytes an element (a mask is an eighth of one more): AdamW reads 16 and writes 12; LARS
+ * reads 12 and writes 8, the norms before it read 8; averages read 8 and write 4. The roof is the memory's rate. */
+#include "cuda/train/update.cuh"
+
+enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
+
+/* ---- AdamW ---- */
+
+struct adamw_numbers {
+    struct update_numbers n;
+    float                 size, root; /* lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
+    float                 rest1, b2, rest2, eps;
+};
+
+static __device__ struct adamw_numbers adamw_numbers_of(const struct ck_rule *a) {
+    struct adamw_numbers s;
+    const double         t = a->sgd.state[CK_STATE_UPDATES] + 1, mu = (double)a->sgd.step->momentum;
+    s.n     = update_numbers_of(&a->sgd);
+    s.size  = (float)((double)s.n.lr / (1 - pow(mu, t)));
+    s.root  = (float)(1 / sqrt(1 - pow(a->beta2, t)));
+    s.rest1 = (float)(1 - mu);
+    s.b2    = (float)a->beta2;
+    s.rest2 = (float)(1 - a->beta2);
+    s.eps   = (float)a->eps;
+    return s;
+}
+
+template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a) {
+    __shared__ struct adamw_numbers shared;
+    const float                     suppressed = a.sgd.norm[1];
+    if (threadIdx.x == 0) shared = adamw_numbers_of(&a);
+    __syncthreads();
+    if (suppressed != 0.0f) return; /* NaN too */
+    const struct adamw_numbers s       = shared;
+    const int64_t              vectors = a.sgd.elems / LANES, step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
+        const unsigned how = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_mask(a.sgd.mask, i) : 15u;
+        const int      live = update_count(how, i);
+        if (live == 0) continue;
+        const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i),
+                                ck_load(a.second, i)};
+        const float decay    = how & CK_SGD_DECAY ? s.n.lr * s.n.decay : 0.0f;
+        float       w[LANES], g[LANES], m[LANES], v[LANES];
+        ck_unpack<float>(words[0], w);
+        ck_unpack<float>(words[1], g);
+        ck_unpack<float>(words[2], m);
+        ck_unpack<float>(words[3], v);
+#pragma unroll
+        for (int j = 0; j < LANES; j++) {
+            const float grad = s.n.factor * g[j], first = s.n.mu * m[j] + s.rest1 * grad,
+                        second = s.b2 * v[j] + s.rest2 * (grad * grad);
+            const float moved  = w[j] - decay * w[j] - s.size * first / (sqrtf(second) * s.root + s.eps);
+            const bool  keeps  = kept >> j & 1u;
+            if (j >= live) continue;
+            w[j] = keeps ? moved : 0.0f;
+            m[j] = keeps ? first : 0.0f;
+            v[j] = keeps ? second : 0.0f;
+        }
+        ck_store(a.sgd.value, i, ck_pack<float>(w));
+        ck_store(a.sgd.momentum, i, ck_pack<float>(m));
+        ck_store(a.second, i, ck_pack<float>(v));
+    }
+}
+
+/* ---- LARS ---- */
+
+/* The trust ratio of the parameter that owns the block; 1 for those that keep their steps. */
+static __device__ __forceinline__ float lars_ratio(const struct ck_rule *a, int owner, float decay, float clip) {
+    if (owner < 0) return 1.0f;
+    const float w = sqrtf(a->norms[2 * (int64_t)owner]), g = clip * sqrtf(a->norms[2 * (int64_t)owner + 1]);
+    return w > 0.0f && g > 0.0f ? (float)a->trust * w / (g + decay * w + (float)a->eps) : 1.0f;
+}
+
+template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(THREADS) lars_kernel(struct ck_rule a) {
+    __shared__ struct update_numbers shared;
+    const float                      suppressed = a.sgd.norm[1];
+    if (threadIdx.x == 0) shared = update_numbers_of(&a.sgd);
+    __syncthreads();
+    if (suppressed != 0.0f) return; /* NaN too */
+    const struct update_numbers n       = shared;
+    const int64_t               vectors = a.sgd.elems / LANES, step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
+        const unsigned how = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_mask(a.sgd.mask, i) : 15u;
+        const int      live = update_count(how, i);
+        if (live == 0) continue;
+        const uint4 words[3] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i)};
+        const float decay    = how & CK_SGD_DECAY ? n.decay : 0.0f;
+        const float ratio    = lars_ratio(&a, a.owner[i / CK_UPDATE_BLOCK_VECTORS], decay, n.clip);
+        float       w[LANES], g[LANES], m[LANES];
+        ck_unpack<float>(words[0], w);
+        ck_unpack<float>(words[1], g);
+        ck_unpack<float>(words[2], m);
+#pragma unroll
+        for (int j = 0; j < LANES; j++) {
+            const float grad = ratio * (n.factor * g[j] + decay * w[j]), next = n.mu * m[j] + grad;
+            const float moved = w[j] - n.lr * (NESTEROV ? grad + n.mu * next : next);
+            const bool  keeps = kept >> j & 1u;
+            if (j >= live) continue;
+            w[j] = keeps ? moved : 0.0f;
+            m[j] = keeps ? next : 0.0f;
+        }
+        ck_store(a.sgd.value, i, ck_pack<float>(w));
+        ck_store(a.sgd.momentum, i, ck_pack<float>(m));
+    }
+}
+
+/* ---- norms of parameters: a block sums a tile, then a warp the tiles of a parameter, each in a fixed order ---- */
+
+static __global__ void __launch_bounds__(THREADS) norm_tiles_kernel(struct ck_param_norms a, double2 *part) {
+    const struct ck_norm_tile tile    = a.tile[blockIdx.x];
+    const float               inverse = (float)(1.0 / a.state[CK_STATE_LOSS_SCALE]);
+    double                    w = 0, g = 0;
+    for (int64_t v = threadIdx.x; v * LANES < tile.elems; v += THREADS) {
+        const uint4 words[2] = {ck_load(a.value + tile.first, v), ck_load(a.grad + tile.first, v)};
+        float       x[LANES], y[LANES], ww = 0, gg = 0;
+        ck_unpack<float>(words[0], x);
+        ck_unpack<float>(words[1], y);
+#pragma unroll
+        for (int j = 0; j < LANES; j++) {
+            const float scaled = y[j] * inverse;
+            if (v * LANES + j >= tile.elems) continue; /* padding behind the parameter */
+            ww = fmaf(x[j], x[j], ww);
+            gg = fmaf(scaled, scaled, gg);
+        }
+        w += (double)ww;
+        g += (double)gg;
+    }
+    w = ck_block_sum<THREADS>(w);
+    g = ck_block_sum<THREADS>(g);
+    if (threadIdx.x == 0) part[blockIdx.x] = make_double2(w, g);
+}
+
+static __global__ void __launch_bounds__(CK_WARP) norm_params_kernel(struct ck_param_norms a, const double2 *part) {
+    const int param = (int)blockIdx.x;
+    double    w = 0, g = 0;
+    for (int t = a.first_tile[param] + (int)threadIdx.x; t < a.first_tile[param + 1]; t += CK_WARP) {
+        w += part[t].x;
+        g += part[t].y;
+    }
+    w = ck_warp_sum(w);
+    g = ck_warp_sum(g);
+    if (threadIdx.x != 0) return;
+    a.norms[2 * (int64_t)param]     = (float)w;
+    a.norms[2 * (int64_t)param + 1] = (float)g;
+}
+
+/* ---- averages ---- */
+
+static __device__ double ema_decay_of(const struct ck_ema *a) {
+    const double updates = a->state[CK_STATE_UPDATES];
+    if (updates <= 1) return 0;
+    return a->warmup ? fmin(a->decay, 1 - pow(updates, -2.0 / 3)) : a->decay;
+}
+
+/* Both ends exact: d = 0 gives w. */
+static __global__ void __launch_bounds__(THREADS)
+    ema_kernel(struct ck_ema a, const float *now, float *mean, const uint8_t *mask, int64_t elems) {
+    __shared__ double shared;
+    const float       suppressed = a.norm[1];
+    if (threadIdx.x == 0) shared = ema_decay_of(&a);
+    __syncthreads();
+    if (suppressed != 0.0f) return; /* NaN too */
+    const bool    near = shared < 0.5;
+    const float   d = (float)shared, rest = (float)(1 - shared);
+    const int64_t vectors = elems / LANES, step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
+        const uint4    words[2] = {ck_load(now, i), ck_load(mean, i)};
+        const unsigned kept     = mask ? update_mask(mask, i) : 15u;
+        float          w[LANES], e[LANES];
+        ck_unpack<float>(words[0], w);
+        ck_unpack<float>(words[1], e);
+#pragma unroll
+        for (int j = 0; j < LANES; j++) {
+            const float moved = near ? w[j] + d * (e[j] - w[j]) : e[j] + rest * (w[j] - e[j]);
+            e[j]              = kept >> j & 1u ? moved : 0.0f;
+        }
+        ck_store(mean, i, ck_pack<float>(e));
+    }
+}
+
+/* ---- launchers ---- */
+
+cudaError_t ck_adamw(const struct ck_rule *a, cudaStream_t stream) {
+    const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
+    if (a->sgd.mask)
+        adamw_kernel<true><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        adamw_kernel<false><<<blocks, THREADS, 0, stream>>>(*a);
+    const cudaError_t error = cudaGetLastError();
+    return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
+}
+
+cudaError_t ck_lars(const struct ck_rule *a, cudaStream_t stream) {
+    const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
+    if (a->sgd.mask && a->sgd.nesterov)
+        lars_kernel<true, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->sgd.mask)
+        lars_kernel<false, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->sgd.nesterov)
+        lars_kernel<true, false><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        lars_kernel<false, false><<<blocks, THREADS, 0, stream>>>(*a);
+    const cudaError_t error = cudaGetLastError();
+    return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
+}
+
+size_t ck_param_norms_workspace(int tiles) {
+    return (size_t)tiles * sizeof(double2);
+}
+
+cudaError_t ck_param_norms(const struct ck_param_norms *a, void *workspace, cudaStream_t stream) {
+    double2 *part = (double2 *)workspace;
+    if (a->tiles) norm_tiles_kernel<<<(unsigned)a->tiles, THREADS, 0, stream>>>(*a, part);
+    norm_params_kernel<<<(unsigned)a->params, CK_WARP, 0, stream>>>(*a, part);
+    return cudaGetLastError();
+}
+
+cudaError_t ck_ema(const struct ck_ema *a, cudaStream_t stream) {
+    if (a->elems)
+        ema_kernel<<<ck_blocks(a->elems / LANES, THREADS, BLOCKS), THREADS, 0, stream>>>(*a, a->value, a->averages,
+                                                                                         a->mask, a->elems);
+    if (a->running_elems)
+        ema_kernel<<<ck_blocks(a->running_elems / LANES, THREADS, BLOCKS), THREADS, 0, stream>>>(
+            *a, a->running, a->running_averages, NULL, a->running_elems);
+    return cudaGetLastError();
+}

@@ -1,0 +1,177 @@
+/* autotune/cost_table.c: signatures of ops and the table of their kernel times. See autotune/cost_table.h. */
+#include "autotune/cost_table_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- signatures ---- */
+
+uint64_t cr_cost_hash(const char *text) { /* FNV-1a, 64 bits */
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h;
+}
+
+static void add_slot(struct cr_text *out, const struct cr_program *p, const struct cr_op *op, const char *name,
+                     int id) {
+    if (id < 0) return;
+    const struct cr_tensor *t = &p->tensor[id];
+    if (op->kind == CR_OP_conv && name == cr_op_info(op->kind)->in_name[CR_IN_conv_packed]) {
+        cr_text_add(out, " %s", name); /* its length is the pattern's, which is known by its share */
+        return;
+    }
+    cr_text_add(out, " %s=%s[%lld,%lld,%lld,%lld]", name, cr_dtype_name(t->dtype), (long long)t->dim[0],
+                (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
+}
+
+/* The share of kept weights to two digits: a checkpoint that is pruned alike finds times that serve. */
+static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_pattern_attr *a   = &op->attr.conv.pattern;
+    const double                  all = a->nnz ? (double)p->store->param[a->param].elems : 0;
+    if (!a->nnz) return;
+    cr_text_add(out, " nnz%.2g format%d", (double)a->nnz / all, a->format);
+    /* How many weights stand beside those that are kept: blocks are whole. */
+    const int kept = op->kind == CR_OP_conv            ? op->in[CR_IN_conv_packed]
+                     : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y]
+                                                       : CR_NONE;
+    if (kept >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[kept].dim[3] / all);
+}
+
+static void add_attributes(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *c = &op->attr.conv;
+    switch (op->kind) {
+    case CR_OP_conv:
+    case CR_OP_conv_dgrad:
+    case CR_OP_conv_wgrad:
+    case CR_OP_conv_grad:
+    case CR_OP_maxpool:
+    case CR_OP_maxpool_grad:
+    case CR_OP_pool_bn_grad_sums:
+    case CR_OP_pool_bn_grad_apply:
+        cr_text_add(out, " s%d p%d w%d%s%s%s", c->stride, c->pad, c->window, c->accumulate ? " accumulate" : "",
+                    c->relu ? " relu" : "", c->bn.accumulate ? " accumulate_bn" : "");
+        add_pattern(out, p, op);
+        break;
+    case CR_OP_sparse_filter: add_pattern(out, p, op); break;
+    case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
+    case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
+    case CR_OP_bn_grad_finalize: cr_text_add(out, "%s", op->attr.bn.accumulate ? " accumulate" : ""); break;
+    case CR_OP_dense_wgrad:
+    case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? " accumulate" : ""); break;
+    case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? " s2d" : ""); break;
+    default: break;
+    }
+}
+
+/* Options that change which rows there are stand in front. */
+cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                            struct cr_text *out) {
+    const struct cr_op_info *info = cr_op_info(op->kind);
+    cr_text_add(out, "%s%s%s", device->options.deterministic ? "" : "any ", device->options.tf32 ? "tf32 " : "",
+                info->name);
+    add_attributes(out, p, op);
+    for (int s = 0; s < info->ins; s++) add_slot(out, p, op, info->in_name[s], op->in[s]);
+    cr_text_add(out, " ->");
+    for (int s = 0; s < info->outs; s++) add_slot(out, p, op, info->out_name[s], op->out[s]);
+    return out->failed ? CR_NO_MEMORY(256) : CR_OK;
+}
+
+/* ---- the table ---- */
+
+bool cr_cost_keeps_rejections(enum cr_op_kind kind) {
+    return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad || kind == CR_OP_conv_grad;
+}
+
+int cr_cost_next(const struct cr_cost_table *c, const char *signature, uint64_t hash, int after) {
+    int i = after != CR_NONE ? c->entry[after].next : c->buckets ? c->bucket[hash % (uint64_t)c->buckets] : CR_NONE;
+    while (i != CR_NONE && (c->entry[i].hash != hash || strcmp(c->entry[i].signature, signature) != 0))
+        i = c->entry[i].next;
+    return i;
+}
+
+static void link_entry(struct cr_cost_table *c, int index) {
+    int *first           = &c->bucket[c->entry[index].hash % (uint64_t)c->buckets];
+    c->entry[index].next = *first;
+    *first               = index;
+}
+
+/* The first `entries` stay. */
+void cr_cost_cut(struct cr_cost_table *c, int entries) {
+    c->entries = entries;
+    for (int i = 0; i < c->buckets; i++) c->bucket[i] = CR_NONE;
+    for (int i = 0; i < entries; i++) link_entry(c, i);
+}
+
+static cr_status grow_table(struct cr_cost_table *c) {
+    const int             more  = CR_MAX(256, c->capacity * 2);
+    struct cr_cost_entry *fresh = cr_realloc(c->entry, (size_t)more, sizeof *fresh);
+    if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *fresh);
+    c->entry    = fresh;
+    int *bucket = cr_realloc(c->bucket, (size_t)more, sizeof *bucket);
+    if (!bucket) return CR_NO_MEMORY((size_t)more * sizeof *bucket);
+    c->bucket   = bucket;
+    c->buckets  = more;
+    c->capacity = more;
+    cr_cost_cut(c, c->entries);
+    return CR_OK;
+}
+
+cr_status cr_cost_add(struct cr_cost_table *c, const struct cr_cost_entry *entry) {
+    if (c->entries == c->capacity) CR_TRY(grow_table(c));
+    struct cr_cost_entry e = *entry;
+    e.hash                 = cr_cost_hash(e.signature);
+    e.signature            = cr_arena_printf(&c->arena, "%s", e.signature);
+    if (!e.signature) return CR_NO_MEMORY(256);
+    c->entry[c->entries] = e;
+    link_entry(c, c->entries++);
+    return CR_OK;
+}
+
+void cr_cost_free_table(struct cr_cost_table *c) {
+    cr_free(c->entry);
+    cr_free(c->bucket);
+    cr_arena_free(&c->arena);
+}
+
+bool cr_cost_table_has_lasting_effect(const struct cr_cost_table *c, const struct cr_program *const *program,
+                                      int programs) {
+    for (int n = 0; n < programs; n++)
+        for (int i = 0; i < program[n]->ops; i++)
+            if (program[n]->op[i].kernel >= 0 && c->device->kernels[program[n]->op[i].kernel]->sparse_cores)
+                return false;
+    return c->sparse_cores;
+}
+
+void cr_cost_table_effort(const struct cr_cost_table *c, int64_t *measured, double *seconds) {
+    *measured = c->measured;
+    *seconds  = (double)c->measure_ns * 1e-9;
+}
+
+/* ---- open, close ---- */
+
+cr_status cr_cost_table_open(struct cr_device *device, const char *path, struct cr_cost_table **out) {
+    struct cr_cost_table *c;
+    cr_status             status = CR_OK;
+    CR_ALLOC(c, 1);
+    c->device = device;
+    c->path   = cr_arena_printf(&c->arena, "%s", path);
+    if (!c->path) {
+        status = CR_NO_MEMORY(strlen(path));
+        goto out;
+    }
+    CR_TRY_OUT(cr_cost_make_identity(c));
+    cr_cost_read_file(c, true);
+    *out = c;
+    return CR_OK;
+out:
+    cr_cost_table_close(c);
+    return status;
+}
+
+void cr_cost_table_close(struct cr_cost_table *c) {
+    if (!c) return;
+    cr_scratch_release(c->device, &c->scratch);
+    cr_cost_free_table(c);
+    cr_free(c);
+}

@@ -1,0 +1,282 @@
+/* checkpoint/directory.c: run folders: which step-N there are, the links, what is left over, what may go. */
+#include "checkpoint/internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- names ---- */
+
+/* Digits without sign or leading zeros that end at `end`; -1: not that. */
+static int64_t plain_number(const char *text, const char *end) {
+    int64_t value = 0;
+    if (text == end || (*text == '0' && end - text > 1) || end - text > 18) return -1;
+    for (; text < end; text++) {
+        if (*text < '0' || *text > '9') return -1;
+        value = value * 10 + (*text - '0');
+    }
+    return value;
+}
+
+int64_t cr_ckpt_step_of(const char *name) {
+    return strncmp(name, "step-", 5) ? -1 : plain_number(name + 5, name + strlen(name));
+}
+
+static bool is_dot(const char *name) {
+    return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+/* The step that a link of the run folder names: -1 when there is no such link, -2 when it names something else. */
+static int64_t link_step(const char *run_dir, const char *link) {
+    char path[CR_PATH_MAX], target[64];
+    if (cr_path_join(path, run_dir, "%s", link) != CR_OK) return -2;
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0) return errno == ENOENT ? -1 : -2;
+    target[length] = 0;
+    int64_t step   = cr_ckpt_step_of(target);
+    return step < 0 ? -2 : step;
+}
+
+static int compare_newest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+/* All N of the step-N in a run folder, newest first; cr_free them. */
+static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) {
+    int64_t *steps = NULL;
+    int      count = 0, capacity = 0;
+    DIR     *dir = opendir(run_dir);
+    if (!dir && errno != ENOENT) return cr_fs_refused(run_dir, "read this folder", errno);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        int64_t step = cr_ckpt_step_of(e->d_name);
+        if (step < 0) continue;
+        if (count == capacity) {
+            int      more  = CR_MAX(16, capacity * 2);
+            int64_t *fresh = cr_realloc(steps, (size_t)more, sizeof *steps);
+            if (!fresh) {
+                closedir(dir);
+                cr_free(steps);
+                return CR_NO_MEMORY((size_t)more * sizeof *steps);
+            }
+            steps    = fresh;
+            capacity = more;
+        }
+        steps[count++] = step;
+    }
+    if (dir) closedir(dir);
+    if (count) qsort(steps, (size_t)count, sizeof *steps, compare_newest_first);
+    *out       = steps;
+    *out_count = count;
+    return CR_OK;
+}
+
+/* ---- the run folder ---- */
+
+static cr_status prove_writable(const char *run_dir) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, run_dir, ".tmp-probe.%ld", (long)getpid()));
+    cr_fs_unlink(path);
+    CR_TRY(cr_fs_write_new(path, "cresnet", 7));
+    if (cr_fs_unlink(path) < 0) return cr_fs_refused(path, "remove", errno);
+    return CR_OK;
+}
+
+cr_status cr_ckpt_prepare_dir(const char *run_dir) {
+    cr_status status = cr_fs_mkdirs(run_dir);
+    if (status == CR_OK) status = prove_writable(run_dir);
+    if (status != CR_OK)
+        return CR_FAIL(status, "%s: the run folder cannot be used: %s (train.output=DIR sets another)", run_dir,
+                       cr_error_message());
+    return CR_OK;
+}
+
+bool cr_ckpt_dir_in_use(const char *run_dir) {
+    DIR *dir  = opendir(run_dir);
+    bool used = false;
+    for (struct dirent *e; dir && !used && (e = readdir(dir));)
+        used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found") && strcmp(e->d_name, CR_CKPT_LOCK);
+    if (dir) closedir(dir);
+    return used;
+}
+
+/* ---- links ---- */
+
+cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step) {
+    char path[CR_PATH_MAX], temporary[CR_PATH_MAX], target[64];
+    CR_TRY(cr_path_join(path, run_dir, "%s", link));
+    CR_TRY(cr_path_join(temporary, run_dir, ".tmp-%s.%ld", link, (long)getpid()));
+    snprintf(target, sizeof target, "step-%" PRId64, step);
+    if (link_step(run_dir, link) == step) return CR_OK;
+    if (cr_fs_symlink(target, temporary) < 0) {
+        if (errno != EEXIST) return cr_fs_refused(path, "make this link", errno);
+        cr_fs_unlink(temporary); /* left by a process that was killed and had our number */
+        if (cr_fs_symlink(target, temporary) < 0) return cr_fs_refused(path, "make this link", errno);
+    }
+    if (cr_fs_rename(temporary, path) < 0) {
+        int error = errno;
+        cr_fs_unlink(temporary);
+        if (cr_fs_is_dir(path))
+            return CR_FAIL(CR_ERR_IO, "%s: is a folder; a link must go here: move the folder away", path);
+        return cr_fs_refused(path, "replace this link", error);
+    }
+    if (cr_fs_sync_dir(run_dir) < 0) return cr_fs_refused(run_dir, "write to the disk", errno);
+    return CR_OK;
+}
+
+cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
+    if (!cr_fs_is_dir(path)) return CR_FAIL(CR_ERR_IO, "%s: there is no such checkpoint to call the best", path);
+    return cr_ckpt_point(run_dir, "best", step);
+}
+
+/* ---- removal ---- */
+
+static cr_status remove_step(const char *run_dir, int64_t step) {
+    char path[CR_PATH_MAX], gone[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
+    CR_TRY(cr_path_join(gone, run_dir, ".gone-step-%" PRId64 ".%ld", step, (long)getpid()));
+    if (cr_fs_rename(path, gone) < 0) return cr_fs_refused(path, "remove", errno);
+    if (cr_fs_remove_tree(gone) < 0) return cr_fs_refused(gone, "remove", errno);
+    return CR_OK;
+}
+
+void cr_ckpt_prune(const char *run_dir, int keep) {
+    int64_t *steps = NULL, last = link_step(run_dir, "last"), best = link_step(run_dir, "best");
+    int      count, kept = 0;
+    if (keep < 0) return;
+    cr_status status = CR_OK;
+    if (last == -2 || best == -2)
+        status = CR_FAIL(CR_ERR_IO, "%s: `last` or `best` is not a link to a step-N", run_dir);
+    if (status == CR_OK) status = list_steps(run_dir, &steps, &count);
+    for (int i = 0; status == CR_OK && i < count; i++) {
+        if (steps[i] == last || steps[i] == best || kept++ < keep) continue;
+        status = remove_step(run_dir, steps[i]);
+    }
+    if (status != CR_OK) cr_log(CR_LOG_WARN, "old checkpoints stay: %s", cr_error_message());
+    cr_free(steps);
+}
+
+/* True when the process that made ".tmp-x.PID" is gone, or is ourselves. */
+static bool owner_is_gone(const char *name) {
+    const char *dot = strrchr(name, '.');
+    int64_t     pid = plain_number(dot + 1, name + strlen(name));
+    if (pid <= 0 || pid > INT32_MAX) return false;
+    return pid == getpid() || (kill((pid_t)pid, 0) < 0 && errno == ESRCH);
+}
+
+void cr_ckpt_sweep(const char *run_dir) {
+    static const char *const prefix[] = {".tmp-", ".gone-", ".swap-"};
+    DIR                     *dir      = opendir(run_dir);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[CR_PATH_MAX], home[CR_PATH_MAX];
+        bool ours = false;
+        for (size_t i = 0; i < CR_COUNT(prefix); i++) ours |= !strncmp(e->d_name, prefix[i], strlen(prefix[i]));
+        if (!ours || !owner_is_gone(e->d_name) || cr_path_join(path, run_dir, "%s", e->d_name) != CR_OK) continue;
+        /* a step-N that was to be replaced, when its killed owner had put nothing in its place yet */
+        if (!strncmp(e->d_name, ".swap-", 6)) {
+            int name = (int)(strrchr(e->d_name, '.') - (e->d_name + 6));
+            if (cr_path_join(home, run_dir, "%.*s", name, e->d_name + 6) == CR_OK && access(home, F_OK) < 0 &&
+                cr_fs_rename(path, home) == 0)
+                continue;
+        }
+        if (cr_fs_remove_tree(path) < 0)
+            cr_log(CR_LOG_WARN, "%s: a leftover that cannot be removed: %s", path, strerror(errno));
+    }
+    if (dir) closedir(dir);
+}
+
+/* ---- find ---- */
+
+static cr_status check_file(const char *folder, const char *name, int64_t step) {
+    char               path[CR_PATH_MAX], wanted[32];
+    struct cr_st_file *file;
+    CR_TRY(cr_path_join(path, folder, "%s", name));
+    CR_TRY(cr_st_open(path, &file));
+    snprintf(wanted, sizeof wanted, "%" PRId64, step);
+    const char *stored = cr_st_meta_find(file, "step");
+    cr_status   status = CR_OK;
+    if (step >= 0 && stored && strcmp(stored, wanted) != 0)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: is of step %.20s, not of step %s", path, stored, wanted);
+    cr_st_close(file);
+    return status;
+}
+
+/* Whether a folder is a checkpoint that can be loaded; step < 0: not known. */
+static cr_status check_folder(const char *folder, int64_t step) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, folder, "config.ini"));
+    if (!cr_fs_is_dir(folder)) return CR_FAIL(CR_ERR_IO, "%s: there is no such folder", folder);
+    if (access(path, R_OK) < 0) return cr_fs_refused(path, "read", errno);
+    CR_TRY(check_file(folder, "model.safetensors", step));
+    CR_TRY(check_file(folder, "state.safetensors", step));
+    CR_TRY(cr_path_join(path, folder, "ema.safetensors"));
+    if (access(path, F_OK) == 0) CR_TRY(check_file(folder, "ema.safetensors", step));
+    return CR_OK;
+}
+
+/* *good = whether run_dir/name can be loaded; says why not. Only a lack of memory is an error. */
+static cr_status try_folder(const char *run_dir, const char *name, char path[CR_PATH_MAX], bool *good) {
+    CR_TRY(cr_path_join(path, run_dir, "%s", name));
+    cr_status status = check_folder(path, cr_ckpt_step_of(name));
+    *good            = status == CR_OK;
+    if (status == CR_ERR_MEMORY) return status;
+    if (status != CR_OK) cr_log(CR_LOG_WARN, "checkpoint passed over: %s", cr_error_message());
+    return CR_OK;
+}
+
+cr_status cr_ckpt_find(const char *run_dir, char **out) {
+    char      path[CR_PATH_MAX], name[64];
+    int64_t  *steps = NULL, last = link_step(run_dir, "last");
+    int       count  = 0;
+    bool      good   = false;
+    cr_status status = CR_OK;
+    CR_TRY(list_steps(run_dir, &steps, &count));
+    if (last != -1) {
+        snprintf(name, sizeof name, last >= 0 ? "step-%" PRId64 : "last", last);
+        CR_TRY_OUT(try_folder(run_dir, name, path, &good));
+    }
+    for (int i = 0; !good && i < count; i++) {
+        if (steps[i] == last) continue;
+        snprintf(name, sizeof name, "step-%" PRId64, steps[i]);
+        CR_TRY_OUT(try_folder(run_dir, name, path, &good));
+    }
+    char *found = good ? cr_strdup(path) : NULL;
+    if (good && !found) {
+        status = CR_NO_MEMORY(strlen(path) + 1);
+        goto out;
+    }
+    *out = found;
+out:
+    cr_free(steps);
+    return status;
+}
+
+cr_status cr_ckpt_model_path(const char *given, char **out) {
+    char        path[CR_PATH_MAX];
+    struct stat s;
+    char       *folder = NULL;
+    if (stat(given, &s) < 0) return cr_fs_refused(given, "open", errno);
+    if (!S_ISDIR(s.st_mode)) {
+        *out = cr_strdup(given);
+        return *out ? CR_OK : CR_NO_MEMORY(strlen(given) + 1);
+    }
+    CR_TRY(cr_path_join(path, given, "model.safetensors"));
+    if (access(path, F_OK) < 0) {
+        CR_TRY(cr_ckpt_find(given, &folder));
+        if (!folder)
+            return CR_FAIL(CR_ERR_IO, "%s: there is no model.safetensors and no readable step-N in this folder", given);
+        cr_status status = cr_path_join(path, folder, "model.safetensors");
+        cr_free(folder);
+        CR_TRY(status);
+    }
+    *out = cr_strdup(path);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
+}

@@ -1,0 +1,125 @@
+/* checkpoint/read.c: cr_ckpt_read: everything is compared first, then streamed. */
+#include "checkpoint/internal.h"
+
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PROBLEMS_SHOWN = 5, NAME_SHOWN = 100 };
+
+struct problems {
+    struct cr_text text;
+    int            count;
+};
+
+/* One problem: a name and what is wrong with it. */
+static void add_problem(struct problems *problems, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
+
+static void add_problem(struct problems *problems, const char *name, const char *fmt, ...) {
+    char    quoted[NAME_SHOWN], what[512];
+    va_list args;
+    if (problems->count++ >= PROBLEMS_SHOWN) return;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    cr_json_quote(quoted, sizeof quoted, name);
+    cr_text_add(&problems->text, "%s%s %s", problems->text.length ? "; " : "", quoted, what);
+}
+
+/* torch.nn.DataParallel, torch.compile, training programs that keep the network in a member. */
+cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out) {
+    static const char *const prefixes[] = {"module.", "_orig_mod.", "model.", "backbone."};
+    CR_TRY(cr_st_open(path, out));
+    for (size_t i = 0; i < CR_COUNT(prefixes); i++)
+        if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* from the start: they come one within the other */
+    return CR_OK;
+}
+
+/* True when the name ends in one of the suffixes of "a,b,c". */
+static bool has_suffix(const char *name, const char *list) {
+    size_t length = strlen(name);
+    while (list && *list) {
+        size_t part = strcspn(list, ",");
+        if (part && part <= length && !memcmp(name + length - part, list, part)) return true;
+        list += part;
+        if (*list == ',') list++;
+    }
+    return false;
+}
+
+static bool same_shape(const struct cr_st_entry *entry, const struct cr_ckpt_tensor *tensor) {
+    if (entry->dims != tensor->dims) return false;
+    for (int i = 0; i < entry->dims; i++)
+        if (entry->dim[i] != tensor->dim[i]) return false;
+    return true;
+}
+
+static const struct cr_st_entry *look_up(struct cr_st_file *file, const char *name,
+                                         const char *(*alias)(const char *name)) {
+    const struct cr_st_entry *entry  = cr_st_find(file, name);
+    const char               *second = !entry && alias ? alias(name) : NULL;
+    return second ? cr_st_find(file, second) : entry;
+}
+
+static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_tensor *tensor,
+                        struct problems *problems) {
+    char in_file[CR_ST_SHAPE_TEXT], in_model[CR_ST_SHAPE_TEXT];
+    cr_st_shape_text(in_model, tensor->dims, tensor->dim);
+    if (!entry) {
+        add_problem(problems, tensor->name, "%s is missing", in_model);
+    } else if (!same_shape(entry, tensor)) {
+        cr_st_shape_text(in_file, entry->dims, entry->dim);
+        add_problem(problems, entry->name, "has shape %s in the file, %s here", in_file, in_model);
+    } else if (!cr_ckpt_can_convert(entry->dtype, tensor->dtype)) {
+        add_problem(problems, entry->name, "has elements of type %s in the file, %s here",
+                    cr_dtype_safetensors_name(entry->dtype), cr_dtype_safetensors_name(tensor->dtype));
+    }
+}
+
+/* Fills found[i] (NULL: leave the store alone) or says all that does not fit. */
+static cr_status match(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
+                       const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found) {
+    struct problems problems = {0};
+    cr_status       status   = CR_OK;
+    bool           *asked    = NULL;
+    CR_ALLOC(asked, (size_t)cr_st_count(file));
+    for (int i = 0; i < count; i++) {
+        found[i] = look_up(file, tensors[i].name, alias);
+        if (found[i]) asked[found[i] - cr_st_at(file, 0)] = true;
+        if (found[i] || !has_suffix(tensors[i].name, ignore)) compare_one(found[i], &tensors[i], &problems);
+    }
+    for (int i = 0; i < cr_st_count(file); i++) {
+        const struct cr_st_entry *entry = cr_st_at(file, i);
+        char                      shape[CR_ST_SHAPE_TEXT];
+        if (asked[i] || has_suffix(entry->name, ignore)) continue;
+        cr_st_shape_text(shape, entry->dims, entry->dim);
+        add_problem(&problems, entry->name, "%s is in the file, but not wanted here", shape);
+    }
+    if (problems.text.failed)
+        status = CR_NO_MEMORY(4096);
+    else if (problems.count > PROBLEMS_SHOWN)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s; and %d more", path, problems.text.data,
+                         problems.count - PROBLEMS_SHOWN);
+    else if (problems.count)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
+    cr_text_free(&problems.text);
+    cr_free(asked);
+    return status;
+}
+
+cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
+                       const char *ignore, const char *(*alias)(const char *name), const struct cr_ckpt_io *io) {
+    struct cr_ckpt_stage       stage  = {0};
+    const struct cr_st_entry **found  = NULL;
+    cr_status                  status = CR_OK;
+    CR_ALLOC(found, (size_t)count);
+    CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found));
+    CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, &stage));
+    for (int i = 0; i < count; i++)
+        if (found[i]) CR_TRY_OUT(cr_ckpt_tensor_in(file, found[i], &tensors[i], &stage, io));
+out:
+    cr_ckpt_stage_close(&stage);
+    cr_free(found);
+    return status;
+}

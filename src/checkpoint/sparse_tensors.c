@@ -1,0 +1,225 @@
+/* checkpoint/sparse_tensors.c: tensors of which only what is not pruned is stored. See checkpoint/checkpoint.h. */
+#include "checkpoint/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_MAX_BYTES = 512, GAP_MORE = 255 };
+static const int64_t elems_max = (int64_t)1
+                                 << 30; /* of a tensor: beyond any layer; a spoilt file costs 128 MiB of bits at most */
+
+static const char *const parts[] = {".shape", ".values", ".gaps"};
+
+cr_status cr_ckpt_is_sparse(struct cr_st_file *file, const char *path, bool *sparse) {
+    const char *version = cr_st_meta_find(file, CR_CKPT_SPARSE_KEY);
+    *sparse             = version != NULL;
+    if (!version || strcmp(version, CR_CKPT_SPARSE_VERSION) == 0) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT, "%s: sparse tensors of version %.20s; this program knows version %s", path, version,
+                   CR_CKPT_SPARSE_VERSION);
+}
+
+static const struct cr_st_entry *find_part(struct cr_st_file *file, const char *name, const char *part) {
+    char whole[NAME_MAX_BYTES];
+    if (snprintf(whole, sizeof whole, "%s%s", name, part) >= (int)sizeof whole) return NULL;
+    return cr_st_find(file, whole);
+}
+
+bool cr_ckpt_has_sparse(struct cr_st_file *file, const char *name) {
+    for (size_t i = 0; i < CR_COUNT(parts); i++)
+        if (!find_part(file, name, parts[i])) return false;
+    return true;
+}
+
+/* ---- gaps ---- */
+
+size_t cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out) {
+    size_t  bytes = 0;
+    int64_t gap   = 0;
+    for (int64_t i = 0; i < elems; i++) {
+        if (!(bits[i / 8] >> (i % 8) & 1)) {
+            gap++;
+            continue;
+        }
+        for (; gap >= GAP_MORE; gap -= GAP_MORE, bytes++)
+            if (out) out[bytes] = GAP_MORE;
+        if (out) out[bytes] = (uint8_t)gap;
+        bytes++;
+        gap = 0;
+    }
+    return bytes;
+}
+
+/* Sets bits; false: beyond the tensor, or not as many as there are values, or an end in the middle of a gap. */
+static bool read_gaps(const uint8_t *gaps, uint64_t bytes, struct cr_ckpt_sparse *s) {
+    int64_t at = 0, found = 0;
+    for (uint64_t i = 0; i < bytes; i++) {
+        at += gaps[i];
+        if (gaps[i] == GAP_MORE) continue;
+        if (at >= s->elems) return false;
+        s->bits[at / 8] = (uint8_t)(s->bits[at / 8] | 1u << (at % 8));
+        at++;
+        found++;
+    }
+    return found == s->nnz && (!bytes || gaps[bytes - 1] != GAP_MORE);
+}
+
+/* ---- reading ---- */
+
+static cr_status spoilt(const char *path, const char *name, const char *what) {
+    return CR_FAIL(CR_ERR_FORMAT, "%s: the sparse tensor %.200s is spoilt: %s", path, name, what);
+}
+
+static cr_status read_shape(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out) {
+    const struct cr_st_entry *shape = find_part(file, name, ".shape");
+    if (shape->dtype != CR_I64 || shape->dims != 1 || shape->dim[0] < 1 || shape->dim[0] > 4)
+        return spoilt(path, name, "its shape is none");
+    out->dims  = (int)shape->dim[0];
+    out->elems = 1;
+    CR_TRY(cr_st_read(file, shape, 0, out->dim, (size_t)shape->bytes));
+    for (int i = 0; i < out->dims; i++) {
+        if (out->dim[i] < 1 || out->dim[i] > elems_max / out->elems)
+            return spoilt(path, name, "its shape is beyond all reason");
+        out->elems *= out->dim[i];
+    }
+    return CR_OK;
+}
+
+static cr_status read_parts(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out) {
+    const struct cr_st_entry *values = find_part(file, name, ".values"), *gaps = find_part(file, name, ".gaps");
+    uint8_t                  *bytes = NULL;
+    cr_status                 status;
+    CR_TRY(read_shape(file, path, name, out));
+    if (values->dtype != CR_F32 || values->dims != 1 || gaps->dtype != CR_U8 || gaps->dims != 1 ||
+        values->dim[0] > out->elems)
+        return spoilt(path, name, "its parts have other types or shapes than they should");
+    out->nnz = values->dim[0];
+    CR_ALLOC(out->bits, (size_t)(out->elems + 7) / 8);
+    CR_ALLOC(out->value, (size_t)out->nnz);
+    CR_ALLOC(bytes, (size_t)gaps->bytes);
+    CR_TRY_OUT(cr_st_read(file, values, 0, out->value, (size_t)values->bytes));
+    CR_TRY_OUT(cr_st_read(file, gaps, 0, bytes, (size_t)gaps->bytes));
+    if (!read_gaps(bytes, gaps->bytes, out))
+        status = spoilt(path, name, "its gaps and its values do not belong together");
+out:
+    cr_free(bytes);
+    return status;
+}
+
+cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out) {
+    *out = (struct cr_ckpt_sparse){0};
+    if (!cr_ckpt_has_sparse(file, name)) return spoilt(path, name, "a part is missing (.shape, .values, .gaps)");
+    cr_status status = read_parts(file, path, name, out);
+    if (status != CR_OK) cr_ckpt_sparse_free(out);
+    return status;
+}
+
+void cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse) {
+    cr_free(sparse->bits);
+    cr_free(sparse->value);
+    *sparse = (struct cr_ckpt_sparse){0};
+}
+
+/* ---- dense again ---- */
+
+struct export {
+    struct cr_st_file  *file;
+    const char         *path;
+    struct cr_st_entry *entry; /* of the new file */
+    int                 entries;
+    struct cr_arena     arena; /* names of dense tensors */
+};
+
+/* The name of the tensor that an entry is a part of; NULL: it is whole. */
+static char *name_of_part(struct export *e, const char *name) {
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < CR_COUNT(parts); i++) {
+        const size_t suffix = strlen(parts[i]);
+        if (length <= suffix || strcmp(name + length - suffix, parts[i]) != 0) continue;
+        char *stem = cr_arena_printf(&e->arena, "%.*s", (int)(length - suffix), name);
+        return stem && cr_ckpt_has_sparse(e->file, stem) ? stem : NULL;
+    }
+    return NULL;
+}
+
+static cr_status list_entries(struct export *e) {
+    const int count = cr_st_count(e->file);
+    CR_ALLOC(e->entry, (size_t)CR_MAX(count, 1));
+    for (int i = 0; i < count; i++) {
+        const struct cr_st_entry *from = cr_st_at(e->file, i);
+        char                     *stem = name_of_part(e, from->name);
+        struct cr_ckpt_sparse     s    = {0};
+        if (!stem) {
+            e->entry[e->entries++] = *from;
+            continue;
+        }
+        if (from->dtype != CR_I64) continue; /* the shape stands for all three */
+        CR_TRY(read_shape(e->file, e->path, stem, &s));
+        struct cr_st_entry *to = &e->entry[e->entries++];
+        *to                    = (struct cr_st_entry){.name = stem, .dtype = CR_F32, .dims = s.dims};
+        memcpy(to->dim, s.dim, sizeof s.dim);
+    }
+    return CR_OK;
+}
+
+static cr_status write_whole(struct export *e, const struct cr_st_entry *from, struct cr_st_writer *writer,
+                             unsigned char *buffer) {
+    for (uint64_t at = 0; at < from->bytes; at += CR_CKPT_CHUNK_BYTES) {
+        const size_t bytes = (size_t)CR_MIN(from->bytes - at, (uint64_t)CR_CKPT_CHUNK_BYTES);
+        CR_TRY(cr_st_read(e->file, from, at, buffer, bytes));
+        CR_TRY(cr_st_write(writer, buffer, bytes));
+    }
+    return CR_OK;
+}
+
+static cr_status write_dense(struct export *e, const char *name, struct cr_st_writer *writer, float *buffer) {
+    const int64_t         most = CR_CKPT_CHUNK_BYTES / (int64_t)sizeof *buffer;
+    struct cr_ckpt_sparse s;
+    cr_status             status = CR_OK;
+    CR_TRY(cr_ckpt_sparse_read(e->file, e->path, name, &s));
+    const float *next = s.value;
+    for (int64_t from = 0; from < s.elems; from += most) {
+        const int64_t count = CR_MIN(most, s.elems - from);
+        for (int64_t i = from; i < from + count; i++) buffer[i - from] = s.bits[i / 8] >> (i % 8) & 1 ? *next++ : 0;
+        CR_TRY_OUT(cr_st_write(writer, buffer, (size_t)count * sizeof *buffer));
+    }
+out:
+    cr_ckpt_sparse_free(&s);
+    return status;
+}
+
+static cr_status write_all(struct export *e, const char *to) {
+    static const struct cr_st_meta meta   = {"format", "pt"};
+    struct cr_st_writer           *writer = NULL, *whole;
+    void                          *buffer = NULL;
+    cr_status                      status;
+    CR_TRY(list_entries(e));
+    buffer = cr_alloc(CR_CKPT_CHUNK_BYTES, 1);
+    if (!buffer) return CR_NO_MEMORY(CR_CKPT_CHUNK_BYTES);
+    CR_TRY_OUT(cr_st_create(to, e->entry, e->entries, &meta, 1, &writer));
+    for (int i = 0; i < e->entries; i++) {
+        const struct cr_st_entry *entry = &e->entry[cr_st_writer_index(writer, i)],
+                                 *from  = cr_st_find(e->file, entry->name);
+        CR_TRY_OUT(from ? write_whole(e, from, writer, buffer) : write_dense(e, entry->name, writer, buffer));
+    }
+    whole  = writer;
+    writer = NULL;
+    CR_TRY_OUT(cr_st_finish(whole));
+out:
+    cr_st_abandon(writer);
+    cr_free(buffer);
+    return status;
+}
+
+cr_status cr_ckpt_export_dense(const char *from, const char *to) {
+    struct export e = {.path = from};
+    bool      sparse;
+    cr_status status;
+    CR_TRY(cr_st_open(from, &e.file));
+    CR_TRY_OUT(cr_ckpt_is_sparse(e.file, from, &sparse));
+    CR_TRY_OUT(write_all(&e, to));
+out:
+    cr_st_close(e.file);
+    cr_free(e.entry);
+    cr_arena_free(&e.arena);
+    return status;
+}

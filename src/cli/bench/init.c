@@ -1,0 +1,258 @@
+/* cli/bench/init.c: cresnet bench init: initial values drawn on the device beside those that are drawn by the host and
+ * copied, in one run: time, memory, and whether they are the same. */
+#include "cli/bench/init.h"
+
+#include "cli/command.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+enum { REPEATS = 3, DIRECT_TIMES = 3 /* times as many repeats of the quick way */ };
+static const int64_t many_values = 500000000; /* beyond this many the slow ways run once */
+
+/* ---- one network ---- */
+
+static void settle(struct cr_init_method *way) {
+    for (int p = 0; p < CR_INIT_PARTS; p++) way->ms[p] = way->runs ? cr_cmd_median_ms(way->ns[p], way->runs) : 0;
+}
+
+static cr_status measure_copies(struct cr_init_bench *b, const struct cr_init_net *s, int64_t repeats,
+                                struct cr_init_result *r) {
+    float    *values = NULL;
+    cr_status status = CR_OK;
+    for (int64_t i = 0; i < repeats; i++) {
+        if (values) b->device->backend->async->host_release(b->device, values);
+        values = NULL;
+        CR_TRY_OUT(cr_init_cores(b, s, &r->cores, &values));
+    }
+    CR_TRY_OUT(cr_init_compare(b, s, values, values + s->value_elems, r));
+    for (int64_t i = 0; i < repeats; i++) CR_TRY_OUT(cr_init_thread(b, s, &r->thread));
+    r->thread.host_bytes = r->cores.host_bytes = s->value_bytes;
+    CR_TRY_OUT(cr_init_device_time(b, s, &r->device_ms));
+out:
+    if (values) b->device->backend->async->host_release(b->device, values);
+    return status;
+}
+
+static cr_status measure_in_place(struct cr_init_bench *b, const struct cr_init_net *s, int64_t repeats,
+                                  struct cr_init_result *r) {
+    void     *region = NULL;
+    cr_status status = CR_OK;
+    for (int64_t i = 0; i < repeats; i++) {
+        if (region) b->device->backend->release(b->device, region);
+        region = NULL;
+        CR_TRY_OUT(cr_init_cores_in_place(b, s, &r->cores, &region));
+    }
+    CR_TRY_OUT(cr_init_compare(b, s, (void *)cr_init_buffer(s, region, CR_BUFFER_VALUE),
+                               (void *)cr_init_buffer(s, region, CR_BUFFER_RUNNING), r));
+out:
+    if (region) b->device->backend->release(b->device, region);
+    return status;
+}
+
+static cr_status measure(struct cr_init_bench *b, const struct cr_init_net *s, struct cr_init_result *r) {
+    const bool            copies  = b->device->backend->async != NULL;
+    const int64_t         repeats = s->value_elems > many_values ? 1 : b->repeats;
+    struct cr_init_method first   = {0};
+    cr_log(CR_LOG_INFO, "%s: %.1f million values ...", s->name, (double)s->value_elems * 1e-6);
+    CR_TRY(cr_init_direct(b, s, &first));
+    settle(&first);
+    r->first_ms = first.ms[CR_INIT_ALL];
+    for (int64_t i = 0; i < (copies ? b->repeats * DIRECT_TIMES : repeats); i++)
+        CR_TRY(cr_init_direct(b, s, &r->direct));
+    if (copies)
+        CR_TRY(measure_copies(b, s, repeats, r));
+    else
+        CR_TRY(measure_in_place(b, s, repeats, r));
+    settle(&r->direct);
+    settle(&r->thread);
+    settle(&r->cores);
+    return CR_OK;
+}
+
+/* ---- the report ---- */
+
+static double mb(size_t bytes) {
+    return (double)bytes * 1e-6;
+}
+
+static void print_way(struct cr_init_bench *b, const struct cr_init_net *s, const char *name,
+                      const struct cr_init_method *way) {
+    if (!way->runs) return;
+    cr_text_add(&b->out, "  %-34s %10.3f %10.3f %10.3f %10.3f %9.1f %9.1f\n", name, way->ms[CR_INIT_ALL],
+                way->ms[CR_INIT_MEMORY], way->ms[CR_INIT_VALUES], way->ms[CR_INIT_COPY], mb(way->host_bytes),
+                mb(way->host_bytes + s->value_bytes));
+}
+
+static void print_copies(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
+    const double direct = r->direct.ms[CR_INIT_ALL], cores = r->cores.ms[CR_INIT_ALL];
+    char         name[64];
+    print_way(b, s, "one thread, tensor by tensor", &r->thread);
+    snprintf(name, sizeof name, "%d threads, page-locked, by planes", b->threads);
+    print_way(b, s, name, &r->cores);
+    cr_text_add(
+        &b->out,
+        "  on the device itself the direct way takes %.3f ms, %.0f GB/s of values; its first run took %.3f ms\n",
+        r->device_ms, mb(s->value_bytes) / r->device_ms, r->first_ms);
+    cr_text_add(&b->out,
+                "  direct is %.0f times as fast as one thread, %.1f times as fast as %d threads (%.1f without their "
+                "allocating)\n",
+                r->thread.ms[CR_INIT_ALL] / direct, cores / direct, b->threads,
+                (cores - r->cores.ms[CR_INIT_MEMORY]) / direct);
+    cr_text_add(&b->out, "  host and device memory of values: %.1f %% less\n",
+                100.0 * (double)s->value_bytes / (double)(2 * s->value_bytes));
+}
+
+static void print_text(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
+    cr_text_add(&b->out, "%s: %lld parameters; values %.1f MB, all planes %.1f MB of device memory in every way\n",
+                s->name, (long long)cr_param_store_trainable(&s->model.store), mb(s->value_bytes), mb(s->store_bytes));
+    cr_text_add(&b->out, "  %-34s %10s %10s %10s %10s %9s %9s\n", "", "ms", "memory ms", "values ms", "copy ms",
+                "host MB", "sum MB");
+    if (b->device->backend->async) {
+        print_way(b, s, "direct, drawn on the device", &r->direct);
+        print_copies(b, s, r);
+    } else {
+        char name[64];
+        print_way(b, s, "one thread, in place", &r->direct);
+        snprintf(name, sizeof name, "%d threads, in place", b->threads);
+        print_way(b, s, name, &r->cores);
+        cr_text_add(&b->out, "  this device's memory is the host's: there is nothing to copy\n");
+    }
+    cr_text_add(&b->out, "  the same values: at most %lld ulp apart, %lld of %lld not equal to the bit\n",
+                (long long)r->worst_ulp, (long long)r->differing, (long long)(s->value_elems + s->running_elems));
+}
+
+static void json_way(struct cr_init_bench *b, const char *name, const struct cr_init_method *way) {
+    if (!way->runs) return;
+    cr_text_add(&b->out,
+                ", \"%s\": {\"ms\": %.4f, \"memory_ms\": %.4f, \"values_ms\": %.4f, \"copy_ms\": %.4f, \"host_bytes\": "
+                "%zu, \"runs\": %lld}",
+                name, way->ms[CR_INIT_ALL], way->ms[CR_INIT_MEMORY], way->ms[CR_INIT_VALUES], way->ms[CR_INIT_COPY],
+                way->host_bytes, (long long)way->runs);
+}
+
+static void print_json(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
+    cr_text_add(&b->out, "{\"network\": ");
+    cr_text_add_json(&b->out, s->name);
+    cr_text_add(&b->out, ", \"parameters\": %lld, \"value_bytes\": %zu, \"store_bytes\": %zu, \"threads\": %d",
+                (long long)cr_param_store_trainable(&s->model.store), s->value_bytes, s->store_bytes, b->threads);
+    json_way(b, "direct", &r->direct);
+    json_way(b, "one_thread", &r->thread);
+    json_way(b, "all_cores", &r->cores);
+    if (b->device->backend->async) cr_text_add(&b->out, ", \"device_ms\": %.4f", r->device_ms);
+    cr_text_add(&b->out, ", \"first_ms\": %.4f, \"worst_ulp\": %lld, \"differing\": %lld, \"device\": ", r->first_ms,
+                (long long)r->worst_ulp, (long long)r->differing);
+    cr_text_add_json(&b->out, b->device->caps.text);
+    cr_text_add(&b->out, "}\n");
+}
+
+/* ---- the networks ---- */
+
+static void subject_close(struct cr_init_net *s) {
+    if (s->has_model) cr_model_close(&s->model);
+    cr_config_close(&s->config);
+}
+
+static int count_cores(const struct cr_config *c) {
+    cpu_set_t set;
+    int       cores = c->train.threads                              ? (int)c->train.threads
+                      : sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                                    : 1;
+    return CR_MIN(cores, (int)CR_INIT_THREADS_MAX);
+}
+
+/* Measured as training has it: in 16-bit precision the store has a half plane. The first network's config opens the
+ * device. */
+static cr_status run_subject(struct cr_init_bench *b, struct cr_init_net *s) {
+    struct cr_init_result r = {0};
+    struct cr_prepare     train, eval;
+    int                   classes;
+    CR_TRY(cr_cmd_classes(&s->config, &classes));
+    CR_TRY(cr_prepare_from_config(&s->config, CR_SPLIT_TRAIN, &train));
+    CR_TRY(cr_prepare_from_config(&s->config, CR_SPLIT_VAL, &eval));
+    if (!b->device) CR_TRY(cr_session_device(&s->config, false, &b->device, &b->real));
+    CR_TRY(cr_model_open(&s->config, classes, train.size, eval.size, &s->model));
+    s->has_model = true;
+    cr_model_set_real(&s->model, b->real);
+    s->value_elems   = s->model.store.value_elems;
+    s->running_elems = s->model.store.running_elems;
+    s->value_bytes   = (size_t)(s->value_elems + s->running_elems) * sizeof(float);
+    s->store_bytes   = cr_param_store_bytes(&s->model.store);
+    b->threads       = count_cores(&s->config);
+    CR_TRY(measure(b, s, &r));
+    if (b->json)
+        print_json(b, s, &r);
+    else
+        print_text(b, s, &r);
+    return CR_OK;
+}
+
+/* 1.16e9 parameters: ResNet-50, seven times as wide. */
+static const struct builtin {
+    const char *name, *overrides[4];
+} builtins[] = {
+    {"resnet18", {"model.arch=resnet18"}},
+    {"resnet50", {"model.arch=resnet50"}},
+    {"resnet152", {"model.arch=resnet152"}},
+    {"resnet50, 7 times as wide",
+     {"model.arch=custom", "model.block=bottleneck", "model.depths=3,4,6,3", "model.widths=448,896,1792,3584"}},
+};
+
+static cr_status run_builtin(struct cr_init_bench *b, const struct cr_args *args, const struct builtin *net) {
+    struct cr_init_net s = {.name = net->name};
+    const char       **list;
+    int                count  = 0;
+    cr_status          status = CR_OK;
+    CR_ALLOC(list, (size_t)args->overrides + CR_COUNT(net->overrides) + 2);
+    for (size_t i = 0; i < CR_COUNT(net->overrides) && net->overrides[i]; i++) list[count++] = net->overrides[i];
+    list[count++] = "model.classes=1000";
+    list[count++] = "data.image_size=224";
+    for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
+    CR_TRY_OUT(cr_config_open(&s.config, NULL, list, count));
+    CR_TRY_OUT(run_subject(b, &s));
+out:
+    cr_free(list);
+    subject_close(&s);
+    return status;
+}
+
+static cr_status run_builtins(struct cr_init_bench *b, const struct cr_args *args) {
+    for (size_t i = 0; i < CR_COUNT(builtins); i++) {
+        if (i + 1 == CR_COUNT(builtins) && !b->device->backend->async) {
+            cr_log(CR_LOG_INFO,
+                   "note: the network of 1.16e9 parameters is left out: without copies there is little to compare");
+            break;
+        }
+        CR_TRY(run_builtin(b, args, &builtins[i]));
+    }
+    return CR_OK;
+}
+
+static cr_status run_config(struct cr_init_bench *b, const struct cr_args *args, int operand) {
+    struct cr_init_net s   = {0};
+    struct cr_args     one = *args;
+    cr_status          status;
+    one.operand += operand;
+    one.operands = 1;
+    CR_TRY_OUT(cr_cmd_config(&one, &s.config));
+    s.name = s.config.name;
+    CR_TRY_OUT(run_subject(b, &s));
+out:
+    subject_close(&s);
+    return status;
+}
+
+cr_status cr_bench_init(const struct cr_args *args) {
+    struct cr_init_bench b = {.json = cr_args_has(args, CR_OPT_JSON)};
+    cr_status            status;
+    CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, CR_INIT_REPEATS_MAX, REPEATS, &b.repeats));
+    if (args->operands) {
+        for (int i = 0; i < args->operands; i++) CR_TRY_OUT(run_config(&b, args, i));
+    } else
+        CR_TRY_OUT(run_builtins(&b, args));
+    CR_TRY_OUT(cr_cmd_print(&b.out));
+out:
+    cr_text_free(&b.out);
+    cr_device_close(b.device);
+    return status;
+}

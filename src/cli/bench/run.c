@@ -1,0 +1,265 @@
+/* cli/bench/run.c: cresnet bench step and bench infer: how long a training step, or a batch through the network, takes
+ * on random pictures. Reading and augmenting pictures is not part of it; copying a batch to the device is. */
+#include "cli/command.h"
+#include "session/session.h"
+#include "session/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    STEPS     = 20,
+    WARMUP    = 3,
+    WINDOW    = 10,
+    STEPS_MAX = 1000000,
+    SETTLED   = 10 /* steps, after which memory is looked at */
+};
+
+struct bench {
+    bool                 infer;
+    struct cr_comm      *comm; /* NULL: one rank */
+    struct cr_config     config;
+    struct cr_session    session;
+    struct cr_cmd_batch  batch;
+    struct cr_step_block step;
+    int64_t              steps, window; /* steps between two marks: what a time is the mean of */
+    /* what came of it */
+    int64_t age_ns, first_ns;   /* exec to the end of the first step; the first step */
+    double  ms, ms_min, ms_max; /* a step when nobody waits in between */
+    double  latency_ms;         /* a step from feeding to its end */
+    size_t  device_bytes; /* all that the run takes of a GPU beside the bare context: libraries, kernels, recordings; 0:
+                             unknown */
+};
+
+double cr_cmd_median_ms(int64_t *times, int64_t count) {
+    qsort(times, (size_t)count, sizeof *times, cr_compare_i64);
+    return (double)(times[(count - 1) / 2] + times[count / 2]) * 0.5e-6;
+}
+
+/* ---- open, close ---- */
+
+/* Of all ranks. */
+static int64_t images_of(const struct bench *b) {
+    return cr_comm_size(b->comm) * (b->infer ? b->session.eval_batch : b->session.batch * b->config.train.accumulate);
+}
+
+static void say_sparse(const struct bench *b, const struct cr_program *p) {
+    struct cr_text text = {0};
+    if (!b->session.pattern) return;
+    cr_session_sparse_text(p, &text);
+    if (!text.failed && text.data) cr_log(CR_LOG_INFO, "on sparse kernels: %s", text.data);
+    cr_text_free(&text);
+}
+
+static cr_status bench_open(struct bench *b, const struct cr_args *args) {
+    const struct cr_config *c = &b->config;
+    int                     classes;
+    bool                    pruned = false;
+    CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
+    CR_TRY(cr_cmd_classes(c, &classes));
+    CR_TRY(cr_state_weights_there(c));
+    if (!b->infer && *c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
+    const struct cr_session_options options = {.train      = !b->infer,
+                                               .eval       = b->infer,
+                                               .execute    = true,
+                                               .draw_masks = true,
+                                               .masks      = pruned,
+                                               .masks_from = pruned ? c->model.weights : NULL,
+                                               .classes    = classes,
+                                               .comm       = b->comm};
+    CR_TRY(cr_session_open(c, &options, &b->session));
+    CR_TRY(cr_session_init(&b->session));
+    const struct cr_program *p = b->infer ? &b->session.eval : &b->session.train[0];
+    if (!b->infer) CR_TRY(cr_session_prune(&b->session));
+    say_sparse(b, p);
+    CR_TRY(
+        cr_cmd_random_batch(p, b->session.model.classes, (uint64_t)(c->train.seed + cr_comm_rank(b->comm)), &b->batch));
+    b->step = cr_cmd_step_block(c);
+    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld %s after %d to warm up", b->session.device->caps.text,
+           cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.eval_batch : b->session.batch),
+           b->infer ? b->session.prepare_eval.size : b->session.prepare_train.size, (long long)b->steps,
+           b->infer ? "batches" : "steps", WARMUP);
+    return CR_OK;
+}
+
+static void bench_close(struct bench *b) {
+    cr_cmd_batch_free(&b->batch);
+    cr_session_close(&b->session);
+    cr_config_close(&b->config);
+}
+
+/* ---- one step ---- */
+
+static cr_status run_program(struct bench *b, struct cr_exec *exec) {
+    CR_TRY(cr_exec_feed(exec, b->batch.images, b->batch.labels, b->batch.boxes));
+    return cr_exec_run(exec, &b->step);
+}
+
+/* One update, with as many micro-steps as [train] accumulate says; or one batch through the network. */
+static cr_status run_step(struct bench *b) {
+    struct cr_session *s = &b->session;
+    if (b->infer) return run_program(b, s->eval_exec);
+    const int64_t n = s->trains == 1 ? 1 : b->config.train.accumulate;
+    for (int64_t i = 0; i < n; i++)
+        CR_TRY(run_program(b, s->train_exec[s->trains == 1 || i == 0 ? 0 : i == n - 1 ? 2 : 1]));
+    b->step.step++;
+    return CR_OK;
+}
+
+static cr_status run_and_wait(struct bench *b, int64_t *taken) {
+    const int64_t start = cr_time_ns();
+    CR_TRY(run_step(b));
+    CR_TRY(b->session.device->backend->sync(b->session.device));
+    *taken = cr_time_ns() - start;
+    return CR_OK;
+}
+
+/* ---- many ---- */
+
+/* Beside the host: as in a run, each step's batch is copied while the step before is under way, and nobody waits in
+ * between. Marks on the device stand a window of steps apart. */
+static cr_status time_windows(struct bench *b, int64_t window, int64_t windows, int64_t *times) {
+    struct cr_device      *device = b->session.device;
+    const struct cr_async *async  = device->backend->async;
+    cr_status              status = CR_OK;
+    void                 **mark;
+    CR_ALLOC(mark, (size_t)windows + 1);
+    for (int64_t i = 0; i <= windows; i++) CR_TRY_OUT(async->event_create(device, &mark[i]));
+    for (int64_t i = 0; i <= windows; i++) { /* the first window fills the pipeline */
+        for (int64_t k = 0; k < window; k++) CR_TRY_OUT(run_step(b));
+        CR_TRY_OUT(async->event_record(device, CR_STREAM_COMPUTE, mark[i]));
+    }
+    CR_TRY_OUT(async->host_wait(device, mark[windows]));
+    for (int64_t i = 0; i < windows; i++) {
+        double seconds;
+        CR_TRY_OUT(async->elapsed(device, mark[i], mark[i + 1], &seconds));
+        times[i] = (int64_t)(seconds * 1e9 / (double)window);
+    }
+out:
+    for (int64_t i = 0; i <= windows; i++) async->event_destroy(device, mark[i]);
+    cr_free(mark);
+    return status;
+}
+
+static void look_at_memory(struct bench *b) {
+    struct cr_device *device = b->session.device;
+    const size_t      left   = device->free_at_start ? device->backend->memory_free(device) : 0;
+    b->device_bytes          = left && left < device->free_at_start ? device->free_at_start - left : 0;
+}
+
+static cr_status time_steps(struct bench *b) {
+    const bool    async  = b->session.device->backend->async != NULL;
+    const int64_t window = async ? CR_MIN((int64_t)WINDOW, b->steps) : 1, windows = b->steps / window;
+    int64_t      *times, other;
+    cr_status     status = CR_OK;
+    CR_ALLOC(times, (size_t)b->steps);
+    b->window = window;
+    b->steps  = windows * window; /* whole windows are timed */
+    for (int64_t i = 0; i < WARMUP; i++) {
+        CR_TRY_OUT(run_and_wait(b, i ? &other : &b->first_ns));
+        if (i == 0) b->age_ns = cr_process_age_ns();
+    }
+    for (int64_t i = 0; i < b->steps; i++) {
+        CR_TRY_OUT(run_and_wait(b, &times[i]));
+        if (i + 1 == CR_MIN((int64_t)SETTLED - WARMUP, b->steps)) look_at_memory(b);
+    }
+    b->latency_ms = cr_cmd_median_ms(times, b->steps);
+    if (async) CR_TRY_OUT(time_windows(b, window, windows, times));
+    b->ms     = cr_cmd_median_ms(times, windows);
+    b->ms_min = (double)times[0] * 1e-6;
+    b->ms_max = (double)times[windows - 1] * 1e-6;
+out:
+    cr_free(times);
+    return status;
+}
+
+/* ---- the answer ---- */
+
+/* What a limit counts. */
+static size_t reserved(const struct bench *b) {
+    const struct cr_session *s = &b->session;
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    int                      count = 0;
+    for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
+    if (s->has_eval) all[count++] = &s->eval;
+    return cr_memory_need(s->device, &s->model.store, all, count) +
+           (s->overhead_bytes ? s->overhead_bytes : s->device->caps.overhead_bytes);
+}
+
+static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {
+    cr_text_add(out,
+                "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, "
+                "\"steps\": %lld, "
+                "\"window\": %lld, \"ranks\": %d, \"batch\": %lld, \"accumulate\": %lld, \"exec_to_first_step_s\": "
+                "%.3f, \"start\": \"%s\", \"device\": ",
+                (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps,
+                (long long)b->window, cr_comm_size(b->comm),
+                (long long)(b->infer ? b->session.eval_batch : b->session.batch),
+                (long long)(b->infer ? 1 : b->config.train.accumulate), (double)b->age_ns * 1e-9, parts);
+    cr_text_add_json(out, b->session.device->caps.text);
+    const size_t *bytes = b->session.memory.bytes;
+    if (b->device_bytes) cr_text_add(out, ", \"device_mib\": %.1f", cr_mib(b->device_bytes));
+    cr_text_add(out, ", \"pool_mib\": %.1f, \"store_mib\": %.1f, \"host_mib\": %.1f, \"reserved_mib\": %.1f",
+                cr_mib(bytes[CR_REGION_POOL]), cr_mib(bytes[CR_REGION_STORE]), cr_mib(bytes[CR_REGION_HOST]),
+                cr_mib(reserved(b)));
+    const struct cr_fit_report *fit = &b->session.fit;
+    if (fit->seconds_before > 0)
+        cr_text_add(out,
+                    ", \"repeated\": %d, \"swapped\": %d, \"zero_copy\": %d, \"moved_mib\": %.1f, "
+                    "\"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
+                    fit->recomputed, fit->offloaded, fit->mapped, cr_mib(fit->offload_bytes),
+                    fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
+    cr_text_add(out, "}\n");
+}
+
+static void print_text(const struct bench *b, const char *parts, struct cr_text *out) {
+    char of[32] = "";
+    if (b->window > 1) snprintf(of, sizeof of, " windows of %lld", (long long)b->window);
+    cr_text_add(out,
+                "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s; %.3f ms when each is waited for\n"
+                "start: %.2f s from exec to the end of the first %s (%s, first %s %.3f s)\n",
+                b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), of, b->ms_min, b->ms_max,
+                (double)images_of(b) / b->ms * 1e3, b->latency_ms, (double)b->age_ns * 1e-9,
+                b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step", (double)b->first_ns * 1e-9);
+    const size_t *bytes = b->session.memory.bytes;
+    cr_text_add(out, "memory: pool %.1f MiB, parameters and state %.1f", cr_mib(bytes[CR_REGION_POOL]),
+                cr_mib(bytes[CR_REGION_STORE]));
+    if (bytes[CR_REGION_HOST]) cr_text_add(out, ", swapped to the host %.1f", cr_mib(bytes[CR_REGION_HOST]));
+    if (b->device_bytes) cr_text_add(out, "; all that the run takes of the GPU %.1f", cr_mib(b->device_bytes));
+    cr_text_add(out, "\n");
+}
+
+static cr_status measure(struct bench *b, const struct cr_args *args) {
+    struct cr_text text = {0};
+    char           parts[160];
+    cr_status      status;
+    if (cr_comm_rank(b->comm) > 0) cr_log_quiet(true);
+    CR_TRY_OUT(bench_open(b, args));
+    CR_TRY_OUT(cr_comm_barrier(b->comm));
+    CR_TRY_OUT(time_steps(b));
+    cr_session_times_text(&b->session, parts, sizeof parts);
+    if (cr_comm_rank(b->comm) > 0) goto out;
+    if (cr_args_has(args, CR_OPT_JSON))
+        print_json(b, parts, &text);
+    else
+        print_text(b, parts, &text);
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    if (status != CR_OK)
+        cr_comm_abort(b->comm, cr_error_message()); /* before anything is closed that others wait for */
+    cr_text_free(&text);
+    bench_close(b);
+    return status;
+}
+
+cr_status cr_bench_run(const struct cr_args *args, bool infer) {
+    struct bench    b = {.infer = infer};
+    struct cr_ranks ranks;
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_cmd_config(args, &b.config));
+    cr_status status = cr_cmd_ranks_open(args, &b.config, &ranks);
+    b.comm           = ranks.comm;
+    if (status == CR_OK && !ranks.parent) return cr_ranks_close(&ranks, measure(&b, args));
+    cr_config_close(&b.config);
+    return status;
+}

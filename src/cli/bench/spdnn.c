@@ -1,0 +1,319 @@
+/* cli/bench/spdnn.c: cresnet bench spdnn: the Graph Challenge's sparse deep networks: inputs/s and TeraEdges/s beside
+ * what is published, survivors a layer, and the categories against the CPU's. */
+#include "spdnn/spdnn.h"
+#include "cli/command.h"
+#include "session/session.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LIST_MAX    = 16,
+    INPUTS      = 60000,
+    INPUTS_MAX  = 1 << 24,
+    REPEATS     = 3,
+    REPEATS_MAX = 1000,
+    LAYERS_MAX  = 100000,
+    CHECK_LEAST = 32,
+    GPUS_MAX    = 16,
+    SHARE       = 128 /* inputs of a GPU: a multiple */
+};
+static const double  check_work          = 2e11; /* edges times inputs that the CPU judges without being asked */
+static const int64_t neurons_otherwise[] = {1024, 4096, 16384, 65536, 0}, layers_otherwise[] = {120, 480, 1920, 0};
+
+struct bench {
+    struct cr_config        config;
+    struct cr_device       *device, *judge; /* judge: the CPU; NULL where the device is the CPU */
+    struct cr_device       *gpu[GPUS_MAX];  /* that share the inputs: the device and others */
+    struct cr_spdnn_images  pictures;
+    struct cr_spdnn_inputs  inputs; /* of the width at hand */
+    int64_t                 neurons[LIST_MAX + 1], layers[LIST_MAX + 1];
+    int64_t                 count, check; /* check < 0: by check_work */
+    int64_t                 repeats, gpus;
+    int                     threads, most_rows;
+    bool                    synthetic, json, verbose;
+    struct cr_spdnn_options options;
+    struct cr_text          out;
+};
+
+struct network {
+    struct cr_spdnn_net    net;
+    struct cr_spdnn_result result;
+    int64_t                checked; /* inputs that the CPU has judged; 0: none */
+    int64_t                wrong;   /* of them */
+};
+
+/* ---- the command line ---- */
+
+static cr_status read_list(const struct cr_args *args, enum cr_option_id id, const char *name, int64_t most,
+                           const int64_t *otherwise, int64_t *out) {
+    const char *text = args->value[id];
+    int         n    = 0;
+    for (; !text && otherwise[n]; n++) out[n] = otherwise[n];
+    while (text && *text) {
+        char *end;
+        errno               = 0;
+        const long long one = strtoll(text, &end, 10);
+        if (end == text || errno || one < 1 || one > most || (*end && *end != ',') || (*end == ',' && !end[1]) ||
+            n == LIST_MAX)
+            return cr_args_fail(args, "--%s %s: must be at most %d whole numbers from 1 to %lld, with commas", name,
+                                args->value[id], (int)LIST_MAX, (long long)most);
+        out[n++] = one;
+        text     = *end ? end + 1 : end;
+    }
+    if (n == 0) return cr_args_fail(args, "--%s: must be whole numbers with commas", name);
+    return CR_OK;
+}
+
+static cr_status read_options(struct bench *b, const struct cr_args *args) {
+    CR_TRY(cr_args_most(args, 0));
+    CR_TRY(read_list(args, CR_OPT_NEURONS, "neurons", CR_SPDNN_NEURONS_MAX, neurons_otherwise, b->neurons));
+    CR_TRY(read_list(args, CR_OPT_LAYERS, "layers", LAYERS_MAX, layers_otherwise, b->layers));
+    CR_TRY(cr_args_int(args, CR_OPT_INPUTS, 1, INPUTS_MAX, INPUTS, &b->count));
+    CR_TRY(cr_args_int(args, CR_OPT_CHECK_INPUTS, 0, INPUTS_MAX, -1, &b->check));
+    CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, REPEATS_MAX, REPEATS, &b->repeats));
+    CR_TRY(cr_args_int(args, CR_OPT_GPUS, 1, GPUS_MAX, 1, &b->gpus));
+    for (int i = 0; b->neurons[i]; i++)
+        if (!cr_spdnn_published(b->neurons[i]))
+            return cr_args_fail(args, "--neurons %lld: the challenge has 1024, 4096, 16384 and 65536",
+                                (long long)b->neurons[i]);
+    b->json              = cr_args_has(args, CR_OPT_JSON);
+    b->verbose           = cr_args_has(args, CR_OPT_VERBOSE);
+    b->most_rows         = cr_args_has(args, CR_OPT_NO_GROUPS) ? 1 : CR_SPDNN_ROWS_MAX;
+    b->options.keep_dead = cr_args_has(args, CR_OPT_NO_DROP);
+    b->options.stream    = cr_args_has(args, CR_OPT_STREAM);
+    b->options.repeats   = (int)b->repeats;
+    return CR_OK;
+}
+
+static cr_status bench_open(struct bench *b, const struct cr_args *args) {
+    static const struct cr_device_options judge_options = {.deterministic = true};
+    enum cr_dtype                         real;
+    CR_TRY(read_options(b, args));
+    CR_TRY(cr_config_open(&b->config, NULL, args->override, args->overrides));
+    CR_TRY(cr_session_device(&b->config, false, &b->device, &real));
+    if (!b->device->backend->spdnn) return CR_FAIL(CR_ERR_DEVICE, "this device cannot run sparse deep networks");
+    if (b->device->backend != &cr_backend_cpu) CR_TRY(cr_device_open(CR_DEVICE_CPU, &judge_options, &b->judge));
+    b->gpu[0] = b->device;
+    for (int i = 1; i < b->gpus; i++) {
+        struct cr_device_options options = b->device->options;
+        options.index += i;
+        if (!b->judge) return cr_args_fail(args, "--gpus %lld: the device is the CPU", (long long)b->gpus);
+        CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &b->gpu[i]));
+    }
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    b->threads       = b->config.train.threads ? (int)b->config.train.threads : (int)CR_MAX(cores, 1L);
+    const char *path = args->value[CR_OPT_MNIST];
+    b->synthetic     = !path;
+    if (path) return cr_spdnn_images_read(path, &b->pictures);
+    return cr_spdnn_images_generate(CR_MIN(b->count, (int64_t)INPUTS), (uint64_t)b->config.train.seed, &b->pictures);
+}
+
+static void bench_close(struct bench *b) {
+    cr_spdnn_inputs_close(&b->inputs);
+    cr_spdnn_images_free(&b->pictures);
+    cr_text_free(&b->out);
+    cr_device_close(b->judge);
+    for (int i = 1; i < GPUS_MAX; i++) cr_device_close(b->gpu[i]);
+    cr_device_close(b->device);
+    cr_config_close(&b->config);
+}
+
+/* ---- one network ---- */
+
+/* One GPU's share of the inputs: a view of some words of each neuron. */
+struct sharing {
+    const struct bench    *b;
+    const struct network  *n;
+    int64_t                share;
+    struct cr_spdnn_result result[GPUS_MAX];
+};
+
+static cr_status run_share(void *context, int64_t i) {
+    struct sharing        *s     = context;
+    struct cr_spdnn_inputs part  = s->b->inputs;
+    const int64_t          first = i * s->share;
+    part.bit += first / 32;
+    part.count = CR_MIN(s->share, part.count - first);
+    return s->b->gpu[i]->backend->spdnn(s->b->gpu[i], &s->n->net, &part, &s->b->options, &s->result[i]);
+}
+
+/* Their results as one; the slowest is the time. */
+static void join_shares(const struct sharing *s, int64_t gpus, struct cr_spdnn_result *out) {
+    for (int64_t i = 0; i < gpus; i++) {
+        const struct cr_spdnn_result *r = &s->result[i];
+        out->seconds                    = CR_MAX(out->seconds, r->seconds);
+        out->device_bytes               = CR_MAX(out->device_bytes, r->device_bytes);
+        out->streamed                   = out->streamed || r->streamed;
+        out->launches                   = CR_MAX(out->launches, r->launches);
+        for (int l = 0; l <= s->n->net.layers; l++) out->survivors[l] += r->survivors[l];
+        for (int64_t c = 0; c < r->categories; c++)
+            out->category[out->categories++] = r->category[c] + (int32_t)(i * s->share);
+    }
+}
+
+static cr_status run_gpus(const struct bench *b, struct network *n) {
+    struct sharing s      = {.b = b, .n = n, .share = ((b->count + b->gpus - 1) / b->gpus + SHARE - 1) / SHARE * SHARE};
+    const int64_t  gpus   = (b->count + s.share - 1) / s.share; /* few inputs may leave some without work */
+    cr_status      status = CR_OK;
+    if (gpus == 1) return b->device->backend->spdnn(b->device, &n->net, &b->inputs, &b->options, &n->result);
+    CR_TRY_OUT(cr_spdnn_parallel(gpus, (int)gpus, run_share, &s));
+    CR_TRY_OUT(cr_spdnn_result_open(&n->net, b->count, &n->result));
+    join_shares(&s, gpus, &n->result);
+out:
+    for (int i = 0; i < GPUS_MAX; i++) cr_spdnn_result_free(&s.result[i]);
+    return status;
+}
+
+/* The same categories among every step-th input? */
+static cr_status judge(struct bench *b, struct network *n, int64_t step) {
+    const struct cr_spdnn_options options = {.keep_dead = b->options.keep_dead, .repeats = 1};
+    struct cr_spdnn_inputs        some    = {0};
+    struct cr_spdnn_result        truth   = {0};
+    cr_status                     status  = CR_OK;
+    CR_TRY_OUT(cr_spdnn_inputs_pick(&b->inputs, step, &some));
+    CR_TRY_OUT(b->judge->backend->spdnn(b->judge, &n->net, &some, &options, &truth));
+    n->checked = some.count;
+    for (int64_t i = 0, mine = 0, theirs = 0; i < some.count; i++) {
+        while (mine < n->result.categories && n->result.category[mine] < i * step) mine++;
+        while (theirs < truth.categories && truth.category[theirs] < i) theirs++;
+        const bool here = mine < n->result.categories && n->result.category[mine] == i * step;
+        n->wrong += here != (theirs < truth.categories && truth.category[theirs] == i);
+    }
+    if (step > 1 || b->options.keep_dead) goto out;
+    for (int l = 0; l <= n->net.layers; l++)
+        if (truth.survivors[l] != n->result.survivors[l]) n->wrong = CR_MAX(n->wrong, (int64_t)1);
+out:
+    cr_spdnn_inputs_close(&some);
+    cr_spdnn_result_free(&truth);
+    return status;
+}
+
+static double teraedges(const struct network *n, int64_t inputs) {
+    return (double)n->net.edges * (double)inputs / n->result.seconds * 1e-12;
+}
+
+static void add_survivors(struct bench *b, const struct network *n) {
+    const int64_t *s = n->result.survivors;
+    cr_text_add(&b->out, "%s", b->json ? ", \"survivors\": [" : "  survivors:");
+    for (int l = 0; l <= n->net.layers; l++) {
+        if (b->json)
+            cr_text_add(&b->out, "%s%lld", l ? ", " : "", (long long)s[l]);
+        else if (l == 0 || l == n->net.layers || s[l] != s[l - 1])
+            cr_text_add(&b->out, " %d:%lld", l, (long long)s[l]);
+    }
+    cr_text_add(&b->out, b->json ? "]" : "\n");
+}
+
+static void add_json(struct bench *b, const struct network *n) {
+    const struct cr_spdnn_result *r = &n->result;
+    cr_text_add(&b->out,
+                "{\"neurons\": %lld, \"layers\": %d, \"edges\": %lld, \"inputs\": %lld, \"nonzeros\": %lld, "
+                "\"pictures\": \"%s\", \"seconds\": %.7f, \"inputs_per_s\": %.1f",
+                (long long)n->net.neurons, n->net.layers, (long long)n->net.edges, (long long)b->count,
+                (long long)b->inputs.nonzeros, b->synthetic ? "synthetic" : "mnist", r->seconds,
+                (double)b->count / r->seconds);
+    cr_text_add(
+        &b->out,
+        ", \"teraedges_per_s\": %.4f, \"categories\": %lld, \"hash\": \"%016llx\", \"checked\": %lld, \"wrong\": %lld, "
+        "\"dropping\": %s, \"gpus\": %lld, \"rows\": %d, \"launches\": %d, \"streamed\": %s, \"device_mib\": %.0f",
+        teraedges(n, b->count), (long long)r->categories, (unsigned long long)cr_spdnn_hash(r->category, r->categories),
+        (long long)n->checked, (long long)n->wrong, b->options.keep_dead ? "false" : "true", (long long)b->gpus,
+        n->net.layer[0].rows, r->launches, r->streamed ? "true" : "false", (double)r->device_bytes / (1 << 20));
+    if (b->verbose) add_survivors(b, n);
+    cr_text_add(&b->out, ", \"device\": ");
+    cr_text_add_json(&b->out, b->device->caps.text);
+    cr_text_add(&b->out, "}\n");
+}
+
+static void add_rate(struct bench *b, double rate) {
+    if (rate > 0)
+        cr_text_add(&b->out, " %7.2f", rate);
+    else
+        cr_text_add(&b->out, " %7s", "-");
+}
+
+static void add_line(struct bench *b, const struct network *n) {
+    const struct cr_spdnn_result *r = &n->result;
+    const struct cr_spdnn_rates  *p = cr_spdnn_rates(n->net.neurons, n->net.layers);
+    cr_text_add(&b->out, "%7lld %6d %11.3f %13.0f %8.2f", (long long)n->net.neurons, n->net.layers, r->seconds * 1e3,
+                (double)b->count / r->seconds, teraedges(n, b->count));
+    add_rate(b, p ? p->v100 : 0);
+    add_rate(b, p ? p->a100 : 0);
+    add_rate(b, p ? p->xy2021 : 0);
+    if (p)
+        cr_text_add(&b->out, " %7.2f", teraedges(n, b->count) / p->a100);
+    else
+        cr_text_add(&b->out, " %7s", "-");
+    cr_text_add(&b->out, " %8lld  %016llx", (long long)r->categories,
+                (unsigned long long)cr_spdnn_hash(r->category, r->categories));
+    if (n->checked) cr_text_add(&b->out, "  %s, %lld checked", n->wrong ? "WRONG" : "exact", (long long)n->checked);
+    cr_text_add(&b->out, "%s\n", r->streamed ? ", weights streamed" : "");
+    if (b->verbose) add_survivors(b, n);
+}
+
+/* Each line is printed when it is known: the large networks take their time. */
+static cr_status run_network(struct bench *b, int64_t neurons, int64_t layers) {
+    const struct cr_spdnn_published *p      = cr_spdnn_published(neurons);
+    struct network                   n      = {0};
+    cr_status                        status = CR_OK;
+    cr_log(CR_LOG_INFO, "%lld neurons, %lld layers ...", (long long)neurons, (long long)layers);
+    CR_TRY_OUT(cr_spdnn_net_open(neurons, (int)layers, p->bias, (uint64_t)b->config.train.seed, b->most_rows,
+                                 b->threads, &n.net));
+    CR_TRY_OUT(run_gpus(b, &n));
+    const int64_t by_work = (int64_t)(check_work / (double)n.net.edges),
+                  wanted  = b->check >= 0 ? b->check : CR_MAX(by_work, (int64_t)CHECK_LEAST);
+    if (b->judge && wanted > 0) CR_TRY_OUT(judge(b, &n, CR_MAX((b->count + wanted - 1) / wanted, (int64_t)1)));
+    if (b->json)
+        add_json(b, &n);
+    else
+        add_line(b, &n);
+    CR_TRY_OUT(cr_cmd_print(&b->out));
+    if (n.wrong)
+        CR_FAIL_OUT(CR_ERR_NUMERIC,
+                    "%lld neurons, %lld layers: %lld of %lld inputs are not in the category that the CPU puts them in",
+                    (long long)neurons, (long long)layers, (long long)n.wrong, (long long)n.checked);
+out:
+    cr_spdnn_net_close(&n.net);
+    cr_spdnn_result_free(&n.result);
+    return status;
+}
+
+static cr_status run_width(struct bench *b, int64_t neurons) {
+    const struct cr_spdnn_published *p    = cr_spdnn_published(neurons);
+    const double                     want = (double)p->nonzeros / INPUTS / (double)neurons;
+    cr_spdnn_inputs_close(&b->inputs);
+    CR_TRY(cr_spdnn_inputs_open(&b->pictures, neurons, b->count, want, b->threads, &b->inputs));
+    const double share = (double)b->inputs.nonzeros / (double)b->count / (double)neurons;
+    if (!b->json)
+        cr_text_add(&b->out,
+                    "%7lld inputs: %lld of 1, %.3f %% (published %lld of %d inputs, %.3f %%): bilinear from 28 x 28, "
+                    "above %d of 255\n",
+                    (long long)neurons, (long long)b->inputs.nonzeros, 100 * share, (long long)p->nonzeros, (int)INPUTS,
+                    100 * want, b->inputs.threshold);
+    for (int i = 0; b->layers[i]; i++) CR_TRY(run_network(b, neurons, b->layers[i]));
+    return CR_OK;
+}
+
+cr_status cr_bench_spdnn(const struct cr_args *args) {
+    struct bench b = {0};
+    cr_status    status;
+    CR_TRY_OUT(bench_open(&b, args));
+    if (!b.json) {
+        cr_text_add(&b.out, "%lld inputs, %s%s%s; %lld x %s\n", (long long)b.count,
+                    b.synthetic ? "SYNTHETIC strokes, not MNIST (--mnist FILE)" : "MNIST",
+                    b.options.keep_dead ? ", nothing dropped" : ", the dead dropped",
+                    b.most_rows == 1 ? ", rows alone" : ", rows of equal columns together", (long long)b.gpus,
+                    b.device->caps.text);
+        cr_text_add(&b.out, "TeraEdges/s: edges times all inputs a second. V100, A100: HPEC'20; XY-2021: RTX A6000, "
+                            "made for these networks alone\n\n");
+        cr_text_add(&b.out, "%7s %6s %11s %13s %8s %7s %7s %7s %7s %8s  %s\n", "neurons", "layers", "ms", "inputs/s",
+                    "TE/s", "V100", "A100", "XY-2021", "xA100", "survive", "hash of categories");
+    }
+    for (int i = 0; b.neurons[i]; i++) CR_TRY_OUT(run_width(&b, b.neurons[i]));
+out:
+    bench_close(&b);
+    return status;
+}

@@ -1,0 +1,291 @@
+/* cli/command_common.c: see cli/command.h. */
+#include "cli/command.h"
+
+#include "checkpoint/checkpoint.h"
+#include "core/rng.h"
+#include "session/session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+cr_status cr_cmd_print(struct cr_text *text) {
+    cr_status status = CR_OK;
+    if (text->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: the output could not be put together");
+    errno = 0;
+    if ((!text->length || fwrite(text->data, 1, text->length, stdout) == text->length) && fflush(stdout) == 0) goto out;
+    if (errno == EPIPE) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "standard output was closed by its reader");
+    status = CR_FAIL(CR_ERR_IO, "standard output: cannot write the result: %s", strerror(errno));
+out:
+    cr_text_free(text);
+    return status;
+}
+
+/* ---- the configuration ---- */
+
+static cr_status copy_path(const char *dir, const char *name, char **out) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, dir, "%s", name));
+    *out = cr_strdup(path);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
+}
+
+static cr_status find_in_folder(const char *given, struct cr_cmd_source *out) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, given, "config.ini"));
+    if (cr_fs_is_file(path)) { /* a step folder */
+        out->folder = cr_strdup(given);
+        if (!out->folder) return CR_NO_MEMORY(strlen(given));
+    } else
+        CR_TRY(cr_ckpt_find(given, &out->folder));
+    if (!out->folder)
+        return CR_FAIL(
+            CR_ERR_CONFIG,
+            "%s: is neither a configuration file nor a run folder (there is no config.ini and no checkpoint in it)",
+            given);
+    return copy_path(out->folder, "config.ini", &out->config);
+}
+
+static bool is_weights(const char *path) {
+    const char  *ending = ".safetensors";
+    const size_t length = strlen(path), tail = strlen(ending);
+    return length > tail && strcmp(path + length - tail, ending) == 0;
+}
+
+/* A checkpoint's model.safetensors or ema.safetensors: the network is described beside it. */
+static cr_status find_beside(const char *given, struct cr_cmd_source *out) {
+    const char *slash = strrchr(given, '/');
+    out->folder       = cr_strdup(slash ? given : ".");
+    out->weights      = cr_strdup(given);
+    if (!out->folder || !out->weights) return CR_NO_MEMORY(strlen(given));
+    if (slash) out->folder[slash == given ? 1 : slash - given] = 0;
+    CR_TRY(copy_path(out->folder, "config.ini", &out->config));
+    if (cr_fs_is_file(out->config)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG,
+                   "%s: holds weights, and no config.ini beside it says of which network: give CONFIG --weights %s",
+                   given, given);
+}
+
+/* A file of that name, or, where there is none, the configuration that was installed under it. */
+static cr_status find_file(const char *given, struct cr_cmd_source *out) {
+    struct stat st;
+    if (is_weights(given) && cr_fs_is_file(given)) return find_beside(given, out);
+    if (stat(given, &st) != 0) {
+        CR_TRY(cr_cmd_installed_config(given, &out->config));
+        if (out->config) cr_log(CR_LOG_INFO, "config  %s is not here; taking the installed %s", given, out->config);
+        if (out->config) return CR_OK;
+    }
+    out->config = cr_strdup(given);
+    return out->config ? CR_OK : CR_NO_MEMORY(strlen(given));
+}
+
+cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out) {
+    struct cr_cmd_source source = {0};
+    cr_status            status;
+    if (!args->operands) {
+        struct cr_text usage = {0};
+        cr_command_usage(args->command, &usage);
+        if (usage.length) usage.data[usage.length - 1] = 0;
+        status = cr_args_fail(args, "no configuration file given; %s", usage.data ? usage.data : "");
+        cr_text_free(&usage);
+        return status;
+    }
+    if (cr_fs_is_dir(args->operand[0]))
+        status = find_in_folder(args->operand[0], &source);
+    else
+        status = find_file(args->operand[0], &source);
+    if (status == CR_OK)
+        *out = source;
+    else
+        cr_cmd_source_free(&source);
+    return status;
+}
+
+void cr_cmd_source_free(struct cr_cmd_source *source) {
+    cr_free(source->config);
+    cr_free(source->folder);
+    cr_free(source->weights);
+    *source = (struct cr_cmd_source){0};
+}
+
+cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source, char path[CR_PATH_MAX]) {
+    if (!source->folder)
+        return cr_args_fail(args, "--ema wants a run or one of its checkpoints; of other files --weights FILE");
+    if (source->weights) return cr_args_fail(args, "--ema or a file of weights: give one of them");
+    CR_TRY(cr_path_join(path, source->folder, "ema.safetensors"));
+    if (cr_fs_is_file(path)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: there is none: the run was trained without moving averages (ema.decay)", path);
+}
+
+/* model.weights of a source with a folder. Who has averages beside the weights should know of them. */
+static cr_status source_weights(const struct cr_args *args, const struct cr_cmd_source *source, struct cr_text *out) {
+    char       ema[CR_PATH_MAX];
+    const bool wanted = cr_args_has(args, CR_OPT_EMA);
+    if (wanted)
+        CR_TRY(cr_cmd_ema_path(args, source, ema));
+    else if (!source->weights)
+        CR_TRY(cr_path_join(ema, source->folder, "ema.safetensors"));
+    if (!wanted && !source->weights && !args->value[CR_OPT_WEIGHTS] &&
+        cr_cli_option_belongs(CR_OPT_EMA, args->command) && cr_fs_is_file(ema))
+        cr_log(CR_LOG_INFO, "weights: this run has moving averages too: --ema takes them");
+    cr_text_add(out, "model.weights=%s", wanted ? ema : source->weights ? source->weights : source->folder);
+    return out->failed ? CR_NO_MEMORY(sizeof ema) : CR_OK;
+}
+
+cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
+                             struct cr_config *out) {
+    const char   **list;
+    struct cr_text weights = {0};
+    cr_status      status  = CR_OK;
+    int            count   = 0;
+    CR_ALLOC(list, (size_t)args->overrides + 2);
+    if (source->folder) {
+        CR_TRY_OUT(source_weights(args, source, &weights));
+        list[count++] = weights.data;
+    } else if (cr_args_has(args, CR_OPT_EMA)) {
+        char path[CR_PATH_MAX];
+        CR_TRY_OUT(cr_cmd_ema_path(args, source, path)); /* says why not */
+    }
+    if (first) list[count++] = first;
+    for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
+    CR_TRY_OUT(cr_config_open(out, source->config, list, count));
+out:
+    cr_text_free(&weights);
+    cr_free(list);
+    return status;
+}
+
+cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out) {
+    struct cr_cmd_source source;
+    CR_TRY(cr_cmd_source_find(args, &source));
+    cr_status status = cr_cmd_config_open(args, &source, NULL, out);
+    cr_cmd_source_free(&source);
+    return status;
+}
+
+cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
+    enum { ASSUMED = 1000 };
+    cr_status status = cr_session_classes(config, classes);
+    if (status == CR_OK || status == CR_ERR_MEMORY) return status;
+    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", ASSUMED,
+           cr_error_message());
+    cr_error_clear();
+    *classes = ASSUMED;
+    return CR_OK;
+}
+
+cr_status cr_cmd_classes_of_weights(const struct cr_config *config, int *classes) {
+    static const char *const names[] = {"fc.bias", "linear.bias"};
+    struct cr_st_file       *file    = NULL;
+    char                    *path    = NULL;
+    cr_status                status;
+    *classes = (int)config->model.classes;
+    if (*classes) return CR_OK;
+    CR_TRY_OUT(cr_ckpt_model_path(config->model.weights, &path));
+    CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
+    for (size_t i = 0; i < CR_COUNT(names) && !*classes; i++) {
+        const struct cr_st_entry *e = cr_st_find(file, names[i]);
+        if (e && e->dims == 1 && e->dim[0] > 0 && e->dim[0] <= 1000000) *classes = (int)e->dim[0];
+    }
+    if (!*classes) status = CR_FAIL(CR_ERR_FORMAT, "%s: no classifier in it: set model.classes", path);
+out:
+    cr_st_close(file);
+    cr_free(path);
+    return status;
+}
+
+/* ---- names of classes ---- */
+
+enum { CLASSES_FILE_MAX = 64 << 20 };
+
+static cr_status names_split(char *text, struct cr_cmd_names *out) {
+    int lines = 0;
+    for (const char *c = text; *c; c++) lines += *c == '\n';
+    out->at = cr_arena_alloc(&out->arena, ((size_t)lines + 1) * sizeof *out->at);
+    if (!out->at) return CR_NO_MEMORY((size_t)lines * sizeof *out->at);
+    for (char *line = text; *line;) {
+        size_t length       = strcspn(line, "\n");
+        bool   more         = line[length] == '\n';
+        line[length]        = 0;
+        out->at[out->count] = cr_arena_printf(&out->arena, "%s", line);
+        if (!out->at[out->count++]) return CR_NO_MEMORY(length);
+        line += length + more;
+    }
+    return CR_OK;
+}
+
+cr_status cr_cmd_names_beside(const char *weights, struct cr_cmd_names *out) {
+    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
+    cr_status status;
+    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
+    char *slash = strrchr(model, '/');
+    if (slash) *slash = 0;
+    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
+    FILE *there = fopen(path, "r");
+    if (!there) goto out;
+    fclose(there);
+    CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
+    CR_TRY_OUT(names_split(text, out));
+out:
+    cr_free(model);
+    cr_free(text);
+    return status;
+}
+
+cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out) {
+    const int classes = cr_dataset_classes(dataset);
+    out->at           = cr_arena_alloc(&out->arena, (size_t)classes * sizeof *out->at);
+    if (!out->at) return CR_NO_MEMORY((size_t)classes * sizeof *out->at);
+    for (out->count = 0; out->count < classes; out->count++) {
+        out->at[out->count] = cr_arena_printf(&out->arena, "%s", cr_dataset_class_name(dataset, out->count));
+        if (!out->at[out->count]) return CR_NO_MEMORY(64);
+    }
+    return CR_OK;
+}
+
+/* ---- running on no data ---- */
+
+void cr_cmd_batch_free(struct cr_cmd_batch *batch) {
+    cr_free(batch->images);
+    cr_free(batch->labels);
+    cr_free(batch->boxes);
+    *batch = (struct cr_cmd_batch){0};
+}
+
+cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed, struct cr_cmd_batch *out) {
+    const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
+    const int64_t           count = labels->dim[0];
+    struct cr_rng           rng   = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
+    struct cr_cmd_batch     b     = {.images = cr_alloc(images->bytes, 1),
+                                     .labels = cr_alloc(labels->bytes, 1),
+                                     .boxes  = cr_alloc((size_t)count, 4 * sizeof *b.boxes)}; /* dy, dx, flip, 0 */
+    if (!b.images || !b.labels || !b.boxes) {
+        cr_cmd_batch_free(&b);
+        return CR_NO_MEMORY(images->bytes + labels->bytes);
+    }
+    for (size_t i = 0; i < images->bytes; i++) b.images[i] = (uint8_t)cr_rng_u32(&rng);
+    for (int64_t i = 0; i < count; i++) b.labels[i] = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
+    for (int64_t i = 0; i < count; i++) {
+        for (int k = 0; k < 2; k++) b.boxes[4 * i + k] = (int32_t)cr_rng_below(&rng, 9) - 4;
+        b.boxes[4 * i + 2] = (int32_t)cr_rng_below(&rng, 2);
+    }
+    *out = b;
+    return CR_OK;
+}
+
+cr_status cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes, uint64_t seed) {
+    struct cr_cmd_batch batch;
+    CR_TRY(cr_cmd_random_batch(program, classes, seed, &batch));
+    cr_status status = cr_exec_feed(exec, batch.images, batch.labels, batch.boxes);
+    cr_cmd_batch_free(&batch);
+    return status;
+}
+
+struct cr_step_block cr_cmd_step_block(const struct cr_config *c) {
+    return (struct cr_step_block){.lr           = (float)c->optim.lr,
+                                  .momentum     = (float)c->optim.momentum,
+                                  .weight_decay = (float)c->optim.weight_decay,
+                                  .clip_norm    = (float)c->train.clip_norm,
+                                  .seed         = (uint64_t)c->train.seed};
+}

@@ -1,0 +1,150 @@
+/* cli/commands/check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in
+ * double. */
+#include "cli/command.h"
+#include "session/session.h"
+#include "session/state.h"
+#include "verification/verify.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BATCH = 2 };
+/* In fp16 training starts with a scale that a random network's gradients may not survive; infinite on both sides, they
+ * would be right and prove nothing. */
+static const double checked_scale = 1024;
+
+struct checked {
+    int    ops;
+    double worst;
+};
+
+static const char *precision_of(const struct cr_session *s) {
+    return s->device->options.tf32 ? "tf32" : cr_dtype_name(s->model.real);
+}
+
+static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec,
+                           const struct cr_program *program, struct checked *sum) {
+    const struct cr_config *c     = s->config;
+    struct cr_step_block    step  = cr_cmd_step_block(c);
+    int                     ops   = 0;
+    double                  worst = 0;
+    step.step                     = 1;
+    CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)c->train.seed));
+    cr_log(CR_LOG_INFO, "%s: program %s in %s, %d ops, batch %lld", s->device->caps.text, program->name,
+           precision_of(s), program->ops, (long long)program->tensor[program->images].dim[0]);
+    CR_TRY(cr_verify_program(cpu, s->device, exec, program, &step, &ops, &worst));
+    sum->ops += ops;
+    sum->worst = CR_MAX(sum->worst, worst);
+    return CR_OK;
+}
+
+static cr_status set_loss_scale(struct cr_session *s) {
+    const int state = s->trains ? cr_tensor_find(&s->train[0], "plane.state") : CR_NONE;
+    double    value[CR_STATE_COUNT];
+    if (s->model.real != CR_F16 || state < 0) return CR_OK;
+    CR_TRY(cr_exec_get(s->train_exec[0], state, value));
+    value[CR_STATE_LOSS_SCALE] = checked_scale;
+    return cr_exec_put(s->train_exec[0], state, value);
+}
+
+/* Training programs first: they move the running statistics away from their plain start, so eval says more. */
+static cr_status check_session(struct cr_session *s, struct checked *sum) {
+    struct cr_device_options options = {.deterministic = true, .ref_only = true};
+    struct cr_device        *cpu     = NULL;
+    cr_status                status;
+    CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
+    CR_TRY_OUT(cr_session_init(s));
+    CR_TRY_OUT(set_loss_scale(s));
+    if (*s->config->model.weights) CR_TRY_OUT(cr_session_load_weights(s, s->config->model.weights, false));
+    for (int i = 0; i < s->trains; i++) CR_TRY_OUT(check_one(s, cpu, s->train_exec[i], &s->train[i], sum));
+    CR_TRY_OUT(check_one(s, cpu, s->eval_exec, &s->eval, sum));
+out:
+    cr_device_close(cpu);
+    return status;
+}
+
+static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device,
+                              int64_t batch, struct cr_text *out) {
+    struct cr_config  config;
+    struct cr_session session = {0};
+    struct checked    sum     = {0};
+    char              override[64];
+    snprintf(override, sizeof override, "train.device=%s", device);
+    CR_TRY(cr_cmd_config_open(args, source, override, &config));
+    if (strcmp(device, "cpu") == 0 && config.train.precision != CR_PRECISION_AUTO &&
+        config.train.precision != CR_PRECISION_FP32) {
+        cr_log(CR_LOG_INFO, "cpu: checked in fp32, it has nothing else; train.precision = %s is for a GPU",
+               cr_word_precision(config.train.precision));
+        config.train.precision = CR_PRECISION_FP32;
+    }
+    struct cr_session_options options = {
+        .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
+    cr_status status = cr_state_weights_there(&config);
+    if (status == CR_OK && *config.model.weights) status = cr_state_is_pruned(config.model.weights, &options.masks);
+    if (options.masks) options.masks_from = config.model.weights; /* what a run that begins with them would take */
+    if (status == CR_OK) status = cr_cmd_classes(&config, &options.classes);
+    if (status == CR_OK) status = cr_session_open(&config, &options, &session);
+    if (status == CR_OK) status = check_session(&session, &sum);
+    if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
+        cr_text_add(out, "{\"device\": \"%s\", \"precision\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n",
+                    device, precision_of(&session), sum.ops, sum.worst);
+    else if (status == CR_OK)
+        cr_text_add(out, "%s, %s: %d ops compared, all within their bounds; worst difference is %.3f of its bound\n",
+                    device, precision_of(&session), sum.ops, sum.worst);
+    cr_session_close(&session);
+    cr_config_close(&config);
+    return status;
+}
+
+/* The first name of a list "cpu,cuda"; returns what follows it. */
+static const char *take_name(const char *list, char *name, size_t size) {
+    const size_t length = strcspn(list, ",");
+    snprintf(name, size, "%.*s", (int)CR_MIN(length, size - 1), list);
+    return list + length + (list[length] == ',');
+}
+
+/* Are they all there? Asked before the first is judged, which may take long. */
+static cr_status find_devices(const struct cr_args *args, const char *list) {
+    char name[32];
+    do {
+        list = take_name(list, name, sizeof name);
+        if (strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0)
+            return cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], name);
+        CR_TRY(cr_device_check(strcmp(name, "cuda") == 0 ? CR_DEVICE_CUDA : CR_DEVICE_CPU));
+    } while (*list);
+    return CR_OK;
+}
+
+/* Of the devices in `list`, "cpu,cuda"; NULL: of all that are there. */
+static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_source *source, const char *list,
+                               int64_t batch, struct cr_text *out) {
+    for (const struct cr_backend *const *b = cr_backends(); *b && !list; b++) {
+        const char *why = NULL;
+        if ((*b)->available(&why))
+            CR_TRY(check_device(args, source, (*b)->name, batch, out));
+        else
+            cr_log(CR_LOG_INFO, "%s is not checked: %s", (*b)->name, why ? why : "not available");
+    }
+    if (list) CR_TRY(find_devices(args, list));
+    while (list && *list) {
+        char device[32];
+        list = take_name(list, device, sizeof device);
+        CR_TRY(check_device(args, source, device, batch, out));
+    }
+    return CR_OK;
+}
+
+cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
+    struct cr_cmd_source source;
+    struct cr_text       text = {0};
+    int64_t              batch;
+    (void)signal_taken;
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_int(args, CR_OPT_BATCH, 1, 1000000, BATCH, &batch));
+    CR_TRY(cr_cmd_source_find(args, &source));
+    cr_status status = check_devices(args, &source, args->value[CR_OPT_DEVICES], batch, &text);
+    if (status == CR_OK) status = cr_cmd_print(&text);
+    cr_text_free(&text);
+    cr_cmd_source_free(&source);
+    return status;
+}

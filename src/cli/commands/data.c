@@ -1,0 +1,306 @@
+/* cli/commands/data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed
+ * ones. */
+#include "cli/command.h"
+#include "core/files.h"
+#include "data/pack.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, RAW_SIDE_MAX = 8192 };
+
+static cr_status describe_split(const struct cr_config *config, enum cr_split split, bool json, bool names,
+                                struct cr_text *out) {
+    struct cr_dataset *dataset;
+    struct cr_prepare  prepare;
+    CR_TRY(cr_prepare_from_config(config, split, &prepare));
+    CR_TRY(cr_dataset_open(config, split, &dataset));
+    int         classes = cr_dataset_classes(dataset);
+    const char *word    = split == CR_SPLIT_TRAIN ? "train" : "val";
+    if (json) {
+        if (names) {
+            cr_text_add(out, "\"classes\": [");
+            for (int i = 0; i < classes; i++) {
+                cr_text_add(out, "%s", i ? ", " : "");
+                cr_text_add_json(out, cr_dataset_class_name(dataset, i));
+            }
+            cr_text_add(out, "], ");
+        }
+        cr_text_add(out, "\"%s\": {\"images\": %lld, \"size\": %d, \"fingerprint\": \"%016llx\"}", word,
+                    (long long)cr_dataset_count(dataset), prepare.size,
+                    (unsigned long long)cr_dataset_fingerprint(dataset));
+    } else {
+        cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
+        cr_dataset_describe(dataset, out);
+        cr_text_add(out, "; %d px a side for the network\n", prepare.size);
+        for (int i = 0; names && i < CR_MIN(classes, NAMES_SHOWN); i++)
+            cr_text_add(out, "%s%s", i ? ", " : "classes: ", cr_dataset_class_name(dataset, i));
+        if (names) cr_text_add(out, "%s\n", classes > NAMES_SHOWN ? ", ..." : "");
+    }
+    cr_dataset_close(dataset);
+    return CR_OK;
+}
+
+static cr_status describe(const struct cr_args *args) {
+    struct cr_config config;
+    struct cr_text   text = {0};
+    bool             json = cr_args_has(args, CR_OPT_JSON);
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_cmd_config(args, &config));
+    cr_status status;
+    if (json) {
+        cr_text_add(&text, "{\"kind\": \"%s\", \"root\": ", cr_word_data_kind(config.data.kind));
+        cr_text_add_json(&text, config.data.root);
+        cr_text_add(&text, ", ");
+    } else
+        cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config.data.kind), *config.data.root ? " in " : "",
+                    config.data.root);
+    CR_TRY_OUT(describe_split(&config, CR_SPLIT_TRAIN, json, false, &text));
+    if (json) cr_text_add(&text, ", ");
+    CR_TRY_OUT(describe_split(&config, CR_SPLIT_VAL, json, true, &text));
+    if (json) cr_text_add(&text, "}\n");
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    cr_config_close(&config);
+    return status;
+}
+
+static cr_status draw_shapes(const struct cr_args *args) {
+    struct cr_config config;
+    struct cr_text   text = {0};
+    if (args->operands < 2) return cr_args_fail(args, "no folder given: cresnet data shapes DIR");
+    CR_TRY(cr_args_most(args, 2));
+    CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
+    int64_t   train  = config.data.train_images ? config.data.train_images : SHAPES_TRAIN;
+    int64_t   val    = config.data.val_images ? config.data.val_images : SHAPES_VAL;
+    cr_status status = cr_shapes_make(args->operand[1], train, val);
+    cr_config_close(&config);
+    CR_TRY(status);
+    cr_text_add(&text, "%s: %lld training and %lld validation pictures in ten classes\n", args->operand[1],
+                (long long)train, (long long)val);
+    return cr_cmd_print(&text);
+}
+
+/* ---- packing ---- */
+
+/* The first SIGINT or SIGTERM gives up and removes what was written, the second ends at once. */
+static atomic_int stop_signal;
+
+static void on_stop(int number) {
+    atomic_store(&stop_signal, number);
+}
+
+static cr_status pack_stoppable(const struct cr_dataset *dataset, const char *path, struct cr_pack_options *options,
+                                struct cr_pack_result *out) {
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = (int)(SA_RESTART | SA_RESETHAND)}, on_int, on_term;
+    options->stop         = &stop_signal;
+    sigaction(SIGINT, &stop, &on_int);
+    sigaction(SIGTERM, &stop, &on_term);
+    cr_status status = cr_pack_dataset(dataset, path, options, out);
+    sigaction(SIGINT, &on_int, NULL);
+    sigaction(SIGTERM, &on_term, NULL);
+    return status;
+}
+
+/* The configuration that the operand names; a folder without a run in it is one of pictures. */
+cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config) {
+    struct cr_cmd_source source;
+    const char         **list;
+    struct cr_text       root = {0};
+    if (!args->operands || !cr_fs_is_dir(args->operand[0])) return cr_cmd_config(args, config);
+    if (cr_cmd_source_find(args, &source) == CR_OK) {
+        cr_status status = cr_cmd_config_open(args, &source, NULL, config);
+        cr_cmd_source_free(&source);
+        return status;
+    }
+    cr_error_clear();
+    CR_ALLOC(list, (size_t)args->overrides + 2);
+    cr_text_add(&root, "data.root=%s", args->operand[0]);
+    list[0] = "data.kind=folder";
+    list[1] = root.data;
+    for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
+    cr_status status =
+        root.failed ? CR_NO_MEMORY(strlen(args->operand[0])) : cr_config_open(config, NULL, list, args->overrides + 2);
+    cr_text_free(&root);
+    cr_free(list);
+    return status;
+}
+
+static void report_packed(const char *path, const struct cr_pack_result *result, bool json, struct cr_text *out) {
+    if (json) {
+        cr_text_add(out, "{\"file\": ");
+        cr_text_add_json(out, path);
+        cr_text_add(out, ", \"pictures\": %lld, \"bytes\": %lld, \"left_out\": %lld}\n", (long long)result->images,
+                    (long long)result->bytes, (long long)result->skipped);
+        return;
+    }
+    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
+    if (result->skipped) cr_text_add(out, ", %lld left out that cannot be read", (long long)result->skipped);
+    cr_text_add(out, "\n");
+}
+
+static cr_status pack_split(const struct cr_config *config, enum cr_split split, const char *folder, int64_t raw_side,
+                            bool json, struct cr_text *out) {
+    struct cr_pack_options options = {.raw_side      = (int)raw_side,
+                                      .workers       = (int)config->data.workers,
+                                      .corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL};
+    struct cr_pack_result  result;
+    struct cr_dataset     *dataset;
+    char                   path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, folder, "%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME));
+    CR_TRY(cr_dataset_open(config, split, &dataset));
+    cr_log(CR_LOG_INFO, "packing %lld pictures into %s", (long long)cr_dataset_count(dataset), path);
+    cr_status status = pack_stoppable(dataset, path, &options, &result);
+    cr_dataset_close(dataset);
+    CR_TRY(status);
+    report_packed(path, &result, json, out);
+    return CR_OK;
+}
+
+/* What would fail at the end is found before the long work. */
+static cr_status check_split(const struct cr_config *config, enum cr_split split) {
+    struct cr_dataset *dataset;
+    CR_TRY(cr_dataset_open(config, split, &dataset));
+    cr_dataset_close(dataset);
+    return CR_OK;
+}
+
+static cr_status pack(const struct cr_args *args) {
+    bool             json = cr_args_has(args, CR_OPT_JSON);
+    struct cr_args   rest = *args; /* the configuration is the second operand here */
+    struct cr_config config;
+    struct cr_text   text = {0};
+    int64_t          raw_side;
+    cr_status        status;
+    if (args->operands < 3)
+        return cr_args_fail(args, "what is to be packed, and where to? cresnet data pack CONFIG|DIR OUT");
+    CR_TRY(cr_args_most(args, 3));
+    CR_TRY(cr_args_int(args, CR_OPT_RAW, 1, RAW_SIDE_MAX, 0, &raw_side));
+    rest.operand++;
+    rest.operands--;
+    CR_TRY(cr_cmd_data_config(&rest, &config));
+    const char *folder = args->operand[2];
+    CR_TRY_OUT(check_split(&config, CR_SPLIT_VAL));
+    CR_TRY_OUT(cr_fs_mkdirs(folder));
+    CR_TRY_OUT(pack_split(&config, CR_SPLIT_TRAIN, folder, raw_side, json, &text));
+    CR_TRY_OUT(pack_split(&config, CR_SPLIT_VAL, folder, raw_side, json, &text));
+    if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", folder);
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    cr_config_close(&config);
+    return status;
+}
+
+/* ---- verifying ---- */
+
+struct verification {
+    int            workers, files, bad;
+    bool           json;
+    cr_status      status; /* of the first bad file */
+    struct cr_text text;
+};
+
+static cr_status read_file(const char *path, struct verification *v) {
+    struct cr_pack *file;
+    CR_TRY(cr_pack_open(path, &file));
+    cr_status status  = cr_pack_verify(file, v->workers);
+    long long count   = cr_pack_count(file);
+    int       classes = cr_pack_classes(file);
+    cr_pack_close(file);
+    CR_TRY(status);
+    if (v->json) {
+        cr_text_add(&v->text, "{\"file\": ");
+        cr_text_add_json(&v->text, path);
+        cr_text_add(&v->text, ", \"ok\": true, \"pictures\": %lld, \"classes\": %d}\n", count, classes);
+    } else
+        cr_text_add(&v->text, "%s: %lld pictures in %d classes, all as they were packed\n", path, count, classes);
+    return CR_OK;
+}
+
+/* A bad file is told of, and the next one looked at. */
+static void verify_file(const char *path, struct verification *v) {
+    cr_status status = read_file(path, v);
+    v->files++;
+    if (status == CR_OK) return;
+    if (!v->bad++) v->status = status;
+    cr_log(CR_LOG_ERROR, "%s", cr_error_message());
+    if (v->json) {
+        cr_text_add(&v->text, "{\"file\": ");
+        cr_text_add_json(&v->text, path);
+        cr_text_add(&v->text, ", \"ok\": false, \"error\": ");
+        cr_text_add_json(&v->text, cr_error_message());
+        cr_text_add(&v->text, "}\n");
+    }
+    cr_error_clear();
+}
+
+static bool is_there(const char *dir, const char *name) {
+    char        path[CR_PATH_MAX];
+    struct stat info;
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &info) == 0;
+}
+
+/* A configuration, a run, or a folder of pictures; else it is packed. */
+static bool is_data_set(const char *path) {
+    const char *dot = strrchr(path, '.');
+    if (!cr_fs_is_dir(path)) return dot && strcmp(dot, ".ini") == 0;
+    return !is_there(path, CR_PACK_TRAIN_NAME) && !is_there(path, CR_PACK_VAL_NAME);
+}
+
+static cr_status verify(const struct cr_args *args) {
+    static const char *const names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
+    struct verification      v       = {.json = cr_args_has(args, CR_OPT_JSON)};
+    struct cr_config         config;
+    cr_status                status;
+    if (args->operands < 2) return cr_args_fail(args, "no file given: cresnet data verify CONFIG|FILE|DIR ...");
+    CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
+    v.workers = (int)config.data.workers;
+    cr_config_close(&config);
+    for (int i = 1; i < args->operands; i++) {
+        char path[CR_PATH_MAX];
+        if (is_data_set(args->operand[i])) {
+            bool           good;
+            struct cr_args one = *args;
+            one.operand += i;
+            one.operands = 1;
+            CR_TRY_OUT(cr_data_verify_set(&one, v.json, &v.text, &good));
+            v.files++;
+            if (!good && !v.bad++) v.status = CR_ERR_FORMAT;
+            continue;
+        }
+        if (!cr_fs_is_dir(args->operand[i])) {
+            verify_file(args->operand[i], &v);
+            continue;
+        }
+        for (size_t k = 0; k < CR_COUNT(names); k++) {
+            CR_TRY_OUT(cr_path_join(path, args->operand[i], "%s", names[k]));
+            verify_file(path, &v);
+        }
+    }
+    CR_TRY_OUT(cr_cmd_print(&v.text));
+    if (v.bad) CR_FAIL_OUT(v.status, "%d of %d files or data sets are not sound", v.bad, v.files);
+out:
+    cr_text_free(&v.text);
+    return status;
+}
+
+/* ---- the command ---- */
+
+cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
+    const char *word  = args->operands ? args->operand[0] : "";
+    bool        packs = strcmp(word, "pack") == 0;
+    if (cr_args_has(args, CR_OPT_RAW) && !packs) return cr_args_fail(args, "--raw is for cresnet data pack");
+    if (packs) {
+        cr_status status = pack(args);
+        if (status == CR_ERR_INTERRUPTED) *signal_taken = atomic_load(&stop_signal);
+        return status;
+    }
+    if (strcmp(word, "shapes") == 0) return draw_shapes(args);
+    if (strcmp(word, "verify") == 0) return verify(args);
+    if (strcmp(word, "stat") == 0) return cr_data_stat(args);
+    return describe(args);
+}

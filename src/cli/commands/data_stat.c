@@ -1,0 +1,318 @@
+/* cli/commands/data_stat.c: cresnet data stat, and data verify of sets that are not packed. */
+#include "cli/command.h"
+#include "core/files.h"
+#include "data/statistics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CLASSES_SHOWN = 100, PAIRS_SHOWN = 20, SPLITS = 2 };
+static const char *const split_names[SPLITS] = {"train", "val"};
+
+struct copy { /* a picture among those with its hash */
+    uint64_t hash;
+    int      split;
+    int64_t  sample;
+};
+
+/* A data set read through: [CR_SPLIT_TRAIN], [CR_SPLIT_VAL]. */
+struct reading {
+    struct cr_config    config;
+    struct cr_dataset  *dataset[SPLITS]; /* of a folder without validation pictures the second is NULL */
+    struct cr_data_stat stat[SPLITS];
+    struct copy        *copies; /* sorted: equal ones beside each other */
+    int64_t             count;
+    int64_t             duplicates, across,
+        labelled; /* copies of an earlier picture; of a training one in validation; with another label */
+};
+
+/* ---- reading ---- */
+
+static int compare_copies(const void *a, const void *b) {
+    const struct copy *x = a, *y = b;
+    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
+    if (x->split != y->split) return x->split - y->split;
+    return (x->sample > y->sample) - (x->sample < y->sample);
+}
+
+static const struct cr_sample_stat *sample_of(const struct reading *r, const struct copy *c) {
+    return &r->stat[c->split].sample[c->sample];
+}
+
+static bool same(const struct reading *r, const struct copy *a, const struct copy *b) {
+    const struct cr_sample_stat *x = sample_of(r, a), *y = sample_of(r, b);
+    return x->hash == y->hash && x->width == y->width && x->height == y->height;
+}
+
+static cr_status find_duplicates(struct reading *r) {
+    const int64_t all = r->stat[0].count + r->stat[1].count;
+    CR_ALLOC(r->copies, (size_t)all);
+    for (int split = 0; split < SPLITS; split++)
+        for (int64_t i = 0; i < r->stat[split].count; i++)
+            if (!r->stat[split].sample[i].bad)
+                r->copies[r->count++] = (struct copy){r->stat[split].sample[i].hash, split, i};
+    if (r->count) qsort(r->copies, (size_t)r->count, sizeof *r->copies, compare_copies);
+    for (int64_t i = 1, first = 0; i < r->count; i++) {
+        const struct copy *a = &r->copies[first], *b = &r->copies[i];
+        if (!same(r, a, b)) {
+            first = i;
+            continue;
+        }
+        r->duplicates++;
+        r->across += a->split == CR_SPLIT_TRAIN && b->split == CR_SPLIT_VAL;
+        r->labelled += sample_of(r, a)->label != sample_of(r, b)->label;
+    }
+    return CR_OK;
+}
+
+static void close_reading(struct reading *r) {
+    for (int split = 0; split < SPLITS; split++) {
+        cr_data_stat_close(&r->stat[split]);
+        cr_dataset_close(r->dataset[split]);
+    }
+    cr_free(r->copies);
+    cr_config_close(&r->config);
+}
+
+static cr_status open_reading(const struct cr_args *args, struct reading *r) {
+    cr_status status;
+    *r = (struct reading){0};
+    CR_TRY(cr_cmd_data_config(args, &r->config));
+    for (int split = 0; split < SPLITS; split++) {
+        status = cr_dataset_open(&r->config, (enum cr_split)split, &r->dataset[split]);
+        if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL && r->config.data.kind == CR_DATA_FOLDER &&
+            r->config.data.val_fraction == 0) {
+            cr_log(CR_LOG_INFO, "no validation pictures");
+            cr_error_clear();
+            break;
+        }
+        CR_TRY_OUT(status);
+        cr_log(CR_LOG_INFO, "reading %lld pictures (%s)", (long long)cr_dataset_count(r->dataset[split]),
+               split_names[split]);
+        CR_TRY_OUT(cr_data_stat_open(r->dataset[split], (int)r->config.data.workers, &r->stat[split]));
+    }
+    CR_TRY_OUT(find_duplicates(r));
+    return CR_OK;
+out:
+    close_reading(r);
+    return status;
+}
+
+/* ---- sizes and counts ---- */
+
+struct spread {
+    int64_t least, median, most;
+};
+
+static int compare_numbers(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static struct spread spread_of(int64_t *numbers, int64_t count) {
+    if (!count) return (struct spread){0};
+    qsort(numbers, (size_t)count, sizeof *numbers, compare_numbers);
+    return (struct spread){numbers[0], numbers[count / 2], numbers[count - 1]};
+}
+
+struct summary {
+    struct spread width, height, a_class;
+    int64_t      *classes; /* [classes]: pictures that can be read */
+};
+
+static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
+    int64_t *numbers, good = 0;
+    *out = (struct summary){0};
+    CR_ALLOC(numbers, (size_t)CR_MAX(s->count, s->classes) + 1);
+    out->classes = cr_alloc((size_t)s->classes, sizeof *out->classes);
+    if (!out->classes) {
+        cr_free(numbers);
+        return CR_NO_MEMORY((size_t)s->classes * sizeof *out->classes);
+    }
+    for (int side = 0; side < 2; side++) {
+        good = 0;
+        for (int64_t i = 0; i < s->count; i++)
+            if (!s->sample[i].bad) numbers[good++] = side ? s->sample[i].height : s->sample[i].width;
+        *(side ? &out->height : &out->width) = spread_of(numbers, good);
+    }
+    for (int64_t i = 0; i < s->count; i++)
+        if (!s->sample[i].bad) out->classes[s->sample[i].label]++;
+    memcpy(numbers, out->classes, (size_t)s->classes * sizeof *numbers);
+    out->a_class = spread_of(numbers, s->classes);
+    cr_free(numbers);
+    return CR_OK;
+}
+
+/* ---- stat ---- */
+
+static void print_split(const struct cr_data_stat *s, const struct summary *u, const char *name, struct cr_text *out) {
+    cr_text_add(out, "%-6s %lld pictures, %d classes, %lld to %lld a class (median %lld)\n", name, (long long)s->count,
+                s->classes, (long long)u->a_class.least, (long long)u->a_class.most, (long long)u->a_class.median);
+    cr_text_add(out, "       width %lld to %lld (median %lld), height %lld to %lld (median %lld)\n",
+                (long long)u->width.least, (long long)u->width.most, (long long)u->width.median,
+                (long long)u->height.least, (long long)u->height.most, (long long)u->height.median);
+    cr_text_add(out,
+                "       mean %.4f, %.4f, %.4f   std %.4f, %.4f, %.4f   (red, green, blue of 0 to 1; each picture "
+                "counts the same)\n",
+                s->mean[0], s->mean[1], s->mean[2], s->std[0], s->std[1], s->std[2]);
+    if (s->bads) cr_text_add(out, "       %lld cannot be read\n", (long long)s->bads);
+}
+
+static void print_classes(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
+    const int classes = r->dataset[1] ? CR_MIN(r->stat[0].classes, r->stat[1].classes) : r->stat[0].classes;
+    int       width   = 5;
+    for (int i = 0; i < classes; i++)
+        width = CR_MAX(width, (int)CR_MIN(strlen(cr_dataset_class_name(r->dataset[0], i)), (size_t)40));
+    cr_text_add(out, "\n%6s  %-*s %9s %9s\n", "label", width, "class", "train", "val");
+    for (int i = 0; i < CR_MIN(classes, CLASSES_SHOWN); i++)
+        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, width, cr_dataset_class_name(r->dataset[0], i),
+                    (long long)u[0].classes[i], r->dataset[1] ? (long long)u[1].classes[i] : 0);
+    if (classes > CLASSES_SHOWN) cr_text_add(out, "%6s  and %d more\n", "", classes - CLASSES_SHOWN);
+}
+
+static void sample_name(const struct reading *r, const struct copy *c, char *buf, size_t size) {
+    cr_dataset_sample_name(r->dataset[c->split], c->sample, buf, size);
+}
+
+static void print_duplicates(const struct reading *r, struct cr_text *out) {
+    int64_t shown = 0;
+    if (!r->duplicates) {
+        cr_text_add(out, "no picture is there twice\n");
+        return;
+    }
+    cr_text_add(out,
+                "%lld pictures are copies of others, pixel for pixel: %lld of validation stand in training too, %lld "
+                "have another label\n",
+                (long long)r->duplicates, (long long)r->across, (long long)r->labelled);
+    for (int64_t i = 1, first = 0; i < r->count; i++) {
+        char one[CR_PATH_MAX], other[CR_PATH_MAX];
+        if (!same(r, &r->copies[first], &r->copies[i])) {
+            first = i;
+            continue;
+        }
+        if (shown++ == PAIRS_SHOWN) break;
+        sample_name(r, &r->copies[first], one, sizeof one);
+        sample_name(r, &r->copies[i], other, sizeof other);
+        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[r->copies[first].split], other,
+                    split_names[r->copies[i].split],
+                    sample_of(r, &r->copies[first])->label != sample_of(r, &r->copies[i])->label ? ", other label"
+                                                                                                 : "");
+    }
+    if (shown > PAIRS_SHOWN) cr_text_add(out, "  ...\n");
+}
+
+static void print_bad(const struct reading *r, struct cr_text *out) {
+    for (int split = 0; split < SPLITS; split++)
+        for (int64_t i = 0; i < r->stat[split].bads; i++)
+            cr_text_add(out, "unreadable: %s\n", r->stat[split].bad[i].why);
+}
+
+static void json_spread(struct cr_text *out, const char *name, struct spread s) {
+    cr_text_add(out, ", \"%s\": {\"min\": %lld, \"median\": %lld, \"max\": %lld}", name, (long long)s.least,
+                (long long)s.median, (long long)s.most);
+}
+
+static void json_bad(const struct reading *r, int split, struct cr_text *out) {
+    const struct cr_data_stat *s = &r->stat[split];
+    cr_text_add(out, ", \"unreadable\": [");
+    for (int64_t i = 0; i < s->bads; i++) {
+        char name[CR_PATH_MAX];
+        cr_dataset_sample_name(r->dataset[split], s->bad[i].sample, name, sizeof name);
+        cr_text_add(out, "%s{\"picture\": ", i ? ", " : "");
+        cr_text_add_json(out, name);
+        cr_text_add(out, ", \"error\": ");
+        cr_text_add_json(out, s->bad[i].why);
+        cr_text_add(out, "}");
+    }
+    cr_text_add(out, "]");
+}
+
+static void json_duplicates(const struct reading *r, struct cr_text *out) {
+    cr_text_add(out, "\"duplicates\": %lld, \"duplicates_across_splits\": %lld, \"duplicates_with_other_label\": %lld",
+                (long long)r->duplicates, (long long)r->across, (long long)r->labelled);
+}
+
+static void json_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
+    cr_text_add(out, "{\"kind\": \"%s\", \"root\": ", cr_word_data_kind(r->config.data.kind));
+    cr_text_add_json(out, r->config.data.root);
+    for (int split = 0; split < SPLITS && r->dataset[split]; split++) {
+        const struct cr_data_stat *s = &r->stat[split];
+        cr_text_add(out, ", \"%s\": {\"pictures\": %lld, \"classes\": [", split_names[split], (long long)s->count);
+        for (int i = 0; i < s->classes; i++) {
+            cr_text_add(out, "%s{\"class\": ", i ? ", " : "");
+            cr_text_add_json(out, cr_dataset_class_name(r->dataset[split], i));
+            cr_text_add(out, ", \"pictures\": %lld}", (long long)u[split].classes[i]);
+        }
+        cr_text_add(out, "]");
+        json_spread(out, "width", u[split].width);
+        json_spread(out, "height", u[split].height);
+        cr_text_add(out, ", \"mean\": [%.6f, %.6f, %.6f], \"std\": [%.6f, %.6f, %.6f]", s->mean[0], s->mean[1],
+                    s->mean[2], s->std[0], s->std[1], s->std[2]);
+        json_bad(r, split, out);
+        cr_text_add(out, "}");
+    }
+    cr_text_add(out, ", ");
+    json_duplicates(r, out);
+    cr_text_add(out, "}\n");
+}
+
+static void text_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
+    cr_text_add(out, "%s%s%s\n", cr_word_data_kind(r->config.data.kind), *r->config.data.root ? " in " : "",
+                r->config.data.root);
+    for (int split = 0; split < SPLITS && r->dataset[split]; split++)
+        print_split(&r->stat[split], &u[split], split_names[split], out);
+    print_classes(r, u, out);
+    cr_text_add(out, "\n");
+    print_duplicates(r, out);
+    print_bad(r, out);
+}
+
+cr_status cr_data_stat(const struct cr_args *args) {
+    struct cr_args rest      = *args;
+    struct reading r         = {0};
+    struct summary u[SPLITS] = {0};
+    struct cr_text text      = {0};
+    cr_status      status;
+    if (args->operands < 2) return cr_args_fail(args, "of what? cresnet data stat CONFIG|DIR");
+    CR_TRY(cr_args_most(args, 2));
+    rest.operand++;
+    rest.operands--;
+    CR_TRY(open_reading(&rest, &r));
+    for (int split = 0; split < SPLITS; split++) CR_TRY_OUT(summarise(&r.stat[split], &u[split]));
+    (cr_args_has(args, CR_OPT_JSON) ? json_stat : text_stat)(&r, u, &text);
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    for (int split = 0; split < SPLITS; split++) cr_free(u[split].classes);
+    close_reading(&r);
+    return status;
+}
+
+/* ---- verify ---- */
+
+cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good) {
+    struct reading r;
+    CR_TRY(open_reading(args, &r));
+    *good = !r.stat[0].bads && !r.stat[1].bads;
+    if (json) {
+        cr_text_add(out, "{\"data\": ");
+        cr_text_add_json(out, args->operand[0]);
+        cr_text_add(out, ", \"ok\": %s", *good ? "true" : "false");
+        for (int split = 0; split < SPLITS; split++) {
+            cr_text_add(out, ", \"%s\": {\"pictures\": %lld", split_names[split], (long long)r.stat[split].count);
+            json_bad(&r, split, out);
+            cr_text_add(out, "}");
+        }
+        cr_text_add(out, ", ");
+        json_duplicates(&r, out);
+        cr_text_add(out, "}\n");
+    } else {
+        print_bad(&r, out);
+        cr_text_add(out, "%s: %lld pictures read, %lld of them unreadable\n", args->operand[0],
+                    (long long)(r.stat[0].count + r.stat[1].count), (long long)(r.stat[0].bads + r.stat[1].bads));
+        print_duplicates(&r, out);
+    }
+    close_reading(&r);
+    return CR_OK;
+}

@@ -1,0 +1,98 @@
+/* cli/commands/export.c: cresnet export: a trained network as one file for other programs: its weights, or weights and
+ * graph as ONNX. */
+#include "checkpoint/checkpoint.h"
+#include "cli/command.h"
+#include "model/onnx.h"
+#include "session/session.h"
+#include "session/state.h"
+
+/* ---- weights ---- */
+
+static cr_status export_weights(const struct cr_args *args, const char *file) {
+    struct cr_cmd_source source = {0};
+    char                *path   = NULL, ema[CR_PATH_MAX];
+    if (args->overrides)
+        return cr_args_fail(args, "%s: weights are written as they are; configuration keys are for --onnx",
+                            args->override[0]);
+    cr_status status;
+    if (cr_args_has(args, CR_OPT_EMA)) {
+        CR_TRY_OUT(cr_cmd_source_find(args, &source));
+        CR_TRY_OUT(cr_cmd_ema_path(args, &source, ema));
+    }
+    CR_TRY_OUT(cr_ckpt_model_path(cr_args_has(args, CR_OPT_EMA) ? ema : args->operand[0], &path));
+    CR_TRY_OUT(cr_ckpt_export_dense(path, file));
+out:
+    cr_cmd_source_free(&source);
+    cr_free(path);
+    return status;
+}
+
+/* ---- ONNX ---- */
+
+static cr_status write_onnx(struct cr_session *session, const struct cr_cmd_names *names, bool fold, const char *file) {
+    struct cr_onnx_network network = {.fold        = fold,
+                                      .classes     = session->model.classes,
+                                      .class_names = names->count == session->model.classes ? names->at : NULL};
+    struct cr_program      eval    = {0};
+    float                 *value = NULL, *running = NULL;
+    cr_status              status;
+    CR_TRY(cr_model_program(&session->model, session->config, CR_PROGRAM_EVAL, 1, &eval));
+    CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
+    CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_RUNNING, &running));
+    network.eval    = &eval;
+    network.value   = value;
+    network.running = running;
+    CR_TRY_OUT(cr_onnx_write(&network, file));
+out:
+    cr_program_free(&eval);
+    cr_free(value);
+    cr_free(running);
+    return status;
+}
+
+/* The host loads the weights, in f32, whatever a training would take. */
+static cr_status export_onnx(const struct cr_args *args, const char *file) {
+    struct cr_config          config;
+    struct cr_session         session = {0};
+    struct cr_cmd_names       names   = {0};
+    struct cr_session_options options = {.eval = true, .execute = true, .eval_batch = 1};
+    cr_status                 status;
+    CR_TRY(cr_cmd_config(args, &config));
+    if (!*config.model.weights) {
+        status = cr_args_fail(args, "no weights to export: give --weights FILE, or a run folder instead of %s",
+                              args->operand[0]);
+        goto out;
+    }
+    config.train.device    = CR_DEVICE_CPU;
+    config.train.precision = CR_PRECISION_FP32;
+    config.train.batch     = 1;
+    config.memory.limit    = "";
+    CR_TRY_OUT(cr_cmd_classes_of_weights(&config, &options.classes));
+    CR_TRY_OUT(cr_session_open(&config, &options, &session));
+    CR_TRY_OUT(cr_session_load_weights(&session, config.model.weights, true));
+    CR_TRY_OUT(cr_cmd_names_beside(config.model.weights, &names));
+    CR_TRY_OUT(write_onnx(&session, &names, cr_args_has(args, CR_OPT_FOLD), file));
+out:
+    cr_session_close(&session);
+    cr_arena_free(&names.arena);
+    cr_config_close(&config);
+    return status;
+}
+
+cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
+    /* Both call every tensor of these networks the same. */
+    static const char *const names[] = {"torchvision", "timm", NULL};
+    int                      library;
+    const char              *weights = args->value[CR_OPT_EXPORT_FILE], *onnx = args->value[CR_OPT_ONNX];
+    (void)signal_taken;
+    if (!args->operands) return cr_args_fail(args, "which weights? Give a run folder, or a safetensors file");
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
+    if (!weights && !onnx) return cr_args_fail(args, "where to? Give -o FILE, which is not there yet, or --onnx FILE");
+    if (weights && onnx) return cr_args_fail(args, "-o writes weights, --onnx a network: give one of them");
+    if (cr_args_has(args, CR_OPT_FOLD) && !onnx)
+        return cr_args_fail(args, "--fold is for --onnx: weights keep their batch normalisation");
+    CR_TRY(onnx ? export_onnx(args, onnx) : export_weights(args, weights));
+    cr_log(CR_LOG_INFO, "exported to %s", onnx ? onnx : weights);
+    return CR_OK;
+}

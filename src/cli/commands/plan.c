@@ -1,0 +1,272 @@
+/* cli/commands/plan.c: cresnet plan: the network and its compiled program as text. Needs no data and no GPU: it stops
+ * before memory is reserved. Kernels are chosen as a run would choose them: from the device's table of costs, of a RUN
+ * from the table that its checkpoint holds. */
+#include "cli/command.h"
+#include "compiler/fusion/conv_fusion.h"
+#include "inspect/plan_png.h"
+#include "inspect/plan_print.h"
+#include "runtime/allocator_bench.h"
+#include "session/session.h"
+
+struct plan {
+    struct cr_config     config;
+    struct cr_cmd_source source;
+    struct cr_session    session; /* device, model and costs only */
+    struct cr_program    program;
+    bool                 has_program, elsewhere; /* elsewhere: --target, the device only answers questions */
+    int64_t              batch;
+};
+
+/* The first is what stands for no --which. */
+static const char *const which_words[] = {"(step)", "step", "micro_first", "micro", "micro_last", "eval", NULL};
+static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
+                                                   CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
+
+/* Of a pruned network; one that is pruned while it trains has no pattern that training may rely on. */
+static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
+    const bool eval = kind == CR_PROGRAM_EVAL;
+    return cr_session_pattern(&p->session, eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL,
+                              eval);
+}
+
+static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_program_kind kind) {
+    const struct cr_config         *c       = &p->config;
+    struct cr_session              *s       = &p->session;
+    const struct cr_session_options options = {.costs_from = p->source.folder, .retune = true};
+    struct cr_prepare               train, eval;
+    int                             classes;
+    int64_t                         ranks;
+    enum cr_dtype                   real;
+    s->config = c;
+    CR_TRY(cr_cmd_classes(c, &classes));
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
+    p->elsewhere = cr_args_has(args, CR_OPT_TARGET);
+    if (p->elsewhere)
+        CR_TRY(cr_plan_target_open(args, c, &s->device, &real));
+    else
+        CR_TRY(cr_session_device(c, false, &s->device, &real));
+    CR_TRY(cr_model_open(c, classes, train.size, eval.size, &s->model));
+    cr_model_set_real(&s->model, real);
+    CR_TRY(find_pattern(p, kind));
+    CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 1, &ranks));
+    s->model.ranks = (int)ranks;
+    if (!p->elsewhere)
+        CR_TRY(cr_session_open_cost_table(s, &options));
+    else if (cr_args_has(args, CR_OPT_COSTS))
+        CR_TRY(cr_cost_table_load(s->device, args->value[CR_OPT_COSTS], &s->cost_table));
+    cr_session_limit(s);
+    s->batch = c->train.batch;
+    return s->batch ? CR_OK : cr_session_find_batch(s, 0);
+}
+
+/* The whole program, not compiled. */
+static cr_status emit(struct plan *p, enum cr_program_kind kind) {
+    const struct cr_config *c = &p->config;
+    p->batch                  = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
+    CR_TRY(cr_model_program(&p->session.model, c, kind, p->batch, &p->program));
+    p->has_program = true;
+    return CR_OK;
+}
+
+static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
+    const struct cr_config *c = &p->config;
+    p->batch                  = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
+    CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
+    p->has_program = true;
+    if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
+    return CR_OK;
+}
+
+/* The last line; null: there was nothing to choose, or no times are measured. */
+static void add_totals(const struct plan *p, const struct cr_choices *c) {
+    struct cr_text *out = c->text;
+    cr_text_add(
+        out,
+        "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"costs\": \"%s\", \"device\": ",
+        c->fusions, c->sparse, p->program.name, (long long)p->batch, p->session.cost_table ? "measured" : "roofline");
+    cr_text_add_json(out, p->session.device->caps.text);
+    if (c->plain_s > 0)
+        cr_text_add(out, ", \"plain_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
+    else
+        cr_text_add(out, ", \"plain_us\": null, \"chosen_us\": null");
+    if (c->dense_s > 0)
+        cr_text_add(out, ", \"dense_us\": %.4f, \"taken_us\": %.4f, \"too_little\": %s}\n", 1e6 * c->dense_s,
+                    1e6 * c->sparse_s, c->too_little ? "true" : "false");
+    else
+        cr_text_add(out, ", \"dense_us\": null, \"taken_us\": null, \"too_little\": false}\n");
+}
+
+/* Which of the convolutions could take something over, and what was chosen. */
+static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool json, struct cr_text *out) {
+    const struct cr_cost_model target  = cr_session_cost_model(&p->session);
+    struct cr_choices          choices = {.text = out, .json = json};
+    if (!p->config.train.fuse)
+        return cr_config_fail(&p->config, "train.fuse",
+                              "nothing is taken over then, and --choices has nothing to show");
+    CR_TRY(emit(p, kind));
+    CR_TRY(cr_pass_fold(&p->program, &target)); /* comes before the choice */
+    if (!json)
+        cr_text_add(out, "program %s, batch %lld, on %s; costs are %s\n", p->program.name, (long long)p->batch,
+                    p->session.device->caps.text, p->session.cost_table ? "measured" : "those of the roofline");
+    CR_TRY(cr_fuse_report(&p->program, &target, &choices));
+    if (p->session.pattern && p->config.train.sparse) {
+        if (!json) cr_text_add(out, "\nconvolutions that are pruned:\n");
+        CR_TRY(cr_pass_fuse(&p->program, &target)); /* as they are when they are asked about: the stem, gradients */
+        CR_TRY(cr_pass_sparsify(&p->program, &target, cr_session_may_mask_gradients(&p->config), &choices));
+    }
+    if (json) add_totals(p, &choices);
+    if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
+    return CR_OK;
+}
+
+static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
+    struct cr_cost_model target = cr_session_cost_model(&p->session);
+    p->session.limit            = 0; /* the curve has limits of its own */
+    CR_TRY(compile(p, kind, "select"));
+    if (p->session.cost_table) CR_TRY(cr_cost_table_copy_rates(p->session.cost_table, &target));
+    CR_TRY(cr_plan_offload_curve(&p->program, &target, p->config.memory.zero_copy, out));
+    if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
+    return CR_OK;
+}
+
+static size_t need_of(const struct plan *p) {
+    const struct cr_program *all[] = {&p->program};
+    return cr_memory_need(p->session.device, &p->session.model.store, all, 1);
+}
+
+/* How [memory] limit is kept, or by how much it is not. */
+static void print_fit(struct plan *p, struct cr_text *out) {
+    const size_t need = need_of(p);
+    if (!p->session.limit) return;
+    cr_text_add(out, "limit %.1f MiB", cr_mib(p->session.limit + p->session.overhead_bytes));
+    if (p->session.overhead_bytes)
+        cr_text_add(out, ", %.1f of them for libraries%s", cr_mib(p->session.overhead_bytes),
+                    p->session.model.ranks > 1 ? " and NCCL" : "");
+    cr_text_add(out, ": ");
+    const size_t before = out->length;
+    cr_session_fit_text(&p->session, out);
+    if (need > p->session.limit)
+        cr_text_add(out, "%s%.1f MiB too much: a run would refuse to start", out->length > before ? "\n" : "",
+                    (double)(need - p->session.limit) / (1 << 20));
+    else if (out->length == before)
+        cr_text_add(out, "kept as it is, with %.1f MiB", cr_mib(need + p->session.overhead_bytes));
+    cr_text_add(out, "\n");
+}
+
+static cr_status print_lives(struct plan *p, struct cr_text *out) {
+    const struct cr_cost_model target = cr_session_cost_model(&p->session);
+    print_fit(p, out);
+    if (out->length) cr_text_add(out, "\n");
+    return cr_plan_print_lifetimes(&p->program, &target, out);
+}
+
+/* The table is made from a plain forward program of one picture: cheap, and the same whatever the options. */
+static cr_status print_table(struct plan *p, struct cr_text *out) {
+    struct cr_program eval;
+    CR_TRY(cr_model_program(&p->session.model, &p->config, CR_PROGRAM_EVAL, 1, &eval));
+    cr_model_table(&p->session.model, &eval, out);
+    cr_program_free(&eval);
+    return CR_OK;
+}
+
+/* Planning is quick and gives the same each time: done once more, to be timed. */
+static cr_status print_json(struct plan *p, struct cr_text *out) {
+    const struct cr_device *device = p->session.device;
+    const int64_t           start  = cr_time_ns();
+    struct cr_pool_event   *event;
+    struct cr_pool_times    online;
+    int                     events;
+    CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config.memory.reuse));
+    const double ms = (double)(cr_time_ns() - start) * 1e-6;
+    CR_TRY(cr_pool_events(&p->program, device->caps.alignment, &event, &events));
+    const cr_status status = cr_pool_best_fit(event, events, 1, &online);
+    cr_free(event);
+    CR_TRY(status);
+    cr_plan_print_json(&p->program, &p->config, device->caps.text, p->batch, ms, online.peak_bytes, out);
+    return CR_OK;
+}
+
+static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
+                            struct cr_text *out) {
+    const char *after = args->value[CR_OPT_AFTER];
+    CR_TRY(open_model(p, args, kind));
+    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
+    if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
+    CR_TRY(compile(p, kind, after));
+    if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_plan_png_write(&p->program, NULL, args->value[CR_OPT_PNG]));
+    if (cr_args_has(args, CR_OPT_JSON))
+        CR_TRY(print_json(p, out));
+    else if (cr_args_has(args, CR_OPT_CSV))
+        cr_plan_print_csv(&p->program, out);
+    else if (cr_args_has(args, CR_OPT_LIFETIMES))
+        CR_TRY(print_lives(p, out));
+    else if (after || cr_args_has(args, CR_OPT_PROGRAM))
+        cr_program_print(&p->program, out);
+    else {
+        CR_TRY(print_table(p, out));
+        cr_text_add(out, "\n");
+        cr_plan_print_summary(&p->program, out);
+        if (p->session.limit) cr_text_add(out, "\n");
+        print_fit(p, out);
+        if (p->elsewhere) CR_TRY(cr_plan_target_print(&p->session, &p->program, out));
+    }
+    return CR_OK;
+}
+
+static void plan_close(struct plan *p) {
+    if (p->has_program) cr_program_free(&p->program);
+    cr_session_close(&p->session);
+    cr_config_close(&p->config);
+    cr_cmd_source_free(&p->source);
+}
+
+cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
+    static const char *const passes[] = {"plan", "order", "select", "fuse", "grad", NULL};
+    struct plan              p        = {0};
+    struct cr_text           text     = {0};
+    int                      which, pass;
+    cr_status                status;
+    (void)signal_taken;
+    if (cr_args_has(args, CR_OPT_TRACE)) return cr_plan_trace(args);
+    if (cr_plan_wants_lifetimes(args)) return cr_plan_lifetimes_file(args);
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
+    CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
+    if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
+        return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only",
+                            passes[pass]);
+    if (cr_args_has(args, CR_OPT_CHOICES) &&
+        (pass || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(
+            args,
+            "--choices prints a table of its own, or as JSON with --json: leave --after, --program and --csv out");
+    if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIFETIMES)) &&
+        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES) ||
+         cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(
+            args,
+            "--curve and --lives print tables of their own: leave --after, --program, --json, --csv and --choices out");
+    if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
+        return cr_args_fail(
+            args,
+            "--png draws the pool, which is there after the last pass only: leave --after, --choices and --curve out");
+    if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIFETIMES))
+        return cr_args_fail(args, "--curve and --lives are tables of their own: ask for one of them");
+    if (cr_args_has(args, CR_OPT_COSTS) && !cr_args_has(args, CR_OPT_TARGET))
+        return cr_args_fail(args, "--costs is of --target: without it this machine's own times count");
+    CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
+    CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
+    enum cr_program_kind kind = which_kinds[which];
+    /* With micro-batches there is no `step`: the last micro-step, which updates, is the fullest one. */
+    if (!which && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
+    CR_TRY_OUT(print_plan(&p, args, kind, &text));
+    CR_TRY_OUT(cr_cmd_print(&text));
+    /* shown all the same, but a script must see it */
+    if (p.has_program && !pass && p.session.limit && need_of(&p) > p.session.limit)
+        CR_TRY_OUT(cr_session_limit_missed(&p.session, need_of(&p)));
+out:
+    cr_text_free(&text);
+    plan_close(&p);
+    return status;
+}

@@ -1,0 +1,59 @@
+/* cli/commands/profile.c: cresnet profile: every op of the training step, or of an evaluation, timed on the device. */
+#include "cli/command.h"
+#include "runtime/profiler.h"
+#include "session/session.h"
+
+enum { PASSES = 20, PASSES_MAX = 10000, WARMUP = 3 };
+
+/* What is profiled: the program with the update (with micro-batches its gradients add to what is there, which costs the
+ * same), or the evaluation's. */
+static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes, struct cr_profile *out) {
+    const struct cr_program *program = eval ? &s->eval : &s->train[s->trains - 1];
+    struct cr_exec          *exec    = eval ? s->eval_exec : s->train_exec[s->trains - 1];
+    struct cr_step_block     step    = cr_cmd_step_block(s->config);
+    CR_TRY(cr_session_init(s));
+    CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)s->config->train.seed));
+    cr_log(CR_LOG_INFO, "%s; %s, program %s, batch %lld, %d px, %lld passes after %d to warm up", s->device->caps.text,
+           cr_word_arch(s->config->model.arch), program->name, (long long)(eval ? s->eval_batch : s->batch),
+           eval ? s->prepare_eval.size : s->prepare_train.size, (long long)passes, WARMUP);
+    for (int i = 0; i < WARMUP; i++) {
+        CR_TRY(cr_exec_run(exec, &step));
+        step.step++;
+    }
+    return cr_profile_open(exec, program, s->device, &step, (int)passes, out);
+}
+
+cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
+    static const char *const orders[] = {"time", "program", NULL}, *const programs[] = {"step", "eval", NULL};
+    struct cr_config          config;
+    struct cr_session         session = {0};
+    struct cr_profile         profile = {0};
+    struct cr_text            text    = {0};
+    struct cr_session_options options = {.execute = true, .draw_masks = true};
+    int                       order, eval;
+    int64_t                   passes;
+    cr_status                 status;
+    (void)signal_taken;
+    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, PASSES_MAX, PASSES, &passes));
+    CR_TRY(cr_args_word(args, CR_OPT_ORDER, orders, &order));
+    CR_TRY(cr_args_word(args, CR_OPT_WHICH, programs, &eval));
+    options.train = !eval;
+    options.eval  = eval;
+    CR_TRY(cr_cmd_config(args, &config));
+    CR_TRY_OUT(cr_cmd_classes(&config, &options.classes));
+    CR_TRY_OUT(cr_session_open(&config, &options, &session));
+    CR_TRY_OUT(profile_session(&session, eval, passes, &profile));
+    if (order == 0) cr_profile_sort_slowest_first(&profile);
+    if (cr_args_has(args, CR_OPT_JSON))
+        cr_profile_print_json(&profile, &text);
+    else
+        cr_profile_print(&profile, &text);
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    cr_profile_close(&profile);
+    cr_session_close(&session);
+    cr_config_close(&config);
+    return status;
+}

@@ -1,0 +1,37 @@
+/* cli/installed.c: the configurations that are installed with the program. They are found from where the program lies,
+ * not by a path that was compiled in, so that an unpacked archive, a package and `cmake --install` into any folder all
+ * do. */
+#include "cli/command.h"
+#include "core/files.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef CR_DATA_FROM_BIN /* from CMake: the way from the folder of programs to that of data */
+#define CR_DATA_FROM_BIN "../share"
+#endif
+
+/* The folder of the running program; false where the system does not tell. */
+static bool program_folder(char out[CR_PATH_MAX]) {
+    ssize_t length = readlink("/proc/self/exe", out, CR_PATH_MAX - 1);
+    if (length <= 0) return false;
+    out[length] = 0;
+    char *slash = strrchr(out, '/');
+    if (!slash) return false;
+    *slash = 0;
+    return true;
+}
+
+cr_status cr_cmd_installed_config(const char *name, char **out) {
+    static const char prefix[] = "configs/";
+    char              folder[CR_PATH_MAX], path[CR_PATH_MAX], real[PATH_MAX];
+    *out = NULL;
+    if (strncmp(name, prefix, strlen(prefix)) == 0) name += strlen(prefix);
+    if (!*name || strchr(name, '/') || !program_folder(folder)) return CR_OK;
+    CR_TRY(cr_path_join(path, folder, "%s/cresnet/configs/%s", CR_DATA_FROM_BIN, name));
+    if (!cr_fs_is_file(path)) return CR_OK;
+    *out = cr_strdup(realpath(path, real) ? real : path);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
+}

@@ -1,0 +1,122 @@
+/* cli/main.c: main: finds the command, parses its line, runs it, prints the error if there was one, and ends the
+ * program. The only place that exits; exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended
+ * by signal n. */
+#include "cli/command.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* "cresnet train: message" on standard error; every line of a list of errors gets the prefix. */
+static void print_error(const char *who) {
+    const char *line = cr_error_message();
+    do {
+        size_t length = strcspn(line, "\n");
+        fprintf(stderr, "%s: %.*s\n", who, (int)length, line);
+        line += length + (line[length] == '\n');
+    } while (*line);
+    const char *trace = getenv("CRESNET_TRACE");
+    if (trace && strcmp(trace, "1") == 0) fprintf(stderr, "%s: trail: %s\n", who, cr_error_trail());
+}
+
+/* The exit code for what a command returned. */
+static int finish(const char *who, cr_status status, int signal_taken) {
+    if (status == CR_ERR_INTERRUPTED && !signal_taken) return 128 + SIGPIPE; /* cr_cmd_print's reader has gone */
+    if (status != CR_OK && *cr_error_message()) print_error(who); /* without a message: another rank has printed it */
+    return signal_taken ? 128 + signal_taken : cr_status_exit(status);
+}
+
+static int print_and_finish(const char *who, struct cr_text *text) {
+    return finish(who, cr_cmd_print(text), 0);
+}
+
+static int run_command(enum cr_command_id id, int argc, char **argv) {
+    char           who[64];
+    struct cr_args args         = {0};
+    struct cr_text text         = {0};
+    int            signal_taken = 0;
+    snprintf(who, sizeof who, "cresnet %s", cr_command(id)->name);
+    cr_status status = cr_args_parse(id, argc, argv, &args);
+    if (status != CR_OK) return finish(who, status, 0);
+    cr_log_quiet(cr_args_has(&args, CR_OPT_QUIET));
+    int code;
+    if (cr_args_has(&args, CR_OPT_HELP)) {
+        if (id == CR_CMD_HELP)
+            cr_help_overview(&text);
+        else
+            cr_command_help(id, &text);
+        code = print_and_finish(who, &text);
+    } else if (cr_args_has(&args, CR_OPT_VERSION)) {
+        cr_help_version(&text);
+        code = print_and_finish(who, &text);
+    } else {
+        status = cr_command(id)->run(&args, &signal_taken);
+        code   = finish(who, status, signal_taken);
+    }
+    cr_args_free(&args);
+    return code;
+}
+
+/* `cresnet` itself: help, version, or a mistake. */
+static int run_bare(int argc, char **argv) {
+    struct cr_text text = {0};
+    const char    *word = argc > 1 ? argv[1] : NULL, *hint;
+    if (!word) {
+        cr_help_overview(&text);
+        fprintf(stderr, "%s", text.data ? text.data : "");
+        cr_text_free(&text);
+        return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given"), 0);
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        cr_help_overview(&text);
+        return print_and_finish("cresnet", &text);
+    }
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        cr_help_version(&text);
+        return print_and_finish("cresnet", &text);
+    }
+    if (word[0] == '-')
+        return finish("cresnet",
+                      CR_FAIL(CR_ERR_USAGE,
+                              "option %s stands before the command: cresnet COMMAND [options]; see cresnet help", word),
+                      0);
+    enum cr_command_id id = cr_command_find(word, &hint);
+    if (id != CR_CMD_COUNT) return run_command(id, argc - 2, argv + 2);
+    const char *dot = strrchr(word, '.');
+    if (dot && strcmp(dot, ".ini") == 0)
+        return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given: cresnet train %s?", word), 0);
+    if (hint)
+        return finish("cresnet",
+                      CR_FAIL(CR_ERR_USAGE, "unknown command %s (did you mean %s?); see cresnet help", word, hint), 0);
+    return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
+}
+
+/* GCC's OpenMP lets threads that wait for each other spin for longer than the system's time slice: two programs that
+ * share the cores then make each other twenty times slower. It reads the limit from the environment before main begins
+ * and never again, so the program starts itself once more with a short one (1 % slower alone). What the user has set
+ * stays. */
+static void wait_politely(char **argv) {
+#ifdef _OPENMP
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv);
+        /* Still here: no /proc. It works without. */
+#else
+    (void)argv;
+#endif
+}
+
+int main(int argc, char **argv) {
+    wait_politely(argv);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of a training run */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may grow no more (ulimit -f) */
+    const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    base             = base ? base + 1 : argc > 0 ? argv[0] : "cresnet";
+    if (strncmp(base, "cresnet-", 8) == 0) {
+        const char        *hint;
+        enum cr_command_id id = cr_command_find(base + 8, &hint);
+        if (id != CR_CMD_COUNT) return run_command(id, argc - 1, argv + 1);
+    }
+    return run_bare(argc, argv);
+}

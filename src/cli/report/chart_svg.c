@@ -1,0 +1,216 @@
+/* cli/report/chart_svg.c: lines over steps as SVG. See cli/report/report.h. */
+#include "cli/report/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 480, HEIGHT = 240, LEFT = 58, RIGHT = 10, TOP = 12, BOTTOM = 36, POINTS_MAX = 300, TICKS = 6 };
+enum { PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM };
+
+/* A series with at most POINTS_MAX values: beyond that each is a mean of neighbours. */
+struct points {
+    int    count;
+    double step[POINTS_MAX], value[POINTS_MAX];
+};
+
+struct drawing {
+    const struct cr_chart *chart;
+    struct points         *points; /* one a line */
+    double                 x0, x1, y0, y1;
+};
+
+double cr_chart_step(double range, int ticks) {
+    double power = pow(10, floor(log10(range / ticks)));
+    for (int k = 0; k < 3; k++) {
+        static const double factors[] = {1, 2, 5};
+        if (range / (power * factors[k]) <= ticks) return power * factors[k];
+    }
+    return power * 10;
+}
+
+static void gather(const struct cr_series *s, double scale, struct points *out) {
+    const int group = (s->count + POINTS_MAX - 1) / POINTS_MAX;
+    for (int first = 0; first < s->count; first += group) {
+        const int n   = CR_MIN(group, s->count - first);
+        double    sum = 0, steps = 0;
+        for (int i = first; i < first + n; i++) {
+            sum += s->value[i] * scale;
+            steps += s->step[i];
+        }
+        out->step[out->count]    = n == 1 ? s->step[first] : steps / n;
+        out->value[out->count++] = sum / n;
+    }
+}
+
+static double x_of(const struct drawing *d, double step) {
+    return LEFT + (step - d->x0) / (d->x1 - d->x0) * PLOT_WIDTH;
+}
+static double y_of(const struct drawing *d, double value) {
+    return TOP + PLOT_HEIGHT - (fmin(value, d->y1) - d->y0) / (d->y1 - d->y0) * PLOT_HEIGHT;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The top of the scale: what nine of ten values stay below, half as much again, unless the highest is near to it. */
+static double usual_top(const struct drawing *d, double highest) {
+    static const double far   = 2.5;
+    double              most  = highest;
+    double             *all   = cr_alloc(CR_CHART_LINES * POINTS_MAX, sizeof *all);
+    int                 count = 0;
+    if (!all) return highest;
+    for (int l = 0; l < CR_CHART_LINES; l++)
+        for (int i = 0; i < d->points[l].count; i++) all[count++] = d->points[l].value[i];
+    qsort(all, (size_t)count, sizeof *all, compare_doubles);
+    const double usual = all[(int)(0.9 * (count - 1))];
+    if (usual > 0 && highest > far * usual) most = 1.5 * usual;
+    cr_free(all);
+    return most;
+}
+
+static void find_ranges(struct drawing *d) {
+    d->x0 = d->y0 = INFINITY;
+    d->x1 = d->y1 = -INFINITY;
+    for (int l = 0; l < CR_CHART_LINES; l++)
+        for (int i = 0; i < d->points[l].count; i++) {
+            d->x0 = fmin(d->x0, d->points[l].step[i]);
+            d->x1 = fmax(d->x1, d->points[l].step[i]);
+            d->y0 = fmin(d->y0, d->points[l].value[i]);
+            d->y1 = fmax(d->y1, d->points[l].value[i]);
+        }
+    d->x0 = 0; /* training begins there */
+    d->x1 = fmax(d->x1, d->chart->steps);
+    if (d->chart->cut) d->y1 = usual_top(d, d->y1);
+    if (d->x1 <= d->x0) d->x1 = d->x0 + 1;
+    d->y1 = fmax(d->y1, d->chart->least_top);
+    if (d->chart->from_zero) d->y0 = fmin(d->y0, 0);
+    if (d->y1 <= d->y0) d->y1 = d->y0 + (d->y0 == 0 ? 1 : fabs(d->y0) * 0.1);
+    const double step = cr_chart_step(d->y1 - d->y0, TICKS);
+    d->y0             = floor(d->y0 / step + 1e-9) * step;
+    d->y1             = ceil(d->y1 / step - 1e-9) * step;
+}
+
+/* 1500 as 1,500 would be long on an axis: 1.5k. */
+static void short_number(char *text, size_t size, double v) {
+    const double a = fabs(v);
+    if (a >= 1e6)
+        snprintf(text, size, "%.6gM", v / 1e6);
+    else if (a >= 1e4)
+        snprintf(text, size, "%.6gk", v / 1e3);
+    else
+        snprintf(text, size, "%.6g", a < 1e-12 ? 0 : v);
+}
+
+static void draw_axes(const struct drawing *d, struct cr_text *out) {
+    char         text[32];
+    const double ystep = cr_chart_step(d->y1 - d->y0, TICKS), xstep = fmax(1, cr_chart_step(d->x1 - d->x0, TICKS));
+    for (int k = 0; d->y0 + k * ystep <= d->y1 + ystep * 1e-6; k++) {
+        const double v = d->y0 + k * ystep, y = y_of(d, v);
+        short_number(text, sizeof text, fabs(v) < ystep * 1e-6 ? 0 : v);
+        cr_text_add(out,
+                    "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+                    LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, text);
+    }
+    for (int k = 0; d->x0 + k * xstep <= d->x1 * (1 + 1e-9); k++) {
+        const double v = d->x0 + k * xstep, x = x_of(d, v);
+        short_number(text, sizeof text, v);
+        cr_text_add(
+            out, "<path class=\"axis\" d=\"M%.1f %dv4\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+            x, TOP + PLOT_HEIGHT, x, TOP + PLOT_HEIGHT + 17, text);
+    }
+    cr_text_add(out,
+                "<path class=\"axis\" d=\"M%d %dH%d\"/><text class=\"unit\" x=\"%d\" y=\"%d\" "
+                "text-anchor=\"end\">step</text>\n",
+                LEFT, TOP + PLOT_HEIGHT, WIDTH - RIGHT, WIDTH - RIGHT, HEIGHT - 4);
+}
+
+static void draw_line(const struct drawing *d, int l, struct cr_text *out) {
+    const struct points *p = &d->points[l];
+    if (!p->count) return;
+    cr_text_add(out, "<path class=\"line s%d\" d=\"", l + 1);
+    for (int i = 0; i < p->count; i++)
+        cr_text_add(out, "%s%.1f %.1f", i ? "L" : "M", x_of(d, p->step[i]), y_of(d, p->value[i]));
+    cr_text_add(out, "\"/>\n");
+    if (!d->chart->line[l].dots && p->count > 1) return;
+    for (int i = 0; i < p->count && p->count <= 80; i++)
+        cr_text_add(out, "<circle class=\"dot s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>", l + 1, x_of(d, p->step[i]),
+                    y_of(d, p->value[i]));
+    cr_text_add(out, "\n");
+}
+
+/* The last value of a line up to a step; NULL: none yet. */
+static const double *value_at(const struct points *p, double step) {
+    const double *found = NULL;
+    for (int i = 0; i < p->count && p->step[i] <= step; i++) found = &p->value[i];
+    return found;
+}
+
+/* Slices of the plot that show their values when pointed at: one a value of the line that has most. */
+static void draw_slices(const struct drawing *d, struct cr_text *out) {
+    const struct points *most = &d->points[0];
+    for (int l = 1; l < CR_CHART_LINES; l++)
+        if (d->points[l].count > most->count) most = &d->points[l];
+    for (int i = 0; i < most->count; i++) {
+        const double here  = x_of(d, most->step[i]);
+        const double left  = i ? 0.5 * (here + x_of(d, most->step[i - 1])) : LEFT;
+        const double right = i + 1 < most->count ? 0.5 * (here + x_of(d, most->step[i + 1])) : WIDTH - RIGHT;
+        cr_text_add(out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>step %.0f", left,
+                    TOP, right - left, PLOT_HEIGHT, most->step[i]);
+        for (int l = 0; l < CR_CHART_LINES; l++) {
+            const double *v = value_at(&d->points[l], most->step[i]);
+            char          text[64];
+            if (!v) continue;
+            snprintf(text, sizeof text, d->chart->format, *v);
+            cr_text_add(out, "\n%s %s", d->chart->line[l].name, text);
+        }
+        cr_text_add(out, "</title></rect>\n");
+    }
+}
+
+static void draw_legend(const struct drawing *d, struct cr_text *out) {
+    cr_text_add(out, "<p class=\"legend\">");
+    for (int l = 0; l < CR_CHART_LINES; l++) {
+        const struct points *p = &d->points[l];
+        char                 text[64];
+        if (!p->count) continue;
+        snprintf(text, sizeof text, d->chart->format, p->value[p->count - 1]);
+        cr_text_add(out,
+                    "<span><svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"line s%d\" "
+                    "d=\"M1 5H27\"/></svg>%s: %s</span> ",
+                    l + 1, d->chart->line[l].name, text);
+    }
+    bool cut = false;
+    for (int l = 0; l < CR_CHART_LINES; l++)
+        for (int i = 0; i < d->points[l].count; i++) cut |= d->points[l].value[i] > d->y1 * (1 + 1e-9);
+    cr_text_add(out, "%s</p>", cut ? "<span class=\"unit\">values above the scale are drawn at its edge</span>" : "");
+}
+
+void cr_page_chart(struct cr_text *out, const struct cr_chart *chart) {
+    struct drawing d     = {.chart = chart, .points = cr_alloc(CR_CHART_LINES, sizeof *d.points)};
+    int            drawn = 0;
+    if (!d.points) {
+        out->failed = true;
+        return;
+    }
+    for (int l = 0; l < CR_CHART_LINES; l++)
+        if (chart->line[l].series) gather(chart->line[l].series, chart->line[l].scale, &d.points[l]);
+    for (int l = 0; l < CR_CHART_LINES; l++) drawn += d.points[l].count > 0;
+    if (drawn) {
+        find_ranges(&d);
+        cr_text_add(out, "<figure><figcaption>%s <span class=\"unit\">%s</span></figcaption>\n", chart->title,
+                    chart->unit);
+        cr_text_add(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s over steps\">\n",
+                    WIDTH, HEIGHT, chart->title);
+        draw_axes(&d, out);
+        for (int l = CR_CHART_LINES - 1; l >= 0; l--) draw_line(&d, l, out);
+        draw_slices(&d, out);
+        cr_text_add(out, "</svg>\n");
+        draw_legend(&d, out);
+        cr_text_add(out, "</figure>\n");
+    }
+    cr_free(d.points);
+}

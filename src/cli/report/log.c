@@ -1,0 +1,148 @@
+/* cli/report/log.c: log.jsonl as series of numbers. See cli/report/report.h. */
+#include "cli/report/report.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LOG_BYTES_MAX = 1 << 30, SERIES_MAX = 256 };
+
+const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char *name) {
+    for (int i = 0; i < log->count; i++)
+        if (strcmp(log->series[i].name, name) == 0) return &log->series[i];
+    return NULL;
+}
+
+void cr_run_log_free(struct cr_run_log *log) {
+    for (int i = 0; i < log->count; i++) {
+        cr_free(log->series[i].step);
+        cr_free(log->series[i].value);
+    }
+    cr_free(log->series);
+    *log = (struct cr_run_log){0};
+}
+
+static cr_status series_for(struct cr_run_log *log, const char *event, const char *member, struct cr_series **out) {
+    char name[sizeof log->series->name];
+    *out = NULL;
+    if (snprintf(name, sizeof name, "%s/%s", event, member) >= (int)sizeof name) return CR_OK; /* none of ours */
+    for (int i = 0; i < log->count; i++)
+        if (strcmp(log->series[i].name, name) == 0) *out = &log->series[i];
+    if (*out || log->count == SERIES_MAX) return CR_OK;
+    if (log->count == log->capacity) {
+        const int         capacity = CR_MAX(16, 2 * log->capacity);
+        struct cr_series *fresh    = cr_realloc(log->series, (size_t)capacity, sizeof *fresh);
+        if (!fresh) return CR_NO_MEMORY((size_t)capacity * sizeof *fresh);
+        log->series   = fresh;
+        log->capacity = capacity;
+    }
+    *out  = &log->series[log->count++];
+    **out = (struct cr_series){0};
+    memcpy((*out)->name, name, sizeof name);
+    return CR_OK;
+}
+
+static cr_status add_value(struct cr_series *s, double step, double value) {
+    if (s->count == s->capacity) {
+        const int capacity = CR_MAX(64, 2 * s->capacity);
+        double   *step_    = cr_realloc(s->step, (size_t)capacity, sizeof *step_);
+        if (!step_) return CR_NO_MEMORY((size_t)capacity * sizeof *step_);
+        s->step        = step_;
+        double *value_ = cr_realloc(s->value, (size_t)capacity, sizeof *value_);
+        if (!value_) return CR_NO_MEMORY((size_t)capacity * sizeof *value_);
+        s->value    = value_;
+        s->capacity = capacity;
+    }
+    s->step[s->count]    = step;
+    s->value[s->count++] = value;
+    return CR_OK;
+}
+
+/* A run that began anew at `step` does again what the log has beyond it. */
+static void cut_back(struct cr_run_log *log, double step) {
+    for (int i = 0; i < log->count; i++)
+        while (log->series[i].count && log->series[i].step[log->series[i].count - 1] > step) log->series[i].count--;
+}
+
+enum { MEMBERS_MAX = 64 };
+struct line {
+    const char *event;
+    const char *version;
+    double      step;
+    int         count;
+    struct {
+        const char *name;
+        double      value;
+    } member[MEMBERS_MAX];
+};
+
+static bool scan_line(struct cr_json *json, struct line *line) {
+    char *name, *text;
+    *line = (struct line){.event = ""};
+    if (!cr_json_expect(json, '{')) return false;
+    if (cr_json_take(json, '}')) return cr_json_end(json);
+    do {
+        double         number;
+        struct cr_json number_at;
+        if (!cr_json_string(json, &name) || !cr_json_expect(json, ':')) return false;
+        number_at = *json;
+        if (cr_json_number(&number_at, &number)) {
+            *json = number_at;
+            if (strcmp(name, "step") == 0)
+                line->step = number;
+            else if (line->count < MEMBERS_MAX) {
+                line->member[line->count].name    = name;
+                line->member[line->count++].value = number;
+            }
+        } else if (strcmp(name, "event") == 0 || strcmp(name, "version") == 0) {
+            if (!cr_json_string(json, &text)) return false;
+            *(*name == 'e' ? &line->event : &line->version) = text;
+        } else if (!cr_json_skip(json))
+            return false;
+    } while (cr_json_take(json, ','));
+    return cr_json_expect(json, '}') && cr_json_end(json);
+}
+
+static cr_status take_line(struct cr_run_log *log, char *text) {
+    struct cr_json json;
+    struct line    line;
+    cr_json_start(&json, text, strlen(text));
+    log->lines++;
+    if (!scan_line(&json, &line)) {
+        log->bad_lines++;
+        return CR_OK;
+    }
+    const bool resumes = strcmp(line.event, "resume") == 0;
+    if (resumes || strcmp(line.event, "start") == 0) {
+        cut_back(log, line.step);
+        log->resumes += resumes;
+        if (line.version) snprintf(log->version, sizeof log->version, "%s", line.version);
+    }
+    for (int i = 0; i < line.count; i++) {
+        struct cr_series *series;
+        if (strcmp(line.member[i].name, "total_steps") == 0) log->total_steps = (int64_t)line.member[i].value;
+        CR_TRY(series_for(log, line.event, line.member[i].name, &series));
+        if (series) CR_TRY(add_value(series, line.step, line.member[i].value));
+    }
+    return CR_OK;
+}
+
+cr_status cr_run_log_read(const char *path, struct cr_run_log *out) {
+    struct cr_run_log log  = {0};
+    char             *text = NULL;
+    cr_status         status;
+    CR_TRY_OUT(cr_file_read(path, LOG_BYTES_MAX, &text, NULL));
+    for (char *line = text; *line;) {
+        const size_t length = strcspn(line, "\n");
+        const bool   more   = line[length] == '\n';
+        line[length]        = 0;
+        if (length) CR_TRY_OUT(take_line(&log, line));
+        line += length + more;
+    }
+    *out = log;
+    log  = (struct cr_run_log){0};
+out:
+    cr_run_log_free(&log);
+    cr_free(text);
+    return status;
+}

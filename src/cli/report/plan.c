@@ -1,0 +1,270 @@
+/* cli/report/plan.c: of the report: the memory plan, the profile, the sparsity of each layer. See cli/report/report.h.
+ */
+#include "cli/report/report.h"
+#include "formats/json.h"
+#include "inspect/plan_print.h"
+#include "session/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the pool ---- */
+
+enum { WIDTH = 1000, HEIGHT = 420, LEFT = 62, RIGHT = 8, TOP = 8, BOTTOM = 34, TICKS = 6 };
+enum { PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM };
+
+static const struct {
+    const char *class, *name;
+} kinds[CR_PLAN_KINDS + 1] = {[CR_PLAN_ACTIVATION] = {"a", "activations"}, [CR_PLAN_GRADIENT] = {"g", "gradients"},
+                              [CR_PLAN_STATISTICS] = {"s", "statistics"},  [CR_PLAN_WORKSPACE] = {"w", "workspaces"},
+                              [CR_PLAN_OFFLOADED] = {"o", "swapped"},      [CR_PLAN_KINDS] = {"k", "kept to the end"}};
+
+static double mib(size_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+
+static void draw_tensors(struct cr_text *out, const struct cr_program *p, const enum cr_plan_kind *kind, double pool) {
+    for (int t = 0; t < p->tensors; t++) {
+        const struct cr_tensor *x = &p->tensor[t];
+        if (x->region != CR_REGION_POOL || x->first < 0) continue;
+        const int    end    = x->keep ? p->ops : x->last + 1;
+        const double height = (double)x->bytes / pool * PLOT_HEIGHT;
+        if (height < 0.25) continue; /* could not be seen */
+        cr_text_add(out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\"><title>",
+                    kinds[x->keep ? CR_PLAN_KINDS : kind[t]].class, LEFT + (double)x->first / p->ops * PLOT_WIDTH,
+                    TOP + PLOT_HEIGHT - (double)(x->offset + x->bytes) / pool * PLOT_HEIGHT,
+                    (double)(end - x->first) / p->ops * PLOT_WIDTH, height);
+        cr_page_escape(out, x->name);
+        cr_text_add(out, "\n%s [%lld, %lld, %lld, %lld], %.2f MiB, ops %d to %d</title></rect>\n",
+                    cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
+                    (long long)x->dim[3], mib(x->bytes), x->first, end - 1);
+    }
+}
+
+static void draw_pool(struct cr_text *out, const struct cr_program *p, const enum cr_plan_kind *kind) {
+    const size_t bytes = p->region_bytes[CR_REGION_POOL];
+    const bool   small = bytes < 8 << 20;
+    const double unit = small ? 1 << 10 : 1 << 20, high = (double)bytes / unit, ystep = cr_chart_step(high, TICKS);
+    const double xstep                   = CR_MAX(1, cr_chart_step(p->ops, 10));
+    bool         seen[CR_PLAN_KINDS + 1] = {false};
+    cr_text_add(out,
+                "<figure><figcaption>The pool over one step <span class=\"unit\">addresses up (%s), ops to the right; "
+                "each rectangle is a tensor</span></figcaption>\n",
+                small ? "KiB" : "MiB");
+    cr_text_add(out,
+                "<div class=\"wide\"><svg class=\"pool\" style=\"min-width:560px\" viewBox=\"0 0 %d %d\" role=\"img\" "
+                "aria-label=\"memory of the training step\">\n",
+                WIDTH, HEIGHT);
+    for (int k = 0; k * ystep <= high; k++) {
+        const double y = TOP + PLOT_HEIGHT - k * ystep / high * PLOT_HEIGHT;
+        cr_text_add(
+            out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
+            LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, k * ystep);
+    }
+    for (int k = 0; k * xstep <= p->ops; k++)
+        cr_text_add(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
+                    LEFT + k * xstep / p->ops * PLOT_WIDTH, HEIGHT - 14, k * xstep);
+    draw_tensors(out, p, kind, (double)bytes);
+    cr_text_add(out, "</svg></div>\n<p class=\"legend\">");
+    for (int t = 0; t < p->tensors; t++)
+        if (p->tensor[t].region == CR_REGION_POOL && p->tensor[t].first >= 0)
+            seen[p->tensor[t].keep ? CR_PLAN_KINDS : kind[t]] = true;
+    for (int k = 0; k <= CR_PLAN_KINDS; k++)
+        if (seen[k]) cr_text_add(out, "<span><i class=\"swatch %s\"></i>%s</span> ", kinds[k].class, kinds[k].name);
+    cr_text_add(out, "</p></figure>\n");
+}
+
+void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struct cr_param_store *store) {
+    enum cr_plan_kind *kind = cr_alloc((size_t)p->tensors, sizeof *kind);
+    if (!kind) {
+        out->failed = true;
+        return;
+    }
+    cr_plan_kinds(p, kind);
+    cr_text_add(
+        out, "<div class=\"wide\"><table><tr><th class=\"l\">memory of the program <i>%s</i></th><th>MiB</th></tr>\n",
+        p->name);
+    cr_text_add(
+        out,
+        "<tr><td class=\"l\">pool: activations, gradients, workspaces (lower bound %.2f MiB)</td><td>%.2f</td></tr>\n",
+        mib(p->bound_bytes), mib(p->region_bytes[CR_REGION_POOL]));
+    for (int k = 0; k < CR_BUFFERS; k++) {
+        const size_t bytes = cr_param_store_buffer_bytes(store, (enum cr_param_buffer)k);
+        if (bytes)
+            cr_text_add(out, "<tr><td class=\"l\">store: %s</td><td>%.2f</td></tr>\n",
+                        cr_param_buffer_name((enum cr_param_buffer)k), mib(bytes));
+    }
+    cr_text_add(out, "<tr><td class=\"l\">input: a batch</td><td>%.2f</td></tr>\n",
+                mib(p->region_bytes[CR_REGION_INPUT]));
+    if (p->region_bytes[CR_REGION_HOST])
+        cr_text_add(out, "<tr><td class=\"l\">host: what is swapped</td><td>%.2f</td></tr>\n",
+                    mib(p->region_bytes[CR_REGION_HOST]));
+    cr_text_add(out, "</table></div>\n");
+    if (p->region_bytes[CR_REGION_POOL] && p->ops) draw_pool(out, p, kind);
+    cr_free(kind);
+}
+
+/* ---- the profile ---- */
+
+enum { PROFILE_BYTES_MAX = 1 << 28, GROUPS_MAX = 2000, SHOWN = 40, NAME_MAX_ = 96 };
+
+struct group { /* ops of a layer, or of a kind */
+    char   name[NAME_MAX_];
+    double ms, roof_ms, bytes;
+    int    ops;
+};
+struct groups {
+    struct group *at;
+    int           count;
+};
+
+static void add_to_group(struct groups *g, const char *name, double ms, double roof, double bytes) {
+    int i = 0;
+    while (i < g->count && strncmp(g->at[i].name, name, NAME_MAX_ - 1) != 0) i++;
+    if (i == GROUPS_MAX) return;
+    if (i == g->count) {
+        snprintf(g->at[i].name, NAME_MAX_, "%s", name);
+        g->count++;
+    }
+    g->at[i].ms += ms;
+    g->at[i].roof_ms += roof * ms;
+    g->at[i].bytes += bytes;
+    g->at[i].ops++;
+}
+
+struct totals {
+    double whole_ms, sum_ms, passes;
+    char   device[128];
+};
+
+static bool profile_line(char *text, struct groups *layers, struct groups *by_kind, struct totals *totals) {
+    struct cr_json json;
+    char          *name, *word, *layer = NULL, *kind = NULL;
+    double         number, ms = 0, roof = 0, bytes = 0;
+    cr_json_start(&json, text, strlen(text));
+    if (!cr_json_expect(&json, '{')) return false;
+    do {
+        if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':')) return false;
+        struct cr_json ahead = json;
+        if (cr_json_number(&ahead, &number)) {
+            json = ahead;
+            if (!strcmp(name, "ms"))
+                ms = number;
+            else if (!strcmp(name, "roof"))
+                roof = number;
+            else if (!strcmp(name, "bytes"))
+                bytes = number;
+            else if (!strcmp(name, "whole_ms"))
+                totals->whole_ms = number;
+            else if (!strcmp(name, "sum_ms"))
+                totals->sum_ms = number;
+            else if (!strcmp(name, "passes"))
+                totals->passes = number;
+        } else {
+            if (!cr_json_string(&json, &word)) return false;
+            if (!strcmp(name, "layer"))
+                layer = word;
+            else if (!strcmp(name, "kind"))
+                kind = word;
+            else if (!strcmp(name, "device"))
+                snprintf(totals->device, sizeof totals->device, "%s", word);
+        }
+    } while (cr_json_take(&json, ','));
+    if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return false;
+    if (!layer || !kind) return true; /* the totals */
+    add_to_group(layers, strcmp(layer, "-") ? layer : "(no layer: update, casts, checks)", ms, roof, bytes);
+    add_to_group(by_kind, kind, ms, roof, bytes);
+    return true;
+}
+
+static int compare_groups(const void *a, const void *b) {
+    const struct group *x = a, *y = b;
+    if (x->ms != y->ms) return x->ms < y->ms ? 1 : -1;
+    return strcmp(x->name, y->name);
+}
+
+static void add_groups(struct cr_text *out, const char *label, struct groups *g, double sum_ms) {
+    struct cr_bar bars[SHOWN];
+    char          text[SHOWN][64], title[SHOWN][160];
+    const int     count = CR_MIN(g->count, SHOWN);
+    qsort(g->at, (size_t)g->count, sizeof *g->at, compare_groups);
+    for (int i = 0; i < count; i++) {
+        const struct group *x = &g->at[i];
+        snprintf(text[i], sizeof text[i], "%.3f ms  %.1f %%", x->ms, sum_ms > 0 ? 100 * x->ms / sum_ms : 0);
+        snprintf(title[i], sizeof title[i], "%d ops, %.1f MB, %.0f %% of the roof", x->ops, x->bytes * 1e-6,
+                 x->ms > 0 ? 100 * x->roof_ms / x->ms : 0);
+        bars[i] = (struct cr_bar){
+            .name = x->name, .text = text[i], .title = title[i], .fraction = g->at[0].ms > 0 ? x->ms / g->at[0].ms : 0};
+    }
+    cr_text_add(out, "<figure><figcaption>%s</figcaption>\n", label);
+    cr_page_bars(out, label, bars, count);
+    if (g->count > count) cr_page_note(out, "and %d more", g->count - count);
+    cr_text_add(out, "</figure>\n");
+}
+
+cr_status cr_report_profile(struct cr_text *out, const char *path) {
+    struct groups layers  = {.at = cr_alloc(GROUPS_MAX, sizeof *layers.at)},
+                  by_kind = {.at = cr_alloc(GROUPS_MAX, sizeof *by_kind.at)};
+    struct totals totals  = {0};
+    char         *text = NULL, *save = NULL;
+    cr_status     status;
+    if (!layers.at || !by_kind.at) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while reading %s", path);
+    CR_TRY_OUT(cr_file_read(path, PROFILE_BYTES_MAX, &text, NULL));
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (!profile_line(line, &layers, &by_kind, &totals))
+            CR_FAIL_OUT(CR_ERR_FORMAT, "%s: not what cresnet profile --json writes", path);
+    if (!layers.count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no ops in it: cresnet profile --json writes them", path);
+    cr_page_note(out, "One training step: %.3f ms whole, %.3f ms as a sum of its ops (medians of %.0f passes) on %s.",
+                 totals.whole_ms, totals.sum_ms, totals.passes, *totals.device ? totals.device : "an unnamed device");
+    cr_text_add(out, "<div class=\"charts\">\n");
+    add_groups(out, "Time by layer, forward and backward", &layers, totals.sum_ms);
+    add_groups(out, "Time by kind of op", &by_kind, totals.sum_ms);
+    cr_text_add(out, "</div>\n");
+out:
+    cr_free(layers.at);
+    cr_free(by_kind.at);
+    cr_free(text);
+    return status;
+}
+
+/* ---- sparsity ---- */
+
+cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
+    const struct cr_param_store *store = &session->model.store;
+    float                       *value = NULL;
+    struct cr_arena              arena = {0};
+    struct cr_bar               *bars  = NULL;
+    int                          count = 0;
+    int64_t                      zeros = 0, elems = 0;
+    cr_status                    status = CR_OK;
+    CR_TRY(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
+    bars = cr_alloc((size_t)store->params + 1, sizeof *bars);
+    if (!bars) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q = &store->param[i];
+        if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;
+        int64_t here = 0;
+        for (int64_t k = 0; k < q->elems; k++) here += value[q->offset + k] == 0;
+        zeros += here;
+        elems += q->elems;
+        bars[count]       = (struct cr_bar){.name = q->name, .fraction = (double)here / (double)q->elems};
+        bars[count].text  = cr_arena_printf(&arena, "%.2f %%", 100 * bars[count].fraction);
+        bars[count].title = cr_arena_printf(&arena, "%lld of %lld weights are 0", (long long)here, (long long)q->elems);
+        if (!bars[count].text || !bars[count].title) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+        count++;
+    }
+    /* A weight or two may be 0 by chance. */
+    if ((double)zeros < 1e-3 * (double)elems)
+        cr_page_note(out, "The network is dense: %lld of its %lld weights are 0.", (long long)zeros, (long long)elems);
+    else {
+        cr_page_note(out, "%.2f %% of the weights of convolutions and classifier are 0 (%lld of %lld).",
+                     100 * (double)zeros / (double)elems, (long long)zeros, (long long)elems);
+        cr_page_bars(out, "share of weights that are 0", bars, count);
+    }
+out:
+    cr_free(bars);
+    cr_arena_free(&arena);
+    cr_free(value);
+    return status;
+}

@@ -1,0 +1,238 @@
+/* comm/rendezvous.c: a rank finds rank 0 over TCP; ranks that turn out to be on one host get memory to share. See
+ * comm/tcp.h. */
+#include "comm/tcp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static const int64_t second_ns = 1000000000;
+
+void cr_tcp_options(int fd) {
+    const int yes = 1; /* small messages go at once; not having it is only slower */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+void cr_tcp_hello_fill(const struct cr_comm *comm, uint32_t channel, struct cr_tcp_hello *hello) {
+    const struct cr_comm_options *w = &comm->options;
+    *hello                          = (struct cr_tcp_hello){.magic      = CR_TCP_MAGIC,
+                                                            .protocol   = CR_TCP_PROTOCOL,
+                                                            .channel    = channel,
+                                                            .rank       = w->rank,
+                                                            .size       = w->size,
+                                                            .local_rank = w->local_rank,
+                                                            .pid        = getpid(),
+                                                            .pid_space  = cr_comm_pid_space(),
+                                                            .version    = CR_VERSION};
+    memcpy(hello->job, w->job, sizeof hello->job);
+    memcpy(hello->group, w->group, sizeof hello->group);
+    gethostname(hello->host_name, sizeof hello->host_name - 1);
+}
+
+cr_status cr_tcp_resolve(const struct cr_comm *comm, struct addrinfo **out) {
+    const struct cr_comm_options *w = &comm->options;
+    const struct addrinfo hints     = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    char                  service[16];
+    snprintf(service, sizeof service, "%d", w->port);
+    const int error = getaddrinfo(w->address, service, &hints, out);
+    if (error)
+        return CR_FAIL(CR_ERR_IO,
+                       "rank %d: the address of rank 0, %s, is not known here: %s. Set MASTER_ADDR to a name or number "
+                       "that all hosts know",
+                       w->rank, w->address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+    return CR_OK;
+}
+
+/* ---- connecting ---- */
+
+/* One try; the errno that it failed with, 0: *out is connected. */
+static int try_connect(const struct addrinfo *at, int64_t deadline, int *out) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return errno;
+    int error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+        struct pollfd p      = {.fd = fd, .events = POLLOUT};
+        socklen_t     length = sizeof error;
+        const int     ready  = poll(&p, 1, cr_tcp_poll_ms(deadline, 3000));
+        error                = ready > 0 ? 0 : ETIMEDOUT;
+        if (ready > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    }
+    if (error)
+        close(fd);
+    else
+        *out = fd;
+    return error;
+}
+
+static int try_all(const struct addrinfo *all, int64_t deadline, int *out) {
+    int error = EADDRNOTAVAIL;
+    for (const struct addrinfo *a = all; a && error; a = a->ai_next) error = try_connect(a, deadline, out);
+    return error;
+}
+
+/* Rank 0 may come later, its name may be made known later, its network may come up later: tries until the deadline. */
+static cr_status connect_until(const struct cr_comm *comm, int64_t deadline, int *out) {
+    const struct cr_comm_options *w     = &comm->options;
+    struct timespec               pause = {.tv_nsec = 20000000};
+    for (;;) {
+        struct addrinfo *all;
+        cr_status        status = cr_tcp_resolve(comm, &all);
+        int              error  = 0;
+        if (status == CR_OK) {
+            error = try_all(all, deadline, out);
+            freeaddrinfo(all);
+            if (!error) return CR_OK;
+        }
+        if (cr_time_ns() > deadline) {
+            if (status != CR_OK) return status;
+            return CR_FAIL(CR_ERR_IO,
+                           "rank %d: rank 0 does not answer at port %d of %s within %g s: %s. Does it run, and does a "
+                           "firewall let this "
+                           "port through? (ranks.meet is the time)",
+                           w->rank, w->port, w->address, w->rendezvous_s, strerror(error));
+        }
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < 500000000) pause.tv_nsec *= 2;
+    }
+}
+
+static cr_status read_answer(const struct cr_comm *comm, int fd, int64_t deadline) {
+    const struct cr_comm_options *w = &comm->options;
+    struct cr_tcp_answer          a;
+    const int                     error = cr_tcp_read(NULL, fd, &a, sizeof a, deadline);
+    if (error == ETIMEDOUT)
+        return CR_FAIL(CR_ERR_IO,
+                       "rank %d: what listens at port %d of %s says nothing: is it rank 0 of this run? Choose another "
+                       "port with ranks.port or MASTER_PORT",
+                       w->rank, w->port, w->address);
+    if (error)
+        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0, or what listens at port %d of %s, has hung up: %s", w->rank,
+                       w->port, w->address, strerror(error));
+    if (a.magic != CR_TCP_MAGIC)
+        return CR_FAIL(
+            CR_ERR_IO,
+            "rank %d: what answers at port %d of %s is no cresnet: choose another port with ranks.port or MASTER_PORT",
+            w->rank, w->port, w->address);
+    a.text[sizeof a.text - 1] = 0;
+    if (a.code == CR_TCP_REFUSED_BY_FAILURE) return CR_FAIL(CR_ERR_PEER, "%s", a.text);
+    if (a.code != CR_TCP_WELCOME) return CR_FAIL(CR_ERR_CONFIG, "rank %d: %s", w->rank, a.text);
+    return CR_OK;
+}
+
+static cr_status join(struct cr_comm *comm, uint32_t channel, int64_t deadline, int *fd) {
+    struct cr_tcp_hello hello;
+    cr_tcp_hello_fill(comm, channel, &hello);
+    CR_TRY(connect_until(comm, deadline, fd));
+    cr_tcp_options(*fd);
+    const int error = cr_tcp_write(NULL, *fd, &hello, sizeof hello, deadline + second_ns);
+    if (error)
+        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0 at port %d of %s has hung up: %s", comm->options.rank,
+                       comm->options.port, comm->options.address, strerror(error));
+    return read_answer(comm, *fd, deadline + second_ns);
+}
+
+/* Waits for the last rank; gets to know who is who. */
+static cr_status read_places(struct cr_comm *comm, int64_t deadline) {
+    const int fd = comm->tcp->peer[0].data;
+    CR_TRY(read_answer(comm, fd, deadline));
+    int error = cr_tcp_read(NULL, fd, &comm->hosts, sizeof comm->hosts, deadline);
+    if (!error) error = cr_tcp_read(NULL, fd, comm->info, (size_t)comm->options.size * sizeof *comm->info, deadline);
+    if (error)
+        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0 at %s was lost at start: %s", comm->options.rank,
+                       comm->options.address, strerror(error));
+    for (int r = 0; r < comm->options.size; r++) comm->info[r].host_name[CR_COMM_NAME_MAX - 1] = 0;
+    return CR_OK;
+}
+
+cr_status cr_comm_tcp_rendezvous(struct cr_comm *comm) {
+    const int64_t deadline = cr_time_ns() + (int64_t)(comm->options.rendezvous_s * 1e9);
+    const int     peers    = comm->options.rank ? 1 : comm->options.size;
+    CR_ALLOC(comm->tcp, 1);
+    pthread_mutex_init(&comm->tcp->send, NULL);
+    comm->tcp->listen = -1;
+    comm->tcp->peer   = cr_alloc((size_t)peers, sizeof *comm->tcp->peer);
+    if (!comm->tcp->peer) {
+        pthread_mutex_destroy(&comm->tcp->send);
+        cr_free(comm->tcp);
+        comm->tcp = NULL;
+        return CR_NO_MEMORY((size_t)peers * sizeof *comm->tcp->peer);
+    }
+    for (int r = 0; r < peers; r++) comm->tcp->peer[r].data = comm->tcp->peer[r].control = -1;
+    if (comm->options.rank == 0) return cr_tcp_listen_rendezvous(comm, deadline);
+    CR_TRY(join(comm, CR_TCP_DATA, deadline, &comm->tcp->peer[0].data));
+    CR_TRY(join(comm, CR_TCP_CONTROL, deadline, &comm->tcp->peer[0].control));
+    return read_places(comm, deadline + 6 * second_ns);
+}
+
+/* ---- memory to share ---- */
+
+struct offer {
+    int64_t  pid; /* 0: there is none */
+    int32_t  fd, unused;
+    uint64_t token;
+};
+
+/* Memory without a name: it goes with the last process that has it, however that ends. */
+static void *offer_memory(int size, struct offer *offer) {
+    const size_t bytes = cr_comm_shared_state_bytes(size);
+    struct offer o     = {.pid = getpid(), .token = (uint64_t)cr_time_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid()};
+    o.fd               = memfd_create("cresnet ranks", MFD_CLOEXEC);
+    if (o.fd < 0) return NULL;
+    void *p = ftruncate(o.fd, (off_t)bytes) == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o.fd, 0)
+                                                 : MAP_FAILED;
+    if (p == MAP_FAILED ||
+        pwrite(o.fd, &o.token, sizeof o.token, 0) != sizeof o.token) { /* the token lies where the magic will */
+        if (p != MAP_FAILED) munmap(p, bytes);
+        close(o.fd);
+        return NULL;
+    }
+    *offer = o;
+    return p;
+}
+
+/* Another rank's memory, by its process. Where processes do not see each other (containers) it is not to be had, or
+ * another process has that number: the token tells. */
+static void *take_memory(int size, const struct offer *offer) {
+    char         path[64];
+    const size_t bytes = cr_comm_shared_state_bytes(size);
+    uint64_t     token = 0;
+    if (!offer->pid) return NULL;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)offer->pid, offer->fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    const bool ours = pread(fd, &token, sizeof token, 0) == sizeof token && token == offer->token;
+    void      *p    = ours ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    close(fd);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+cr_status cr_comm_tcp_share(struct cr_comm *comm) {
+    const int    size  = comm->options.size;
+    struct offer offer = {0};
+    int64_t      have  = 0;
+    void        *p     = NULL;
+    if (comm->hosts > 1) return CR_OK;
+    if (comm->options.rank == 0) p = offer_memory(size, &offer);
+    CR_TRY(cr_comm_broadcast(comm, &offer, sizeof offer, 0));
+    if (comm->options.rank) p = take_memory(size, &offer);
+    have             = p != NULL;
+    cr_status status = cr_comm_all_reduce(comm, &have, 1, CR_COMM_I64);
+    if (comm->options.rank == 0 && offer.pid) close(offer.fd);
+    if (status == CR_OK && have == size && comm->options.rank == 0) cr_comm_shared_state_init(p, size, 0);
+    if (status == CR_OK) status = cr_comm_barrier(comm); /* all see it made */
+    if (status == CR_OK && have == size) {
+        comm->shared_state      = p;
+        comm->owns_shared_state = true;
+    } else if (p)
+        munmap(p, cr_comm_shared_state_bytes(size));
+    return status;
+}

@@ -1,0 +1,55 @@
+/* compiler/rewrite/select_kernels.c: chooses a kernel row for every op; the scratch memory a row asks for becomes a
+ * transient that lives during that op only, so that the planner places it like any other. */
+#include "compiler/compiler.h"
+
+#include <stdio.h>
+
+/* The first output names the op; the index keeps two ops on one tensor (zero and loss on the metrics) apart. */
+static cr_status add_workspace(struct cr_program *program, int index, size_t bytes) {
+    char name[256];
+    int  first = CR_NONE;
+    for (int s = CR_OP_OUT_MAX - 1; s >= 0; s--)
+        if (program->op[index].out[s] >= 0) first = program->op[index].out[s];
+    CR_ASSERT(bytes <= INT64_MAX && first != CR_NONE);
+    snprintf(name, sizeof name, "ws.%d.%s", index, program->tensor[first].name);
+    int id = cr_tensor_add(program, name, CR_U8, CR_REGION_POOL, 1, 1, 1, (int64_t)bytes);
+    if (program->failed) return CR_NO_MEMORY(sizeof *program->tensor);
+    program->op[index].workspace = id;
+    return CR_OK;
+}
+
+cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *target, int index) {
+    struct cr_op *op        = &program->op[index];
+    size_t        workspace = 0;
+    op->workspace           = CR_NONE;
+    op->kernel = op->algo = 0;
+    if (target->select) CR_TRY(target->select(target->self, program, op, &workspace));
+    return workspace ? add_workspace(program, index, workspace) : CR_OK;
+}
+
+cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *target) {
+    for (int i = 0; i < program->ops; i++) CR_TRY(cr_select_op(program, target, i));
+    return CR_OK;
+}
+
+static double copy_seconds(double bytes, double bytes_per_s, double latency_s) {
+    return bytes_per_s > 0 ? latency_s + bytes / bytes_per_s : 0;
+}
+
+double cr_op_seconds(const struct cr_cost_model *target, const struct cr_program *program, const struct cr_op *op) {
+    double bytes, flops;
+    switch (op->kind) {
+    case CR_OP_barrier: return 0;
+    case CR_OP_offload:
+        bytes = (double)program->tensor[op->in[CR_IN_offload_x]].bytes;
+        return copy_seconds(bytes, target->to_host_bytes_per_s, target->copy_latency_s);
+    case CR_OP_prefetch:
+        bytes = (double)program->tensor[op->in[CR_IN_prefetch_x]].bytes;
+        return copy_seconds(bytes, target->to_device_bytes_per_s, target->copy_latency_s);
+    default: break;
+    }
+    cr_op_cost(program, op, &bytes, &flops);
+    double moving  = target->bytes_per_s > 0 ? bytes / target->bytes_per_s : 0;
+    double reckons = target->flops_per_s > 0 ? flops / target->flops_per_s : 0;
+    return CR_MAX(moving, reckons);
+}

@@ -1,0 +1,233 @@
+/* config/check.c: rules between keys, as far as the config alone decides them. A rule whose values were refused already
+ * is left out, so that one mistake gives one line. */
+#include "config/keys.h"
+
+#include <string.h>
+
+struct check {
+    const struct cr_config *config;
+    struct cr_complaints   *complaints;
+};
+
+static const struct cr_key *key_of(const char *dotted) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    return key;
+}
+
+static bool was_refused(const struct check *c, const char *dotted) {
+    return c->config->src[key_of(dotted) - cr_keys].line == CR_KEY_REFUSED;
+}
+
+#define COMPLAIN(c, dotted, ...) cr_config_complain((c)->config, (c)->complaints, key_of(dotted), __VA_ARGS__)
+
+static void check_custom(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (was_refused(c, "model.depths") || was_refused(c, "model.widths")) return;
+    int depths = config->model.depths.count, widths = config->model.widths.count;
+    if (!depths && !widths)
+        COMPLAIN(c, "model.arch",
+                 "needs depths and widths, one number a stage in each, e.g. depths = 3,3,3 and "
+                 "widths = 16,32,64");
+    else if (!depths)
+        COMPLAIN(c, "model.arch", "needs depths too, as many numbers as widths has (%d)", widths);
+    else if (!widths)
+        COMPLAIN(c, "model.arch", "needs widths too, as many numbers as depths has (%d)", depths);
+    else if (depths != widths)
+        COMPLAIN(c, "model.widths", "must have as many numbers as depths (%d), one a stage; has %d", depths, widths);
+}
+
+static void check_model(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (was_refused(c, "model.arch")) return;
+    if (config->model.arch == CR_ARCH_CUSTOM) {
+        check_custom(c);
+        return;
+    }
+    const char *arch = cr_word_arch(config->model.arch);
+    if (config->model.depths.count)
+        COMPLAIN(c, "model.depths", "is for arch = custom; %s has its own; leave it empty", arch);
+    if (config->model.widths.count)
+        COMPLAIN(c, "model.widths", "is for arch = custom; %s has its own; leave it empty", arch);
+    if (config->model.block != CR_BLOCK_AUTO)
+        COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
+}
+
+static void check_memory(const struct check *c) {
+    const char *limit = c->config->memory.limit;
+    size_t      bytes;
+    if (was_refused(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes))
+        return;
+    COMPLAIN(c, "memory.limit", "is an amount of memory with its unit, e.g. 8GiB or 700MB, or auto");
+}
+
+/* Which layers there are is the network's business: model/resnet.c asks again. */
+static bool is_part(const char *word, size_t length) {
+    if (length == 6 && memcmp(word, "layer", 5) == 0) return word[5] >= '1' && word[5] <= '9';
+    return (length == 4 && memcmp(word, "stem", 4) == 0) || (length == 2 && memcmp(word, "fc", 2) == 0);
+}
+
+static void check_freeze(const struct check *c) {
+    const char *at = c->config->model.freeze;
+    if (!*at) return;
+    for (;; at++) {
+        at += strspn(at, " \t");
+        size_t length = strcspn(at, ","), used = length;
+        while (used && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
+        if (!is_part(at, used))
+            COMPLAIN(c, "model.freeze", "'%.*s' is no part of a network; allowed: stem, layer1, layer2, ..., fc",
+                     (int)CR_MIN(used, (size_t)40), at);
+        at += length;
+        if (!*at) return;
+    }
+}
+
+static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
+    if (was_refused(c, dotted)) return;
+    if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
+}
+
+static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {
+    if (!was_refused(c, dotted) && list->count != 3) COMPLAIN(c, dotted, "must be three numbers: red, green, blue");
+}
+
+static void check_data(const struct check *c) {
+    const struct cr_config *config = c->config;
+    check_range(c, "data.scale", &config->data.scale);
+    check_range(c, "data.ratio", &config->data.ratio);
+    check_range(c, "data.erase_scale", &config->data.erase_scale);
+    check_channels(c, "data.mean", &config->data.mean);
+    check_channels(c, "data.std", &config->data.std);
+    const struct cr_reals *jitter = &config->data.jitter;
+    if (!was_refused(c, "data.jitter") && jitter->count && (jitter->count != 4 || jitter->at[3] > 0.5))
+        COMPLAIN(c, "data.jitter", "must be four numbers: brightness, contrast, saturation and, at most 0.5, hue");
+    if (!was_refused(c, "data.eval_resize") && !was_refused(c, "data.eval_crop") && config->data.eval_resize &&
+        config->data.eval_crop > config->data.eval_resize)
+        COMPLAIN(c, "data.eval_crop", "must not exceed eval_resize (%d): the crop is cut from the resized picture",
+                 (int)config->data.eval_resize);
+    if (was_refused(c, "data.kind")) return;
+    bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
+                     config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_PACKED;
+    if (!has_files) return;
+    const char *kind = cr_word_data_kind(config->data.kind);
+    if (!*config->data.root && !was_refused(c, "data.root"))
+        COMPLAIN(c, "data.kind", "needs root: the folder of the data set");
+    if (config->data.train_images)
+        COMPLAIN(c, "data.train_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+    if (config->data.val_images)
+        COMPLAIN(c, "data.val_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+}
+
+static void check_optim(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->optim.nesterov && config->optim.momentum == 0) COMPLAIN(c, "optim.nesterov", "needs momentum above 0");
+    if (was_refused(c, "optim.kind") || config->optim.kind != CR_OPTIM_ADAMW) return;
+    if (config->optim.nesterov) COMPLAIN(c, "optim.nesterov", "is for sgd and lars; adamw has no such form: use no");
+    if (!cr_config_is_set(config, "optim.lr") && !was_refused(c, "optim.lr"))
+        COMPLAIN(c, "optim.kind", "needs lr: the default, %g, is for sgd; 0.001 is a usual start", config->optim.lr);
+}
+
+static void check_schedule(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (!was_refused(c, "schedule.milestones")) {
+        const struct cr_reals *at = &config->schedule.milestones;
+        for (int i = 1; i < at->count; i++) {
+            if (at->at[i] > at->at[i - 1]) continue;
+            COMPLAIN(c, "schedule.milestones", "must rise from one to the next; item %d does not", i + 1);
+            break;
+        }
+        if (config->schedule.kind == CR_SCHEDULE_MULTISTEP && !at->count)
+            COMPLAIN(c, "schedule.kind",
+                     "needs milestones: the epochs at which the rate falls, e.g. milestones = 100,150");
+    }
+    if (was_refused(c, "schedule.kind")) return;
+    if (config->schedule.kind == CR_SCHEDULE_ONE_CYCLE && config->schedule.warmup_epochs > 0)
+        COMPLAIN(c, "schedule.warmup_epochs",
+                 "must be 0 with one_cycle, which begins with a rise of its own: see peak");
+    if (config->schedule.low_momentum > 0 && config->schedule.kind != CR_SCHEDULE_ONE_CYCLE)
+        COMPLAIN(c, "schedule.low_momentum", "is for one_cycle; use 0");
+    else if (config->schedule.low_momentum > config->optim.momentum && !was_refused(c, "optim.momentum"))
+        COMPLAIN(c, "schedule.low_momentum", "must not exceed [optim] momentum (%g)", config->optim.momentum);
+    const bool has_end = config->schedule.kind == CR_SCHEDULE_COSINE || config->schedule.kind == CR_SCHEDULE_POLYNOMIAL;
+    if (has_end && config->schedule.min_lr > config->optim.lr && !was_refused(c, "optim.lr"))
+        COMPLAIN(c, "schedule.min_lr", "must not exceed [optim] lr (%g)", config->optim.lr);
+}
+
+/* A number of channels, and behind it `end`; NULL: there is none. */
+static const char *block_side(const char *text, char end, int64_t *side) {
+    for (*side = 0; *text >= '0' && *text <= '9' && *side <= 4096; text++) *side = 10 * *side + (*text - '0');
+    return *side >= 1 && *side <= 4096 && *text == end ? text + 1 : NULL;
+}
+
+bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs) {
+    const char *text = config->prune.block, *second = block_side(text, 'x', outputs);
+    *inputs = 1;
+    if (second ? !block_side(second, '\0', inputs) : !block_side(text, '\0', outputs)) return false;
+    return *outputs * *inputs > 1;
+}
+
+static void check_block(const struct check *c) {
+    int64_t outputs, inputs;
+    if (was_refused(c, "prune.block") || cr_config_block(c->config, &outputs, &inputs)) return;
+    COMPLAIN(c, "prune.block",
+             "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each side from 1 to 4096 (1x1 "
+             "is no block)");
+}
+
+static void check_prune(const struct check *c) {
+    const struct cr_config *config = c->config;
+    check_block(c);
+    if (was_refused(c, "prune.sparsity")) return;
+    if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity > 0.5)
+        COMPLAIN(c, "prune.sparsity", "must not exceed 0.5 with pattern 2:4, which keeps two of four weights");
+    if (config->prune.sparsity > 0 && config->prune.initial > config->prune.sparsity)
+        COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
+    if (config->prune.end > 0 && config->prune.end < config->prune.start)
+        COMPLAIN(c, "prune.end", "must not come before start (%g)", config->prune.start);
+    if (*config->prune.column && !*config->prune.budget)
+        COMPLAIN(c, "prune.column", "is for a budget: set budget to its file");
+}
+
+static void check_ranks(const struct check *c) {
+    if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
+        COMPLAIN(c, "ranks.transport",
+                 "peer carries gradients in fp32 alone: leave reduce out, or set transport to nccl");
+}
+
+bool cr_config_prunes(const struct cr_config *config) {
+    return config->prune.sparsity > 0 || *config->prune.budget;
+}
+
+bool cr_config_mixes_labels(const struct cr_config *config) {
+    return config->data.mixup > 0 || config->data.cutmix > 0;
+}
+bool cr_config_mixes(const struct cr_config *config) {
+    return cr_config_mixes_labels(config) || config->data.erase > 0;
+}
+
+bool cr_config_is_small(const struct cr_config *config) {
+    if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
+    switch (config->model.arch) {
+    case CR_ARCH_RESNET18:
+    case CR_ARCH_RESNET34:
+    case CR_ARCH_RESNET50:
+    case CR_ARCH_RESNET101:
+    case CR_ARCH_RESNET152:
+    case CR_ARCH_WIDE_RESNET50_2:
+    case CR_ARCH_WIDE_RESNET101_2: return false;
+    case CR_ARCH_CUSTOM: return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_PACKED;
+    default: return true;
+    }
+}
+
+void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints) {
+    const struct check c = {config, complaints};
+    check_model(&c);
+    check_memory(&c);
+    check_freeze(&c);
+    check_data(&c);
+    check_optim(&c);
+    check_schedule(&c);
+    check_prune(&c);
+    check_ranks(&c);
+}

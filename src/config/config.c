@@ -1,0 +1,312 @@
+/* config/config.c: defaults, files and command line into one config; and the config back to text. See config/config.h.
+ * The tables are in config/keys.c, single values in config/value.c, rules between keys in config/check.c. */
+#include "config/config.h"
+
+#include "config/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { INCLUDE_DEPTH_MAX = 8 };
+
+static const char COMMAND_LINE[] = "command line";
+
+struct loader {
+    struct cr_config    *config;
+    struct cr_complaints complaints;
+    struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* each included by the one before it */
+    int                  files;
+};
+
+/* ---- places and messages ---- */
+
+static int key_index(const struct cr_key *key) {
+    return (int)(key - cr_keys);
+}
+
+/* "[train] batch = 900", long values cut; "(default)" when nobody set it. */
+static void value_describe(const struct cr_config *config, const struct cr_key *key, char *out, size_t bytes) {
+    struct cr_text text = {0};
+    cr_value_print(key, config, &text);
+    const char *value = text.failed || !text.data ? "" : text.data;
+    snprintf(out, bytes, "[%s] %s = %.60s%s", key->section, key->name, value,
+             config->src[key_index(key)].file ? "" : " (default)");
+    cr_text_free(&text);
+}
+
+static const char *value_file(const struct cr_config *config, const struct cr_key *key) {
+    const char *file = config->src[key_index(key)].file;
+    return file ? file : config->path;
+}
+
+void cr_config_complain(const struct cr_config *config, struct cr_complaints *complaints, const struct cr_key *key,
+                        const char *fmt, ...) {
+    char    what[700], value[200];
+    int     line = config->src[key_index(key)].line;
+    va_list args;
+    if (line == CR_KEY_REFUSED) return; /* one mistake, one line */
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    value_describe(config, key, value, sizeof value);
+    cr_complain(complaints, value_file(config, key), line, "%s: %s", value, what);
+}
+
+cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    char     what[700], value[200], place[32] = "";
+    locale_t before = cr_c_locale_enter();
+    va_list  args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    value_describe(config, key, value, sizeof value);
+    cr_c_locale_leave(before);
+    int line = config->src[key_index(key)].line;
+    if (line) snprintf(place, sizeof place, ":%d", line);
+    return CR_FAIL(CR_ERR_CONFIG, "%s%s: %s: %s", value_file(config, key), place, value, what);
+}
+
+bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    return config->src[key_index(key)].file != NULL;
+}
+
+/* ---- setting ---- */
+
+static void defaults_set(struct cr_config *config) {
+    for (int i = 0; i < cr_key_count; i++) {
+        char buffer[40], why[600];
+        bool good =
+            cr_value_parse(&cr_keys[i], config, cr_value_default(&cr_keys[i], buffer, sizeof buffer), why, sizeof why);
+        CR_ASSERT(good); /* config/config.def contradicts itself */
+    }
+}
+
+/* `text` must live as long as the config. */
+static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
+                      int line) {
+    char                 why[600], hint[600];
+    const struct cr_key *key = cr_key_find(section, name);
+    if (!key) {
+        cr_key_hint(hint, sizeof hint, section, name);
+        cr_complain(&l->complaints, file, line, "[%.60s] %.60s = %.60s: unknown key%s", section, name, text, hint);
+        return;
+    }
+    struct cr_config_src *src = &l->config->src[key_index(key)];
+    *src                      = (struct cr_config_src){file, line};
+    if (cr_value_parse(key, l->config, text, why, sizeof why)) return;
+    cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s", section, name, text, why);
+    src->line = CR_KEY_REFUSED;
+}
+
+static void file_apply(struct loader *l, const struct cr_ini *file) {
+    char hint[600];
+    bool known = false;
+    for (int i = 0; i < file->count; i++) {
+        const struct cr_ini_entry *e = &file->entry[i];
+        if (!e->key) {
+            known = cr_key_has_section(e->section);
+            cr_key_section_hint(hint, sizeof hint, e->section);
+            if (!known)
+                cr_complain(&l->complaints, file->path, e->line, "[%.60s]: unknown section%s", e->section, hint);
+        } else if (*e->section) {
+            if (known) value_set(l, e->section, e->key, e->value, file->path, e->line);
+        } else if (strcmp(e->key, "include") != 0) {
+            cr_key_hint(hint, sizeof hint, "", e->key);
+            cr_complain(&l->complaints, file->path, e->line,
+                        "%.60s = %.60s: stands before the first section, where only include may stand%s", e->key,
+                        e->value, hint);
+        }
+    }
+}
+
+/* In the config's arena, without the blanks at both ends; NULL: out of memory. */
+static char *copy_stripped(struct loader *l, const char *text, size_t length) {
+    while (length && strchr(" \t", *text)) text++, length--;
+    while (length && strchr(" \t", text[length - 1])) length--;
+    return cr_arena_printf(&l->config->arena, "%.*s", (int)length, text);
+}
+
+static cr_status override_apply(struct loader *l, const char *override) {
+    const char *equals = strchr(override, '='), *dot = strchr(override, '.');
+    if (!equals || !dot || dot > equals || dot == override) {
+        cr_complain(&l->complaints, COMMAND_LINE, 0, "'%.100s': must be section.key=value, e.g. train.batch=64",
+                    override);
+        return CR_OK;
+    }
+    char *section = copy_stripped(l, override, (size_t)(dot - override));
+    char *name    = copy_stripped(l, dot + 1, (size_t)(equals - dot) - 1);
+    char *value   = copy_stripped(l, equals + 1, strlen(equals + 1));
+    char  hint[600];
+    if (!section || !name || !value) return CR_NO_MEMORY(strlen(override));
+    if (cr_key_has_section(section)) {
+        value_set(l, section, name, value, COMMAND_LINE, 0);
+        return CR_OK;
+    }
+    cr_key_section_hint(hint, sizeof hint, section);
+    cr_complain(&l->complaints, COMMAND_LINE, 0, "[%.60s] %.60s = %.60s: unknown section%s", section, name, value,
+                hint);
+    return CR_OK;
+}
+
+/* ---- files ---- */
+
+/* The path of the included file, seen from the including one; NULL: out of memory. */
+static const char *include_path(struct loader *l, const char *from, const char *value) {
+    const char *slash  = strrchr(from, '/');
+    int         folder = *value == '/' || !slash ? 0 : (int)(slash - from) + 1;
+    return cr_arena_printf(&l->config->arena, "%.*s%s", folder, from, value);
+}
+
+static const struct cr_ini_entry *include_find(const struct cr_ini *file) {
+    for (int i = 0; i < file->count; i++)
+        if (!*file->entry[i].section && file->entry[i].key && strcmp(file->entry[i].key, "include") == 0)
+            return &file->entry[i];
+    return NULL;
+}
+
+static bool is_open_already(const struct loader *l, const struct cr_ini *file) {
+    for (int i = 0; i < l->files; i++)
+        if (l->file[i].device == file->device && l->file[i].inode == file->inode) return true;
+    return false;
+}
+
+/* Reads the file that the last one includes. *more: there was one. */
+static cr_status include_read(struct loader *l, bool *more) {
+    const struct cr_ini       *from = &l->file[l->files - 1];
+    const struct cr_ini_entry *e    = include_find(from);
+    *more                           = false;
+    if (!e) return CR_OK;
+    if (!*e->value) {
+        cr_complain(&l->complaints, from->path, e->line, "include: names no file");
+        return CR_OK;
+    }
+    if (l->files == INCLUDE_DEPTH_MAX) {
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: more than %d files deep", e->value,
+                    INCLUDE_DEPTH_MAX);
+        return CR_OK;
+    }
+    const char *path = include_path(l, from->path, e->value);
+    if (!path) return CR_NO_MEMORY(strlen(e->value));
+    struct cr_ini *next   = &l->file[l->files];
+    cr_status      status = cr_ini_read(next, path, &l->config->arena, &l->complaints);
+    if (status == CR_ERR_MEMORY) return status;
+    if (status != CR_OK) {
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: %s", e->value, cr_error_message());
+        return CR_OK;
+    }
+    if (is_open_already(l, next)) {
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: this file is being read already: a circle",
+                    e->value);
+        return CR_OK;
+    }
+    l->files++;
+    *more = true;
+    return CR_OK;
+}
+
+static cr_status files_apply(struct loader *l, const char *path) {
+    CR_TRY(cr_ini_read(&l->file[0], path, &l->config->arena, &l->complaints));
+    l->files  = 1;
+    bool more = true;
+    while (more) CR_TRY(include_read(l, &more));
+    for (int i = l->files - 1; i >= 0; i--) file_apply(l, &l->file[i]);
+    return CR_OK;
+}
+
+/* ---- open, close ---- */
+
+static cr_status names_set(struct cr_config *config, const char *path) {
+    if (!path) {
+        config->path = "(built in)";
+        config->name = "default";
+        return CR_OK;
+    }
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t      length = strlen(base);
+    if (length > 4 && strcmp(base + length - 4, ".ini") == 0) length -= 4;
+    config->path = cr_arena_printf(&config->arena, "%s", path);
+    config->name = cr_arena_printf(&config->arena, "%.*s", (int)length, base);
+    return config->path && config->name ? CR_OK : CR_NO_MEMORY(2 * strlen(path));
+}
+
+static cr_status config_load(struct loader *l, const char *path, const char *const *overrides, int n) {
+    struct cr_config *config = l->config;
+    config->src              = cr_arena_alloc(&config->arena, (size_t)cr_key_count * sizeof *config->src);
+    if (!config->src) return CR_NO_MEMORY((size_t)cr_key_count * sizeof *config->src);
+    CR_TRY(names_set(config, path));
+    defaults_set(config);
+    if (path) CR_TRY(files_apply(l, config->path));
+    for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
+    cr_config_check(config, &l->complaints);
+    return cr_complaints_status(&l->complaints);
+}
+
+cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n) {
+    *config              = (struct cr_config){0};
+    struct loader l      = {.config = config};
+    locale_t      before = cr_c_locale_enter();
+    cr_status     status = config_load(&l, path, overrides, n);
+    cr_c_locale_leave(before);
+    if (status != CR_OK) {
+        cr_error_forward(status, __FILE__, __LINE__);
+        cr_config_close(config);
+    }
+    cr_complaints_free(&l.complaints);
+    return status;
+}
+
+void cr_config_close(struct cr_config *config) {
+    cr_arena_free(&config->arena);
+    *config = (struct cr_config){0};
+}
+
+/* ---- back to text ---- */
+
+static void value_add(const struct cr_key *key, const struct cr_config *config, struct cr_text *out) {
+    if (key->kind == CR_KEY_TEXT)
+        cr_ini_add_value(out, *(const char *const *)cr_key_value(key, config));
+    else
+        cr_value_print(key, config, out);
+}
+
+void cr_config_dump(const struct cr_config *config, struct cr_text *out) {
+    locale_t before = cr_c_locale_enter();
+    for (int s = 0; s < cr_key_section_count; s++) {
+        cr_text_add(out, "%s[%s]\n", s ? "\n" : "", cr_key_sections[s].name);
+        for (int i = 0; i < cr_key_count; i++) {
+            if (strcmp(cr_keys[i].section, cr_key_sections[s].name) != 0) continue;
+            cr_text_add(out, "%s = ", cr_keys[i].name);
+            size_t length = out->length;
+            value_add(&cr_keys[i], config, out);
+            if (out->length == length && length && !out->failed) out->data[--out->length] = 0; /* no blank at the end */
+            cr_text_add(out, "\n");
+        }
+    }
+    cr_c_locale_leave(before);
+}
+
+static void value_add_or_empty(const struct cr_key *key, const struct cr_config *config, struct cr_text *out) {
+    size_t before = out->length;
+    value_add(key, config, out);
+    if (out->length == before) cr_text_add(out, "(empty)");
+}
+
+int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out) {
+    locale_t before = cr_c_locale_enter();
+    int      differ = 0;
+    for (int i = 0; i < cr_key_count; i++) {
+        if (cr_value_equal(&cr_keys[i], old, fresh)) continue;
+        differ++;
+        cr_text_add(out, "%s.%s: ", cr_keys[i].section, cr_keys[i].name);
+        value_add_or_empty(&cr_keys[i], old, out);
+        cr_text_add(out, " -> ");
+        value_add_or_empty(&cr_keys[i], fresh, out);
+        cr_text_add(out, "\n");
+    }
+    cr_c_locale_leave(before);
+    return differ;
+}

@@ -1,0 +1,74 @@
+/* config/ini_errors.c: the list of what a person has to correct; see config/ini.h. */
+#include "config/ini.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The error message of core/base.h is bounded; what does not fit is counted instead of cut in mid-line. */
+enum { REPORT_BYTES = 3800 };
+
+static int file_rank(const struct cr_complaints *list, const char *file, int kept) {
+    int next = 0;
+    for (int i = 0; i < kept; i++) {
+        if (strcmp(list->at[i].file, file) == 0) return list->at[i].rank;
+        next = CR_MAX(next, list->at[i].rank + 1);
+    }
+    return next;
+}
+
+void cr_complain(struct cr_complaints *list, const char *file, int line, const char *fmt, ...) {
+    char    text[1200];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    int kept = list->count++;
+    if (list->failed || kept >= CR_COMPLAINTS_MAX) return;
+    if (!list->at) list->at = cr_arena_alloc(&list->arena, CR_COMPLAINTS_MAX * sizeof *list->at);
+    char *copy = list->at ? cr_arena_printf(&list->arena, "%s", text) : NULL;
+    if (!copy) {
+        list->failed = true;
+        return;
+    }
+    list->at[kept] = (struct cr_complaint){file, copy, line, file_rank(list, file, kept)};
+}
+
+static bool is_after(const struct cr_complaint *a, const struct cr_complaint *b) {
+    return a->rank != b->rank ? a->rank > b->rank : a->line > b->line;
+}
+
+/* By insertion: stable, and the list is short. */
+static void complaints_sort(struct cr_complaint *at, int count) {
+    for (int i = 1; i < count; i++) {
+        struct cr_complaint moving = at[i];
+        int                 to     = i;
+        for (; to > 0 && is_after(&at[to - 1], &moving); to--) at[to] = at[to - 1];
+        at[to] = moving;
+    }
+}
+
+cr_status cr_complaints_status(struct cr_complaints *list) {
+    if (list->failed) return CR_NO_MEMORY(CR_COMPLAINTS_MAX * sizeof *list->at);
+    if (!list->count) return CR_OK;
+    int  kept = CR_MIN(list->count, CR_COMPLAINTS_MAX), shown = 0;
+    char report[REPORT_BYTES + 64];
+    int  used = 0;
+    complaints_sort(list->at, kept);
+    for (; shown < kept; shown++) {
+        const struct cr_complaint *c         = &list->at[shown];
+        char                       place[32] = "";
+        if (c->line) snprintf(place, sizeof place, ":%d", c->line);
+        int room   = REPORT_BYTES - used;
+        int length = snprintf(report + used, (size_t)room, "%s%s%s: %s", shown ? "\n" : "", c->file, place, c->text);
+        if (length >= room && shown) break;
+        used += CR_MIN(length, room - 1);
+    }
+    report[used] = 0;
+    if (shown < list->count) snprintf(report + used, 64, "\nand %d more", list->count - shown);
+    return CR_FAIL(CR_ERR_CONFIG, "%s", report);
+}
+
+void cr_complaints_free(struct cr_complaints *list) {
+    cr_arena_free(&list->arena);
+    *list = (struct cr_complaints){0};
+}

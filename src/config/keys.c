@@ -1,0 +1,179 @@
+/* config/keys.c: the tables made from config/config.def, finding a key by name, and guessing which one was meant. */
+#include "config/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WORD(constant, word) word,
+#define E(name) static const char *const words_##name[] = {CR_ENUM_##name(WORD)};
+CR_ENUMS(E)
+#undef E
+#undef WORD
+
+#define E(name)                                                                                                        \
+    const char *cr_word_##name(enum cr_##name value) {                                                                 \
+        return (size_t)value < CR_COUNT(words_##name) ? words_##name[value] : "?";                                     \
+    }                                                                                                                  \
+    _Static_assert(sizeof(enum cr_##name) == sizeof(int), "config_value.c stores enums as int");
+CR_ENUMS(E)
+#undef E
+
+#define AT(s, k) .section = #s, .name = #k, .offset = offsetof(struct cr_config, s.k)
+#define ROW_INT(s, k, d, lo, hi, h)                                                                                    \
+    {AT(s, k), .kind = CR_KEY_INT, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define ROW_AUTO(s, k, d, lo, hi, h)                                                                                   \
+    {AT(s, k), .kind = CR_KEY_AUTO, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define ROW_REAL(s, k, d, lo, hi, h)                                                                                   \
+    {AT(s, k), .kind = CR_KEY_REAL, .real_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
+#define ROW_BOOL(s, k, d, h) {AT(s, k), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
+#define ROW_TEXT(s, k, d, h) {AT(s, k), .kind = CR_KEY_TEXT, .text_default = (d), .help = (h)},
+#define ROW_ENUM(s, k, name, d, h)                                                                                     \
+    {AT(s, k), .kind = CR_KEY_ENUM, .int_default = (d), .words = {words_##name, (int)CR_COUNT(words_##name)},          \
+     .help = (h)},
+#define ROW_INTS(s, k, d, lo, hi, h)                                                                                   \
+    {AT(s, k), .kind = CR_KEY_INTS, .text_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define ROW_REALS(s, k, d, lo, hi, h)                                                                                  \
+    {AT(s, k), .kind = CR_KEY_REALS, .text_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
+#define ROWS(name, KEYS, help) KEYS(ROW_INT, ROW_AUTO, ROW_REAL, ROW_BOOL, ROW_TEXT, ROW_ENUM, ROW_INTS, ROW_REALS)
+
+const struct cr_key cr_keys[]    = {CR_SECTIONS(ROWS)};
+const int           cr_key_count = (int)CR_COUNT(cr_keys);
+
+#define NAME_HELP(name, KEYS, help) {#name, help},
+const struct cr_key_section cr_key_sections[]    = {CR_SECTIONS(NAME_HELP)};
+const int                   cr_key_section_count = (int)CR_COUNT(cr_key_sections);
+
+const struct cr_key *cr_key_find(const char *section, const char *name) {
+    for (int i = 0; i < cr_key_count; i++)
+        if (strcmp(cr_keys[i].section, section) == 0 && strcmp(cr_keys[i].name, name) == 0) return &cr_keys[i];
+    return NULL;
+}
+
+const struct cr_key *cr_key_dotted(const char *dotted) {
+    for (int i = 0; i < cr_key_count; i++) {
+        size_t length = strlen(cr_keys[i].section);
+        if (strncmp(dotted, cr_keys[i].section, length) == 0 && dotted[length] == '.' &&
+            strcmp(dotted + length + 1, cr_keys[i].name) == 0)
+            return &cr_keys[i];
+    }
+    return NULL;
+}
+
+bool cr_key_has_section(const char *section) {
+    for (int i = 0; i < cr_key_section_count; i++)
+        if (strcmp(cr_key_sections[i].name, section) == 0) return true;
+    return false;
+}
+
+/* ---- guessing ---- */
+
+enum { DISTANCE_MAX_LENGTH = 63 };
+
+int cr_edit_distance(const char *a, const char *b) {
+    int la = (int)strnlen(a, DISTANCE_MAX_LENGTH), lb = (int)strnlen(b, DISTANCE_MAX_LENGTH);
+    int d[DISTANCE_MAX_LENGTH + 1][DISTANCE_MAX_LENGTH + 1];
+    for (int i = 0; i <= la; i++) d[i][0] = i;
+    for (int j = 0; j <= lb; j++) d[0][j] = j;
+    for (int i = 1; i <= la; i++) {
+        for (int j = 1; j <= lb; j++) {
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best     = CR_MIN(best, CR_MIN(d[i - 1][j], d[i][j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = CR_MIN(best, d[i - 2][j - 2] + 1);
+            d[i][j] = best;
+        }
+    }
+    return d[la][lb];
+}
+
+/* How other trainers call things whose name no edit distance would find. */
+static const struct {
+    const char *theirs, *section, *name;
+} other_names[] = {
+    {"learning_rate", "optim", "lr"},
+    {"base_lr", "optim", "lr"},
+    {"batch_size", "train", "batch"},
+    {"num_classes", "model", "classes"},
+    {"num_workers", "data", "workers"},
+    {"lr_scheduler", "schedule", "kind"},
+    {"sched", "schedule", "kind"},
+    {"opt", "optim", "kind"},
+    {"optimizer", "optim", "kind"},
+    {"lr_step_size", "schedule", "step_epochs"},
+    {"decay_epochs", "schedule", "step_epochs"},
+    {"lr_gamma", "schedule", "gamma"},
+    {"smoothing", "train", "label_smoothing"},
+    {"clip_grad", "train", "clip_norm"},
+    {"grad_accum_steps", "train", "accumulate"},
+    {"pretrained", "model", "weights"},
+    {"checkpoint", "model", "weights"},
+    {"img_size", "data", "image_size"},
+    {"input_size", "data", "image_size"},
+    {"train_crop_size", "data", "image_size"},
+    {"val_resize_size", "data", "eval_resize"},
+    {"val_crop_size", "data", "eval_crop"},
+    {"data_dir", "data", "root"},
+    {"dataset", "data", "kind"},
+    {"amp", "train", "precision"},
+    {"output_dir", "train", "output"},
+    {"wd", "optim", "weight_decay"},
+    {"model", "model", "arch"},
+    {"log_interval", "train", "log_every"},
+};
+
+static const struct cr_key *key_nearest(const char *section, const char *name) {
+    const struct cr_key *best      = NULL;
+    int                  best_cost = 1000;
+    int                  limit     = CR_MAX(1, (int)strnlen(name, DISTANCE_MAX_LENGTH) / 3);
+    for (int i = 0; i < cr_key_count; i++) {
+        bool here = strcmp(cr_keys[i].section, section) == 0;
+        int  far  = cr_edit_distance(name, cr_keys[i].name);
+        /* The right name under a wrong section beats a typing error here; else this section comes first. */
+        int cost = 2 * far + !here;
+        if (far <= limit && cost < best_cost) best = &cr_keys[i], best_cost = cost;
+    }
+    if (best) return best;
+    for (size_t i = 0; i < CR_COUNT(other_names); i++)
+        if (strcmp(other_names[i].theirs, name) == 0) return cr_key_find(other_names[i].section, other_names[i].name);
+    return NULL;
+}
+
+void cr_key_hint(char *out, size_t bytes, const char *section, const char *name) {
+    const struct cr_key *best = key_nearest(section, name);
+    if (strcmp(name, "include") == 0) {
+        snprintf(out, bytes, "; include stands before the first section");
+        return;
+    }
+    if (best && strcmp(best->section, section) == 0) {
+        snprintf(out, bytes, "; did you mean %s?", best->name);
+        return;
+    }
+    if (best) {
+        snprintf(out, bytes, "; did you mean [%s] %s?", best->section, best->name);
+        return;
+    }
+    *out = 0;
+    if (!*section) return;
+    size_t used  = (size_t)snprintf(out, bytes, "; [%s] has", section);
+    bool   first = true;
+    for (int i = 0; i < cr_key_count && used < bytes; i++) {
+        if (strcmp(cr_keys[i].section, section) != 0) continue;
+        used += (size_t)snprintf(out + used, bytes - used, "%s %s", first ? "" : ",", cr_keys[i].name);
+        first = false;
+    }
+}
+
+void cr_key_section_hint(char *out, size_t bytes, const char *section) {
+    int best = -1, best_far = 1000;
+    for (int i = 0; i < cr_key_section_count; i++) {
+        int far = cr_edit_distance(section, cr_key_sections[i].name);
+        if (far < best_far) best = i, best_far = far;
+    }
+    if (best_far <= CR_MAX(1, (int)strnlen(section, DISTANCE_MAX_LENGTH) / 3)) {
+        snprintf(out, bytes, "; did you mean [%s]?", cr_key_sections[best].name);
+        return;
+    }
+    size_t used = (size_t)snprintf(out, bytes, "; there are");
+    for (int i = 0; i < cr_key_section_count && used < bytes; i++)
+        used += (size_t)snprintf(out + used, bytes - used, " [%s]", cr_key_sections[i].name);
+}

@@ -1,0 +1,321 @@
+/* core/base.c: see core/base.h. */
+#include "core/base.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- status, error trail ---- */
+
+int cr_compare_i64(const void *a, const void *b) {
+    const int64_t s = *(const int64_t *)a, t = *(const int64_t *)b;
+    return (s > t) - (s < t);
+}
+
+const char *cr_status_name(cr_status status) {
+    switch (status) {
+#define X(code, exit_status, name)                                                                                     \
+    case code: return name;
+        CR_STATUS_LIST(X)
+#undef X
+    }
+    return "unknown";
+}
+
+int cr_status_exit(cr_status status) {
+    switch (status) {
+#define X(code, exit_status, name)                                                                                     \
+    case code: return exit_status;
+        CR_STATUS_LIST(X)
+#undef X
+    }
+    return 1;
+}
+
+static _Thread_local char error_message[4096];
+static _Thread_local char error_trail[1024];
+static _Thread_local int  error_holds;
+
+/* Paths in messages start at the tree's root whatever directory the build used. */
+static const char *short_path(const char *file) {
+    const char *dirs[] = {"/src/", "/cuda/", "/tests/"};
+    for (size_t i = 0; i < CR_COUNT(dirs); i++) {
+        const char *at = strstr(file, dirs[i]);
+        if (at) return at + 1;
+    }
+    return file;
+}
+
+cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) {
+    char    text[sizeof error_message]; /* the message may quote the previous one */
+    va_list args;
+    CR_ASSERT(status != CR_OK);
+    if (error_holds) return status;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    memcpy(error_message, text, sizeof text);
+    snprintf(error_trail, sizeof error_trail, "%s:%d", short_path(file), line);
+    return status;
+}
+
+cr_status cr_error_forward(cr_status status, const char *file, int line) {
+    size_t used = strlen(error_trail);
+    if (error_holds) return status;
+    snprintf(error_trail + used, sizeof error_trail - used, " < %s:%d", short_path(file), line);
+    return status;
+}
+
+const char *cr_error_message(void) {
+    return error_message;
+}
+const char *cr_error_trail(void) {
+    return error_trail;
+}
+
+void cr_error_clear(void) {
+    if (error_holds) return;
+    error_message[0] = 0;
+    error_trail[0]   = 0;
+}
+
+void cr_error_hold(void) {
+    error_holds++;
+}
+void cr_error_release(void) {
+    CR_ASSERT(error_holds > 0);
+    error_holds--;
+}
+
+void cr_assert_failed(const char *what, const char *file, int line) {
+    fprintf(stderr,
+            "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a mistake in cresnet; please report it.\n",
+            short_path(file), line, what);
+    abort();
+}
+
+/* ---- memory: a 64-byte header in front of each block remembers its size ---- */
+
+enum { HEADER_BYTES = 64 };
+
+static atomic_uint_fast64_t alloc_calls;
+static atomic_int_fast64_t  alloc_live;
+static atomic_int_fast64_t  alloc_fail_countdown;
+
+uint64_t cr_alloc_calls(void) {
+    return atomic_load(&alloc_calls);
+}
+int64_t cr_alloc_live(void) {
+    return atomic_load(&alloc_live);
+}
+void cr_alloc_fail_at(int64_t nth) {
+    atomic_store(&alloc_fail_countdown, nth > 0 ? nth : 0);
+}
+
+static bool told_to_fail(void) {
+    if (atomic_load(&alloc_fail_countdown) <= 0) return false;
+    return atomic_fetch_sub(&alloc_fail_countdown, 1) == 1;
+}
+
+static void *block_new(size_t count, size_t size) {
+    atomic_fetch_add(&alloc_calls, 1);
+    if (told_to_fail()) return NULL;
+    if (size && count > (SIZE_MAX - 2 * HEADER_BYTES) / size) return NULL;
+    size_t         bytes = count * size;
+    size_t         whole = (bytes + 2 * HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES;
+    unsigned char *raw   = aligned_alloc(HEADER_BYTES, whole);
+    if (!raw) return NULL;
+    memset(raw, 0, whole);
+    memcpy(raw, &bytes, sizeof bytes);
+    atomic_fetch_add(&alloc_live, 1);
+    return raw + HEADER_BYTES;
+}
+
+void *cr_alloc(size_t count, size_t size) {
+    return block_new(count, size);
+}
+
+void *cr_realloc(void *p, size_t count, size_t size) {
+    void *fresh = block_new(count, size);
+    if (!fresh || !p) return fresh;
+    size_t old_bytes;
+    memcpy(&old_bytes, (unsigned char *)p - HEADER_BYTES, sizeof old_bytes);
+    memcpy(fresh, p, CR_MIN(old_bytes, count * size));
+    cr_free(p);
+    return fresh;
+}
+
+void cr_free(void *p) {
+    if (!p) return;
+    atomic_fetch_sub(&alloc_live, 1);
+    free((unsigned char *)p - HEADER_BYTES);
+}
+
+char *cr_strdup(const char *s) {
+    size_t bytes = strlen(s) + 1;
+    char  *copy  = cr_alloc(bytes, 1);
+    if (copy) memcpy(copy, s, bytes);
+    return copy;
+}
+
+cr_status cr_no_memory_at(const char *file, int line, size_t bytes) {
+    if (bytes < (1 << 20)) return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory");
+    return cr_error_set(CR_ERR_MEMORY, file, line, "out of memory: %.1f MiB more were needed",
+                        (double)bytes / (1 << 20));
+}
+
+/* ---- arena ---- */
+
+struct cr_arena_block {
+    struct cr_arena_block *next;
+    size_t                 used, capacity;
+    _Alignas(16) unsigned char data[];
+};
+
+void *cr_arena_alloc(struct cr_arena *arena, size_t bytes) {
+    size_t                 need  = (bytes + 15) & ~(size_t)15;
+    struct cr_arena_block *block = arena->head;
+    if (!block || block->capacity - block->used < need) {
+        size_t capacity = CR_MAX(need, (size_t)64 << 10);
+        block           = cr_alloc(1, sizeof *block + capacity);
+        if (!block) return NULL;
+        block->capacity = capacity;
+        block->next     = arena->head;
+        arena->head     = block;
+    }
+    void *p = block->data + block->used;
+    block->used += need;
+    return p;
+}
+
+char *cr_arena_printf(struct cr_arena *arena, const char *fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int   length = vsnprintf(NULL, 0, fmt, args);
+    char *s      = length < 0 ? NULL : cr_arena_alloc(arena, (size_t)length + 1);
+    if (s) vsnprintf(s, (size_t)length + 1, fmt, again);
+    va_end(again);
+    va_end(args);
+    return s;
+}
+
+void cr_arena_free(struct cr_arena *arena) {
+    while (arena->head) {
+        struct cr_arena_block *block = arena->head;
+        arena->head                  = block->next;
+        cr_free(block);
+    }
+}
+
+/* ---- text ---- */
+
+static bool text_reserve(struct cr_text *text, size_t more) {
+    if (text->failed) return false;
+    if (text->capacity - text->length > more) return true;
+    size_t capacity = CR_MAX(text->capacity * 2, text->length + more + 256);
+    char  *data     = cr_realloc(text->data, capacity, 1);
+    if (!data) {
+        text->failed = true;
+        return false;
+    }
+    text->data     = data;
+    text->capacity = capacity;
+    return true;
+}
+
+void cr_text_add_bytes(struct cr_text *text, const void *bytes, size_t count) {
+    if (!text_reserve(text, count)) return;
+    if (count) memcpy(text->data + text->length, bytes, count);
+    text->length += count;
+    text->data[text->length] = 0;
+}
+
+void cr_text_add(struct cr_text *text, const char *fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, fmt, args);
+    if (length >= 0 && text_reserve(text, (size_t)length + 1)) {
+        vsnprintf(text->data + text->length, (size_t)length + 1, fmt, again);
+        text->length += (size_t)length;
+    }
+    va_end(again);
+    va_end(args);
+}
+
+void cr_text_add_json(struct cr_text *text, const char *s) {
+    cr_text_add_bytes(text, "\"", 1);
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            cr_text_add(text, "\\%c", c);
+        else if (c < 0x20)
+            cr_text_add(text, "\\u%04x", c);
+        else
+            cr_text_add_bytes(text, s, 1);
+    }
+    cr_text_add_bytes(text, "\"", 1);
+}
+
+void cr_text_free(struct cr_text *text) {
+    cr_free(text->data);
+    *text = (struct cr_text){0};
+}
+
+/* ---- log, time ---- */
+
+static atomic_bool log_is_quiet;
+static char        log_who[32];
+
+void cr_log_quiet(bool quiet) {
+    atomic_store(&log_is_quiet, quiet);
+}
+
+void cr_log_prefix(const char *who) {
+    snprintf(log_who, sizeof log_who, "%s", who);
+}
+
+void cr_log(enum cr_log_level level, const char *fmt, ...) {
+    if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
+    static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", ""};
+    char                     line[4096];
+    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level == CR_LOG_INFO ? "" : log_who);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);
+    va_end(args);
+    fprintf(stderr, "%s\n", line); /* one call: lines of two threads do not mix */
+}
+
+int64_t cr_time_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Field 22 of /proc/self/stat, in clock ticks since the machine started; the name in field 2 may hold anything but ends
+ * with the last ')'. */
+int64_t cr_process_age_ns(void) {
+    char            text[1024];
+    int64_t         start = 0;
+    FILE           *file  = fopen("/proc/self/stat", "r");
+    const long      ticks = sysconf(_SC_CLK_TCK);
+    struct timespec now;
+    if (!file) return 0;
+    const size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length]     = 0;
+    const char *word = strrchr(text, ')');
+    for (int field = 2; word && field < 22; field++) {
+        word = strchr(word, ' ');
+        if (word) word++;
+    }
+    if (!word || ticks <= 0 || sscanf(word, "%" SCNd64, &start) != 1) return 0;
+    if (clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - start * (1000000000 / ticks);
+}

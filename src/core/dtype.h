@@ -1,0 +1,61 @@
+/* core/dtype.h: element types and rounding. */
+#ifndef CR_DTYPE_H
+#define CR_DTYPE_H
+
+#include "core/base.h"
+
+/* constant, name in programs, name in safetensors, bytes */
+#define CR_DTYPES(X)                                                                                                   \
+    X(CR_F32, "f32", "F32", 4)                                                                                         \
+    X(CR_F64, "f64", "F64", 8)                                                                                         \
+    X(CR_F16, "f16", "F16", 2)                                                                                         \
+    X(CR_BF16, "bf16", "BF16", 2)                                                                                      \
+    X(CR_U8, "u8", "U8", 1)                                                                                            \
+    X(CR_I32, "i32", "I32", 4)                                                                                         \
+    X(CR_I64, "i64", "I64", 8)
+
+enum cr_dtype {
+#define X(constant, name, st_name, bytes) constant,
+    CR_DTYPES(X)
+#undef X
+};
+
+size_t      cr_dtype_bytes(enum cr_dtype dtype);
+const char *cr_dtype_name(enum cr_dtype dtype);             /* "f32" */
+const char *cr_dtype_safetensors_name(enum cr_dtype dtype); /* "F32" */
+
+/* Round to nearest, ties to even; overflow gives infinity, NaN stays NaN. */
+uint16_t cr_f32_to_f16(float x);
+float    cr_f16_to_f32(uint16_t h);
+uint16_t cr_f32_to_bf16(float x);
+float    cr_bf16_to_f32(uint16_t h);
+
+/* Element i of an array of any type as a double, and back (rounded as above; integers truncate). Inline, so that a loop
+ * over one type becomes that type's loop. */
+static inline __attribute__((always_inline)) double cr_number_load(enum cr_dtype dtype, const void *data, int64_t i) {
+    switch (dtype) {
+    case CR_F32: return (double)((const float *)data)[i];
+    case CR_F64: return ((const double *)data)[i];
+    case CR_F16: return (double)cr_f16_to_f32(((const uint16_t *)data)[i]);
+    case CR_BF16: return (double)cr_bf16_to_f32(((const uint16_t *)data)[i]);
+    case CR_U8: return (double)((const uint8_t *)data)[i];
+    case CR_I32: return (double)((const int32_t *)data)[i];
+    case CR_I64: return (double)((const int64_t *)data)[i];
+    }
+    return 0;
+}
+
+static inline __attribute__((always_inline)) void cr_number_store(enum cr_dtype dtype, void *data, int64_t i,
+                                                                  double x) {
+    switch (dtype) {
+    case CR_F32: ((float *)data)[i] = (float)x; return;
+    case CR_F64: ((double *)data)[i] = x; return;
+    case CR_F16: ((uint16_t *)data)[i] = cr_f32_to_f16((float)x); return;
+    case CR_BF16: ((uint16_t *)data)[i] = cr_f32_to_bf16((float)x); return;
+    case CR_U8: ((uint8_t *)data)[i] = (uint8_t)x; return;
+    case CR_I32: ((int32_t *)data)[i] = (int32_t)x; return;
+    case CR_I64: ((int64_t *)data)[i] = (int64_t)x; return;
+    }
+}
+
+#endif

@@ -1,0 +1,299 @@
+/* core/files.c: see core/files.h. */
+#include "core/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- failures on demand ---- */
+
+static atomic_uint_fast64_t fs_calls, fail_from, fail_until;
+static atomic_int           fail_error;
+
+void cr_fs_fail_at(int64_t nth, int64_t times, int error) {
+    uint64_t from = atomic_load(&fs_calls) + (uint64_t)CR_MAX(nth, 0);
+    atomic_store(&fail_error, error);
+    atomic_store(&fail_until, nth > 0 ? from + (uint64_t)times : 0);
+    atomic_store(&fail_from, nth > 0 ? from : 0);
+}
+
+uint64_t cr_fs_calls(void) {
+    return atomic_load(&fs_calls);
+}
+
+/* Counts a change; true when a test wants it to fail (errno is set then). */
+static bool told_to_fail(void) {
+    uint64_t call = atomic_fetch_add(&fs_calls, 1) + 1;
+    if (call < atomic_load(&fail_from) || call >= atomic_load(&fail_until)) return false;
+    errno = atomic_load(&fail_error);
+    return true;
+}
+
+/* ---- changes ---- */
+
+/* Evaluates a system call, again when a signal cut it short. */
+#define AGAIN(result, call)                                                                                            \
+    do {                                                                                                               \
+        (result) = (call);                                                                                             \
+    } while ((result) < 0 && errno == EINTR)
+
+int cr_fs_create(const char *path) {
+    int fd;
+    if (told_to_fail()) return -1;
+    AGAIN(fd, open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    return fd;
+}
+
+int cr_fs_sync(int fd) {
+    int result;
+    if (told_to_fail()) return -1;
+    AGAIN(result, fsync(fd));
+    /* some file systems have nothing to sync (folders over FUSE, for one) and say so */
+    return result < 0 && (errno == EINVAL || errno == ENOTSUP) ? 0 : result;
+}
+
+int cr_fs_close(int fd) {
+    bool fail   = told_to_fail();
+    int  error  = errno;
+    int  result = close(fd); /* never again after a signal: the descriptor is gone */
+    if (fail) {
+        errno = error;
+        return -1;
+    }
+    return result < 0 && errno != EINTR ? -1 : 0;
+}
+
+int cr_fs_mkdir(const char *path) {
+    return told_to_fail() ? -1 : mkdir(path, 0777);
+}
+int cr_fs_rename(const char *from, const char *to) {
+    return told_to_fail() ? -1 : rename(from, to);
+}
+int cr_fs_symlink(const char *target, const char *path) {
+    return told_to_fail() ? -1 : symlink(target, path);
+}
+int cr_fs_unlink(const char *path) {
+    return told_to_fail() ? -1 : unlink(path);
+}
+
+int cr_fs_exchange(const char *a, const char *b) {
+    return told_to_fail() ? -1 : renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+}
+
+int cr_fs_sync_dir(const char *path) {
+    int fd;
+    AGAIN(fd, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd < 0) return -1;
+    int result = cr_fs_sync(fd), error = errno;
+    close(fd);
+    errno = error;
+    return result;
+}
+
+/* Removes a name in an open folder: a file, a link, or a folder with all in it. */
+static int remove_at(int parent, const char *name, int depth) {
+    if (told_to_fail()) return -1;
+    if (unlinkat(parent, name, 0) == 0) return 0;
+    if (errno != EISDIR && errno != EPERM) return -1;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return -1;
+    DIR *dir = depth < 16 ? fdopendir(fd) : NULL;
+    if (!dir) {
+        int error = depth < 16 ? errno : ELOOP;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    int first_error = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        if (remove_at(dirfd(dir), e->d_name, depth + 1) < 0 && !first_error) first_error = errno;
+    }
+    closedir(dir);
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0) return 0;
+    if (first_error) errno = first_error;
+    return -1;
+}
+
+int cr_fs_remove_tree(const char *path) {
+    return remove_at(AT_FDCWD, path, 0);
+}
+
+/* ---- with messages ---- */
+
+cr_status cr_fs_refused(const char *path, const char *doing, int error) {
+    const char *hint = "";
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT: hint = ": disk full, free some space or choose another place"; break;
+    case EACCES:
+    case EPERM:
+    case EROFS: hint = ": change its permissions or choose another place"; break;
+    case EEXIST: hint = ": choose another name or move it away"; break;
+    case ENOTDIR: hint = ": a part of this path is a file; choose another place"; break;
+    default: break;
+    }
+    return CR_FAIL(CR_ERR_IO, "%s: cannot %s: %s%s", path, doing, strerror(error), hint);
+}
+
+cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    int used = snprintf(out, CR_PATH_MAX, "%s/", dir);
+    int more = used < CR_PATH_MAX ? vsnprintf(out + used, (size_t)(CR_PATH_MAX - used), fmt, args) : 0;
+    va_end(args);
+    if (used < 0 || more < 0 || used + more >= CR_PATH_MAX)
+        return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long (at most %d bytes)", dir, CR_PATH_MAX - 1);
+    return CR_OK;
+}
+
+static cr_status disk_full(const char *path, uint64_t missing, int error) {
+    const char *why = error == ENOSPC   ? "disk full"
+                      : error == EDQUOT ? "disk quota reached"
+                                        : "file size limit reached";
+    return CR_FAIL(CR_ERR_IO, "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; %s", path, why, missing,
+                   (double)missing / (1 << 20),
+                   error == EFBIG ? "raise the limit (ulimit -f)" : "free some space or choose another place");
+}
+
+cr_status cr_fs_write(int fd, const char *path, const void *bytes, size_t count, uint64_t after) {
+    const char *at = bytes;
+    while (count > 0) {
+        ssize_t done = told_to_fail() ? -1 : write(fd, at, CR_MIN(count, (size_t)1 << 30));
+        if (done < 0) {
+            if (errno == EINTR) continue;
+            if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) return disk_full(path, count + after, errno);
+            return cr_fs_refused(path, "write", errno);
+        }
+        at += done;
+        count -= (size_t)done;
+    }
+    return CR_OK;
+}
+
+cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint64_t offset) {
+    char *at = dst;
+    if (offset > INT64_MAX || count > INT64_MAX - offset)
+        return CR_FAIL(CR_ERR_IO, "%s: cannot read at byte %" PRIu64, path, offset);
+    while (count > 0) {
+        ssize_t done = pread(fd, at, CR_MIN(count, (size_t)1 << 30), (off_t)offset);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return cr_fs_refused(path, "read", errno);
+        if (done == 0)
+            return CR_FAIL(CR_ERR_IO, "%s: ends at byte %" PRIu64 ": it became shorter while it was read", path,
+                           offset);
+        at += done;
+        count -= (size_t)done;
+        offset += (uint64_t)done;
+    }
+    return CR_OK;
+}
+
+bool cr_fs_is_dir(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+bool cr_fs_is_file(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+}
+
+static cr_status make_one_dir(const char *path) {
+    if (cr_fs_is_dir(path) || cr_fs_mkdir(path) == 0) return CR_OK;
+    int error = errno;
+    if (error == EEXIST && cr_fs_is_dir(path)) return CR_OK; /* another process was faster */
+    if (error == EEXIST) return CR_FAIL(CR_ERR_IO, "%s: is there, but is not a folder; choose another place", path);
+    return cr_fs_refused(path, "make this folder", error);
+}
+
+cr_status cr_fs_mkdirs(const char *path) {
+    char   part[CR_PATH_MAX];
+    size_t length = strlen(path);
+    if (length == 0) return CR_FAIL(CR_ERR_IO, "the name of the folder is empty");
+    if (length >= sizeof part) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        if (path[i - 1] == '/') continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        CR_TRY(make_one_dir(part));
+    }
+    return CR_OK;
+}
+
+cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count) {
+    int fd = cr_fs_create(path);
+    if (fd < 0) return cr_fs_refused(path, "create", errno);
+    cr_status status = cr_fs_write(fd, path, bytes, count, 0);
+    if (status == CR_OK && cr_fs_sync(fd) < 0) status = cr_fs_refused(path, "write to the disk", errno);
+    if (cr_fs_close(fd) < 0 && status == CR_OK) status = cr_fs_refused(path, "close", errno);
+    if (status != CR_OK) {
+        cr_fs_unlink(path);
+        return cr_error_forward(status, __FILE__, __LINE__);
+    }
+    return CR_OK;
+}
+
+cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length) {
+    struct stat s;
+    char       *text   = NULL;
+    cr_status   status = CR_OK;
+    /* a pipe must not make us wait here for its writer */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return cr_fs_refused(path, "open", errno);
+    if (fstat(fd, &s) < 0) {
+        status = cr_fs_refused(path, "read", errno);
+        goto out;
+    }
+    if (!S_ISREG(s.st_mode))
+        CR_FAIL_OUT(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
+    if ((uint64_t)s.st_size > limit)
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has %lld bytes; at most %zu are expected here", path, (long long)s.st_size,
+                    limit);
+    text = cr_alloc((size_t)s.st_size + 1, 1);
+    if (!text) {
+        status = CR_NO_MEMORY((size_t)s.st_size + 1);
+        goto out;
+    }
+    CR_TRY_OUT(cr_fs_read_at(fd, path, text, (size_t)s.st_size, 0));
+    *out = text;
+    text = NULL;
+    if (length) *length = (size_t)s.st_size;
+out:
+    cr_free(text);
+    close(fd);
+    return status;
+}
+
+/* The folder that holds `path`. */
+static void parent_of(const char *path, char out[CR_PATH_MAX]) {
+    const char *slash = strrchr(path, '/');
+    size_t      used  = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    snprintf(out, CR_PATH_MAX, "%.*s", (int)used, path);
+    if (!used) snprintf(out, CR_PATH_MAX, ".");
+}
+
+cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count) {
+    char temporary[CR_PATH_MAX], parent[CR_PATH_MAX];
+    int  used = snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
+    if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
+    parent_of(path, parent);
+    /* left by a process that was killed and had our number */
+    if (access(temporary, F_OK) == 0) cr_fs_unlink(temporary);
+    CR_TRY(cr_fs_write_new(temporary, bytes, count));
+    if (cr_fs_rename(temporary, path) < 0) {
+        cr_status status = cr_fs_refused(path, "replace", errno);
+        cr_fs_unlink(temporary);
+        return status;
+    }
+    if (cr_fs_sync_dir(parent) < 0) return cr_fs_refused(parent, "write to the disk", errno);
+    return CR_OK;
+}

@@ -1,4 +1,0 @@
-/* dnnl_rows.c: the table of oneDNN's rows. */
-#include "dnnl.h"
-
-const struct cr_kernel *const cr_cpu_dnnl_rows[] = {&cr_dnnl_conv, &cr_dnnl_conv_dgrad, &cr_dnnl_conv_wgrad, NULL};

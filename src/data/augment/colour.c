@@ -1,0 +1,102 @@
+/* data/augment/colour.c: which operations a training picture meets behind its crop: TrivialAugmentWide (Mueller and
+ * Hutter 2021, with torchvision's operations and ranges) and torchvision's ColorJitter. Every draw is a function of
+ * (seed, epoch, sample), of a stream of its own: crops stay the same with and without. */
+#include "data/data_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TRIVIAL_BINS = 31, TRIVIAL_OPS = CR_PIXELS_EQUALIZE + 1 };
+
+/* Magnitude `bin` of 0 to 30; *has_sign: half of the time its negative. */
+static double trivial_magnitude(enum cr_pixel_op op, int bin, bool *has_sign) {
+    const double t = (double)bin / (TRIVIAL_BINS - 1);
+    *has_sign      = op != CR_PIXELS_POSTERIZE && op != CR_PIXELS_SOLARIZE;
+    switch (op) {
+    case CR_PIXELS_SHEAR_X:
+    case CR_PIXELS_SHEAR_Y:
+    case CR_PIXELS_BRIGHTNESS:
+    case CR_PIXELS_COLOUR:
+    case CR_PIXELS_CONTRAST:
+    case CR_PIXELS_SHARPNESS: return 0.99 * t;
+    case CR_PIXELS_TRANSLATE_X:
+    case CR_PIXELS_TRANSLATE_Y: return 32 * t;
+    case CR_PIXELS_ROTATE: return 135 * t;
+    case CR_PIXELS_POSTERIZE: return 8 - rint(6 * t);
+    case CR_PIXELS_SOLARIZE: return 255 * (1 - t);
+    default: *has_sign = false; return 0;
+    }
+}
+
+/* What the operation is given: blends take 1 + magnitude. */
+static double trivial_amount(enum cr_pixel_op op, double magnitude) {
+    return op >= CR_PIXELS_BRIGHTNESS && op <= CR_PIXELS_SHARPNESS ? 1 + magnitude : magnitude;
+}
+
+void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount) {
+    bool has_sign;
+    *op                = (enum cr_pixel_op)cr_rng_below(rng, TRIVIAL_OPS);
+    const int    bin   = (int)cr_rng_below(rng, TRIVIAL_BINS);
+    const bool   minus = cr_rng_below(rng, 2);
+    const double m     = trivial_magnitude(*op, bin, &has_sign);
+    *amount            = trivial_amount(*op, has_sign && minus ? -m : m);
+}
+
+/* Brightness, contrast, saturation and hue, each drawn from its range, in an order that is drawn too. */
+static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, uint8_t *rgb, uint8_t *copy) {
+    static const enum cr_pixel_op op[4] = {CR_PIXELS_BRIGHTNESS, CR_PIXELS_CONTRAST, CR_PIXELS_COLOUR, CR_PIXELS_HUE};
+    int                           order[4] = {0, 1, 2, 3};
+    double                        amount[4];
+    for (int i = 3; i > 0; i--) {
+        const int j = (int)cr_rng_below(rng, (uint64_t)i + 1), t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+    for (int i = 0; i < 4; i++) {
+        const double reach = prep->jitter[i], middle = i < 3 ? 1 : 0, low = i < 3 ? fmax(0, middle - reach) : -reach;
+        amount[i] = low + (middle + reach - low) * cr_rng_real(rng);
+    }
+    for (int i = 0; i < 4; i++)
+        if (prep->jitter[order[i]] > 0) cr_pixels_apply(op[order[i]], amount[order[i]], rgb, prep->size, copy);
+}
+
+static bool jitters(const struct cr_prepare *prep) {
+    return prep->jitter[0] > 0 || prep->jitter[1] > 0 || prep->jitter[2] > 0 || prep->jitter[3] > 0;
+}
+
+bool cr_prepare_colours(const struct cr_prepare *prep) {
+    return prep->trivial || jitters(prep);
+}
+
+/* What the device would do by the box, done here: operations come behind shift and flip. */
+static void apply_box(int size, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
+    const size_t row = (size_t)size * 3;
+    if (!box[0] && !box[1] && !box[2]) return;
+    memcpy(copy, rgb, row * (size_t)size);
+    for (int y = 0; y < size; y++)
+        for (int x = 0; x < size; x++) {
+            const int from_y = y + box[0], from_x = (box[2] ? size - 1 - x : x) + box[1];
+            uint8_t  *to = rgb + (size_t)y * row + (size_t)x * 3;
+            if (from_y < 0 || from_y >= size || from_x < 0 || from_x >= size)
+                memset(to, 0, 3);
+            else
+                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
+        }
+    memset(box, 0, 4 * sizeof *box);
+}
+
+cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample,
+                            struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]) {
+    struct cr_rng rng = cr_rng_make(seed, CR_RNG_COLOUR, (uint64_t)sample, (uint32_t)epoch);
+    if (!cr_prepare_colours(prep)) return CR_OK;
+    CR_TRY(cr_buffer_reserve(&scratch->copy, (size_t)prep->size * (size_t)prep->size * 3));
+    apply_box(prep->size, box, rgb, scratch->copy.bytes);
+    if (prep->trivial) {
+        enum cr_pixel_op op;
+        double           amount;
+        cr_trivial_draw(&rng, &op, &amount);
+        cr_pixels_apply(op, amount, rgb, prep->size, scratch->copy.bytes);
+    }
+    if (jitters(prep)) jitter(prep, &rng, rgb, scratch->copy.bytes);
+    return CR_OK;
+}

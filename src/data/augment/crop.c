@@ -1,0 +1,218 @@
+/* data/augment/crop.c: from a decoded picture to the square that the network sees. The geometry and its rounding are
+ * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip); the draws are
+ * ours: a function of (seed, epoch, sample). What moves whole pixels (a shift over a black border, a flip) is only
+ * drawn here: the device does it while it normalises. See data/data.h. */
+#include "data/data_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- what [data] asks for ---- */
+
+static bool is_small_set(enum cr_data_kind kind) {
+    return kind == CR_DATA_CIFAR10 || kind == CR_DATA_CIFAR100 || kind == CR_DATA_SHAPES;
+}
+
+static enum cr_crop auto_crop(enum cr_data_kind kind, int size) {
+    if (kind == CR_DATA_FOLDER || (kind == CR_DATA_PACKED && size > 32)) return CR_CROP_RANDOM_RESIZED;
+    return kind == CR_DATA_SYNTHETIC ? CR_CROP_NONE : CR_CROP_PAD; /* synthetic pictures are made to measure */
+}
+
+static cr_status read_range(const struct cr_config *config, const char *key, const struct cr_reals *reals,
+                            double out[2]) {
+    if (reals->count != 2 || reals->at[0] > reals->at[1])
+        return cr_config_fail(config, key, "must be two numbers, the smaller one first, e.g. 0.08,1.0");
+    out[0] = reals->at[0];
+    out[1] = reals->at[1];
+    return CR_OK;
+}
+
+cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {
+    struct cr_prepare prep  = {.pad = (int)config->data.pad, .hflip = config->data.hflip};
+    bool              small = is_small_set(config->data.kind);
+    CR_TRY(read_range(config, "data.scale", &config->data.scale, prep.scale));
+    CR_TRY(read_range(config, "data.ratio", &config->data.ratio, prep.ratio));
+    prep.size = (int)config->data.image_size;
+    if (!prep.size) prep.size = small || cr_config_is_small(config) ? 32 : 224;
+    if (split == CR_SPLIT_VAL && config->data.eval_crop) prep.size = (int)config->data.eval_crop;
+    prep.eval_resize = (int)config->data.eval_resize;
+    bool whole       = small || config->data.kind == CR_DATA_SYNTHETIC || prep.size <= 32;
+    if (!prep.eval_resize && !whole) prep.eval_resize = prep.size * 256 / 224;
+    prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind, prep.size) : config->data.crop;
+    if (split == CR_SPLIT_VAL) prep.crop = CR_CROP_NONE;
+    CR_TRY(read_range(config, "data.erase_scale", &config->data.erase_scale, prep.erase_scale));
+    prep.mixes       = split == CR_SPLIT_TRAIN && cr_config_mixes(config);
+    prep.erase       = config->data.erase;
+    prep.mixup       = config->data.mixup;
+    prep.cutmix      = config->data.cutmix;
+    prep.mix_prob    = config->data.mix_prob;
+    prep.cutmix_prob = config->data.cutmix_prob;
+    prep.trivial     = split == CR_SPLIT_TRAIN && config->data.augment == CR_AUGMENT_TRIVIAL;
+    for (int i = 0; i < config->data.jitter.count && split == CR_SPLIT_TRAIN; i++)
+        prep.jitter[i] = config->data.jitter.at[i];
+    *out = prep;
+    return CR_OK;
+}
+
+static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch) {
+    int64_t   start  = cr_time_ns();
+    cr_status status = cr_resize_run(job, &scratch->tables);
+    scratch->counts.resize_ns += cr_time_ns() - start;
+    return status;
+}
+
+/* ---- the centre of a picture ---- */
+
+/* Along one axis: `size` wanted out of `have`. Too few: black on both sides; else a cut, rounded half to even. */
+static void center(int have, int size, int *cut, int *margin) {
+    *margin = have < size ? (size - have) / 2 : 0;
+    *cut    = have > size ? (int)rint((have - size) / 2.0) : 0;
+}
+
+/* Short side to `short_side` pixels, then the centre square of prep->size, black where the picture is smaller. */
+static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_scratch *scratch,
+                              uint8_t *out) {
+    int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
+    int              long_side = (int)(short_side * longer / shorter);
+    struct cr_resize job       = {
+              .src        = image->rgb,
+              .src_w      = image->width,
+              .src_h      = image->height,
+              .src_stride = (size_t)image->width * 3,
+              .w          = image->width,
+              .h          = image->height,
+              .dst_stride = (size_t)size * 3,
+    };
+    job.full_w = image->width <= image->height ? short_side : long_side;
+    job.full_h = image->width <= image->height ? long_side : short_side;
+    int margin_x, margin_y;
+    center(job.full_w, size, &job.part_x, &margin_x);
+    center(job.full_h, size, &job.part_y, &margin_y);
+    job.part_w = CR_MIN(job.full_w, size);
+    job.part_h = CR_MIN(job.full_h, size);
+    if (job.part_w < size || job.part_h < size) memset(out, 0, (size_t)size * size * 3);
+    job.dst = out + ((size_t)margin_y * size + margin_x) * 3;
+    return resize(&job, scratch);
+}
+
+static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+                               struct cr_scratch *scratch, uint8_t *out) {
+    int             size = prep->size;
+    struct cr_image image;
+    CR_TRY(cr_lazy_image_whole(picture, scratch, &image));
+    if (image.width == size && image.height == size && !prep->eval_resize) {
+        memcpy(out, image.rgb, (size_t)size * size * 3);
+        return CR_OK;
+    }
+    return place_center(size, prep->eval_resize ? prep->eval_resize : size, &image, scratch, out);
+}
+
+/* ---- random crops ---- */
+
+/* A square of the picture's own size, which may reach over its border by the padding. */
+static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy_image *picture, struct cr_rng *rng,
+                             struct cr_scratch *scratch, uint8_t *out, int32_t box[4]) {
+    struct cr_prepare whole = *prep;
+    whole.eval_resize       = 0;
+    box[0]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
+    box[1]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
+    return prepare_plain(&whole, picture, scratch, out);
+}
+
+/* A box of random area and aspect within the picture; after ten that do not fit, the largest centred one of an allowed
+ * aspect. */
+void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]) {
+    double area = (double)width * height, low = log(prep->ratio[0]), high = log(prep->ratio[1]);
+    for (int attempt = 0; attempt < 10; attempt++) {
+        double target = area * (prep->scale[0] + (prep->scale[1] - prep->scale[0]) * cr_rng_real(rng));
+        double aspect = exp(low + (high - low) * cr_rng_real(rng));
+        double w = rint(sqrt(target * aspect)), h = rint(sqrt(target / aspect));
+        if (w < 1 || h < 1 || w > width || h > height) continue;
+        box[2] = (int)w;
+        box[3] = (int)h;
+        box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
+        box[0] = (int)cr_rng_below(rng, (uint64_t)(width - box[2]) + 1);
+        return;
+    }
+    double aspect = (double)width / height;
+    box[2]        = width;
+    box[3]        = height;
+    if (aspect < prep->ratio[0])
+        box[3] = (int)rint(width / prep->ratio[0]);
+    else if (aspect > prep->ratio[1])
+        box[2] = (int)rint(height * prep->ratio[1]);
+    box[2] = CR_MAX(box[2], 1);
+    box[3] = CR_MAX(box[3], 1);
+    box[0] = (width - box[2]) / 2;
+    box[1] = (height - box[3]) / 2;
+}
+
+static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+                                        struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out) {
+    int              box[4];
+    struct cr_window window;
+    cr_prepare_draw_box(prep, picture->image.width, picture->image.height, rng, box);
+    /* The box is cut out first: what lies outside it does not bleed in, as in torchvision. */
+    CR_TRY(cr_lazy_image_window(picture, box, prep->size, scratch, &window));
+    struct cr_resize job = {
+        .src        = window.rgb,
+        .src_w      = window.width,
+        .src_h      = window.height,
+        .src_stride = window.stride,
+        .x          = window.x,
+        .y          = window.y,
+        .w          = window.w,
+        .h          = window.h,
+        .full_w     = prep->size,
+        .full_h     = prep->size,
+        .part_w     = prep->size,
+        .part_h     = prep->size,
+        .dst        = out,
+        .dst_stride = (size_t)prep->size * 3,
+    };
+    return resize(&job, scratch);
+}
+
+/* ---- one sample ---- */
+
+cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture, uint64_t seed,
+                                int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
+                                int32_t box[4]) {
+    struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
+    cr_status     status = CR_OK;
+    memset(box, 0, 4 * sizeof *box);
+    switch (prep->crop) {
+    case CR_CROP_PAD: status = prepare_pad(prep, picture, &rng, scratch, out, box); break;
+    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, picture, &rng, scratch, out); break;
+    case CR_CROP_AUTO:
+    case CR_CROP_NONE:
+        CR_ASSERT(prep->crop == CR_CROP_NONE);
+        status = prepare_plain(prep, picture, scratch, out);
+        break;
+    }
+    if (status != CR_OK) return status;
+    box[2] = cr_rng_real(&rng) < prep->hflip; /* drawn last */
+    return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);
+}
+
+cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+                               struct cr_scratch *scratch, uint8_t *out) {
+    return prepare_plain(prep, picture, scratch, out);
+}
+
+cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
+                           int64_t sample, uint8_t *out, int32_t box[4]) {
+    struct cr_lazy_image picture = {.image = *image};
+    struct cr_scratch    scratch = {0};
+    cr_status            status  = cr_prepare_train_with(prep, &picture, seed, epoch, sample, &scratch, out, box);
+    cr_scratch_free(&scratch);
+    return status;
+}
+
+cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {
+    struct cr_lazy_image picture = {.image = *image};
+    struct cr_scratch    scratch = {0};
+    cr_status            status  = cr_prepare_eval_with(prep, &picture, &scratch, out);
+    cr_scratch_free(&scratch);
+    return status;
+}

@@ -1,0 +1,259 @@
+/* data/augment/pixel_ops.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL
+ * computes (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), to the bit, so that recipes made for
+ * torchvision mean the same here. Loops are over plain arrays of bytes, most of them by a table of 256 entries. See
+ * data/data_internal.h. */
+#include "data/data_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One form for CPUs with AVX2 and one for all; the numbers are the same. Sanitizers do not know them. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) &&                                 \
+    !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#define VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define VECTORS
+#endif
+
+static size_t pixels_of(int size) {
+    return (size_t)size * (size_t)size;
+}
+
+/* ---- by tables: each channel's value decides alone ---- */
+
+static void map_all(uint8_t *rgb, size_t bytes, const uint8_t table[256]) {
+    for (size_t i = 0; i < bytes; i++) rgb[i] = table[rgb[i]];
+}
+
+/* In single precision, cut off and not rounded. Without branches, so that loops over it become vectors. */
+static inline uint8_t blend(int from, int to, float share) {
+    float x = (float)from + share * (float)(to - from);
+    x       = x > 0 ? x : 0;
+    x       = x < 255 ? x : 255;
+    return (uint8_t)(int)x;
+}
+
+static void blend_with(uint8_t *rgb, size_t bytes, int from, float share) {
+    uint8_t table[256];
+    for (int i = 0; i < 256; i++) table[i] = blend(from, i, share);
+    map_all(rgb, bytes, table);
+}
+
+/* ITU-R 601-2 luma in 16 bits. */
+static int grey_of(const uint8_t *p) {
+    return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16;
+}
+
+static int mean_grey(const uint8_t *rgb, size_t pixels) {
+    int64_t sum = 0;
+    for (size_t i = 0; i < pixels; i++) sum += grey_of(rgb + 3 * i);
+    return (int)((double)sum / (double)pixels + 0.5);
+}
+
+static void posterize(uint8_t *rgb, size_t bytes, int bits) {
+    const uint8_t mask = (uint8_t)(0xff << (8 - bits));
+    for (size_t i = 0; i < bytes; i++) rgb[i] &= mask;
+}
+
+static void solarize(uint8_t *rgb, size_t bytes, double threshold) {
+    uint8_t table[256];
+    for (int i = 0; i < 256; i++) table[i] = (uint8_t)(i < threshold ? i : 255 - i);
+    map_all(rgb, bytes, table);
+}
+
+/* ---- by the histogram of each channel ---- */
+
+static void histogram(const uint8_t *rgb, size_t pixels, int channel, int64_t count[256]) {
+    memset(count, 0, 256 * sizeof *count);
+    for (size_t i = 0; i < pixels; i++) count[rgb[3 * i + (size_t)channel]]++;
+}
+
+static bool stretch_table(const int64_t count[256], uint8_t table[256]) {
+    int low = 0, high = 255;
+    while (low < 255 && !count[low]) low++;
+    while (high > 0 && !count[high]) high--;
+    if (high <= low) return false;
+    const double scale = 255.0 / (high - low), offset = -low * scale;
+    for (int i = 0; i < 256; i++) {
+        const int x = (int)(i * scale + offset);
+        table[i]    = (uint8_t)(x < 0 ? 0 : x > 255 ? 255 : x);
+    }
+    return true;
+}
+
+static bool equal_table(const int64_t count[256], uint8_t table[256]) {
+    int64_t sum = 0, last = 0, n;
+    for (int i = 0; i < 256; i++) {
+        sum += count[i];
+        if (count[i]) last = count[i];
+    }
+    const int64_t step = (sum - last) / 255;
+    if (step == 0) return false;
+    n = step / 2;
+    for (int i = 0; i < 256; i++) {
+        table[i] = (uint8_t)CR_MIN(n / step, (int64_t)255);
+        n += count[i];
+    }
+    return true;
+}
+
+static void by_histogram(uint8_t *rgb, size_t pixels, bool (*table_of)(const int64_t count[256], uint8_t table[256])) {
+    for (int c = 0; c < 3; c++) {
+        int64_t count[256];
+        uint8_t table[256];
+        histogram(rgb, pixels, c, count);
+        if (!table_of(count, table)) continue;
+        for (size_t i = 0; i < pixels; i++) rgb[3 * i + (size_t)c] = table[rgb[3 * i + (size_t)c]];
+    }
+}
+
+/* ---- by the pixel ---- */
+
+/* Blends each byte with the one beside it in `from`. */
+VECTORS static void blend_bytes(uint8_t *restrict rgb, const uint8_t *restrict from, size_t bytes, float share) {
+    for (size_t i = 0; i < bytes; i++) rgb[i] = blend(from[i], rgb[i], share);
+}
+
+static void saturate(uint8_t *rgb, size_t pixels, float share, uint8_t *copy) {
+    for (size_t i = 0; i < pixels; i++) memset(copy + 3 * i, grey_of(rgb + 3 * i), 3);
+    blend_bytes(rgb, copy, 3 * pixels, share);
+}
+
+/* Of numbers from 0 to 255. */
+static uint8_t nearest(double x) {
+    return (uint8_t)(int)(x + 0.5);
+}
+
+/* Where a hue in a byte stands: its sixth of the circle, and how far into it. */
+struct hues {
+    int   sector[256];
+    float into[256];
+};
+
+/* PIL's HSV in bytes: the hue moves around its circle of 256. */
+static void turn_pixel(uint8_t *p, int turn, const struct hues *hues) {
+    const int   most = CR_MAX(p[0], CR_MAX(p[1], p[2])), least = CR_MIN(p[0], CR_MIN(p[1], p[2]));
+    const float range = (float)(most - least);
+    if (most == least) return; /* grey */
+    const float red = (float)(most - p[0]) / range, green = (float)(most - p[1]) / range,
+                blue     = (float)(most - p[2]) / range;
+    double h             = p[0] == most   ? (double)(blue - green)
+                           : p[1] == most ? 2.0 + (double)red - (double)blue
+                                          : 4.0 + (double)green - (double)red;
+    h                    = (double)(float)h / 6.0 + 1.0;
+    h                    = h >= 1 ? h - 1 : h;
+    const int hue        = ((int)((double)(float)h * 255.0) + turn) & 255,
+              saturation = (int)((double)(range / (float)most) * 255.0);
+    if (saturation == 0) {
+        p[0] = p[1] = p[2] = (uint8_t)most;
+        return;
+    }
+    const float   f = hues->into[hue], s = (float)saturation / 255.0f;
+    const double  v    = most;
+    const uint8_t down = nearest(v * (1.0 - (double)s)), falling = nearest(v * (1.0 - (double)(s * f))),
+                  rising = nearest(v * (1.0 - (double)s * (1.0 - (double)f))), up = (uint8_t)most;
+    switch (hues->sector[hue]) {
+    case 0: p[0] = up, p[1] = rising, p[2] = down; return;
+    case 1: p[0] = falling, p[1] = up, p[2] = down; return;
+    case 2: p[0] = down, p[1] = up, p[2] = rising; return;
+    case 3: p[0] = down, p[1] = falling, p[2] = up; return;
+    case 4: p[0] = rising, p[1] = down, p[2] = up; return;
+    default: p[0] = up, p[1] = down, p[2] = falling;
+    }
+}
+
+static void turn_hue(uint8_t *rgb, size_t pixels, double share) {
+    const int   turn = (int)(share * 255) & 255;
+    struct hues hues;
+    for (int i = 0; i < 256; i++) {
+        const float at     = (float)i * 6.0f / 255.0f;
+        const int   sector = (int)at;
+        hues.sector[i]     = sector % 6;
+        hues.into[i]       = at - (float)sector;
+    }
+    for (size_t i = 0; i < pixels; i++) turn_pixel(rgb + 3 * i, turn, &hues);
+}
+
+/* ---- by neighbours and places; `copy` has room for the picture ---- */
+
+/* Bytes of a row smoothed by 1 1 1, 1 5 1, 1 1 1, to the nearest: of a sum up to 3315 the quotient by 13 is that by
+ * 65536. */
+VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
+                               uint8_t *restrict to, size_t bytes) {
+    for (size_t i = 3; i < bytes - 3; i++) {
+        const int sum =
+            up[i - 3] + up[i] + up[i + 3] + at[i - 3] + 5 * at[i] + at[i + 3] + down[i - 3] + down[i] + down[i + 3];
+        to[i] = (uint8_t)(((2 * sum + 13) * 20165) >> 19);
+    }
+}
+
+/* Away from the smoothed picture, whose border is the picture's own. */
+static void sharpen(uint8_t *rgb, int size, float share, uint8_t *copy) {
+    const size_t row = (size_t)size * 3;
+    memcpy(copy, rgb, row * (size_t)size);
+    for (int y = 1; y < size - 1 && size > 2; y++) {
+        const uint8_t *at = rgb + (size_t)y * row;
+        smooth_row(at - row, at, at + row, copy + (size_t)y * row, row);
+    }
+    blend_bytes(rgb, copy, row * (size_t)size, share);
+}
+
+static int64_t fixed(double x) {
+    return (int64_t)floor(x * 65536.0 + 0.5);
+}
+
+/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the picture, taken at their middles in 16.16 fixed
+ * point; black where that lies outside. */
+static void transform(uint8_t *rgb, int size, const double m[6], uint8_t *copy) {
+    const size_t  row = (size_t)size * 3;
+    const int64_t dx = fixed(m[0]), dy = fixed(m[3]), down_x = fixed(m[1]), down_y = fixed(m[4]);
+    int64_t       first_x = fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), first_y = fixed(m[5] + m[3] * 0.5 + m[4] * 0.5);
+    memcpy(copy, rgb, row * (size_t)size);
+    for (int y = 0; y < size; y++, first_x += down_x, first_y += down_y) {
+        int64_t  at_x = first_x, at_y = first_y;
+        uint8_t *to = rgb + (size_t)y * row;
+        for (int x = 0; x < size; x++, at_x += dx, at_y += dy, to += 3) {
+            const int64_t from_x = at_x >> 16, from_y = at_y >> 16;
+            if (from_x < 0 || from_x >= size || from_y < 0 || from_y >= size)
+                memset(to, 0, 3);
+            else
+                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
+        }
+    }
+}
+
+static double round15(double x) {
+    return rint(x * 1e15) / 1e15;
+}
+
+/* Counter-clockwise about the middle. */
+static void rotate(uint8_t *rgb, int size, double degrees, uint8_t *copy) {
+    const double angle = -degrees * (3.14159265358979323846 / 180), half = size / 2.0;
+    double       m[6] = {round15(cos(angle)), round15(sin(angle)), 0, round15(-sin(angle)), round15(cos(angle)), 0};
+    m[2]              = m[0] * -half + m[1] * -half + half;
+    m[5]              = m[3] * -half + m[4] * -half + half;
+    transform(rgb, size, m, copy);
+}
+
+/* ---- one operation ---- */
+
+void cr_pixels_apply(enum cr_pixel_op op, double by, uint8_t *rgb, int size, uint8_t *copy) {
+    const size_t pixels = pixels_of(size), bytes = 3 * pixels;
+    switch (op) {
+    case CR_PIXELS_IDENTITY: return;
+    case CR_PIXELS_SHEAR_X: transform(rgb, size, (const double[6]){1, by, 0, 0, 1, 0}, copy); return;
+    case CR_PIXELS_SHEAR_Y: transform(rgb, size, (const double[6]){1, 0, 0, by, 1, 0}, copy); return;
+    case CR_PIXELS_TRANSLATE_X: transform(rgb, size, (const double[6]){1, 0, -trunc(by), 0, 1, 0}, copy); return;
+    case CR_PIXELS_TRANSLATE_Y: transform(rgb, size, (const double[6]){1, 0, 0, 0, 1, -trunc(by)}, copy); return;
+    case CR_PIXELS_ROTATE: rotate(rgb, size, by, copy); return;
+    case CR_PIXELS_BRIGHTNESS: blend_with(rgb, bytes, 0, (float)by); return;
+    case CR_PIXELS_COLOUR: saturate(rgb, pixels, (float)by, copy); return;
+    case CR_PIXELS_CONTRAST: blend_with(rgb, bytes, mean_grey(rgb, pixels), (float)by); return;
+    case CR_PIXELS_SHARPNESS: sharpen(rgb, size, (float)by, copy); return;
+    case CR_PIXELS_POSTERIZE: posterize(rgb, bytes, (int)by); return;
+    case CR_PIXELS_SOLARIZE: solarize(rgb, bytes, by); return;
+    case CR_PIXELS_AUTO_CONTRAST: by_histogram(rgb, pixels, stretch_table); return;
+    case CR_PIXELS_EQUALIZE: by_histogram(rgb, pixels, equal_table); return;
+    case CR_PIXELS_HUE: turn_hue(rgb, pixels, by); return;
+    }
+}

@@ -1,0 +1,137 @@
+/* data/dataset.c: what all data sets share, and the choice among the formats. See data/data.h. */
+#include "data/data_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
+    const uint8_t *b = bytes;
+    for (size_t i = 0; i < count; i++) hash = (hash ^ b[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* FNV's high bits are weak for short names; this spreads every input bit over all output bits. */
+uint64_t cr_hash_mix(uint64_t hash) {
+    hash ^= hash >> 33;
+    hash *= UINT64_C(0xff51afd7ed558ccd);
+    hash ^= hash >> 33;
+    hash *= UINT64_C(0xc4ceb9fe1a85ec53);
+    return hash ^ hash >> 33;
+}
+
+cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    int length = vsnprintf(buf, PATH_MAX, fmt, args);
+    va_end(args);
+    if (length < 0 || length >= PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.60s...: the path is too long", buf);
+    return CR_OK;
+}
+
+static cr_status open_kind(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
+    switch (config->data.kind) {
+    case CR_DATA_SHAPES: return cr_shapes_open(config, split, dataset);
+    case CR_DATA_CIFAR10:
+    case CR_DATA_CIFAR100: return cr_cifar_open(config, split, dataset);
+    case CR_DATA_FOLDER:
+        if (!config->data.root[0])
+            return cr_config_fail(config, "data.root",
+                                  "is empty: name the folder that holds train/ and val/, or one "
+                                  "folder of pictures for each class");
+        return cr_folder_open(config, split, config->data.root, dataset);
+    case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
+    case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
+    }
+    return CR_FAIL(CR_ERR_CONFIG, "[data] kind: unknown value %d", (int)config->data.kind);
+}
+
+cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out) {
+    struct cr_dataset *dataset;
+    CR_ALLOC(dataset, 1);
+    cr_status status = open_kind(config, split, dataset);
+    if (status != CR_OK) {
+        cr_dataset_close(dataset);
+        return cr_error_forward(status, __FILE__, __LINE__);
+    }
+    /* Count, classes and their names are the same for all formats; each adds what else tells two sets apart. */
+    uint64_t hash = cr_hash_bytes(dataset->fingerprint ^ CR_HASH_START, &dataset->count, sizeof dataset->count);
+    for (int c = 0; c < dataset->classes; c++)
+        hash = cr_hash_bytes(hash, dataset->class_names[c], strlen(dataset->class_names[c]) + 1);
+    dataset->fingerprint = cr_hash_mix(hash);
+    *out                 = dataset;
+    return CR_OK;
+}
+
+void cr_dataset_close(struct cr_dataset *dataset) {
+    if (!dataset) return;
+    if (dataset->ops) dataset->ops->close(dataset);
+    cr_arena_free(&dataset->arena);
+    cr_free(dataset);
+}
+
+int64_t cr_dataset_count(const struct cr_dataset *dataset) {
+    return dataset->count;
+}
+int cr_dataset_classes(const struct cr_dataset *dataset) {
+    return dataset->classes;
+}
+
+const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label) {
+    CR_ASSERT(label >= 0 && label < dataset->classes);
+    return dataset->class_names[label];
+}
+
+void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
+    CR_ASSERT(sample >= 0 && sample < dataset->count);
+    dataset->ops->name(dataset, sample, buf, size);
+}
+
+cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out, int32_t *label) {
+    CR_ASSERT(sample >= 0 && sample < dataset->count);
+    struct cr_scratch    scratch = {0};
+    struct cr_image      view, copy;
+    struct cr_stored     stored;
+    struct cr_lazy_image picture;
+    char                 name[CR_SAMPLE_NAME_BYTES];
+    int32_t              found;
+    cr_status            status;
+    dataset->ops->name(dataset, sample, name, sizeof name);
+    CR_TRY_OUT(dataset->ops->fetch(dataset, sample, &scratch, &stored, &found));
+    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &picture));
+    CR_TRY_OUT(cr_lazy_image_whole(&picture, &scratch, &view));
+    copy = view;
+    if (view.rgb == scratch.pixels.bytes) {
+        scratch.pixels.bytes = NULL; /* handed over */
+    } else {
+        size_t bytes = (size_t)view.width * view.height * 3;
+        copy.rgb     = cr_alloc(bytes, 1);
+        if (!copy.rgb) {
+            status = CR_NO_MEMORY(bytes);
+            goto out;
+        }
+        memcpy(copy.rgb, view.rgb, bytes);
+    }
+    *out   = copy;
+    *label = found;
+out:
+    cr_scratch_free(&scratch);
+    return status;
+}
+
+void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out) {
+    cr_text_add(out, "%lld images, %d classes", (long long)dataset->count, dataset->classes);
+    if (!dataset->class_counts) return;
+    int64_t low = INT64_MAX, high = 0;
+    for (int c = 0; c < dataset->classes; c++) {
+        low  = CR_MIN(low, dataset->class_counts[c]);
+        high = CR_MAX(high, dataset->class_counts[c]);
+    }
+    if (low == high)
+        cr_text_add(out, ", %lld a class", (long long)low);
+    else
+        cr_text_add(out, ", %lld-%lld a class", (long long)low, (long long)high);
+}
+
+uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset) {
+    return dataset->fingerprint;
+}

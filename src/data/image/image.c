@@ -1,0 +1,203 @@
+/* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its
+ * size, and then decoded whole or where a crop needs it. See data/data.h. */
+#include "data/data_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FILE_BYTES_MAX = 1 << 30 };
+
+cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count) {
+    if (count <= buffer->capacity && buffer->bytes) return CR_OK;
+    size_t capacity = buffer->capacity ? count + count / 4 : count; /* a second growth promises a third */
+    cr_free(buffer->bytes);
+    buffer->capacity = 0;
+    buffer->bytes    = cr_alloc(capacity, 1);
+    if (!buffer->bytes) return CR_NO_MEMORY(capacity);
+    buffer->capacity = capacity;
+    return CR_OK;
+}
+
+void cr_scratch_free(struct cr_scratch *scratch) {
+    cr_free(scratch->file.bytes);
+    cr_free(scratch->pixels.bytes);
+    cr_free(scratch->tables.bytes);
+    cr_free(scratch->entropy.bytes);
+    cr_free(scratch->planes.bytes);
+    cr_free(scratch->copy.bytes);
+    cr_free(scratch->jpeg_tables);
+    cr_jpeg_close(scratch->jpeg);
+    *scratch = (struct cr_scratch){0};
+}
+
+void cr_image_free(struct cr_image *image) {
+    cr_free(image->rgb);
+    *image = (struct cr_image){0};
+}
+
+cr_status cr_image_check_size(int64_t width, int64_t height, const char *name) {
+    if (width < 1 || height < 1) return CR_FAIL(CR_ERR_FORMAT, "%s: a picture without pixels", name);
+    if (width > CR_IMAGE_SIDE_MAX || height > CR_IMAGE_SIDE_MAX || width * height > CR_IMAGE_PIXELS_MAX)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld x %lld pixels are too many: at most %d a side and %d in all", name,
+                       (long long)width, (long long)height, CR_IMAGE_SIDE_MAX, CR_IMAGE_PIXELS_MAX);
+    return CR_OK;
+}
+
+/* What a file that we cannot read seems to be, for the message. */
+static const char *foreign_format(const uint8_t *b, size_t count) {
+    static const struct {
+        const char *magic;
+        size_t      at, length;
+        const char *name;
+    } known[] = {
+        {"GIF8", 0, 4, "a GIF"},
+        {"WEBP", 8, 4, "a WebP"},
+        {"BM", 0, 2, "a BMP"},
+        {"II*\0", 0, 4, "a TIFF"},
+        {"MM\0*", 0, 4, "a TIFF"},
+        {"ftypavif", 4, 8, "an AVIF"},
+        {"ftyphei", 4, 7, "an HEIF"},
+        {"<!DOCTYPE", 0, 9, "an HTML"},
+        {"<html", 0, 5, "an HTML"},
+        {"\xff\x0a", 0, 2, "a JPEG XL"},
+        {"version https", 0, 13, "a Git LFS pointer"},
+    };
+    for (size_t i = 0; i < CR_COUNT(known); i++)
+        if (count >= known[i].at + known[i].length && !memcmp(b + known[i].at, known[i].magic, known[i].length))
+            return known[i].name;
+    return NULL;
+}
+
+/* ---- a picture: opened, then decoded as far as it is wanted ---- */
+
+static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, struct cr_scratch *scratch,
+                              struct cr_image *out) {
+    static const uint8_t png_magic[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name);
+    if (count >= sizeof png_magic && !memcmp(b, png_magic, sizeof png_magic))
+        return cr_png_decode(b, count, name, &scratch->pixels, out);
+    if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff) {
+        *out = (struct cr_image){0};
+        return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
+    }
+    const char *foreign = foreign_format(b, count);
+    if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG pictures can be read", name, foreign);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG picture", name);
+}
+
+cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                             struct cr_lazy_image *out) {
+    out->verified = stored->verified;
+    if (!stored->bytes) {
+        out->image = stored->pixels;
+        return CR_OK;
+    }
+    int64_t   start  = cr_time_ns();
+    cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, &out->image);
+    scratch->counts.decode_ns += cr_time_ns() - start;
+    return status;
+}
+
+static cr_status read_jpeg(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out) {
+    int64_t   start  = cr_time_ns();
+    cr_status status = cr_jpeg_read(part, scratch, out);
+    scratch->counts.decode_ns += cr_time_ns() - start;
+    return status;
+}
+
+cr_status cr_lazy_image_whole(const struct cr_lazy_image *picture, struct cr_scratch *scratch, struct cr_image *view) {
+    struct cr_jpeg_part part = {.box = {0, 0, picture->image.width, picture->image.height}, .whole = true};
+    struct cr_window    window;
+    *view = picture->image;
+    if (view->rgb) return CR_OK;
+    CR_TRY(read_jpeg(&part, scratch, &window));
+    view->rgb = scratch->pixels.bytes;
+    return CR_OK;
+}
+
+cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int box[4], int least,
+                               struct cr_scratch *scratch, struct cr_window *out) {
+    const struct cr_image *image = &picture->image;
+    CR_ASSERT(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0);
+    CR_ASSERT(box[2] <= image->width - box[0] && box[3] <= image->height - box[1]);
+    if (!image->rgb) {
+        struct cr_jpeg_part part = {
+            .box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !picture->verified};
+        return read_jpeg(&part, scratch, out);
+    }
+    out->stride = (size_t)image->width * 3;
+    out->rgb    = image->rgb + (size_t)box[1] * out->stride + (size_t)box[0] * 3;
+    out->width  = box[2];
+    out->height = box[3];
+    out->x = out->y = 0;
+    out->w          = box[2];
+    out->h          = box[3];
+    return CR_OK;
+}
+
+cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
+                               struct cr_image *view) {
+    struct cr_stored     stored = {.bytes = bytes, .count = count};
+    struct cr_lazy_image picture;
+    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
+    return cr_lazy_image_whole(&picture, scratch, view);
+}
+
+cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {
+    struct cr_scratch scratch = {0};
+    struct cr_image   view;
+    cr_status         status = cr_image_decode_view(bytes, count, name, &scratch, &view);
+    if (status == CR_OK) {
+        *out                 = view; /* view.rgb is scratch.pixels.bytes: its owner is now the caller */
+        scratch.pixels.bytes = NULL;
+    }
+    cr_scratch_free(&scratch);
+    return status;
+}
+
+static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, size_t *count) {
+    struct stat info;
+    if (fstat(fd, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: not a regular file", path);
+    if (info.st_size > FILE_BYTES_MAX)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld bytes are too many for a picture", path, (long long)info.st_size);
+    size_t size = (size_t)info.st_size, used = 0;
+    CR_TRY(cr_buffer_reserve(buffer, size));
+    while (used < size) {
+        ssize_t got = read(fd, buffer->bytes + used, size - used);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
+        if (got == 0) break; /* it shrank under us: the decoder will say what is missing */
+        used += (size_t)got;
+    }
+    *count = used;
+    return CR_OK;
+}
+
+cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count) {
+    /* O_NONBLOCK: a pipe in a picture's place must not hang a worker; it does nothing to regular files. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    *count           = 0;
+    cr_status status = read_whole(fd, path, &scratch->file, count);
+    close(fd);
+    return status;
+}
+
+cr_status cr_image_read(const char *path, struct cr_image *out) {
+    struct cr_scratch scratch = {0};
+    struct cr_image   view;
+    size_t            count;
+    cr_status         status = cr_image_file_read(path, &scratch, &count);
+    if (status == CR_OK) status = cr_image_decode_view(scratch.file.bytes, count, path, &scratch, &view);
+    if (status == CR_OK) {
+        *out                 = view;
+        scratch.pixels.bytes = NULL; /* handed over */
+    }
+    cr_scratch_free(&scratch);
+    return status;
+}

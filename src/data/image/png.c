@@ -1,0 +1,163 @@
+/* data/image/png.c: PNG through libpng: any colour type and depth to RGB8, and RGB8 to a file.
+ * libpng reports errors by longjmp, so all that lives across it stands in a struct, never in locals.
+ * 16-bit samples keep their high byte and alpha is dropped, which is what PIL's convert("RGB") does. */
+#include "data/data_internal.h"
+
+#include <errno.h>
+#include <png.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Deflate expands at most 1032 times; a file that claims more pixels than that is cut off or a bomb. */
+enum { INFLATE_MAX = 1032, CHUNK_BYTES_MAX = 8 << 20, COMPRESSION = 6 };
+
+struct png_job {
+    jmp_buf           jump;
+    png_structp       png;
+    png_infop         info;
+    const uint8_t    *next; /* reading: what is left of the file */
+    size_t            left, count;
+    const char       *name;
+    struct cr_buffer *pixels;
+    FILE             *file; /* writing */
+    const uint8_t    *rgb;
+    int               width, height;
+    bool              out_of_memory;
+    cr_status         status; /* of an error that was raised in our own terms */
+    char              message[160];
+};
+
+static void png_on_error(png_structp png, png_const_charp message) {
+    struct png_job *job = png_get_error_ptr(png);
+    snprintf(job->message, sizeof job->message, "%s", message);
+    longjmp(job->jump, 1);
+}
+
+static void png_on_warning(png_structp png, png_const_charp message) {
+    (void)png, (void)message;
+}
+
+static png_voidp png_get_memory(png_structp png, png_alloc_size_t size) {
+    void *p = cr_alloc(size, 1);
+    if (!p && png) ((struct png_job *)png_get_mem_ptr(png))->out_of_memory = true;
+    return p;
+}
+
+static void png_put_memory(png_structp png, png_voidp p) {
+    (void)png;
+    cr_free(p);
+}
+
+static void png_take_bytes(png_structp png, png_bytep to, size_t count) {
+    struct png_job *job = png_get_io_ptr(png);
+    if (count > job->left) png_error(png, "the file is cut off");
+    memcpy(to, job->next, count);
+    job->next += count;
+    job->left -= count;
+}
+
+/* Whatever the file holds, three bytes a pixel come out. */
+static void png_ask_for_rgb8(struct png_job *job, int depth, int colour) {
+    if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(job->png);
+    if (!(colour & PNG_COLOR_MASK_COLOR)) {
+        if (depth < 8) png_set_expand_gray_1_2_4_to_8(job->png);
+        png_set_gray_to_rgb(job->png);
+    }
+    if (depth == 16) png_set_strip_16(job->png);
+    png_set_strip_alpha(job->png);
+}
+
+static cr_status png_read_picture(struct png_job *job) {
+    png_uint_32 width, height;
+    int         depth, colour;
+    png_set_read_fn(job->png, job, png_take_bytes);
+    png_set_keep_unknown_chunks(job->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1); /* text, profiles, times: not for us */
+    png_set_chunk_malloc_max(job->png, CHUNK_BYTES_MAX);
+    png_read_info(job->png, job->info);
+    png_get_IHDR(job->png, job->info, &width, &height, &depth, &colour, NULL, NULL, NULL);
+    CR_TRY(cr_image_check_size(width, height, job->name));
+    if (png_get_rowbytes(job->png, job->info) * height > job->count * INFLATE_MAX + INFLATE_MAX)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %zu bytes cannot hold %u x %u pixels", job->name, job->count,
+                       (unsigned)width, (unsigned)height);
+    png_ask_for_rgb8(job, depth, colour);
+    int passes = png_set_interlace_handling(job->png);
+    png_read_update_info(job->png, job->info);
+    size_t stride = (size_t)width * 3;
+    CR_ASSERT(png_get_rowbytes(job->png, job->info) == stride);
+    CR_TRY(cr_buffer_reserve(job->pixels, stride * height));
+    job->width  = (int)width;
+    job->height = (int)height;
+    if (passes > 1) memset(job->pixels->bytes, 0, stride * height); /* passes combine with what is there */
+    for (int pass = 0; pass < passes; pass++)
+        for (png_uint_32 y = 0; y < height; y++) png_read_row(job->png, job->pixels->bytes + y * stride, NULL);
+    return CR_OK; /* what follows the last row is of no interest, so a missing end chunk is forgiven */
+}
+
+static cr_status png_read_guarded(struct png_job *job) {
+    job->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_get_memory,
+                                        png_put_memory);
+    if (!job->png) return CR_NO_MEMORY(1024);
+    job->info = png_create_info_struct(job->png);
+    if (!job->info) return CR_NO_MEMORY(1024);
+    if (setjmp(job->jump)) {
+        if (job->out_of_memory) return CR_NO_MEMORY(job->count);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %s", job->name, job->message);
+    }
+    return png_read_picture(job);
+}
+
+cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
+                        struct cr_image *view) {
+    struct png_job job    = {.next = bytes, .left = count, .count = count, .name = name, .pixels = pixels};
+    cr_status      status = png_read_guarded(&job);
+    if (job.png) png_destroy_read_struct(&job.png, &job.info, NULL);
+    CR_TRY(status);
+    *view = (struct cr_image){.width = job.width, .height = job.height, .rgb = pixels->bytes};
+    return CR_OK;
+}
+
+/* ---- writing ---- */
+
+static void png_give_bytes(png_structp png, png_bytep from, size_t count) {
+    struct png_job *job = png_get_io_ptr(png);
+    if (fwrite(from, 1, count, job->file) != count) png_error(png, strerror(errno));
+}
+
+static void png_flush_nothing(png_structp png) {
+    (void)png;
+}
+
+static cr_status png_write_guarded(struct png_job *job) {
+    job->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_get_memory,
+                                         png_put_memory);
+    if (!job->png) return CR_NO_MEMORY(1024);
+    job->info = png_create_info_struct(job->png);
+    if (!job->info) return CR_NO_MEMORY(1024);
+    if (setjmp(job->jump)) {
+        if (job->out_of_memory) return CR_NO_MEMORY(1 << 16);
+        return CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", job->name, job->message);
+    }
+    png_set_write_fn(job->png, job, png_give_bytes, png_flush_nothing);
+    png_set_compression_level(job->png, COMPRESSION);
+    png_set_IHDR(job->png, job->info, (png_uint_32)job->width, (png_uint_32)job->height, 8, PNG_COLOR_TYPE_RGB,
+                 PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_write_info(job->png, job->info);
+    for (int y = 0; y < job->height; y++) png_write_row(job->png, job->rgb + (size_t)y * job->width * 3);
+    png_write_end(job->png, NULL);
+    return CR_OK;
+}
+
+cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height) {
+    struct png_job job = {.name = path, .rgb = rgb, .width = width, .height = height};
+    CR_ASSERT(width > 0 && height > 0);
+    job.file = fopen(path, "wbe");
+    if (!job.file) return CR_FAIL(CR_ERR_IO, "%s: cannot be created: %s", path, strerror(errno));
+    cr_status status = png_write_guarded(&job);
+    if (job.png) png_destroy_write_struct(&job.png, &job.info);
+    if (fclose(job.file) != 0 && status == CR_OK)
+        status = CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    if (status != CR_OK) unlink(path); /* half a picture helps nobody */
+    return status;
+}

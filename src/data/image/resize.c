@@ -1,0 +1,252 @@
+/* data/image/resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose
+ * support grows with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical one.
+ * Equal to PIL's Image.resize(..., BILINEAR, box=...) to the bit. Only the wanted part of the result is computed: every
+ * output pixel depends on its own taps alone.
+ *
+ * Both passes run over blocks whose inner loops are plain enough to be vectorised; on x86-64 a second copy is compiled
+ * for AVX2, whose 32-bit multiply the baseline lacks; data/image/resize_avx512.c has a third way. All give the same
+ * bits. */
+#include "data/data_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS,
+    ROW_BLOCK   = 8,             /* rows the horizontal pass takes together */
+    LANES       = ROW_BLOCK * 3, /* their bytes in one column */
+    COLUMNS     = 192,           /* bytes of a row the vertical pass takes together */
+    ALIGN       = 64,
+};
+
+static enum cr_resize_level resize_most = CR_RESIZE_AVX512;
+
+void cr_resize_limit(enum cr_resize_level most) {
+    resize_most = most;
+}
+
+static bool has_avx512(void) {
+    return resize_most >= CR_RESIZE_AVX512 && cr_resize_has_avx512();
+}
+
+static size_t align_up(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* PIL holds the box in floats, and so the scale comes from a float difference. */
+static double axis_scale(double at, double length, int full) {
+    float low = (float)at, high = (float)(at + length);
+    return (double)(high - low) / full;
+}
+
+static int axis_stride(double scale) {
+    return (int)ceil(CR_MAX(scale, 1.0)) * 2 + 1;
+}
+
+static void axis_fill(struct cr_axis *axis, double *raw, double at, double scale, int source, int part) {
+    double reduction = CR_MAX(scale, 1.0), low = (double)(float)at;
+    for (int i = 0; i < axis->count; i++) {
+        double center = low + (i + part + 0.5) * scale, sum = 0, inverse = 1.0 / reduction;
+        int    first = CR_MAX((int)(center - reduction + 0.5), 0);
+        int    taps  = CR_MIN((int)(center + reduction + 0.5), source) - first;
+        CR_ASSERT(taps >= 1 && taps <= axis->stride);
+        for (int t = 0; t < taps; t++) {
+            double distance = fabs((t + first - center + 0.5) * inverse);
+            raw[t]          = distance < 1.0 ? 1.0 - distance : 0.0;
+            sum += raw[t];
+        }
+        axis->first[i] = first;
+        axis->taps[i]  = taps;
+        for (int t = 0; t < taps; t++) {
+            double share                               = sum != 0.0 ? raw[t] / sum : raw[t];
+            axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + share * (1 << WEIGHT_BITS));
+        }
+    }
+}
+
+static inline uint8_t clip(int32_t sum) {
+    int32_t value = sum >> WEIGHT_BITS;
+    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+/* ROW_BLOCK rows, interleaved as block[x][LANES], -> the same rows of the output, row r at dst + r*dst_stride. */
+static inline __attribute__((always_inline)) void across_body(const struct cr_axis *axis, const uint8_t *block,
+                                                              uint8_t *dst, size_t dst_stride, int rows, bool flip) {
+    for (int i = 0; i < axis->count; i++) {
+        const int32_t *weight = axis->weight + (size_t)i * axis->stride;
+        const uint8_t *from   = block + (size_t)axis->first[i] * LANES;
+        int32_t        sum[LANES];
+        for (int k = 0; k < LANES; k++) sum[k] = 1 << (WEIGHT_BITS - 1);
+        for (int t = 0; t < axis->taps[i]; t++, from += LANES)
+            for (int k = 0; k < LANES; k++) sum[k] += weight[t] * from[k];
+        uint8_t result[LANES];
+        for (int k = 0; k < LANES; k++) result[k] = clip(sum[k]);
+        uint8_t *to = dst + (size_t)(flip ? axis->count - 1 - i : i) * 3;
+        for (int r = 0; r < rows; r++, to += dst_stride) memcpy(to, result + r * 3, 3);
+    }
+}
+
+/* One output row from `taps` rows at src. */
+static inline __attribute__((always_inline)) void down_body(const int32_t *weight, int taps, const uint8_t *src,
+                                                            size_t stride, uint8_t *dst, size_t count) {
+    for (size_t at = 0; at < count; at += COLUMNS) {
+        int            width = (int)CR_MIN(count - at, (size_t)COLUMNS);
+        int32_t        sum[COLUMNS];
+        const uint8_t *from = src + at;
+        for (int k = 0; k < COLUMNS; k++) sum[k] = 1 << (WEIGHT_BITS - 1);
+        for (int t = 0; t < taps; t++, from += stride)
+            for (int k = 0; k < width; k++) sum[k] += weight[t] * from[k];
+        for (int k = 0; k < width; k++) dst[at + k] = clip(sum[k]);
+    }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void across_avx2(const struct cr_axis *axis, const uint8_t *block, uint8_t *dst,
+                                                        size_t dst_stride, int rows, bool flip) {
+    across_body(axis, block, dst, dst_stride, rows, flip);
+}
+__attribute__((target("avx2"))) static void down_avx2(const int32_t *weight, int taps, const uint8_t *src,
+                                                      size_t stride, uint8_t *dst, size_t count) {
+    down_body(weight, taps, src, stride, dst, count);
+}
+static bool has_avx2(void) {
+    return resize_most >= CR_RESIZE_AVX2 && __builtin_cpu_supports("avx2");
+}
+#else
+#define across_avx2 across_plain
+#define down_avx2 down_plain
+static bool has_avx2(void) {
+    return false;
+}
+#endif
+
+static void across_plain(const struct cr_axis *axis, const uint8_t *block, uint8_t *dst, size_t dst_stride, int rows,
+                         bool flip) {
+    across_body(axis, block, dst, dst_stride, rows, flip);
+}
+static void down_plain(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count) {
+    down_body(weight, taps, src, stride, dst, count);
+}
+
+/* Interleaves columns [from, to) of up to ROW_BLOCK rows: block[x][row][channel]. Missing rows stay as they are. */
+static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, int to, uint8_t *block) {
+    for (int r = 0; r < rows; r++) {
+        const uint8_t *row = src + (size_t)r * stride;
+        for (int x = from; x < to; x++) memcpy(block + (size_t)x * LANES + r * 3, row + (size_t)x * 3, 3);
+    }
+}
+
+/* Source rows [row, row + rows) -> dst rows of part_w pixels. `tables`: of data/image/resize_avx512.c, or NULL. */
+static void pass_across(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *block,
+                        const uint8_t *tables, uint8_t *dst, size_t dst_stride) {
+    if (tables) {
+        cr_resize_across512(axis, tables, job->src + (size_t)row * job->src_stride, job->src_stride, rows, dst,
+                            dst_stride);
+        return;
+    }
+    bool avx2 = has_avx2();
+    int  last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
+    for (int y = 0; y < rows; y += ROW_BLOCK) {
+        int n = CR_MIN(rows - y, ROW_BLOCK);
+        gather_rows(job->src + (size_t)(row + y) * job->src_stride, job->src_stride, n, from, to, block);
+        (avx2 ? across_avx2 : across_plain)(axis, block, dst + (size_t)y * dst_stride, dst_stride, n, job->flip);
+    }
+}
+
+static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
+                      int row) {
+    void (*down)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) = has_avx512() ? cr_resize_down512
+                                                                                     : has_avx2() ? down_avx2
+                                                                                                  : down_plain;
+    for (int i = 0; i < axis->count; i++)
+        down(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
+             stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * 3);
+}
+
+/* Carves the next table out of the scratch, or only measures when base is NULL. */
+static void *carve(uint8_t *base, size_t *used, size_t bytes) {
+    void *at = base ? base + *used : NULL;
+    *used += align_up(bytes);
+    return at;
+}
+
+static void carve_axis(struct cr_axis *axis, uint8_t *base, size_t *used) {
+    size_t n     = (size_t)axis->count;
+    axis->first  = carve(base, used, n * sizeof(int));
+    axis->taps   = carve(base, used, n * sizeof(int));
+    axis->weight = carve(base, used, n * (size_t)axis->stride * sizeof(int32_t));
+}
+
+cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
+    CR_ASSERT(job->part_w > 0 && job->part_h > 0 && job->w > 0 && job->h > 0);
+    double scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
+    /* As in PIL an axis that keeps its pixels is copied, not filtered; mirroring is done by the horizontal pass. */
+    bool           across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
+    bool           down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
+    struct cr_axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
+    struct cr_axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y)};
+    size_t         row_bytes = (size_t)job->part_w * 3, used = 0, middle_rows = 0;
+    double        *raw;
+    uint8_t       *block, *middle, *tables512, *base = NULL;
+    bool           wide = across && has_avx512();
+    if (across && down) /* the rows that the vertical taps will touch, and a little more */
+        middle_rows =
+            (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
+    for (int round = 0; round < 2; round++) {
+        used = 0;
+        carve_axis(&ax, base, &used);
+        carve_axis(&ay, base, &used);
+        raw       = carve(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
+        block     = carve(base, &used, across ? (size_t)job->src_w * LANES : 0);
+        middle    = carve(base, &used, middle_rows * row_bytes);
+        tables512 = carve(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
+        if (base) break;
+        CR_TRY(cr_buffer_reserve(tables, used));
+        base = tables->bytes;
+    }
+    axis_fill(&ax, raw, job->x, scale_x, job->src_w, job->part_x);
+    axis_fill(&ay, raw, job->y, scale_y, job->src_h, job->part_y);
+    if (!wide || !cr_resize_across512_make(&ax, job->src_w * 3, job->flip, tables512)) tables512 = NULL;
+
+    if (across && down) {
+        int first = ay.first[0], rows = ay.first[ay.count - 1] + ay.taps[ay.count - 1] - first;
+        CR_ASSERT((size_t)rows <= middle_rows);
+        pass_across(job, &ax, first, rows, block, tables512, middle, row_bytes);
+        pass_down(job, &ay, middle, row_bytes, first);
+    } else if (across) {
+        pass_across(job, &ax, job->part_y, job->part_h, block, tables512, job->dst, job->dst_stride);
+    } else if (down) {
+        pass_down(job, &ay, job->src + (size_t)job->part_x * 3, job->src_stride, 0);
+    } else {
+        const uint8_t *from = job->src + (size_t)job->part_y * job->src_stride + (size_t)job->part_x * 3;
+        for (int y = 0; y < job->part_h; y++)
+            memcpy(job->dst + (size_t)y * job->dst_stride, from + (size_t)y * job->src_stride, row_bytes);
+    }
+    return CR_OK;
+}
+
+cr_status cr_image_resize(const struct cr_image *src, double x, double y, double w, double h, uint8_t *dst, int out_w,
+                          int out_h, bool flip) {
+    struct cr_buffer tables = {0};
+    struct cr_resize job    = {
+           .src        = src->rgb,
+           .src_w      = src->width,
+           .src_h      = src->height,
+           .src_stride = (size_t)src->width * 3,
+           .x          = x,
+           .y          = y,
+           .w          = w,
+           .h          = h,
+           .full_w     = out_w,
+           .full_h     = out_h,
+           .part_w     = out_w,
+           .part_h     = out_h,
+           .dst        = dst,
+           .dst_stride = (size_t)out_w * 3,
+           .flip       = flip,
+    };
+    CR_ASSERT(x >= 0 && y >= 0 && x + w <= src->width && y + h <= src->height);
+    cr_status status = cr_resize_run(&job, &tables);
+    cr_free(tables.bytes);
+    return status;
+}

@@ -1,0 +1,18 @@
+/* data/loader/shuffle.c: which samples an epoch has, in which order. See data/data.h. */
+#include "data/data_internal.h"
+
+int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
+    int64_t count = dataset->count, batch = options->batch * CR_MAX(options->ranks, 1);
+    return options->split == CR_SPLIT_TRAIN && options->drop_last ? count / batch : (count + batch - 1) / batch;
+}
+
+void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epoch) {
+    struct cr_rng rng = cr_rng_make(seed, CR_RNG_ORDER, (uint64_t)epoch, 0);
+    for (int64_t i = 0; i < count; i++) order[i] = (uint32_t)i;
+    for (int64_t i = count - 1; i > 0; i--) {
+        int64_t  j = (int64_t)cr_rng_below(&rng, (uint64_t)i + 1);
+        uint32_t t = order[i];
+        order[i]   = order[j];
+        order[j]   = t;
+    }
+}

@@ -1,0 +1,292 @@
+/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a
+ * whole data set by worker threads. See data/pack.h. */
+#include "data/pack.h"
+
+#include "core/files.h"
+#include "data/data_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct cr_pack_writer {
+    char              path[CR_PATH_MAX], temporary[CR_PATH_MAX];
+    int               fd; /* -1: none */
+    enum cr_pack_form form;
+    int               classes;
+    uint64_t          names_bytes, at, count; /* at: bytes of the file so far */
+    uint32_t          crc;                    /* of the names */
+    struct cr_text    index;
+};
+
+static void store32(uint8_t *b, uint32_t v) {
+    for (int i = 0; i < 4; i++) b[i] = (uint8_t)(v >> 8 * i);
+}
+static void store64(uint8_t *b, uint64_t v) {
+    store32(b, (uint32_t)v);
+    store32(b + 4, (uint32_t)(v >> 32));
+}
+
+/* ---- the writer ---- */
+
+static cr_status put(struct cr_pack_writer *writer, const void *bytes, size_t count) {
+    CR_TRY(cr_fs_write(writer->fd, writer->temporary, bytes, count, 0));
+    writer->at += count;
+    return CR_OK;
+}
+
+static cr_status begin(struct cr_pack_writer *writer, const char *path, const char *const *class_names) {
+    uint8_t header[CR_PACK_HEADER_BYTES] = {0}; /* its place is kept; the real one comes last */
+    int     used = snprintf(writer->temporary, sizeof writer->temporary, "%s.tmp.%ld", path, (long)getpid());
+    if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
+    snprintf(writer->path, sizeof writer->path, "%s", path);
+    /* left by a process that was killed and had our number */
+    if (access(writer->temporary, F_OK) == 0) cr_fs_unlink(writer->temporary);
+    writer->fd = cr_fs_create(writer->temporary);
+    if (writer->fd < 0) return cr_fs_refused(writer->temporary, "create", errno);
+    CR_TRY(put(writer, header, sizeof header));
+    for (int c = 0; c < writer->classes; c++) {
+        size_t bytes = strlen(class_names[c]) + 1;
+        CR_TRY(put(writer, class_names[c], bytes));
+        writer->crc = cr_crc32c(writer->crc, class_names[c], bytes);
+        writer->names_bytes += bytes;
+    }
+    return CR_OK;
+}
+
+cr_status cr_pack_create(const char *path, enum cr_pack_form form, const char *const *class_names, int classes,
+                         struct cr_pack_writer **out) {
+    struct cr_pack_writer *writer;
+    CR_ALLOC(writer, 1);
+    writer->fd       = -1;
+    writer->form     = form;
+    writer->classes  = classes;
+    cr_status status = begin(writer, path, class_names);
+    if (status != CR_OK) {
+        cr_pack_abandon(writer);
+        return cr_error_forward(status, __FILE__, __LINE__);
+    }
+    *out = writer;
+    return CR_OK;
+}
+
+cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t count, int32_t label, int width,
+                      int height) {
+    uint8_t entry[CR_PACK_ENTRY_BYTES] = {0};
+    CR_ASSERT(label >= 0 && label < writer->classes && width > 0 && height > 0 && count > 0 && count <= UINT32_MAX);
+    store64(entry, writer->at);
+    store32(entry + 8, (uint32_t)count);
+    store32(entry + 12, (uint32_t)label);
+    store32(entry + 16, (uint32_t)width);
+    store32(entry + 20, (uint32_t)height);
+    store32(entry + 24, cr_crc32c(0, bytes, count));
+    cr_text_add_bytes(&writer->index, entry, sizeof entry);
+    if (writer->index.failed) return CR_NO_MEMORY(writer->index.capacity * 2);
+    writer->count++;
+    return put(writer, bytes, count);
+}
+
+static cr_status complete(struct cr_pack_writer *writer) {
+    uint8_t  header[CR_PACK_HEADER_BYTES] = {0};
+    uint64_t index                        = writer->at;
+    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: no picture to pack", writer->path);
+    CR_TRY(put(writer, writer->index.data, writer->index.length));
+    memcpy(header, CR_PACK_MAGIC, 8);
+    store32(header + CR_PACK_AT_VERSION, CR_PACK_VERSION);
+    store32(header + CR_PACK_AT_FORM, (uint32_t)writer->form);
+    store64(header + CR_PACK_AT_FILE_BYTES, writer->at);
+    store64(header + CR_PACK_AT_COUNT, writer->count);
+    store32(header + CR_PACK_AT_CLASSES, (uint32_t)writer->classes);
+    store32(header + CR_PACK_AT_TABLES_CRC, cr_crc32c(writer->crc, writer->index.data, writer->index.length));
+    store64(header + CR_PACK_AT_NAMES_BYTES, writer->names_bytes);
+    store64(header + CR_PACK_AT_INDEX_OFFSET, index);
+    store32(header + CR_PACK_AT_HEADER_CRC, cr_crc32c(0, header, CR_PACK_AT_HEADER_CRC));
+    if (lseek(writer->fd, 0, SEEK_SET) != 0) return cr_fs_refused(writer->temporary, "write", errno);
+    CR_TRY(cr_fs_write(writer->fd, writer->temporary, header, sizeof header, 0));
+    if (cr_fs_sync(writer->fd) < 0) return cr_fs_refused(writer->temporary, "write to the disk", errno);
+    int closed = cr_fs_close(writer->fd);
+    writer->fd = -1;
+    if (closed < 0) return cr_fs_refused(writer->temporary, "close", errno);
+    if (cr_fs_rename(writer->temporary, writer->path) < 0) return cr_fs_refused(writer->path, "replace", errno);
+    writer->temporary[0] = 0;
+    char       *slash    = strrchr(writer->path, '/');
+    const char *folder   = !slash ? "." : slash == writer->path ? "/" : writer->path;
+    if (slash && slash != writer->path) *slash = 0;
+    return cr_fs_sync_dir(folder) < 0 ? cr_fs_refused(folder, "write to the disk", errno) : CR_OK;
+}
+
+cr_status cr_pack_finish(struct cr_pack_writer *writer) {
+    cr_status status = complete(writer);
+    cr_pack_abandon(writer);
+    return status;
+}
+
+void cr_pack_abandon(struct cr_pack_writer *writer) {
+    if (!writer) return;
+    if (writer->fd >= 0) {
+        cr_fs_close(writer->fd);
+        cr_fs_unlink(writer->temporary);
+    } else if (writer->temporary[0] && access(writer->temporary, F_OK) == 0)
+        cr_fs_unlink(writer->temporary);
+    cr_text_free(&writer->index);
+    cr_free(writer);
+}
+
+/* ---- a whole data set ---- */
+
+/* Pictures that are prepared together; then they are written in order. Nanoseconds between lines of progress. */
+enum { ROUND = 256 };
+#define PROGRESS_NS INT64_C(30000000000)
+
+struct item {
+    struct cr_buffer bytes;
+    size_t           count;
+    int32_t          label;
+    int              width, height;
+    cr_status        status;
+    char             error[1024];
+};
+struct packing {
+    const struct cr_dataset *dataset;
+    int                      raw_side;
+    int64_t                  first;
+    int                      items;
+    struct item             *item;
+    atomic_int               next;
+    const atomic_int        *stop; /* or NULL */
+};
+
+static bool stopped(const struct packing *p) {
+    return p->stop && atomic_load(p->stop);
+}
+
+static cr_status keep(struct item *item, const void *bytes, size_t count, int width, int height) {
+    CR_TRY(cr_buffer_reserve(&item->bytes, count));
+    memcpy(item->bytes.bytes, bytes, count);
+    item->count  = count;
+    item->width  = width;
+    item->height = height;
+    return CR_OK;
+}
+
+/* Pixels, the short side reduced to `side` with the filter of evaluation. */
+static cr_status keep_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
+    int64_t shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
+    if (!side || shorter <= side)
+        return keep(item, view->rgb, (size_t)view->width * view->height * 3, view->width, view->height);
+    int    long_side = (int)(side * longer / shorter), width = view->width <= view->height ? side : long_side;
+    int    height = view->width <= view->height ? long_side : side;
+    size_t bytes  = (size_t)width * height * 3;
+    CR_TRY(cr_buffer_reserve(&item->bytes, bytes));
+    struct cr_resize job = {
+        .src        = view->rgb,
+        .src_w      = view->width,
+        .src_h      = view->height,
+        .src_stride = (size_t)view->width * 3,
+        .w          = view->width,
+        .h          = view->height,
+        .full_w     = width,
+        .full_h     = height,
+        .part_w     = width,
+        .part_h     = height,
+        .dst        = item->bytes.bytes,
+        .dst_stride = (size_t)width * 3,
+    };
+    CR_TRY(cr_resize_run(&job, &scratch->tables));
+    item->count  = bytes;
+    item->width  = width;
+    item->height = height;
+    return CR_OK;
+}
+
+/* Every picture is decoded to its end, also where its bytes are kept: what is in a pack can be read. */
+static cr_status prepare_item(const struct packing *p, int64_t sample, struct item *item, struct cr_scratch *scratch) {
+    struct cr_stored     stored;
+    struct cr_lazy_image picture;
+    struct cr_image      view;
+    char                 name[CR_SAMPLE_NAME_BYTES];
+    p->dataset->ops->name(p->dataset, sample, name, sizeof name);
+    CR_TRY(p->dataset->ops->fetch(p->dataset, sample, scratch, &stored, &item->label));
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
+    CR_TRY(cr_lazy_image_whole(&picture, scratch, &view));
+    if (p->raw_side || !stored.bytes) return keep_pixels(item, &view, p->raw_side, scratch);
+    return keep(item, stored.bytes, stored.count, view.width, view.height);
+}
+
+static void *packing_main(void *argument) {
+    struct packing   *p       = argument;
+    struct cr_scratch scratch = {0};
+    for (int i; !stopped(p) && (i = atomic_fetch_add(&p->next, 1)) < p->items;) {
+        struct item *item = &p->item[i];
+        item->status      = prepare_item(p, p->first + i, item, &scratch);
+        if (item->status != CR_OK) snprintf(item->error, sizeof item->error, "%s", cr_error_message());
+    }
+    cr_scratch_free(&scratch);
+    return NULL;
+}
+
+static cr_status write_item(struct cr_pack_writer *writer, const struct item *item, bool fatal,
+                            struct cr_pack_result *result) {
+    if (item->status == CR_OK) {
+        result->images++;
+        result->bytes += (int64_t)item->count;
+        return cr_pack_add(writer, item->bytes.bytes, item->count, item->label, item->width, item->height);
+    }
+    if (item->status != CR_ERR_FORMAT && item->status != CR_ERR_IO) return CR_FAIL(item->status, "%s", item->error);
+    if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such pictures)", item->error);
+    cr_log(CR_LOG_WARN, "left out a picture: %s", item->error);
+    result->skipped++;
+    return CR_OK;
+}
+
+/* Whether the data set has files or pixels shows in its first picture; one that cannot be read is a file. */
+static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *out) {
+    struct cr_scratch scratch = {0};
+    struct cr_stored  stored;
+    int32_t           label;
+    cr_status         status = dataset->ops->fetch(dataset, 0, &scratch, &stored, &label);
+    *out                     = status == CR_OK && !stored.bytes ? CR_PACK_RAW : CR_PACK_ENCODED;
+    cr_scratch_free(&scratch);
+    return status == CR_ERR_FORMAT || status == CR_ERR_IO ? CR_OK : status;
+}
+
+static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, const struct cr_pack_options *options,
+                             struct cr_pack_result *result) {
+    int64_t told = cr_time_ns();
+    for (p->first = 0; p->first < p->dataset->count; p->first += ROUND) {
+        if (cr_time_ns() - told > PROGRESS_NS) {
+            told = cr_time_ns();
+            cr_log(CR_LOG_INFO, "%lld of %lld pictures", (long long)p->first, (long long)p->dataset->count);
+        }
+        p->items = (int)CR_MIN((int64_t)ROUND, p->dataset->count - p->first);
+        atomic_store(&p->next, 0);
+        cr_work_together(packing_main, p, options->workers);
+        if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->path);
+        for (int i = 0; i < p->items; i++) CR_TRY(write_item(writer, &p->item[i], options->corrupt_fatal, result));
+    }
+    return CR_OK;
+}
+
+cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, const struct cr_pack_options *options,
+                          struct cr_pack_result *out) {
+    struct packing         p      = {.dataset = dataset, .raw_side = options->raw_side, .stop = options->stop};
+    struct cr_pack_result  result = {0};
+    struct cr_pack_writer *writer = NULL;
+    enum cr_pack_form      form   = CR_PACK_RAW;
+    cr_status              status;
+    if (!options->raw_side) CR_TRY(find_form(dataset, &form));
+    CR_ALLOC(p.item, ROUND);
+    CR_TRY_OUT(cr_pack_create(path, form, (const char *const *)dataset->class_names, dataset->classes, &writer));
+    CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
+    if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: none of the pictures can be read", path);
+    struct cr_pack_writer *last = writer;
+    writer                      = NULL; /* gone in any case */
+    CR_TRY_OUT(cr_pack_finish(last));
+    *out = result;
+out:
+    cr_pack_abandon(writer);
+    for (int i = 0; i < ROUND; i++) cr_free(p.item[i].bytes.bytes);
+    cr_free(p.item);
+    return status;
+}

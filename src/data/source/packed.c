@@ -1,0 +1,83 @@
+/* data/source/packed.c: a packed data set (data/pack.h) as a data set: data.root holds train.crpk and val.crpk, which
+ * cresnet data pack has made. Pictures are read where they lie in the mapped file. */
+#include "data/data_internal.h"
+#include "data/pack.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const file_names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
+
+static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                              struct cr_stored *out, int32_t *label) {
+    const struct cr_pack *pack = dataset->state;
+    struct cr_pack_entry  entry;
+    const uint8_t        *bytes;
+    (void)scratch;
+    CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
+    *out   = (struct cr_stored){.verified = true};
+    *label = entry.label;
+    if (cr_pack_form(pack) == CR_PACK_RAW) {
+        out->pixels =
+            (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes}; /* borrowed, not written */
+    } else {
+        out->bytes = bytes;
+        out->count = entry.bytes;
+    }
+    return CR_OK;
+}
+
+static void packed_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
+    snprintf(buf, size, "%s[%lld]", cr_pack_name(dataset->state), (long long)sample);
+}
+
+static void packed_close(struct cr_dataset *dataset) {
+    cr_pack_close(dataset->state);
+}
+
+static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_close};
+
+static cr_status take_over(struct cr_dataset *dataset, const struct cr_pack *pack) {
+    uint64_t hash    = CR_HASH_START;
+    dataset->count   = cr_pack_count(pack);
+    dataset->classes = cr_pack_classes(pack);
+    CR_ARENA_ALLOC(dataset->class_names, dataset, dataset->classes);
+    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
+    for (int c = 0; c < dataset->classes; c++) dataset->class_names[c] = cr_pack_class_name(pack, c);
+    for (int64_t i = 0; i < dataset->count; i++) {
+        struct cr_pack_entry entry = cr_pack_entry(pack, i);
+        dataset->class_counts[entry.label]++;
+        hash = cr_hash_mix(hash ^ ((uint64_t)(uint32_t)entry.label << 32 | entry.crc));
+    }
+    dataset->fingerprint = hash;
+    return CR_OK;
+}
+
+/* Training and validation must mean the same by each label. */
+static cr_status check_same_classes(const struct cr_pack *pack, const char *other_path) {
+    struct cr_pack *other;
+    CR_TRY(cr_pack_open(other_path, &other));
+    bool same = cr_pack_classes(pack) == cr_pack_classes(other);
+    for (int c = 0; same && c < cr_pack_classes(pack); c++)
+        same = strcmp(cr_pack_class_name(pack, c), cr_pack_class_name(other, c)) == 0;
+    cr_pack_close(other);
+    if (same) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT, "%s and %s have different classes: pack both at once with cresnet data pack",
+                   cr_pack_name(pack), other_path);
+}
+
+cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
+    char            path[PATH_MAX], other[PATH_MAX];
+    struct cr_pack *pack;
+    CR_TRY(cr_path_format(path, "%s/%s", config->data.root, file_names[split]));
+    CR_TRY(cr_path_format(other, "%s/%s", config->data.root, file_names[split == CR_SPLIT_TRAIN]));
+    if (access(path, F_OK) != 0)
+        return cr_config_fail(config, "data.root", "there is no %s: name the folder that cresnet data pack has filled",
+                              path);
+    CR_TRY(cr_pack_open(path, &pack));
+    dataset->state = pack;
+    dataset->ops   = &packed_ops;
+    CR_TRY(take_over(dataset, pack));
+    return access(other, F_OK) == 0 ? check_same_classes(pack, other) : CR_OK;
+}

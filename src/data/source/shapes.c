@@ -1,0 +1,169 @@
+/* data/source/shapes.c: the embedded data set: drawn figures in ten classes, kept as PNG files in a folder like any
+ * other. It is made once, beside its place, and renamed into it, so a half-made set is never met. */
+#include "data/data_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TRAIN_IMAGES = 4000, VAL_IMAGES = 1000, GENERATION = 1 }; /* GENERATION: raise it when the drawing changes */
+
+static const char *const split_names[]   = {"train", "val"};
+static const char        manifest_name[] = "shapes.txt";
+
+static void manifest_text(const int64_t counts[2], char *buf, size_t size) {
+    snprintf(buf, size, "cresnet shapes %d\ntrain %lld\nval %lld\n", GENERATION, (long long)counts[0],
+             (long long)counts[1]);
+}
+
+enum found { FOUND_NOTHING, FOUND_SAME, FOUND_OTHER };
+
+static bool is_empty(const char *path) {
+    DIR *dir = opendir(path);
+    if (!dir) return errno == ENOENT;
+    const struct dirent *entry;
+    while ((entry = readdir(dir)) && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))) continue;
+    closedir(dir);
+    return !entry;
+}
+
+/* What lies at root: nothing (also an empty folder), this very set, or something else. */
+static cr_status look_at(const char *root, const int64_t counts[2], enum found *found) {
+    char path[PATH_MAX], want[128], have[128] = "";
+    CR_TRY(cr_path_format(path, "%s/%s", root, manifest_name));
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        *found = is_empty(root) ? FOUND_NOTHING : FOUND_OTHER;
+        return CR_OK;
+    }
+    size_t got = fread(have, 1, sizeof have - 1, file);
+    fclose(file);
+    have[got] = 0;
+    manifest_text(counts, want, sizeof want);
+    *found = strcmp(have, want) == 0 ? FOUND_SAME : FOUND_OTHER;
+    return CR_OK;
+}
+
+/* mkdir -p */
+static cr_status make_folders(const char *path) {
+    char part[PATH_MAX];
+    CR_TRY(cr_path_format(part, "%s", path));
+    for (char *at = part + 1;; at++) {
+        if (*at != '/' && *at != 0) continue;
+        char end = *at;
+        *at      = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return CR_FAIL(CR_ERR_IO, "%s: cannot be created: %s", part, strerror(errno));
+        *at = end;
+        if (!end) return CR_OK;
+    }
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *ftw) {
+    (void)info, (void)kind, (void)ftw;
+    return remove(path);
+}
+
+static void remove_tree(const char *path) {
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static cr_status write_pictures(const char *folder, enum cr_split split, int64_t count) {
+    char    path[PATH_MAX];
+    uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3];
+    for (int c = 0; c < CR_SHAPES_CLASSES; c++) {
+        CR_TRY(cr_path_format(path, "%s/%s/%s", folder, split_names[split], cr_shapes_class(c)));
+        CR_TRY(make_folders(path));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        cr_shapes_draw(split, i, rgb);
+        CR_TRY(cr_path_format(path, "%s/%s/%s/%05lld.png", folder, split_names[split],
+                              cr_shapes_class((int)(i % CR_SHAPES_CLASSES)), (long long)(i / CR_SHAPES_CLASSES)));
+        CR_TRY(cr_image_write_png(path, rgb, CR_SHAPES_SIDE, CR_SHAPES_SIDE));
+    }
+    return CR_OK;
+}
+
+static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
+    char path[PATH_MAX], text[128];
+    manifest_text(counts, text, sizeof text);
+    CR_TRY(cr_path_format(path, "%s/%s", folder, manifest_name));
+    FILE *file = fopen(path, "wbe");
+    bool  fine = file && fputs(text, file) >= 0;
+    if (file && fclose(file) != 0) fine = false;
+    return fine ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+}
+
+/* Draws the whole set into `folder` and moves it to `root`; another process may have been faster. */
+static cr_status make_in(const char *folder, const char *root, const int64_t counts[2]) {
+    CR_TRY(make_folders(folder));
+    for (int s = 0; s < 2; s++) CR_TRY(write_pictures(folder, (enum cr_split)s, counts[s]));
+    CR_TRY(write_manifest(folder, counts));
+    if (rename(folder, root) == 0) return CR_OK;
+    int        error = errno;
+    enum found found;
+    CR_TRY(look_at(root, counts, &found));
+    if (found == FOUND_SAME) {
+        remove_tree(folder);
+        return CR_OK;
+    }
+    return CR_FAIL(CR_ERR_IO, "%s: cannot be renamed to %s: %s", folder, root, strerror(error));
+}
+
+cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_images) {
+    const int64_t counts[2] = {train_images, val_images};
+    char          place[PATH_MAX], folder[PATH_MAX];
+    enum found    found;
+    CR_ASSERT(train_images >= CR_SHAPES_CLASSES && val_images >= CR_SHAPES_CLASSES);
+    CR_TRY(cr_path_format(place, "%s", root));
+    for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = 0;
+    CR_TRY(cr_path_format(folder, "%s.tmp-%ld", place, (long)getpid()));
+    CR_TRY(look_at(place, counts, &found));
+    switch (found) {
+    case FOUND_SAME: return CR_OK;
+    case FOUND_OTHER:
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s is there already and is not the shapes set with %lld training and %lld validation "
+                       "pictures: set data.root to another folder, or remove that one",
+                       place, (long long)train_images, (long long)val_images);
+    case FOUND_NOTHING: break;
+    }
+    cr_log(CR_LOG_INFO, "drawing %lld pictures of shapes into %s", (long long)(train_images + val_images), place);
+    cr_status status = make_in(folder, place, counts);
+    if (status != CR_OK) remove_tree(folder);
+    return status;
+}
+
+/* The user's cache, after the XDG base directory rules. */
+static cr_status default_root(const struct cr_config *config, const int64_t counts[2], char buf[PATH_MAX]) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool        has_cache = cache && cache[0] == '/';
+    if (!has_cache && !(home && home[0] == '/'))
+        return cr_config_fail(config, "data.root",
+                              "is empty and neither XDG_CACHE_HOME nor HOME is set: name a folder "
+                              "for the pictures");
+    return cr_path_format(buf, "%s%s/cresnet/shapes-%d-%lld-%lld", has_cache ? cache : home, has_cache ? "" : "/.cache",
+                          GENERATION, (long long)counts[0], (long long)counts[1]);
+}
+
+cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
+    const char *const keys[2]   = {"data.train_images", "data.val_images"};
+    const int64_t     counts[2] = {config->data.train_images ? config->data.train_images : TRAIN_IMAGES,
+                               config->data.val_images ? config->data.val_images : VAL_IMAGES};
+    char root[PATH_MAX];
+    for (int s = 0; s < 2; s++)
+        if (counts[s] < CR_SHAPES_CLASSES)
+            return cr_config_fail(config, keys[s], "must be at least %d, one for each class of shapes",
+                                  CR_SHAPES_CLASSES);
+    if (config->data.root[0])
+        CR_TRY(cr_path_format(root, "%s", config->data.root));
+    else
+        CR_TRY(default_root(config, counts, root));
+    CR_TRY(cr_shapes_make(root, counts[0], counts[1]));
+    return cr_folder_open(config, split, root, dataset);
+}

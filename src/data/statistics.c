@@ -1,0 +1,139 @@
+/* data/statistics.c: see data/statistics.h. */
+#include "data/statistics.h"
+
+#include "data/data_internal.h"
+#include "data/pack.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+    const struct cr_dataset *dataset;
+    struct cr_data_stat     *stat;
+    atomic_llong             next;
+    atomic_int               ended; /* a worker met an error that is no picture's */
+    pthread_mutex_t          mutex; /* of what follows, and of stat->bad */
+    cr_status                status;
+    char                     message[1024];
+};
+
+/* Sums of bytes are whole numbers: exact, in any order. */
+static void measure(const struct cr_image *image, struct cr_sample_stat *out) {
+    const int64_t pixels = (int64_t)image->width * image->height;
+    uint64_t      sum[3] = {0}, square[3] = {0};
+    for (int64_t i = 0; i < pixels; i++)
+        for (int c = 0; c < 3; c++) {
+            const uint32_t v = image->rgb[i * 3 + c];
+            sum[c] += v;
+            square[c] += v * v;
+        }
+    for (int c = 0; c < 3; c++) {
+        out->mean[c]   = (float)((double)sum[c] / (double)pixels / 255);
+        out->square[c] = (float)((double)square[c] / (double)pixels / (255.0 * 255));
+    }
+    const int32_t shape[] = {image->width, image->height};
+    uint64_t      hash    = cr_hash_bytes(CR_HASH_START, shape, sizeof shape);
+    out->hash             = cr_hash_mix(cr_hash_bytes(hash, image->rgb, (size_t)pixels * 3));
+    out->width            = image->width;
+    out->height           = image->height;
+}
+
+static cr_status note_bad(struct job *job, int64_t sample) {
+    struct cr_data_stat *s      = job->stat;
+    cr_status            status = CR_OK;
+    pthread_mutex_lock(&job->mutex);
+    if (s->bads == s->bad_capacity) {
+        const int64_t         capacity = CR_MAX(16, 2 * s->bad_capacity);
+        struct cr_bad_sample *fresh    = cr_realloc(s->bad, (size_t)capacity, sizeof *fresh);
+        if (fresh) {
+            s->bad          = fresh;
+            s->bad_capacity = capacity;
+        } else
+            status = CR_NO_MEMORY((size_t)capacity * sizeof *fresh);
+    }
+    if (status == CR_OK) {
+        const char *why = cr_arena_printf(&s->arena, "%s", cr_error_message());
+        if (why)
+            s->bad[s->bads++] = (struct cr_bad_sample){sample, why};
+        else
+            status = CR_NO_MEMORY(256);
+    }
+    pthread_mutex_unlock(&job->mutex);
+    return status;
+}
+
+static cr_status read_one(struct job *job, int64_t i) {
+    struct cr_sample_stat *s      = &job->stat->sample[i];
+    struct cr_image        image  = {0};
+    cr_status              status = cr_dataset_get(job->dataset, i, &image, &s->label);
+    if (status == CR_OK) measure(&image, s);
+    cr_image_free(&image);
+    if (status != CR_ERR_FORMAT && status != CR_ERR_IO) return status;
+    s->bad = true;
+    status = note_bad(job, i);
+    if (status == CR_OK) cr_error_clear();
+    return status;
+}
+
+static void *work(void *argument) {
+    struct job *job = argument;
+    while (!atomic_load(&job->ended)) {
+        const int64_t i = (int64_t)atomic_fetch_add(&job->next, 1);
+        if (i >= job->stat->count) break;
+        const cr_status status = read_one(job, i);
+        if (status == CR_OK) continue;
+        pthread_mutex_lock(&job->mutex);
+        if (job->status == CR_OK) {
+            job->status = status;
+            snprintf(job->message, sizeof job->message, "%s", cr_error_message());
+        }
+        pthread_mutex_unlock(&job->mutex);
+        atomic_store(&job->ended, 1);
+    }
+    return NULL;
+}
+
+static int compare_bad(const void *a, const void *b) {
+    const struct cr_bad_sample *x = a, *y = b;
+    return (x->sample > y->sample) - (x->sample < y->sample);
+}
+
+static void sum_up(struct cr_data_stat *s) {
+    double mean[3] = {0}, square[3] = {0};
+    if (s->bads) qsort(s->bad, (size_t)s->bads, sizeof *s->bad, compare_bad);
+    for (int64_t i = 0; i < s->count; i++)
+        for (int c = 0; c < 3; c++) {
+            mean[c] += (double)s->sample[i].mean[c];
+            square[c] += (double)s->sample[i].square[c];
+        }
+    const double good = (double)CR_MAX(s->count - s->bads, 1);
+    for (int c = 0; c < 3; c++) {
+        s->mean[c] = mean[c] / good;
+        s->std[c]  = sqrt(fmax(square[c] / good - s->mean[c] * s->mean[c], 0));
+    }
+}
+
+cr_status cr_data_stat_open(const struct cr_dataset *dataset, int workers, struct cr_data_stat *out) {
+    struct job job = {.dataset = dataset, .stat = out, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    *out           = (struct cr_data_stat){.count = cr_dataset_count(dataset), .classes = cr_dataset_classes(dataset)};
+    CR_ALLOC(out->sample, (size_t)out->count);
+    cr_work_together(work, &job, workers);
+    pthread_mutex_destroy(&job.mutex);
+    if (job.status == CR_OK) {
+        sum_up(out);
+        return CR_OK;
+    }
+    cr_data_stat_close(out);
+    return CR_FAIL(job.status, "%s", job.message);
+}
+
+void cr_data_stat_close(struct cr_data_stat *stat) {
+    cr_free(stat->sample);
+    cr_free(stat->bad);
+    cr_arena_free(&stat->arena);
+    *stat = (struct cr_data_stat){0};
+}

@@ -1,0 +1,48 @@
+/* device/cpu/allocators.c: the host's own way to hand out memory, played with the requests of a step. */
+#include "device/cpu/cpu.h"
+
+#include <stdlib.h>
+
+static int compare_times(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static cr_status play_step(const struct cr_pool_event *event, int events, void **block) {
+    for (int i = 0; i < events; i++) {
+        void **b = &block[event[i].block];
+        if (event[i].alloc) {
+            *b = cr_alloc(event[i].bytes, 1);
+            if (!*b) return CR_NO_MEMORY(event[i].bytes);
+        } else {
+            cr_free(*b);
+            *b = NULL;
+        }
+    }
+    return CR_OK;
+}
+
+static cr_status play_calloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
+                             struct cr_pool_times *out) {
+    cr_status status = CR_OK;
+    void    **block  = cr_alloc((size_t)events + 1, sizeof *block);
+    int64_t  *ns     = cr_alloc((size_t)steps + 1, sizeof *ns);
+    (void)device;
+    if (!block || !ns) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d requests", events);
+    for (int s = 0; s <= steps; s++) { /* the first warms up */
+        const int64_t start = cr_time_ns();
+        CR_TRY_OUT(play_step(event, events, block));
+        ns[s] = cr_time_ns() - start;
+    }
+    qsort(ns + 1, (size_t)steps, sizeof *ns, compare_times);
+    *out = (struct cr_pool_times){.ms = (double)ns[1 + steps / 2] * 1e-6};
+out:
+    for (int i = 0; block && i < events; i++) cr_free(block[i]);
+    cr_free(block);
+    cr_free(ns);
+    return status;
+}
+
+const struct cr_pool cr_cpu_pools[] = {
+    {"calloc", "the C library: calloc and free for each tensor; what is handed out again is cleared", play_calloc},
+    {NULL, NULL, NULL}};

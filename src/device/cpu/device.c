@@ -1,0 +1,163 @@
+/* device/cpu/device.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and
+ * team. */
+#include "comm/comm.h"
+#include "device/cpu/cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef CR_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+#endif
+
+enum { REGION_ALIGN = 256 };
+
+/* Round figures of a server core of the last ten years: the roofline orders choices, it does not predict times, and the
+ * same figures on every machine make plans the same everywhere. */
+static const double thread_bytes_per_s = 10e9, thread_flops_per_s = 50e9;
+
+static bool cpu_available(const char **why) {
+    *why = NULL;
+    return true;
+}
+
+/* Without a wish the ranks of one host share its cores. */
+static int count_threads(const struct cr_device_options *options) {
+#ifdef _OPENMP
+    const int ranks = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
+    return options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
+#else
+    (void)options;
+    return 1;
+#endif
+}
+
+static void describe(struct cpu_device *device) {
+    struct cr_device_caps *caps = &device->base.caps;
+    caps->alignment             = CR_CPU_ALIGN;
+    caps->bytes_per_s           = thread_bytes_per_s * device->threads;
+    caps->flops_per_s           = thread_flops_per_s * device->threads;
+    caps->sparse_density_max = 0.2; /* 3x3 layers of ResNet-50: 1.6 to 2.2 times as fast as dense ones on 2 threads */
+    /* A swap is a copy within the same memory, which both ways share: of use to tests alone. */
+    caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
+    caps->host_memory                                       = true;
+    int used =
+        snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
+    if (device->base.options.ref_only) {
+        snprintf(caps->text + used, sizeof caps->text - (size_t)used, ", reference kernels only");
+        return;
+    }
+#ifdef CR_WITH_ONEDNN
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(caps->text + used, sizeof caps->text - (size_t)used, ", oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+#endif
+}
+
+static cr_status cpu_open(const struct cr_device_options *options, struct cr_device **out) {
+    struct cpu_device *device;
+    CR_ALLOC(device, 1);
+    device->base.options = *options;
+    device->threads      = count_threads(options);
+#ifdef _OPENMP
+    if (options->threads > 0 || options->comm) omp_set_num_threads(device->threads); /* oneDNN asks OpenMP, not us */
+#endif
+    cr_cpu_collect_kernels(device);
+    device->base.backend = &cr_backend_cpu;
+    device->base.kernels = device->kernels;
+    describe(device);
+    *out = &device->base;
+    return CR_OK;
+}
+
+static void cpu_close(struct cr_device *base) {
+    struct cpu_device *device = cpu_of(base);
+    if (device->dnnl) device->dnnl_close(device->dnnl);
+    cr_free(device);
+}
+
+/* cr_alloc aligns to 64; a region wants 256, so the block's own address stands in the word before the region. */
+static cr_status cpu_reserve(struct cr_device *device, size_t bytes, void **out) {
+    (void)device;
+    const size_t extra = REGION_ALIGN + sizeof(void *);
+    if (bytes > SIZE_MAX - extra) return CR_NO_MEMORY(bytes);
+    char *block = cr_alloc(bytes + extra, 1);
+    if (!block) return CR_NO_MEMORY(bytes);
+    char  *first = block + sizeof(void *);
+    size_t skip  = (REGION_ALIGN - (uintptr_t)first % REGION_ALIGN) % REGION_ALIGN;
+    memcpy(first + skip - sizeof(void *), &block, sizeof block);
+    *out = first + skip;
+    return CR_OK;
+}
+
+static void cpu_release(struct cr_device *device, void *region) {
+    (void)device;
+    if (!region) return;
+    void *block;
+    memcpy(&block, (char *)region - sizeof(void *), sizeof block);
+    cr_free(block);
+}
+
+static cr_status cpu_copy(struct cr_device *device, void *dst, const void *src, size_t bytes) {
+    (void)device;
+    if (bytes) memcpy(dst, src, bytes);
+    return CR_OK;
+}
+
+static cr_status cpu_sync(struct cr_device *device) {
+    (void)device; /* launches have returned, so they are done */
+    return CR_OK;
+}
+
+/* What the machine has, not what is free: caches give way. */
+static size_t cpu_memory_free(struct cr_device *device) {
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    (void)device;
+    return pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes : 0;
+}
+
+/* An f64 store (tests) starts from the same f32 numbers. */
+static cr_status init_widened(const struct cr_param_store *store, const struct cr_config *config, double *value,
+                              double *running) {
+    float *narrow;
+    CR_ALLOC(narrow, (size_t)(store->value_elems + store->running_elems));
+    cr_param_store_init_host(store, config, narrow, narrow + store->value_elems);
+    for (int64_t i = 0; i < store->value_elems; i++) value[i] = (double)narrow[i];
+    for (int64_t i = 0; i < store->running_elems; i++) running[i] = (double)narrow[store->value_elems + i];
+    cr_free(narrow);
+    return CR_OK;
+}
+
+static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_store *store,
+                                const struct cr_config *config, void *region) {
+    (void)device;
+    char   *base               = region;
+    void   *value              = base + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE);
+    void   *running            = base + cr_param_store_buffer_offset(store, CR_BUFFER_RUNNING);
+    double *state              = (double *)(void *)(base + cr_param_store_buffer_offset(store, CR_BUFFER_STATE));
+    state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training raises it */
+    CR_ASSERT(store->real == CR_F32 || store->real == CR_F64);
+    if (store->real == CR_F64) return init_widened(store, config, value, running);
+    cr_param_store_init_host(store, config, value, running);
+    return CR_OK;
+}
+
+const struct cr_backend cr_backend_cpu = {
+    .name         = "cpu",
+    .available    = cpu_available,
+    .open         = cpu_open,
+    .close        = cpu_close,
+    .reserve      = cpu_reserve,
+    .release      = cpu_release,
+    .put          = cpu_copy,
+    .get          = cpu_copy,
+    .sync         = cpu_sync,
+    .memory_free  = cpu_memory_free,
+    .init_store   = cpu_init_store,
+    .pools        = cr_cpu_pools,
+    .spdnn        = cr_cpu_spdnn,
+    .packed_elems = cr_cpu_packed_elems,
+};

@@ -1,0 +1,218 @@
+/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients through oneDNN. Activations stay NHWC; oneDNN
+ * chooses the filter's layout and we reorder: filters are small beside activations. */
+#include "device/cpu/onednn/dnnl.h"
+
+enum { ALIGN = 64 };
+
+/* One prepared op: an optional reorder of the filter before (fwd, dgrad) or after (wgrad) the convolution. Workspace:
+ * blocked filter, then oneDNN's scratchpad. */
+struct conv_state {
+    dnnl_stream_t    stream; /* the device's */
+    dnnl_primitive_t conv, reorder;
+    dnnl_memory_t    image_in, image_out, filter_user, filter, scratch; /* image_out: dst (fwd, wgrad) or diff_src */
+    size_t           filter_bytes;                                      /* of the blocked filter; 0: used as it is */
+};
+
+static void conv_release(void *opaque) {
+    struct conv_state *s = opaque;
+    if (!s) return;
+    dnnl_memory_t memories[] = {s->image_in, s->image_out, s->filter_user, s->filter, s->scratch};
+    for (size_t i = 0; i < CR_COUNT(memories); i++)
+        if (memories[i]) dnnl_memory_destroy(memories[i]);
+    if (s->conv) dnnl_primitive_destroy(s->conv);
+    if (s->reorder) dnnl_primitive_destroy(s->reorder);
+    cr_free(s);
+}
+
+/* The three operands of the forward convolution, whatever the op calls them. */
+struct operands {
+    const struct cr_tensor *x, *w, *y;
+};
+
+static struct operands operands_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *t = p->tensor;
+    switch (op->kind) {
+    case CR_OP_conv_dgrad:
+        return (struct operands){&t[op->out[CR_OUT_conv_dgrad_dx]], &t[op->in[CR_IN_conv_dgrad_w]],
+                                 &t[op->in[CR_IN_conv_dgrad_dy]]};
+    case CR_OP_conv_wgrad:
+        return (struct operands){&t[op->in[CR_IN_conv_wgrad_x]], &t[op->out[CR_OUT_conv_wgrad_dw]],
+                                 &t[op->in[CR_IN_conv_wgrad_dy]]};
+    default: return (struct operands){&t[op->in[CR_IN_conv_x]], &t[op->in[CR_IN_conv_w]], &t[op->out[CR_OUT_conv_y]]};
+    }
+}
+
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    struct operands o = operands_of(p, op);
+    return cr_cpu_supports(op) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 &&
+           !cr_cpu_conv3_is_best(p, op);
+}
+
+struct descriptors {
+    cr_dnnl_md_own x, w_user, w, y;
+};
+
+static void descriptors_free(struct descriptors *d) {
+    cr_dnnl_md_free(&d->x);
+    cr_dnnl_md_free(&d->w_user);
+    cr_dnnl_md_free(&d->w);
+    cr_dnnl_md_free(&d->y);
+}
+
+static cr_status describe(const struct operands *o, struct descriptors *d) {
+    const dnnl_dims_t x = {o->x->dim[0], o->x->dim[3], o->x->dim[1], o->x->dim[2]};
+    const dnnl_dims_t w = {o->w->dim[0], o->w->dim[3], o->w->dim[1], o->w->dim[2]};
+    const dnnl_dims_t y = {o->y->dim[0], o->y->dim[3], o->y->dim[1], o->y->dim[2]};
+    CR_TRY(cr_dnnl_md(&d->x, x, dnnl_nhwc));
+    CR_TRY(cr_dnnl_md(&d->y, y, dnnl_nhwc));
+    CR_TRY(cr_dnnl_md(&d->w_user, w, dnnl_ohwi));
+    return cr_dnnl_md(&d->w, w, dnnl_format_tag_any);
+}
+
+static cr_status make_reorder(struct conv_state *s, cr_dnnl_md_ref from, cr_dnnl_md_ref to, bool add,
+                              dnnl_engine_t engine) {
+    dnnl_primitive_desc_t pd     = NULL;
+    dnnl_primitive_attr_t attr   = NULL;
+    dnnl_post_ops_t       ops    = NULL;
+    cr_status             status = CR_OK;
+    DNNL_TRY_OUT(dnnl_primitive_attr_create(&attr));
+    if (add) { /* dw += */
+        DNNL_TRY_OUT(dnnl_post_ops_create(&ops));
+        CR_TRY_OUT(cr_dnnl_append_sum(ops));
+        DNNL_TRY_OUT(dnnl_primitive_attr_set_post_ops(attr, ops));
+    }
+    DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, attr));
+    DNNL_TRY_OUT(dnnl_primitive_create(&s->reorder, pd));
+out:
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (ops) dnnl_post_ops_destroy(ops);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static size_t rounded(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static cr_status make_memories(struct conv_state *s, const struct descriptors *d, enum cr_op_kind kind,
+                               cr_dnnl_md_ref w, cr_dnnl_md_ref scratch, dnnl_engine_t engine) {
+    cr_status            status = CR_OK;
+    const cr_dnnl_md_ref x = CR_DNNL_MD(d->x), y = CR_DNNL_MD(d->y);
+    const cr_dnnl_md_ref in = kind == CR_OP_conv_dgrad ? y : x, out = kind == CR_OP_conv_dgrad ? x : y;
+    DNNL_TRY_OUT(dnnl_memory_create(&s->image_in, in, engine, DNNL_MEMORY_NONE));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->image_out, out, engine, DNNL_MEMORY_NONE));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->filter_user, CR_DNNL_MD(d->w_user), engine, DNNL_MEMORY_NONE));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->filter, w, engine, DNNL_MEMORY_NONE));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->scratch, scratch, engine, DNNL_MEMORY_NONE));
+out:
+    return status;
+}
+
+static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    struct operands       o = operands_of(p, op);
+    struct descriptors    d = {0};
+    struct dnnl_handles  *h;
+    struct conv_state    *s;
+    dnnl_primitive_attr_t attr   = NULL;
+    dnnl_primitive_desc_t pd     = NULL;
+    cr_status             status = CR_OK;
+    bool                  wgrad = op->kind == CR_OP_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
+    CR_TRY(cr_dnnl_open(device, &h));
+    CR_ALLOC(s, 1);
+    s->stream = h->stream;
+    CR_TRY_OUT(describe(&o, &d));
+    DNNL_TRY_OUT(dnnl_primitive_attr_create(&attr));
+    DNNL_TRY_OUT(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
+    const int64_t                   stride = op->attr.conv.stride, pad = op->attr.conv.pad;
+    const struct cr_dnnl_conv_shape shape = {
+        CR_DNNL_MD(d.x), CR_DNNL_MD(d.w), CR_DNNL_MD(d.y), {stride, stride}, {pad, pad}};
+    CR_TRY_OUT(cr_dnnl_conv_desc(op->kind, &shape, attr, h->engine, &pd));
+    const cr_dnnl_md_ref user = CR_DNNL_MD(d.w_user),
+                         w    = dnnl_primitive_desc_query_md(
+                                pd, wgrad ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+    const cr_dnnl_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    CR_TRY_OUT(make_memories(s, &d, op->kind, w, scratch, h->engine));
+    DNNL_TRY_OUT(dnnl_primitive_create(&s->conv, pd));
+    if (add || !dnnl_memory_desc_equal(w, user)) {
+        CR_TRY_OUT(make_reorder(s, wgrad ? w : user, wgrad ? user : w, add, h->engine));
+        s->filter_bytes = rounded(dnnl_memory_desc_get_size(w));
+    }
+    *workspace_bytes = s->filter_bytes + rounded(dnnl_memory_desc_get_size(scratch));
+    *prepared        = s;
+    s                = NULL;
+out:
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    descriptors_free(&d);
+    conv_release(s);
+    return status;
+}
+
+static cr_status run_reorder(struct conv_state *s, dnnl_memory_t from, dnnl_memory_t to) {
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+    return cr_dnnl_check(dnnl_primitive_execute(s->reorder, s->stream, CR_COUNT(args), args), "reorder");
+}
+
+/* `filter` is the operand as the program has it. Handles are set each time: the prepared op knows no addresses. */
+static void set_handles(struct conv_state *s, const void *in, const void *out, const void *filter, char *workspace) {
+    dnnl_memory_set_data_handle(s->image_in, (void *)(uintptr_t)in);
+    dnnl_memory_set_data_handle(s->image_out, (void *)(uintptr_t)out);
+    dnnl_memory_set_data_handle(s->filter_user, (void *)(uintptr_t)filter);
+    dnnl_memory_set_data_handle(s->filter, s->filter_bytes ? workspace : (void *)(uintptr_t)filter);
+    dnnl_memory_set_data_handle(s->scratch, workspace ? workspace + s->filter_bytes : NULL);
+}
+
+static cr_status launch_fwd(struct cr_device *device, const struct cr_call *call) {
+    struct conv_state *s = call->prepared;
+    (void)device;
+    set_handles(s, call->in[CR_IN_conv_x], call->out[CR_OUT_conv_y], call->in[CR_IN_conv_w], call->workspace);
+    if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
+                                    {DNNL_ARG_WEIGHTS, s->filter},
+                                    {DNNL_ARG_DST, s->image_out},
+                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
+    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args), "convolution");
+}
+
+static cr_status launch_dgrad(struct cr_device *device, const struct cr_call *call) {
+    struct conv_state *s = call->prepared;
+    (void)device;
+    set_handles(s, call->in[CR_IN_conv_dgrad_dy], call->out[CR_OUT_conv_dgrad_dx], call->in[CR_IN_conv_dgrad_w],
+                call->workspace);
+    if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_DIFF_DST, s->image_in},
+                                    {DNNL_ARG_WEIGHTS, s->filter},
+                                    {DNNL_ARG_DIFF_SRC, s->image_out},
+                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
+    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args),
+                         "convolution, data gradient");
+}
+
+static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *call) {
+    struct conv_state *s = call->prepared;
+    (void)device;
+    set_handles(s, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy], call->out[CR_OUT_conv_wgrad_dw],
+                call->workspace);
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
+                                    {DNNL_ARG_DIFF_DST, s->image_out},
+                                    {DNNL_ARG_DIFF_WEIGHTS, s->filter},
+                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
+    CR_TRY(cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args),
+                         "convolution, filter gradient"));
+    return s->reorder ? run_reorder(s, s->filter, s->filter_user) : CR_OK;
+}
+
+#define CONV_ROW(row, kind, launcher)                                                                                  \
+    const struct cr_kernel row = {.name          = "dnnl." #kind,                                                      \
+                                  .op            = CR_OP_##kind,                                                       \
+                                  .math          = CR_MATH_F32,                                                        \
+                                  .deterministic = true,                                                               \
+                                  .accepts       = conv_accepts,                                                       \
+                                  .prepare       = conv_prepare,                                                       \
+                                  .launch        = launcher,                                                           \
+                                  .release       = conv_release}
+CONV_ROW(cr_dnnl_conv, conv, launch_fwd);
+CONV_ROW(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
+CONV_ROW(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);

@@ -1,0 +1,143 @@
+/* device/cpu/reference/ref_bn_grad.c: batch normalisation backward. With xhat = (x - mean) * rstd and g the gradient
+ * after the ReLU, dx = gamma * rstd * (g - mean(g) - xhat * mean(g * xhat)),  dgamma = sum g * xhat,  dbeta = sum g. */
+#include "device/cpu/reference/ref.h"
+
+enum { CHANNEL_BLOCK = 16 }; /* channels a thread sums side by side: a cache line of floats */
+
+struct grad_stats {
+    const struct ref           *dy, *x, *mean_rstd, *grad_sums;
+    const struct ref_relu_mask *gate;
+};
+
+static void grad_stats_block(const struct grad_stats *a, int64_t c0) {
+    const struct ref *x = a->x;
+    const int64_t     M = x->N * x->H * x->W, C = x->C, width = CR_MIN(C - c0, (int64_t)CHANNEL_BLOCK);
+    double            sum[CHANNEL_BLOCK] = {0}, product[CHANNEL_BLOCK] = {0}, mean[CHANNEL_BLOCK], rstd[CHANNEL_BLOCK];
+    for (int64_t c = 0; c < width; c++) {
+        mean[c] = ref_get(a->mean_rstd, c0 + c);
+        rstd[c] = ref_get(a->mean_rstd, C + c0 + c);
+    }
+    for (int64_t m = 0; m < M; m++) {
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = m * C + c0 + c;
+            double  g = ref_mask_passes(a->gate, i, c0 + c) ? ref_get(a->dy, i) : 0;
+            sum[c] += g;
+            product[c] += g * ((ref_get(x, i) - mean[c]) * rstd[c]);
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        ref_put(a->grad_sums, c0 + c, sum[c]);
+        ref_put(a->grad_sums, C + c0 + c, product[c]);
+    }
+}
+
+void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *gate,
+                      const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums) {
+    const struct grad_stats a      = {.dy = dy, .x = x, .mean_rstd = mean_rstd, .grad_sums = grad_sums, .gate = gate};
+    int64_t                 blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t b = 0; b < blocks; b++) grad_stats_block(&a, b * CHANNEL_BLOCK);
+}
+
+cr_status cr_ref_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
+    struct ref dy = REF_IN(bn_grad_sums, dy), x = REF_IN(bn_grad_sums, x), mean_rstd = REF_IN(bn_grad_sums, mean_rstd);
+    struct ref grad_sums      = REF_OUT(bn_grad_sums, grad_sums);
+    struct ref_relu_mask gate = {.y = REF_IN(bn_grad_sums, y), .scale_bias = REF_IN(bn_grad_sums, scale_bias), .x = x};
+    cr_ref_sum_grads(device, &dy, &gate, &x, &mean_rstd, &grad_sums);
+    return CR_OK;
+}
+
+static void put_or_add(const struct ref *t, int64_t i, double x, bool accumulate) {
+    if (t->data) ref_put(t, i, accumulate ? ref_get(t, i) + x : x);
+}
+
+/* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). */
+void cr_ref_grad_finalize(const struct ref_grad_finalize *f) {
+    const int64_t C = f->grad_sums.C;
+    const double  M = (double)f->attr.count, ranks = (double)CR_MAX(f->attr.ranks, 1);
+    for (int64_t c = 0; c < C; c++) {
+        double sum = ref_get(&f->grad_sums, c), product = ref_get(&f->grad_sums, C + c);
+        double mean = ref_get(&f->mean_rstd, c), rstd = ref_get(&f->mean_rstd, C + c), s = ref_get(&f->gamma, c) * rstd;
+        put_or_add(&f->dbeta, c, sum / ranks, f->attr.accumulate);
+        put_or_add(&f->dgamma, c, product / ranks, f->attr.accumulate);
+        ref_put(&f->coef, c, s);
+        ref_put(&f->coef, C + c, -s * rstd * (product / M));
+        ref_put(&f->coef, 2 * C + c, s * (mean * rstd * (product / M) - sum / M));
+    }
+}
+
+cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr      = call->op->attr.bn,
+                                                     .grad_sums = REF_IN(bn_grad_finalize, grad_sums),
+                                                     .gamma     = REF_IN(bn_grad_finalize, gamma),
+                                                     .mean_rstd = REF_IN(bn_grad_finalize, mean_rstd),
+                                                     .dgamma    = REF_OUT(bn_grad_finalize, dgamma),
+                                                     .dbeta     = REF_OUT(bn_grad_finalize, dbeta),
+                                                     .coef      = REF_OUT(bn_grad_finalize, coef)});
+    return CR_OK;
+}
+
+struct grad_apply {
+    struct ref           dy, x, coef, dx;
+    struct ref_relu_mask gate;
+};
+
+static void grad_apply_run(const struct grad_apply *a, int64_t begin, int64_t end) {
+    const int64_t C = a->dx.C;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t c = i % C;
+        double  g = ref_mask_passes(&a->gate, i, c) ? ref_get(&a->dy, i) : 0;
+        ref_put(&a->dx, i,
+                ref_get(&a->coef, c) * g + ref_get(&a->coef, C + c) * ref_get(&a->x, i) + ref_get(&a->coef, 2 * C + c));
+    }
+}
+
+cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
+    struct grad_apply a = {.dy   = REF_IN(bn_grad_apply, dy),
+                           .x    = REF_IN(bn_grad_apply, x),
+                           .coef = REF_IN(bn_grad_apply, coef),
+                           .dx   = REF_OUT(bn_grad_apply, dx)};
+    a.gate              = (struct ref_relu_mask){
+                     .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = a.x};
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t run = 0; run < ref_runs(a.dx.elems); run++)
+        grad_apply_run(&a, run * REF_RUN, ref_run_end(run, a.dx.elems));
+    return CR_OK;
+}
+
+static void channel_scale_run(const struct ref *dy, const struct ref *coef, const struct ref *dx, int64_t begin,
+                              int64_t end) {
+    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(coef, i % dx->C));
+}
+
+cr_status cr_ref_channel_scale(struct cr_device *device, const struct cr_call *call) {
+    struct ref dy = REF_IN(channel_scale, dy), coef = REF_IN(channel_scale, scale_bias),
+               dx = REF_OUT(channel_scale, dx);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t run = 0; run < ref_runs(dx.elems); run++)
+        channel_scale_run(&dy, &coef, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+    return CR_OK;
+}
+
+/* ---- ReLU, whose gradient is a gate: with the other branch's, and with the sums of the BNs that fed it ---- */
+
+static void relu_grad_run(const struct ref *dy, const struct ref_epilogue *ending, const struct ref *dx, int64_t begin,
+                          int64_t end) {
+    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_epilogue_apply(ending, i, i % dx->C, ref_get(dy, i)));
+}
+
+cr_status cr_ref_relu_grad(struct cr_device *device, const struct cr_call *call) {
+    static const struct ref_relu_mask open = {0};
+    struct ref dy = REF_IN(relu_grad, dy), dx = REF_OUT(relu_grad, dx), grad_sums = REF_OUT(relu_grad, grad_sums);
+    struct ref x = REF_IN(relu_grad, bn_x), mean_rstd = REF_IN(relu_grad, mean_rstd),
+               dstats2     = REF_OUT(relu_grad, grad_sums2);
+    struct ref          x2 = REF_IN(relu_grad, bn2_x), saved2 = REF_IN(relu_grad, mean_rstd2);
+    struct ref_epilogue ending = {.add = REF_IN(relu_grad, add), .mask = {.y = REF_IN(relu_grad, y)}};
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t run = 0; run < ref_runs(dx.elems); run++)
+        relu_grad_run(&dy, &ending, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+    if (grad_sums.data) cr_ref_sum_grads(device, &dx, &open, &x, &mean_rstd, &grad_sums);
+    if (dstats2.data) cr_ref_sum_grads(device, &dx, &open, &x2, &saved2, &dstats2);
+    return CR_OK;
+}

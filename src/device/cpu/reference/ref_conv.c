@@ -1,0 +1,192 @@
+/* device/cpu/reference/ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two
+ * gradients. y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c] where x is 0
+ * outside the image. */
+#include "device/cpu/reference/ref_conv.h"
+
+enum {
+    CHANNEL_BLOCK = 64, /* channels summed side by side, so that the inner loop runs over neighbours in memory */
+    LANES         = 16  /* partial sums of a dot product */
+};
+
+REF_INLINE int64_t offset4(const struct ref *t, int64_t a, int64_t b, int64_t c) {
+    return ((a * t->H + b) * t->W + c) * t->C;
+}
+
+/* The output position p that sees input position h through filter tap r, or -1. */
+REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, int64_t outputs) {
+    int64_t top = h + pad - r;
+    if (top < 0 || top % stride != 0 || top / stride >= outputs) return -1;
+    return top / stride;
+}
+
+/* ---- forward ---- */
+
+/* Sums in LANES partial sums, always the same ones, so that the bits do not depend on the machine's vector width. */
+REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const struct ref *w, int64_t w0, int64_t n) {
+    double  lane[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        CR_SIMD
+        for (int j = 0; j < LANES; j++)
+            lane[j] += cr_number_load(type, x->data, x0 + i + j) * cr_number_load(type, w->data, w0 + i + j);
+    }
+    for (; i < n; i++) sum += cr_number_load(type, x->data, x0 + i) * cr_number_load(type, w->data, w0 + i);
+    for (int j = 0; j < LANES; j++) sum += lane[j];
+    return sum;
+}
+
+/* The taps s of a filter row that fall inside the image lie side by side in x and in w: one dot product. */
+REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
+    const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
+    for (int64_t q = 0; q < y->W; q++) {
+        const int64_t left = q * v->stride - v->pad, s0 = CR_MAX(0, -left), s1 = CR_MIN(w->W, x->W - left);
+        for (int64_t k = 0; k < y->C; k++) {
+            double sum = 0;
+            for (int64_t r = 0; r < w->H; r++) {
+                int64_t h = p * v->stride - v->pad + r;
+                if (h < 0 || h >= x->H || s1 <= s0) continue;
+                sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
+            }
+            const int64_t i = offset4(y, n, p, q) + k;
+            cr_number_store(type, y->data, i, ref_epilogue_apply(&v->epilogue, i, k, sum));
+        }
+    }
+}
+
+CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int64_t p) {
+    REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
+}
+
+/* What bn_finalize does. */
+static void finish(const struct cr_call *call, const struct ref *stats) {
+    cr_ref_finalize(&(struct ref_finalize){.attr       = call->op->attr.conv.bn,
+                                           .sums       = *stats,
+                                           .gamma      = REF_IN(conv, gamma),
+                                           .beta       = REF_IN(conv, beta),
+                                           .old_mean   = REF_IN(conv, running_mean),
+                                           .old_var    = REF_IN(conv, running_var),
+                                           .scale_bias = REF_OUT(conv, next_scale_bias),
+                                           .mean_rstd  = REF_OUT(conv, mean_rstd),
+                                           .mean       = REF_OUT(conv, running_mean),
+                                           .var        = REF_OUT(conv, running_var)});
+}
+
+cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
+    struct ref_conv v    = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
+    struct ref      coef = REF_IN(conv, scale_bias), stats = REF_OUT(conv, sums);
+    int64_t         rows = v.y.N * v.y.H;
+    v.epilogue =
+        (struct ref_epilogue){.bias = REF_IN(conv, bias), .add = REF_IN(conv, add), .relu = call->op->attr.conv.relu};
+    ref_conv_activate(device, &v.x, &coef, call->workspace);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
+    if (stats.data) cr_ref_sum_squares(device, &v.y, &stats);
+    if (call->op->in[CR_IN_conv_gamma] >= 0) finish(call, &stats);
+    return CR_OK;
+}
+
+/* ---- gradient of the input: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that saw the pixel ---- */
+
+REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at,
+                            int64_t c0) {
+    const struct ref *dx = &v->x, *w = &v->w, *dy = &v->y;
+    const int64_t     width              = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
+    double            sum[CHANNEL_BLOCK] = {0};
+    for (int64_t r = 0; r < w->H; r++) {
+        int64_t p = output_of(h, r, v->stride, v->pad, dy->H);
+        if (p < 0) continue;
+        for (int64_t s = 0; s < w->W; s++) {
+            int64_t q = output_of(at, s, v->stride, v->pad, dy->W);
+            if (q < 0) continue;
+            for (int64_t k = 0; k < dy->C; k++) {
+                double  g  = cr_number_load(type, dy->data, offset4(dy, n, p, q) + k);
+                int64_t w0 = offset4(w, k, r, s) + c0;
+                CR_SIMD
+                for (int64_t c = 0; c < width; c++) sum[c] += g * cr_number_load(type, w->data, w0 + c);
+            }
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        const int64_t i = offset4(dx, n, h, at) + c0 + c;
+        cr_number_store(type, dx->data, i, ref_epilogue_apply(&v->epilogue, i, c0 + c, sum[c]));
+    }
+}
+
+CR_CLONES static void dgrad_row_typed(const struct ref_conv *v, int64_t n, int64_t h) {
+    for (int64_t at = 0; at < v->x.W; at++)
+        for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, dgrad_pixel, v, n, h, at, c0);
+}
+
+void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *v) {
+    const int64_t rows = v->x.N * v->x.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) dgrad_row_typed(v, i / v->x.H, i % v->x.H);
+}
+
+cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+    static const struct ref_relu_mask open = {0};
+    struct ref_conv v = ref_conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
+    struct ref      x = REF_IN(conv_dgrad, bn_x), saved = REF_IN(conv_dgrad, mean_rstd),
+               dstats = REF_OUT(conv_dgrad, grad_sums);
+    v.epilogue.add    = REF_IN(conv_dgrad, add);
+    v.epilogue.mask   = (struct ref_relu_mask){
+          .x = x, .mean_rstd = saved, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
+    cr_ref_dgrad(device, &v);
+    if (dstats.data) cr_ref_sum_grads(device, &v.x, &open, &x, &saved, &dstats);
+    return CR_OK;
+}
+
+/* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */
+
+REF_INLINE bool is_kept(const struct ref_conv *v, int64_t i) {
+    return !v->pattern || (v->pattern[(v->first_bit + i) / 8] >> ((v->first_bit + i) % 8) & 1);
+}
+
+REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
+    const struct ref *x = &v->x, *dw = &v->w, *dy = &v->y;
+    const int64_t     width              = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
+    double            sum[CHANNEL_BLOCK] = {0};
+    for (int64_t n = 0; n < dy->N; n++) {
+        for (int64_t p = 0; p < dy->H; p++) {
+            int64_t h = p * v->stride - v->pad + r;
+            if (h < 0 || h >= x->H) continue;
+            for (int64_t q = 0; q < dy->W; q++) {
+                int64_t at = q * v->stride - v->pad + s;
+                if (at < 0 || at >= x->W) continue;
+                double  g  = cr_number_load(type, dy->data, offset4(dy, n, p, q) + k);
+                int64_t x0 = offset4(x, n, h, at) + c0;
+                CR_SIMD
+                for (int64_t c = 0; c < width; c++) sum[c] += g * cr_number_load(type, x->data, x0 + c);
+            }
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        int64_t i   = offset4(dw, k, r, s) + c0 + c;
+        double  old = v->accumulate ? ref_get(dw, i) : 0;
+        ref_put(dw, i, is_kept(v, i) ? old + sum[c] : old);
+    }
+}
+
+CR_CLONES static void wgrad_tap_typed(const struct ref_conv *v, int64_t tap) {
+    int64_t s = tap % v->w.W, r = tap / v->w.W % v->w.H, k = tap / v->w.W / v->w.H;
+    for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, wgrad_tap, v, k, r, s, c0);
+}
+
+void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
+    const int64_t taps = v->w.N * v->w.H * v->w.W;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(v, tap);
+}
+
+cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+    struct ref_conv v    = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
+    struct ref      coef = REF_IN(conv_wgrad, scale_bias);
+    const struct cr_pattern_attr *a = &call->op->attr.conv.pattern;
+    if (a->nnz) {
+        v.pattern   = call->program->store->pattern;
+        v.first_bit = call->program->store->param[a->param].offset;
+    }
+    ref_conv_activate(device, &v.x, &coef, call->workspace);
+    cr_ref_wgrad(device, &v);
+    return CR_OK;
+}

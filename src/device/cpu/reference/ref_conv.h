@@ -1,0 +1,33 @@
+/* device/cpu/reference/ref_conv.h: what device/cpu/reference/ref_conv.c and device/cpu/reference/ref_conv_grad.c share;
+ * private to them. */
+#ifndef CR_REF_CONV_H
+#define CR_REF_CONV_H
+
+#include "device/cpu/reference/ref.h"
+
+struct ref_conv {
+    struct ref          x, w, y; /* or their gradients */
+    int64_t             stride, pad;
+    bool                accumulate;
+    const uint8_t      *pattern; /* of dw: what is kept, element i by bit first_bit + i; NULL: all */
+    int64_t             first_bit;
+    struct ref_epilogue epilogue; /* of y forward, of x's gradient backward */
+};
+
+static inline struct ref_conv ref_conv_of(const struct cr_call *call, struct ref x, struct ref w, struct ref y) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    return (struct ref_conv){.x = x, .w = w, .y = y, .stride = a->stride, .pad = a->pad, .accumulate = a->accumulate};
+}
+
+/* With coef x becomes act(x), which is made in scratch memory. */
+static inline void ref_conv_activate(struct cr_device *device, struct ref *x, const struct ref *coef, void *scratch) {
+    if (!coef->data) return;
+    const struct ref active = ref_scratch_like(x, scratch);
+    cr_ref_activate(device, x, coef, &active);
+    *x = active;
+}
+
+void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *conv);
+void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *conv);
+
+#endif

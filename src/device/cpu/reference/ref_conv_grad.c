@@ -1,0 +1,66 @@
+/* device/cpu/reference/ref_conv_grad.c: the whole backward of a convolution in one op: the BN behind it while its
+ * gradient is read, both gradients, the ReLU in front of it and the sums of the BN that fed that. */
+#include "device/cpu/reference/ref_conv.h"
+
+/* The gradient that a BN hands back, as bn_grad_apply stores it: a*g + b*x + c. */
+static void through_bn(struct cr_device *device, const struct ref *g, const struct ref *x, const struct ref *coef,
+                       const struct ref *dy) {
+    const int64_t C = g->C;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < g->elems; i++)
+        ref_put(dy, i,
+                ref_get(coef, i % C) * ref_get(g, i) + ref_get(coef, C + i % C) * ref_get(x, i) +
+                    ref_get(coef, 2 * C + i % C));
+}
+
+cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call) {
+    static const struct ref_relu_mask open = {0};
+    struct ref   g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coef = REF_IN(conv_grad, dy_coef), dy = g;
+    struct ref   w = REF_IN(conv_grad, w), x = REF_IN(conv_grad, x), coef = REF_IN(conv_grad, scale_bias), active = x;
+    struct ref   saved = REF_IN(conv_grad, mean_rstd), bn_x = REF_IN(conv_grad, bn_x), dw = REF_OUT(conv_grad, dw);
+    struct ref   dx = REF_OUT(conv_grad, dx), dstats = REF_OUT(conv_grad, grad_sums);
+    const size_t x_bytes = (size_t)x.elems * cr_dtype_bytes(x.dtype);
+    ref_conv_activate(device, &active, &coef, call->workspace);
+    if (dy_coef.data) {
+        dy = ref_scratch_like(&g, (char *)call->workspace + x_bytes);
+        through_bn(device, &g, &dy_x, &dy_coef, &dy);
+    }
+    struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first: dx may take over an input's storage */
+    cr_ref_wgrad(device, &v);
+    if (!dx.data) return CR_OK;
+    v              = ref_conv_of(call, dx, w, dy);
+    v.epilogue.add = REF_IN(conv_grad, add);
+    if (saved.data && bn_x.data)
+        v.epilogue.mask.y = x;
+    else if (saved.data)
+        v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = coef};
+    cr_ref_dgrad(device, &v);
+    if (dstats.data) cr_ref_sum_grads(device, &dx, &open, bn_x.data ? &bn_x : &x, &saved, &dstats);
+    if (call->op->in[CR_IN_conv_grad_gamma] >= 0)
+        cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr      = call->op->attr.conv.bn,
+                                                         .grad_sums = dstats,
+                                                         .gamma     = REF_IN(conv_grad, gamma),
+                                                         .mean_rstd = saved,
+                                                         .dgamma    = REF_OUT(conv_grad, dgamma),
+                                                         .dbeta     = REF_OUT(conv_grad, dbeta),
+                                                         .coef      = REF_OUT(conv_grad, grad_coef)});
+    return CR_OK;
+}
+
+static size_t bytes_of(const struct cr_program *p, int tensor) {
+    return tensor < 0 ? 0 : p->tensor[tensor].bytes;
+}
+
+cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    const int *in = op->in;
+    (void)device;
+    *prepared        = NULL;
+    *workspace_bytes = 0;
+    if (op->kind == CR_OP_conv && in[CR_IN_conv_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_conv_x]);
+    if (op->kind == CR_OP_conv_wgrad && in[CR_IN_conv_wgrad_scale_bias] >= 0)
+        *workspace_bytes = bytes_of(p, in[CR_IN_conv_wgrad_x]);
+    if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coef] >= 0))
+        *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]);
+    return CR_OK;
+}

@@ -1,0 +1,201 @@
+/* device/cpu/reference/ref_optim.c: the check of the gradients and the update rules, over whole planes of the store. */
+#include "device/cpu/reference/ref.h"
+
+/* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018): halve on overflow, double after a run of good
+ * updates. */
+enum { SCALE_GROWTH_UPDATES = 2000, SCALE_MIN = 2 };
+
+/* The plane is cut into a fixed number of parts whatever the number of threads, and their sums are added in order. */
+enum { PARTS = 64 };
+
+cr_status cr_ref_grad_norm(struct cr_device *device, const struct cr_call *call) {
+    struct ref   grad = REF_IN(grad_norm, grad), metrics = REF_IN(grad_norm, metrics);
+    struct ref   state = REF_IN(grad_norm, state), norm = REF_OUT(grad_norm, norm);
+    const double scale = ref_get(&state, CR_STATE_LOSS_SCALE);
+    double       squares[PARTS], bad[PARTS], sum = 0, any = isfinite(ref_get(&metrics, 0)) ? 0 : 1;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int part = 0; part < PARTS; part++) {
+        squares[part] = bad[part] = 0;
+        for (int64_t i = grad.elems * part / PARTS; i < grad.elems * (part + 1) / PARTS; i++) {
+            double g = ref_get(&grad, i) / scale;
+            squares[part] += g * g;
+            if (!isfinite(g)) bad[part] = 1;
+        }
+    }
+    for (int part = 0; part < PARTS; part++) {
+        sum += squares[part];
+        any = fmax(any, bad[part]);
+    }
+    ref_put(&norm, 0, sum);
+    ref_put(&norm, 1, any);
+    return CR_OK;
+}
+
+struct update {
+    enum cr_op_kind    rule;
+    struct ref         value, grad, momentum, second, norms, mask; /* mask.data NULL: none */
+    double             lr, mu, clip, scale, decay;
+    double             correct1, correct2; /* adamw: 1 - beta^t */
+    struct cr_sgd_attr attr;
+};
+
+/* What an update has to know of the parameter at hand. */
+struct of_param {
+    double decay, ratio;
+};
+
+/* Steps element i of the plane; returns what is subtracted from w. */
+static double step_adamw(const struct update *u, int64_t i, double w, double g, double decay) {
+    const double m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
+    const double v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
+    ref_put(&u->momentum, i, m);
+    ref_put(&u->second, i, v);
+    return u->lr * decay * w + u->lr / u->correct1 * m / (sqrt(v) / sqrt(u->correct2) + u->attr.eps);
+}
+
+static double step_sgd(const struct update *u, int64_t i, double w, double g, const struct of_param *of) {
+    g        = of->ratio * (g + of->decay * w);
+    double m = u->mu * ref_get(&u->momentum, i) + g;
+    ref_put(&u->momentum, i, m);
+    return u->lr * (u->attr.nesterov ? g + u->mu * m : m);
+}
+
+/* Elements [begin, end) of a parameter, counted from the start of the tensors. */
+static void update_run(const struct update *u, int64_t begin, int64_t end, const struct of_param *of) {
+    const uint8_t *mask = u->mask.data;
+    for (int64_t i = begin; i < end; i++) {
+        if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
+            ref_put(&u->momentum, i, 0);
+            ref_put(&u->value, i, 0);
+            if (u->second.data) ref_put(&u->second, i, 0);
+            continue;
+        }
+        const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
+        ref_put(&u->value, i,
+                w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of->decay) : step_sgd(u, i, w, g, of)));
+    }
+}
+
+/* LARS: the trust ratio of parameter k. Vectors (BN, biases) keep their steps. */
+static double ratio_of(const struct update *u, const struct cr_param *q, int k, double decay) {
+    if (u->rule != CR_OP_lars || (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT)) return 1;
+    const double w = sqrt(ref_get(&u->norms, 2 * (int64_t)k)),
+                 g = u->clip * sqrt(ref_get(&u->norms, 2 * (int64_t)k + 1));
+    return w > 0 && g > 0 ? u->attr.trust * w / (g + decay * w + u->attr.eps) : 1;
+}
+
+/* Updates what of each parameter lies in the tensors, which are whole planes or slices of them. */
+static void update_params(struct cr_device *device, const struct cr_call *call, const struct update *u) {
+    const struct cr_param_store *store = call->program->store;
+    const struct cr_tensor      *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];
+    const int64_t                first =
+        (int64_t)((t->offset - cr_param_store_buffer_offset(store, CR_BUFFER_VALUE)) / cr_dtype_bytes(t->dtype));
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
+        if (q->frozen || cr_param_is_running(q->role)) continue;
+        int64_t begin = CR_MAX(q->offset - first, 0), end = CR_MIN(q->offset + q->elems - first, u->value.elems);
+        struct of_param of = {.decay = q->decay ? u->decay : 0};
+        of.ratio           = ratio_of(u, q, k, of.decay);
+        CR_PARALLEL_FOR(cr_cpu_threads(device))
+        for (int64_t run = 0; run < ref_runs(end - begin); run++)
+            update_run(u, begin + run * REF_RUN, begin + ref_run_end(run, end - begin), &of);
+    }
+}
+
+static void move_loss_scale(double *state, bool good) {
+    if (!good) {
+        state[CR_STATE_LOSS_SCALE] = fmax(state[CR_STATE_LOSS_SCALE] / 2, SCALE_MIN);
+        state[CR_STATE_GROWTH]     = 0;
+    } else if (++state[CR_STATE_GROWTH] >= SCALE_GROWTH_UPDATES) {
+        state[CR_STATE_LOSS_SCALE] *= 2;
+        state[CR_STATE_GROWTH] = 0;
+    }
+}
+
+void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr) {
+    state[CR_STATE_BATCHES] += attr->micro_batches;
+    state[CR_STATE_NONFINITE] = good ? 0 : 1;
+    state[good ? CR_STATE_UPDATES : CR_STATE_SKIPPED] += 1;
+    if (attr->moving_scale) move_loss_scale(state, good);
+}
+
+/* The slots of sgd, which adamw and lars have in the same places. */
+static cr_status run_update(struct cr_device *device, const struct cr_call *call, struct update *u) {
+    struct ref                  norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
+    struct ref                  value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
+    const struct cr_step_block *step = call->step;
+    const bool                  good = ref_get(&norm, 1) == 0;
+    u->rule                          = call->op->kind;
+    u->value                         = REF_OUT(sgd, value);
+    u->grad                          = REF_IN(sgd, grad);
+    u->momentum                      = REF_OUT(sgd, momentum);
+    u->mask                          = REF_IN(sgd, mask);
+    u->lr                            = (double)step->lr;
+    u->mu                            = (double)step->momentum;
+    u->decay                         = (double)step->weight_decay;
+    u->clip                          = 1;
+    u->scale                         = ref_get(&state_in, CR_STATE_LOSS_SCALE);
+    u->attr                          = call->op->attr.sgd;
+    ref_carry_over(&value_in, &u->value);
+    ref_carry_over(&momentum_in, &u->momentum);
+    ref_carry_over(&state_in, &state);
+    const double t = ref_get(&state_in, CR_STATE_UPDATES) + 1;
+    u->correct1    = 1 - pow(u->mu, t);
+    u->correct2    = 1 - pow(u->attr.beta2, t);
+    /* As torch's clip_grad_norm_, which adds 1e-6 to the norm. */
+    if (step->clip_norm > 0) u->clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
+    if (good) update_params(device, call, u);
+    cr_cpu_count_update(state.data, good, &call->op->attr.sgd);
+    return CR_OK;
+}
+
+cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
+    struct update u = {.second.data = NULL};
+    return run_update(device, call, &u);
+}
+
+cr_status cr_ref_adamw(struct cr_device *device, const struct cr_call *call) {
+    struct update u         = {.second = REF_OUT(adamw, second)};
+    struct ref    second_in = REF_IN(adamw, second);
+    ref_carry_over(&second_in, &u.second);
+    return run_update(device, call, &u);
+}
+
+cr_status cr_ref_lars(struct cr_device *device, const struct cr_call *call) {
+    struct update u = {.norms = REF_IN(lars, norms)};
+    return run_update(device, call, &u);
+}
+
+cr_status cr_ref_param_norms(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_param_store *store = call->program->store;
+    struct ref                   value = REF_IN(param_norms, value), grad = REF_IN(param_norms, grad);
+    struct ref                   state = REF_IN(param_norms, state), norms = REF_OUT(param_norms, norms);
+    const double                 scale = ref_get(&state, CR_STATE_LOSS_SCALE);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
+        double                 w = 0, g = 0;
+        for (int64_t i = q->offset; i < q->offset + q->elems && !q->frozen && !cr_param_is_running(q->role); i++) {
+            const double x = ref_get(&value, i), y = ref_get(&grad, i) / scale;
+            w += x * x;
+            g += y * y;
+        }
+        ref_put(&norms, 2 * (int64_t)k, w);
+        ref_put(&norms, 2 * (int64_t)k + 1, g);
+    }
+    return CR_OK;
+}
+
+cr_status cr_ref_cast(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(cast, x), y = REF_OUT(cast, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < x.elems; i++) ref_put(&y, i, ref_get(&x, i));
+    return CR_OK;
+}
+
+cr_status cr_ref_zero(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    struct ref y = REF_OUT(zero, y);
+    memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
+    return CR_OK;
+}

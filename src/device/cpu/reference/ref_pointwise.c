@@ -1,0 +1,88 @@
+/* device/cpu/reference/ref_pointwise.c: ops that look at one element at a time. */
+#include "device/cpu/reference/ref.h"
+
+/* Channel c of what stands at (h, w) when picture n is shifted and mirrored as its box says; black outside. */
+static double boxed_pixel(const struct ref *images, const struct ref *boxes, int64_t n, int64_t h, int64_t w,
+                          int64_t c) {
+    if (boxes->data) {
+        h += (int64_t)ref_get(boxes, 4 * n);
+        if (ref_get(boxes, 4 * n + 2) != 0) w = images->W - 1 - w;
+        w += (int64_t)ref_get(boxes, 4 * n + 1);
+    }
+    if (h < 0 || h >= images->H || w < 0 || w >= images->W) return 0;
+    return ref_get(images, ((n * images->H + h) * images->W + w) * 3 + c);
+}
+
+struct picture {
+    const struct cr_input_attr *a;
+    struct ref                  images, boxes;
+};
+
+static double normalized(const struct picture *v, int64_t n, int64_t h, int64_t w, int64_t c) {
+    return (boxed_pixel(&v->images, &v->boxes, n, h, w, c) / 255 - (double)v->a->mean[c]) / (double)v->a->std[c];
+}
+
+/* Space to depth: channel (dh*2+dw)*3+c of pixel (i, j) is channel c of (2(i-2)+dh, 2(j-2)+dw), 0 outside the picture.
+ */
+static double deep_pixel(const struct picture *v, int64_t n, int64_t i, int64_t j, int64_t channel) {
+    const int64_t part = channel / 3, h = 2 * (i - 2) + part / 2, w = 2 * (j - 2) + part % 2;
+    if (part > 3 || h < 0 || h >= v->images.H || w < 0 || w >= v->images.W) return 0;
+    return normalized(v, n, h, w, channel % 3);
+}
+
+cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call) {
+    struct picture v = {
+        .a = &call->op->attr.input, .images = REF_IN(normalize, images), .boxes = REF_IN(normalize, boxes)};
+    struct ref y = REF_OUT(normalize, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) {
+        const int64_t c = i % y.C, w = i / y.C % y.W, h = i / y.C / y.W % y.H, n = i / y.C / y.W / y.H;
+        ref_put(&y, i, v.a->s2d ? deep_pixel(&v, n, h, w, c) : normalized(&v, n, h, w, c));
+    }
+    return CR_OK;
+}
+
+/* ---- the filter of the space-to-depth stem ---- */
+
+/* Element of the 7x7 filter that stands at element i of its K,4,4,16 form; -1: none, a zero. */
+static int64_t filter_element(const struct ref *deep, int64_t i) {
+    const int64_t channel = i % 16, part = channel / 3, s = 2 * (i / 16 % 4) + part % 2 - 1,
+                  r = 2 * (i / 64 % 4) + part / 2 - 1;
+    CR_ASSERT(deep->H == 4 && deep->W == 4 && deep->C == 16);
+    return part > 3 || r < 0 || s < 0 ? -1 : ((i / 256 * 7 + r) * 7 + s) * 3 + channel % 3;
+}
+
+cr_status cr_ref_s2d_filter(struct cr_device *device, const struct cr_call *call) {
+    struct ref w = REF_IN(s2d_filter, w), y = REF_OUT(s2d_filter, y);
+    (void)device;
+    for (int64_t i = 0; i < y.elems; i++) {
+        const int64_t from = filter_element(&y, i);
+        ref_put(&y, i, from < 0 ? 0 : ref_get(&w, from));
+    }
+    return CR_OK;
+}
+
+/* Each element of the 7x7 filter stands at one place of the other. */
+cr_status cr_ref_s2d_filter_grad(struct cr_device *device, const struct cr_call *call) {
+    struct ref dy = REF_IN(s2d_filter_grad, dy), dw = REF_OUT(s2d_filter_grad, dw);
+    (void)device;
+    for (int64_t i = 0; i < dy.elems; i++) {
+        const int64_t to = filter_element(&dy, i);
+        if (to >= 0) ref_put(&dw, to, ref_get(&dy, i) + (call->op->attr.conv.accumulate ? ref_get(&dw, to) : 0));
+    }
+    return CR_OK;
+}
+
+cr_status cr_ref_relu(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(relu, x), y = REF_OUT(relu, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_rectified(ref_get(&x, i)));
+    return CR_OK;
+}
+
+cr_status cr_ref_add(struct cr_device *device, const struct cr_call *call) {
+    struct ref a = REF_IN(add, a), b = REF_IN(add, b), y = REF_OUT(add, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&a, i) + ref_get(&b, i));
+    return CR_OK;
+}

@@ -1,0 +1,209 @@
+/* device/cpu/reference/ref_pool.c: pooling, the parameter-free shortcut, and their gradients. */
+#include "device/cpu/reference/ref.h"
+
+REF_INLINE int64_t at4(const struct ref *t, int64_t n, int64_t h, int64_t w, int64_t c) {
+    return ((n * t->H + h) * t->W + w) * t->C + c;
+}
+
+/* ---- max-pool: padding never wins; the first of equal maxima does; the first NaN beats everything ---- */
+
+struct maxpool {
+    struct ref x, y, index, coef; /* coef: x is read as act(x), rounded as the activation would have been stored */
+    int64_t    stride, pad, window;
+};
+
+REF_INLINE double pool_value(const struct maxpool *v, int64_t i, int64_t c) {
+    if (!v->coef.data) return ref_get(&v->x, i);
+    uint64_t         stored = 0; /* one number of x's type */
+    const struct ref one    = ref_scratch_like(&v->x, &stored);
+    ref_put(&one, 0, ref_rectified(ref_affine(&v->x, &v->coef, i, c)));
+    return ref_get(&one, 0);
+}
+
+static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64_t q, int64_t c) {
+    const struct ref *x    = &v->x;
+    double            best = 0;
+    int64_t           at   = -1;
+    for (int64_t r = 0; r < v->window; r++) {
+        int64_t h = p * v->stride - v->pad + r;
+        if (h < 0 || h >= x->H) continue;
+        for (int64_t s = 0; s < v->window; s++) {
+            int64_t w = q * v->stride - v->pad + s;
+            if (w < 0 || w >= x->W) continue;
+            double value = pool_value(v, at4(x, n, h, w, c), c);
+            if (at >= 0 && !(value > best) && !(isnan(value) && !isnan(best))) continue;
+            best = value;
+            at   = r * v->window + s;
+        }
+    }
+    ref_put(&v->y, at4(&v->y, n, p, q, c), at < 0 ? -(double)INFINITY : best);
+    if (v->index.data) ref_put(&v->index, at4(&v->y, n, p, q, c), (double)CR_MAX(at, 0));
+}
+
+cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_conv_attr *a    = &call->op->attr.conv;
+    struct maxpool             v    = {.x      = REF_IN(maxpool, x),
+                                       .y      = REF_OUT(maxpool, y),
+                                       .index  = REF_OUT(maxpool, index),
+                                       .coef   = REF_IN(maxpool, scale_bias),
+                                       .stride = a->stride,
+                                       .pad    = a->pad,
+                                       .window = a->window};
+    int64_t                    rows = v.y.N * v.y.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t q = 0; q < v.y.W; q++)
+            for (int64_t c = 0; c < v.y.C; c++) maxpool_element(&v, i / v.y.H, i % v.y.H, q, c);
+    return CR_OK;
+}
+
+/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, or
+ * like it; y is dy. */
+static double maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, int64_t w, int64_t c) {
+    const struct ref *dy  = &v->y;
+    double            sum = 0;
+    for (int64_t r = 0; r < v->window; r++) {
+        int64_t top = h + v->pad - r;
+        if (top < 0 || top % v->stride != 0 || top / v->stride >= dy->H) continue;
+        for (int64_t s = 0; s < v->window; s++) {
+            int64_t left = w + v->pad - s;
+            if (left < 0 || left % v->stride != 0 || left / v->stride >= dy->W) continue;
+            int64_t i = at4(dy, n, top / v->stride, left / v->stride, c);
+            if ((int64_t)ref_get(&v->index, i) == r * v->window + s) sum += ref_get(dy, i);
+        }
+    }
+    return sum;
+}
+
+cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_conv_attr *a    = &call->op->attr.conv;
+    struct maxpool             v    = {.x      = REF_OUT(maxpool_grad, dx),
+                                       .y      = REF_IN(maxpool_grad, dy),
+                                       .index  = REF_IN(maxpool_grad, index),
+                                       .stride = a->stride,
+                                       .pad    = a->pad,
+                                       .window = a->window};
+    int64_t                    rows = v.x.N * v.x.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t w = 0; w < v.x.W; w++)
+            for (int64_t c = 0; c < v.x.C; c++)
+                ref_put(&v.x, at4(&v.x, i / v.x.H, i % v.x.H, w, c),
+                        maxpool_grad_element(&v, i / v.x.H, i % v.x.H, w, c));
+    return CR_OK;
+}
+
+/* ---- the same through the ReLU and the BN in front of the pooling, without storing the gradient between them ---- */
+
+struct pool_bn {
+    struct maxpool       pool; /* y is dy */
+    struct ref_relu_mask gate;
+    struct ref           saved, coef, out; /* saved and dstats, or coef and dx */
+};
+
+static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x,
+                                 struct ref act) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    return (struct pool_bn){
+        .pool = {.x = x, .y = dy, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window},
+        .gate = {.x = x, .scale_bias = act}};
+}
+
+/* g of element i of x. */
+static double pool_bn_grad(const struct pool_bn *v, int64_t i) {
+    const struct ref *x = &v->pool.x;
+    const int64_t     c = i % x->C, w = i / x->C % x->W, h = i / x->C / x->W % x->H, n = i / x->C / x->W / x->H;
+    return ref_mask_passes(&v->gate, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
+}
+
+cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
+    struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_sums, dy), REF_IN(pool_bn_grad_sums, index),
+                                  REF_IN(pool_bn_grad_sums, x), REF_IN(pool_bn_grad_sums, scale_bias));
+    v.saved          = REF_IN(pool_bn_grad_sums, mean_rstd);
+    v.out            = REF_OUT(pool_bn_grad_sums, grad_sums);
+    const int64_t C  = v.pool.x.C;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0, product = 0;
+        for (int64_t i = c; i < v.pool.x.elems; i += C) {
+            const double g = pool_bn_grad(&v, i);
+            sum += g;
+            product += g * ((ref_get(&v.pool.x, i) - ref_get(&v.saved, c)) * ref_get(&v.saved, C + c));
+        }
+        ref_put(&v.out, c, sum);
+        ref_put(&v.out, C + c, product);
+    }
+    return CR_OK;
+}
+
+cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
+    struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
+                                  REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, scale_bias));
+    v.coef           = REF_IN(pool_bn_grad_apply, coef);
+    v.out            = REF_OUT(pool_bn_grad_apply, dx);
+    const int64_t C  = v.pool.x.C;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < v.out.elems; i++)
+        ref_put(&v.out, i,
+                ref_get(&v.coef, i % C) * pool_bn_grad(&v, i) + ref_get(&v.coef, C + i % C) * ref_get(&v.pool.x, i) +
+                    ref_get(&v.coef, 2 * C + i % C));
+    return CR_OK;
+}
+
+/* ---- average over the image ---- */
+
+cr_status cr_ref_avgpool(struct cr_device *device, const struct cr_call *call) {
+    struct ref    x = REF_IN(avgpool, x), y = REF_OUT(avgpool, y);
+    const int64_t C = x.C, pixels = x.H * x.W;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) {
+        double sum = 0;
+        for (int64_t m = 0; m < pixels; m++) sum += ref_get(&x, (i / C * pixels + m) * C + i % C);
+        ref_put(&y, i, sum / (double)pixels);
+    }
+    return CR_OK;
+}
+
+cr_status cr_ref_avgpool_grad(struct cr_device *device, const struct cr_call *call) {
+    struct ref    dy = REF_IN(avgpool_grad, dy), dx = REF_OUT(avgpool_grad, dx);
+    const int64_t C = dx.C, pixels = dx.H * dx.W;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i / (pixels * C) * C + i % C) / (double)pixels);
+    return CR_OK;
+}
+
+/* ---- option A shortcut (He et al. 2015, section 3.3) ---- */
+
+static void pad_shortcut_pixel(const struct ref *x, const struct ref *y, int64_t stride, int64_t pad_c, int64_t n,
+                               int64_t p, int64_t q) {
+    for (int64_t k = 0; k < y->C; k++) {
+        int64_t c = k - pad_c;
+        ref_put(y, at4(y, n, p, q, k), c >= 0 && c < x->C ? ref_get(x, at4(x, n, p * stride, q * stride, c)) : 0);
+    }
+}
+
+cr_status cr_ref_pad_shortcut(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    struct ref                 x = REF_IN(pad_shortcut, x), y = REF_OUT(pad_shortcut, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.N * y.H; i++)
+        for (int64_t q = 0; q < y.W; q++) pad_shortcut_pixel(&x, &y, a->stride, a->pad_c, i / y.H, i % y.H, q);
+    return CR_OK;
+}
+
+static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, int64_t stride, int64_t pad_c,
+                                    int64_t n, int64_t h, int64_t w) {
+    bool taken = h % stride == 0 && w % stride == 0;
+    for (int64_t c = 0; c < dx->C; c++)
+        ref_put(dx, at4(dx, n, h, w, c), taken ? ref_get(dy, at4(dy, n, h / stride, w / stride, c + pad_c)) : 0);
+}
+
+cr_status cr_ref_pad_shortcut_grad(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_conv_attr *a  = &call->op->attr.conv;
+    struct ref                 dy = REF_IN(pad_shortcut_grad, dy), dx = REF_OUT(pad_shortcut_grad, dx);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < dx.N * dx.H; i++)
+        for (int64_t w = 0; w < dx.W; w++)
+            pad_shortcut_grad_pixel(&dy, &dx, a->stride, a->pad_c, i / dx.H, i % dx.H, w);
+    return CR_OK;
+}

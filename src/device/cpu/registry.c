@@ -1,0 +1,44 @@
+/* device/cpu/registry.c: the table of the CPU's rows. ref rows stand last and accept everything, so the CPU always
+ * runs. */
+#include "device/cpu/cpu.h"
+
+static void ref_release(void *prepared) {
+    (void)prepared;
+}
+
+/* One row an op, from graph/ops.def. A ref row sums in double, so it is judged as f64 arithmetic, outputs rounded once.
+ */
+#define OP(kind, what)                                                                                                 \
+    static const struct cr_kernel ref_##kind = {.name          = "ref." #kind,                                         \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = CR_MATH_F64,                                          \
+                                                .deterministic = true,                                                 \
+                                                .prepare       = cr_ref_prepare,                                       \
+                                                .release       = ref_release,                                          \
+                                                .launch        = cr_ref_##kind};
+#include "graph/ops.def"
+
+const struct cr_kernel *const cr_cpu_ref_kernels[] = {
+#define OP(kind, what) &ref_##kind,
+#include "graph/ops.def"
+    NULL};
+
+static int append(struct cpu_device *device, int count, const struct cr_kernel *const *rows) {
+    for (; *rows; rows++) {
+        CR_ASSERT(count < CR_CPU_KERNELS_MAX);
+        device->kernels[count++] = *rows;
+    }
+    device->kernels[count] = NULL;
+    return count;
+}
+
+void cr_cpu_collect_kernels(struct cpu_device *device) {
+    int count = 0;
+    if (!device->base.options.ref_only) {
+#ifdef CR_WITH_ONEDNN
+        count = append(device, count, cr_cpu_dnnl_kernels);
+#endif
+        count = append(device, count, cr_cpu_fast_kernels);
+    }
+    append(device, count, cr_cpu_ref_kernels);
+}

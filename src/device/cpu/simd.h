@@ -1,0 +1,108 @@
+/* device/cpu/simd.h: how the tuned rows walk an image tensor seen as M rows of C channels.
+ *
+ * Work is done on strips of CR_STRIP floats, so that inner loops have a fixed length that compilers turn into whole
+ * vectors:
+ *   - C divides the strip (16, 32, 64): a strip is several pixels; per-channel numbers are repeated across it;
+ *   - the strip divides C (128, 256, ...): a pixel is several strips;
+ *   - any other C: one pixel at a time, in a plain loop over C.
+ * Rows are cut into one run a thread: results depend on the number of threads, never on timing. */
+#ifndef CR_CPU_SIMD_H
+#define CR_CPU_SIMD_H
+
+#include "device/cpu/cpu.h"
+
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { CR_STRIP = 64 };
+
+/* ---- memory ---- */
+
+/* Large tensors come from memory and go there. Hardware fetches ahead within a page only, so strips ask for what comes
+ * AHEAD floats later; a result that no cache will hold until its reader comes is written past the caches, which saves
+ * reading its old contents. */
+enum {
+    CR_AHEAD             = 1024,
+    CR_NONTEMPORAL_BYTES = 1 << 20 /* a thread's share of a result that does not stay in its cache */
+};
+
+static inline __attribute__((always_inline)) void cr_strip_prefetch(const float *x) {
+    for (int i = 0; i < CR_STRIP; i += 16) __builtin_prefetch(x + CR_AHEAD + i);
+}
+
+/* Writes a strip; past the caches when `stream` (then `to` is aligned to 16 bytes). */
+static inline __attribute__((always_inline)) void cr_strip_store(float *to, const float *strip, bool stream) {
+#ifdef __SSE2__
+    if (stream) {
+        for (int i = 0; i < CR_STRIP; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(strip + i));
+        return;
+    }
+#endif
+    (void)stream;
+    memcpy(to, strip, CR_STRIP * sizeof *to);
+}
+
+/* Ends a run of streamed strips: what was written is seen by all before anything that follows. */
+static inline void cr_strip_fence(bool stream) {
+#ifdef __SSE2__
+    if (stream) _mm_sfence();
+#endif
+    (void)stream;
+}
+
+static inline bool cr_is_nontemporal(const struct cr_tensor *result, int threads) {
+    return result->bytes / (size_t)threads > CR_NONTEMPORAL_BYTES;
+}
+
+/* ---- rows ---- */
+
+/* An [M, C] tensor cut into `rows` rows of `width` floats: width is C, or CR_STRIP where several pixels make a row. */
+struct cr_simd_shape {
+    int64_t channels, rows, width, tail; /* tail: floats after the last whole row (only when pixels were joined) */
+};
+
+static inline struct cr_simd_shape cr_simd_shape_of(const struct cr_tensor *t) {
+    int64_t              C = t->dim[3], elems = cr_tensor_elems(t);
+    struct cr_simd_shape l = {.channels = C, .width = C, .rows = elems / C};
+    if (C < CR_STRIP && CR_STRIP % C == 0) {
+        l.width = CR_STRIP;
+        l.rows  = elems / CR_STRIP;
+        l.tail  = elems % CR_STRIP;
+    }
+    return l;
+}
+
+/* Rows [*begin, *end) of part `part` of `parts`. */
+static inline void cr_run_of(int64_t rows, int part, int parts, int64_t *begin, int64_t *end) {
+    *begin = rows * part / parts;
+    *end   = rows * (part + 1) / parts;
+}
+
+/* Repeats C per-channel floats across one row of the lanes. */
+static inline void cr_simd_broadcast(const struct cr_simd_shape *l, const float *per_channel, float *row) {
+    for (int64_t i = 0; i < l->width; i++) row[i] = per_channel[i % l->channels];
+}
+
+static inline bool cr_all_f32(const struct cr_program *p, const int *ids, int count) {
+    for (int i = 0; i < count; i++)
+        if (ids[i] >= 0 && p->tensor[ids[i]].dtype != CR_F32) return false;
+    return true;
+}
+
+/* accepts of rows whose operands are all f32 */
+static inline bool cr_accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cr_cpu_supports(op) && cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX);
+}
+
+extern const struct cr_kernel cr_cpu_bn_sums, cr_cpu_bn_apply, cr_cpu_bn_grad_sums, cr_cpu_bn_grad_apply, cr_cpu_relu,
+    cr_cpu_relu_grad, cr_cpu_add, cr_cpu_channel_scale, cr_cpu_normalize, cr_cpu_pad_shortcut, cr_cpu_pad_shortcut_grad,
+    cr_cpu_maxpool, cr_cpu_maxpool_grad, cr_cpu_avgpool, cr_cpu_avgpool_grad, cr_cpu_grad_norm, cr_cpu_sgd,
+    cr_cpu_adamw, cr_cpu_lars, cr_cpu_param_norms, cr_cpu_ema, cr_cpu_dense, cr_cpu_dense_dgrad, cr_cpu_dense_wgrad,
+    cr_cpu_conv3, cr_cpu_conv3_dgrad, cr_cpu_conv3_wgrad, cr_cpu_sparse_kernel, cr_cpu_sparse_filter,
+    cr_cpu_sparse_dgrad, cr_cpu_sparse_wgrad_kernel, cr_shm_all_reduce;
+
+#endif

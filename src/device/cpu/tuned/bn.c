@@ -1,0 +1,239 @@
+/* device/cpu/tuned/bn.c: batch normalisation, tuned. Each row reads its tensors once; the limiter is memory.
+ * Sums run in float over blocks of BLOCK rows, then in double: the error of a block is that of a short sum, and a large
+ * mean with a small spread does not cancel more than its own rounding. */
+#include "device/cpu/simd.h"
+
+#include <string.h>
+
+enum { BLOCK = 32 };
+
+/* ---- per-channel sums ---- */
+
+/* What a thread adds up: two sums a lane. Workspace: a struct of rows a thread, then two rows of spread coefficients.
+ */
+struct sums_plan {
+    struct cr_simd_shape lanes;
+    int                  threads;
+};
+
+static size_t padded(int64_t width) {
+    return (size_t)(width + CR_STRIP - 1) / CR_STRIP * CR_STRIP;
+}
+
+/* Per thread: 2 double rows and 2 float rows; for all: 2 float rows (mean spread over the lanes, spare). */
+static size_t sums_bytes(const struct sums_plan *plan) {
+    size_t row = padded(plan->lanes.width);
+    return (size_t)plan->threads * row * (2 * sizeof(double) + 2 * sizeof(float)) + 2 * row * sizeof(float);
+}
+
+static cr_status sums_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    struct sums_plan *plan;
+    CR_ALLOC(plan, 1);
+    int x            = op->kind == CR_OP_bn_sums ? op->in[CR_IN_bn_sums_x] : op->in[CR_IN_bn_grad_sums_x];
+    plan->lanes      = cr_simd_shape_of(&p->tensor[x]);
+    plan->threads    = cr_cpu_threads(device);
+    *workspace_bytes = sums_bytes(plan);
+    *prepared        = plan;
+    return CR_OK;
+}
+
+struct sums {
+    double *first, *second; /* [width] */
+    float  *block_first, *block_second;
+};
+
+static struct sums sums_of(const struct sums_plan *plan, void *workspace, int thread) {
+    size_t  row = padded(plan->lanes.width), threads = (size_t)plan->threads, t = (size_t)thread;
+    double *d = workspace;
+    float  *f = (float *)(d + 2 * threads * row);
+    return (struct sums){d + 2 * t * row, d + (2 * t + 1) * row, f + 2 * t * row, f + (2 * t + 1) * row};
+}
+
+static float *shared_row(const struct sums_plan *plan, void *workspace) {
+    size_t row = padded(plan->lanes.width), threads = (size_t)plan->threads;
+    return (float *)((double *)workspace + 2 * threads * row) + 2 * threads * row;
+}
+
+static void sums_clear(struct sums *s, int64_t width) {
+    memset(s->first, 0, (size_t)width * sizeof(double));
+    memset(s->second, 0, (size_t)width * sizeof(double));
+}
+
+static inline __attribute__((always_inline)) void flush(struct sums *s, int64_t from, int64_t width, const float *a,
+                                                        const float *b) {
+    for (int64_t i = 0; i < width; i++) s->first[from + i] += (double)a[i];
+    for (int64_t i = 0; i < width; i++) s->second[from + i] += (double)b[i];
+}
+
+/* Threads' sums into one per channel, in thread order. `scale`: NULL, or per channel a factor of the second sum. */
+static void sums_fold(const struct sums_plan *plan, void *workspace, float *out, const float *scale) {
+    int64_t C = plan->lanes.channels;
+    for (int64_t c = 0; c < C; c++) {
+        double a = 0, b = 0;
+        for (int t = 0; t < plan->threads; t++) {
+            struct sums s = sums_of(plan, workspace, t);
+            for (int64_t i = c; i < plan->lanes.width; i += C) {
+                a += s.first[i];
+                b += s.second[i];
+            }
+        }
+        out[c]     = (float)a;
+        out[C + c] = (float)(scale ? b * (double)scale[c] : b);
+    }
+}
+
+/* ---- bn_sums ---- */
+
+/* One strip of `rows` rows that are `stride` floats apart. */
+static inline __attribute__((always_inline)) void stats_strip(const float *x, int64_t rows, int64_t stride, float *a,
+                                                              float *b) {
+    float s[CR_STRIP] = {0}, q[CR_STRIP] = {0};
+    for (int64_t r = 0; r < rows; r++, x += stride) {
+        for (int i = 0; i < CR_STRIP; i++) {
+            s[i] += x[i];
+            q[i] += x[i] * x[i];
+        }
+    }
+    memcpy(a, s, sizeof s);
+    memcpy(b, q, sizeof q);
+}
+
+CR_CLONES static void stats_run(const float *x, int64_t rows, int64_t width, struct sums *s) {
+    for (int64_t r = 0; r < rows; r += BLOCK) {
+        int64_t      n = CR_MIN((int64_t)BLOCK, rows - r), i = 0;
+        const float *px = x + r * width;
+        for (; i + CR_STRIP <= width; i += CR_STRIP) {
+            stats_strip(px + i, n, width, s->block_first, s->block_second);
+            flush(s, i, CR_STRIP, s->block_first, s->block_second);
+        }
+        for (; i < width; i++)
+            for (int64_t k = 0; k < n; k++) {
+                double v = (double)px[k * width + i];
+                s->first[i] += v;
+                s->second[i] += v * v;
+            }
+    }
+}
+
+static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct sums_plan     *plan = call->prepared;
+    const float                *x    = call->in[CR_IN_bn_sums_x];
+    const struct cr_simd_shape *l    = &plan->lanes;
+    (void)device;
+    CR_PARALLEL_FOR(plan->threads)
+    for (int t = 0; t < plan->threads; t++) {
+        struct sums s = sums_of(plan, call->workspace, t);
+        int64_t     begin, end;
+        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        sums_clear(&s, l->width);
+        stats_run(x + begin * l->width, end - begin, l->width, &s);
+        if (t == plan->threads - 1)
+            for (int64_t i = 0; i < l->tail; i++) {
+                double v = (double)x[l->rows * l->width + i];
+                s.first[i] += v;
+                s.second[i] += v * v;
+            }
+    }
+    sums_fold(plan, call->workspace, call->out[CR_OUT_bn_sums_sums], NULL);
+    return CR_OK;
+}
+
+/* ---- bn_grad_sums: sum g and sum g*(x - mean); rstd is applied when the threads' sums are folded ---- */
+
+static inline __attribute__((always_inline)) void grad_strip(const float *dy, const float *x, const float *y,
+                                                             const float *mean, int64_t rows, int64_t stride, float *a,
+                                                             float *b) {
+    float s[CR_STRIP] = {0}, q[CR_STRIP] = {0};
+    for (int64_t r = 0; r < rows; r++, dy += stride, x += stride, y = y ? y + stride : NULL) {
+        cr_strip_prefetch(dy);
+        cr_strip_prefetch(x);
+        if (y) cr_strip_prefetch(y);
+        for (int i = 0; i < CR_STRIP; i++) {
+            float d = dy[i], g = !y || y[i] > 0 ? d : 0.0f;
+            s[i] += g;
+            q[i] += g * (x[i] - mean[i]);
+        }
+    }
+    memcpy(a, s, sizeof s);
+    memcpy(b, q, sizeof q);
+}
+
+static inline __attribute__((always_inline)) void grad_run(const float *dy, const float *x, const float *y,
+                                                           const float *mean, int64_t rows, int64_t width,
+                                                           struct sums *s) {
+    for (int64_t r = 0; r < rows; r += BLOCK) {
+        int64_t n = CR_MIN((int64_t)BLOCK, rows - r), i = 0, at = r * width;
+        for (; i + CR_STRIP <= width; i += CR_STRIP) {
+            grad_strip(dy + at + i, x + at + i, y ? y + at + i : NULL, mean + i, n, width, s->block_first,
+                       s->block_second);
+            flush(s, i, CR_STRIP, s->block_first, s->block_second);
+        }
+        for (; i < width; i++)
+            for (int64_t k = at + i; k < at + n * width; k += width) {
+                double g = !y || y[k] > 0 ? (double)dy[k] : 0.0;
+                s->first[i] += g;
+                s->second[i] += g * (double)(x[k] - mean[i]);
+            }
+    }
+}
+
+CR_CLONES static void grad_run_plain(const float *dy, const float *x, const float *mean, int64_t rows, int64_t width,
+                                     struct sums *s) {
+    grad_run(dy, x, NULL, mean, rows, width, s);
+}
+
+CR_CLONES static void grad_run_masked(const float *dy, const float *x, const float *y, const float *mean, int64_t rows,
+                                      int64_t width, struct sums *s) {
+    grad_run(dy, x, y, mean, rows, width, s);
+}
+
+static void grad_tail(const float *dy, const float *x, const float *y, const float *mean, int64_t count,
+                      struct sums *s) {
+    for (int64_t i = 0; i < count; i++) {
+        double g = !y || y[i] > 0 ? (double)dy[i] : 0.0;
+        s->first[i] += g;
+        s->second[i] += g * (double)(x[i] - mean[i]);
+    }
+}
+
+static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct sums_plan     *plan = call->prepared;
+    const struct cr_simd_shape *l    = &plan->lanes;
+    const float                *dy = call->in[CR_IN_bn_grad_sums_dy], *x = call->in[CR_IN_bn_grad_sums_x];
+    const float                *y = call->in[CR_IN_bn_grad_sums_y], *saved = call->in[CR_IN_bn_grad_sums_mean_rstd];
+    float                      *mean = shared_row(plan, call->workspace);
+    (void)device;
+    cr_simd_broadcast(l, saved, mean);
+    CR_PARALLEL_FOR(plan->threads)
+    for (int t = 0; t < plan->threads; t++) {
+        struct sums s = sums_of(plan, call->workspace, t);
+        int64_t     begin, end;
+        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        int64_t at = begin * l->width, done = l->rows * l->width;
+        sums_clear(&s, l->width);
+        if (y)
+            grad_run_masked(dy + at, x + at, y + at, mean, end - begin, l->width, &s);
+        else
+            grad_run_plain(dy + at, x + at, mean, end - begin, l->width, &s);
+        if (t == plan->threads - 1) grad_tail(dy + done, x + done, y ? y + done : NULL, mean, l->tail, &s);
+    }
+    sums_fold(plan, call->workspace, call->out[CR_OUT_bn_grad_sums_grad_sums], saved + l->channels);
+    return CR_OK;
+}
+
+static void plan_release(void *prepared) {
+    cr_free(prepared);
+}
+
+#define SUMS_ROW(kind)                                                                                                 \
+    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = CR_MATH_F32,                                              \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = cr_accepts_f32,                                           \
+                                            .prepare       = sums_prepare,                                             \
+                                            .launch        = kind##_launch,                                            \
+                                            .release       = plan_release}
+SUMS_ROW(bn_sums);
+SUMS_ROW(bn_grad_sums);

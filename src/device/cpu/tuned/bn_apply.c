@@ -1,0 +1,218 @@
+/* device/cpu/tuned/bn_apply.c: the per-channel affine rows: bn_apply with its variants, bn_grad_apply, channel_scale.
+ * Memory-bound: one read of each operand, one write. */
+#include "device/cpu/simd.h"
+
+enum { COEF_ROWS = 4 }; /* spread coefficients: scale, bias, add_scale, add_bias or a, b, c */
+
+struct affine_plan {
+    struct cr_simd_shape lanes;
+    int                  threads;
+    bool                 stream;
+};
+
+static cr_status affine_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                void **prepared, size_t *workspace_bytes) {
+    struct affine_plan *plan;
+    CR_ALLOC(plan, 1);
+    plan->lanes      = cr_simd_shape_of(&p->tensor[op->out[0]]);
+    plan->threads    = cr_cpu_threads(device);
+    plan->stream     = plan->lanes.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
+    *workspace_bytes = (size_t)plan->lanes.width * COEF_ROWS * sizeof(float);
+    *prepared        = plan;
+    return CR_OK;
+}
+
+static void affine_release(void *prepared) {
+    cr_free(prepared);
+}
+
+/* ---- bn_apply ---- */
+
+enum add_kind { ADD_NONE, ADD_PLAIN, ADD_AFFINE };
+
+struct apply_call {
+    const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: one row of the lanes */
+    float       *y;
+    bool         stream; /* y goes past the caches: it is large and in nobody's place */
+};
+
+static inline __attribute__((always_inline)) float apply_one(const struct apply_call *a, int64_t at, int64_t i,
+                                                             enum add_kind add, bool relu) {
+    float v = a->x[at] * a->scale[i] + a->bias[i];
+    if (add == ADD_PLAIN) v += a->add[at];
+    if (add == ADD_AFFINE) v += a->add[at] * a->add_scale[i] + a->add_bias[i];
+    return relu && v < 0 ? 0.0f : v; /* NaN stays NaN */
+}
+
+static inline __attribute__((always_inline)) void apply_rows(const struct apply_call *a, int64_t begin, int64_t end,
+                                                             int64_t width, enum add_kind add, bool relu) {
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * width, i = 0;
+        for (; i + CR_STRIP <= width; i += CR_STRIP) {
+            float v[CR_STRIP]; /* y may be x or add: read the strip before it is written */
+            cr_strip_prefetch(a->x + at + i);
+            if (add != ADD_NONE) cr_strip_prefetch(a->add + at + i);
+            for (int k = 0; k < CR_STRIP; k++) v[k] = apply_one(a, at + i + k, i + k, add, relu);
+            cr_strip_store(a->y + at + i, v, a->stream);
+        }
+        for (; i < width; i++) a->y[at + i] = apply_one(a, at + i, i, add, relu);
+    }
+    cr_strip_fence(a->stream);
+}
+
+#define APPLY_VARIANT(name, add, relu)                                                                                 \
+    CR_CLONES static void name(const struct apply_call *a, int64_t begin, int64_t end, int64_t width) {                \
+        apply_rows(a, begin, end, width, add, relu);                                                                   \
+    }
+APPLY_VARIANT(apply_none, ADD_NONE, false)
+APPLY_VARIANT(apply_none_relu, ADD_NONE, true)
+APPLY_VARIANT(apply_plain, ADD_PLAIN, false)
+APPLY_VARIANT(apply_plain_relu, ADD_PLAIN, true)
+APPLY_VARIANT(apply_affine, ADD_AFFINE, false)
+APPLY_VARIANT(apply_affine_relu, ADD_AFFINE, true)
+
+typedef void apply_function(const struct apply_call *a, int64_t begin, int64_t end, int64_t width);
+
+static apply_function *choose(enum add_kind add, bool relu) {
+    if (add == ADD_NONE) return relu ? apply_none_relu : apply_none;
+    if (add == ADD_PLAIN) return relu ? apply_plain_relu : apply_plain;
+    return relu ? apply_affine_relu : apply_affine;
+}
+
+static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct affine_plan   *plan = call->prepared;
+    const struct cr_simd_shape *l    = &plan->lanes;
+    const float      *coef = call->in[CR_IN_bn_apply_scale_bias], *add_coef = call->in[CR_IN_bn_apply_add_scale_bias];
+    float            *rows = call->workspace;
+    int64_t           w = l->width, C = l->channels;
+    struct apply_call a    = {.x         = call->in[CR_IN_bn_apply_x],
+                              .add       = call->in[CR_IN_bn_apply_add],
+                              .y         = call->out[CR_OUT_bn_apply_y],
+                              .scale     = rows,
+                              .bias      = rows + w,
+                              .add_scale = rows + 2 * w,
+                              .add_bias  = rows + 3 * w};
+    enum add_kind     add  = !a.add ? ADD_NONE : add_coef ? ADD_AFFINE : ADD_PLAIN;
+    bool              relu = call->op->attr.bn.relu;
+    (void)device;
+    a.stream = plan->stream && a.y != a.x && a.y != a.add;
+    cr_simd_broadcast(l, coef, rows);
+    cr_simd_broadcast(l, coef + C, rows + w);
+    if (add_coef) {
+        cr_simd_broadcast(l, add_coef, rows + 2 * w);
+        cr_simd_broadcast(l, add_coef + C, rows + 3 * w);
+    }
+    apply_function *run = choose(add, relu);
+    CR_PARALLEL_FOR(plan->threads)
+    for (int t = 0; t < plan->threads; t++) {
+        int64_t begin, end;
+        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        run(&a, begin, end, w);
+    }
+    for (int64_t i = 0; i < l->tail; i++) a.y[l->rows * w + i] = apply_one(&a, l->rows * w + i, i, add, relu);
+    return CR_OK;
+}
+
+/* ---- bn_grad_apply: dx = a*g + b*x + c ---- */
+
+struct grad_call {
+    const float *dy, *x, *y, *a, *b, *c;
+    float       *dx;
+};
+
+static inline __attribute__((always_inline)) float grad_one(const struct grad_call *k, int64_t at, int64_t i,
+                                                            bool masked) {
+    float dy =
+        k->dy[at]; /* read before the question, or compilers see a load that may not happen and give up vectors */
+    float g = !masked || k->y[at] > 0 ? dy : 0.0f;
+    return k->a[i] * g + k->b[i] * k->x[at] + k->c[i];
+}
+
+static inline __attribute__((always_inline)) void grad_rows(const struct grad_call *k, int64_t begin, int64_t end,
+                                                            int64_t width, bool masked) {
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * width, i = 0;
+        for (; i + CR_STRIP <= width; i += CR_STRIP) {
+            float v[CR_STRIP];
+            cr_strip_prefetch(k->dy + at + i);
+            cr_strip_prefetch(k->x + at + i);
+            if (masked) cr_strip_prefetch(k->y + at + i);
+            for (int j = 0; j < CR_STRIP; j++) v[j] = grad_one(k, at + i + j, i + j, masked);
+            for (int j = 0; j < CR_STRIP; j++) k->dx[at + i + j] = v[j];
+        }
+        for (; i < width; i++) k->dx[at + i] = grad_one(k, at + i, i, masked);
+    }
+}
+
+CR_CLONES static void grad_plain(const struct grad_call *k, int64_t begin, int64_t end, int64_t width) {
+    grad_rows(k, begin, end, width, false);
+}
+CR_CLONES static void grad_masked(const struct grad_call *k, int64_t begin, int64_t end, int64_t width) {
+    grad_rows(k, begin, end, width, true);
+}
+
+static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct affine_plan   *plan = call->prepared;
+    const struct cr_simd_shape *l    = &plan->lanes;
+    const float                *coef = call->in[CR_IN_bn_grad_apply_coef];
+    float                      *rows = call->workspace;
+    int64_t                     w = l->width, C = l->channels;
+    struct grad_call            k = {.dy = call->in[CR_IN_bn_grad_apply_dy],
+                                     .x  = call->in[CR_IN_bn_grad_apply_x],
+                                     .y  = call->in[CR_IN_bn_grad_apply_y],
+                                     .dx = call->out[CR_OUT_bn_grad_apply_dx],
+                                     .a  = rows,
+                                     .b  = rows + w,
+                                     .c  = rows + 2 * w};
+    (void)device;
+    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coef + i * C, rows + i * w);
+    CR_PARALLEL_FOR(plan->threads)
+    for (int t = 0; t < plan->threads; t++) {
+        int64_t begin, end;
+        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        if (k.y)
+            grad_masked(&k, begin, end, w);
+        else
+            grad_plain(&k, begin, end, w);
+    }
+    for (int64_t i = 0; i < l->tail; i++) k.dx[l->rows * w + i] = grad_one(&k, l->rows * w + i, i, k.y != NULL);
+    return CR_OK;
+}
+
+/* ---- channel_scale ---- */
+
+CR_CLONES static void scale_rows(const float *dy, const float *scale, float *dx, int64_t begin, int64_t end,
+                                 int64_t width) {
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t i = 0; i < width; i++) dx[r * width + i] = dy[r * width + i] * scale[i];
+}
+
+static cr_status channel_scale_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct affine_plan   *plan  = call->prepared;
+    const struct cr_simd_shape *l     = &plan->lanes;
+    const float                *dy    = call->in[CR_IN_channel_scale_dy];
+    float                      *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
+    (void)device;
+    cr_simd_broadcast(l, call->in[CR_IN_channel_scale_scale_bias], scale);
+    CR_PARALLEL_FOR(plan->threads)
+    for (int t = 0; t < plan->threads; t++) {
+        int64_t begin, end;
+        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        scale_rows(dy, scale, dx, begin, end, l->width);
+    }
+    for (int64_t i = l->rows * l->width; i < l->rows * l->width + l->tail; i++) dx[i] = dy[i] * scale[i % l->width];
+    return CR_OK;
+}
+
+#define AFFINE_ROW(kind)                                                                                               \
+    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = CR_MATH_F32,                                              \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = cr_accepts_f32,                                           \
+                                            .prepare       = affine_prepare,                                           \
+                                            .launch        = kind##_launch,                                            \
+                                            .release       = affine_release}
+AFFINE_ROW(bn_apply);
+AFFINE_ROW(bn_grad_apply);
+AFFINE_ROW(channel_scale);

@@ -1,0 +1,221 @@
+/* device/cpu/tuned/conv3.c: 3x3 convolutions of few channels (16 to 64, the CIFAR nets), stride 1, padding 1, and their
+ * input gradients.
+ *
+ * 16 filters are one vector of AVX-512, and with so few of them a general kernel loads a number for nearly each
+ * multiply-add. Here an input number, once loaded, serves the three filter columns at once: the sums of a tile (16
+ * output pixels of 16 filters, or 8 of 32) stand in registers, and input pixel j adds to outputs j-2, j-1 and j. What
+ * is outside the image is left out, not multiplied by zero: a weight may be infinite. The limiter is arithmetic. */
+#include "device/cpu/tuned/conv3.h"
+
+/* ---- what fits ---- */
+
+/* One sum has 9*C terms; longer ones would need parts. */
+static bool known(int64_t channels) {
+    return channels == 16 || channels == 32 || channels == 64;
+}
+
+static bool fits(const struct cr_program *p, const struct cr_op *op, int image, int filter, int64_t outputs) {
+    const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
+    const int64_t           C = w->dim[3], K = w->dim[0], W = x->dim[2];
+    return cr_accepts_f32(NULL, p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
+           op->attr.conv.pad == 1 && known(C) && known(K) && W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
+}
+
+static bool conv3_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    const int w = op->in[CR_IN_conv_w];
+    return fits(p, op, op->in[CR_IN_conv_x], w, p->tensor[w].dim[0]);
+}
+static bool conv3_dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    const int w = op->in[CR_IN_conv_dgrad_w];
+    return fits(p, op, op->in[CR_IN_conv_dgrad_dy], w, p->tensor[w].dim[3]);
+}
+bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    const int w = op->out[CR_OUT_conv_wgrad_dw];
+    return fits(p, op, op->in[CR_IN_conv_wgrad_x], w, p->tensor[w].dim[0]);
+}
+
+bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+    if (!__builtin_cpu_supports("avx512f")) return false; /* other vectors have too few registers for a tile */
+    if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
+    if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
+    /* The filter's gradient wins with one vector of filters only: more passes read the block more often. */
+    return cr_cpu_conv3_wgrad_accepts(NULL, p, op) &&
+           cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
+#else
+    (void)p;
+    (void)op;
+    return false;
+#endif
+}
+
+/* ---- the filter, in the order in which a tile reads it: packed[block][r][c][s][filters of the block] ---- */
+
+/* How the gradient of the input differs: its outputs are the filter's c, and the filter is turned round. */
+struct filter {
+    const float *w;              /* K,3,3,C */
+    int64_t      in, out, block; /* channels read, channels written, of these in a block */
+    bool         turned;
+};
+
+static float weight_at(const struct filter *f, int64_t out, int r, int s, int64_t in) {
+    return f->turned ? f->w[((in * TAPS + 2 - r) * TAPS + 2 - s) * f->out + out]
+                     : f->w[((out * TAPS + r) * TAPS + s) * f->in + in];
+}
+
+static void pack(const struct filter *f, float *packed, int threads) {
+    const int64_t runs = f->out / f->block * TAPS;
+    CR_PARALLEL_FOR(threads)
+    for (int64_t run = 0; run < runs; run++) {
+        float *to = packed + run * f->in * TAPS * f->block;
+        for (int64_t c = 0; c < f->in; c++)
+            for (int s = 0; s < TAPS; s++)
+                for (int64_t k = 0; k < f->block; k++)
+                    *to++ = weight_at(f, run / TAPS * f->block + k, (int)(run % TAPS), s, c);
+    }
+}
+
+/* ---- a tile: PIXELS output pixels of BLOCKS vectors of filters ---- */
+
+/* row[r] (NULL: outside the image) is the pixel left of the tile; `left` and `right`: there are pixels beside the tile.
+ */
+static inline __attribute__((always_inline)) void tile(const float *const row[TAPS], const float *packed, int64_t C,
+                                                       bool left, bool right, const int pixels, const int blocks,
+                                                       f32x16 *sum) {
+    for (int i = 0; i < pixels * blocks; i++) sum[i] = (f32x16){0};
+    for (int r = 0; r < TAPS; r++, packed += C * TAPS * blocks * LANES) {
+        if (!row[r]) continue;
+        const f32x16 *w = (const f32x16 *)packed;
+        for (int64_t c = 0; c < C; c++, w += TAPS * blocks) {
+            const float *x = row[r] + c;
+            if (left)
+                for (int b = 0; b < blocks; b++) sum[b] += x[0] * w[b];
+#pragma GCC unroll 16
+            for (int j = 1; j <= pixels; j++) {
+                const float v = x[j * C];
+#pragma GCC unroll 2
+                for (int b = 0; b < blocks; b++) {
+                    if (j < pixels) sum[j * blocks + b] += v * w[b];
+                    sum[(j - 1) * blocks + b] += v * w[blocks + b];
+                    if (j > 1) sum[(j - 2) * blocks + b] += v * w[2 * blocks + b];
+                }
+            }
+            if (right)
+                for (int b = 0; b < blocks; b++)
+                    sum[(pixels - 1) * blocks + b] += x[(pixels + 1) * C] * w[2 * blocks + b];
+        }
+    }
+}
+
+/* One row of the output: all its tiles for one block of filters, then for the next. */
+struct row_call {
+    const float *row[TAPS], *packed;
+    float       *y;
+    int64_t      W, in, out;
+};
+
+static inline __attribute__((always_inline)) void output_row(const struct row_call *v, const int pixels,
+                                                             const int blocks, const int64_t in) {
+    for (int64_t k = 0; k < v->out; k += blocks * LANES)
+        for (int64_t q = 0; q < v->W; q += pixels) {
+            f32x16             sum[WIDE];
+            const int64_t      skip     = (q - 1) * in;
+            const float *const at[TAPS] = {v->row[0] ? v->row[0] + skip : NULL, v->row[1] + skip,
+                                           v->row[2] ? v->row[2] + skip : NULL};
+            for (int i = 0; i < pixels; i++) { /* what comes AHEAD rows later; past the tensors' end it does nothing */
+                __builtin_prefetch(v->row[1] + (q + i + AHEAD * v->W) * in + k % in);
+                for (int b = 0; b < blocks; b++)
+                    __builtin_prefetch(v->y + (q + i + AHEAD * v->W) * v->out + k + b * LANES, 1);
+            }
+            tile(at, v->packed + k * TAPS * TAPS * in, in, q > 0, q + pixels < v->W, pixels, blocks, sum);
+            for (int i = 0; i < pixels; i++)
+                for (int b = 0; b < blocks; b++)
+                    *(f32x16 *)(v->y + (q + i) * v->out + k + b * LANES) = sum[i * blocks + b];
+        }
+}
+
+typedef void row_function(const struct row_call *v);
+#define ROW(name, pixels, blocks, in)                                                                                  \
+    CR_CLONES static void name(const struct row_call *v) {                                                             \
+        output_row(v, pixels, blocks, in);                                                                             \
+    }
+ROW(wide16, WIDE, 1, 16)
+ROW(wide32, WIDE, 1, 32)
+ROW(wide64, WIDE, 1, 64)
+ROW(narrow16, NARROW, 2, 16)
+ROW(narrow32, NARROW, 2, 32)
+ROW(narrow64, NARROW, 2, 64)
+
+static row_function *choose(bool wide, int64_t in) {
+    if (wide) return in == 16 ? wide16 : in == 32 ? wide32 : wide64;
+    return in == 16 ? narrow16 : in == 32 ? narrow32 : narrow64;
+}
+
+/* ---- rows of the table ---- */
+
+static cr_status forward(struct cr_device *device, const struct cr_tensor *image, struct filter f, const float *x,
+                         float *y, float *packed) {
+    const int64_t H = image->dim[1], W = image->dim[2], rows = image->dim[0] * H;
+    const bool    wide = f.out % (2 * LANES) != 0;
+    f.block            = wide ? LANES : 2 * LANES;
+    row_function *run  = choose(wide, f.in);
+    pack(&f, packed, cr_cpu_threads(device));
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) {
+        const float    *at = x + i * W * f.in;
+        struct row_call v  = {.row    = {i % H ? at - W * f.in : NULL, at, i % H + 1 < H ? at + W * f.in : NULL},
+                              .packed = packed,
+                              .y      = y + i * W * f.out,
+                              .W      = W,
+                              .in     = f.in,
+                              .out    = f.out};
+        run(&v);
+    }
+    return CR_OK;
+}
+
+static cr_status forward_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                 void **prepared, size_t *workspace_bytes) {
+    (void)device;
+    *prepared        = NULL;
+    *workspace_bytes = p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]].bytes;
+    return CR_OK;
+}
+
+static cr_status conv3_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *t = call->program->tensor, *w = &t[call->op->in[CR_IN_conv_w]];
+    struct filter           f = {.w = call->in[CR_IN_conv_w], .in = w->dim[3], .out = w->dim[0]};
+    return forward(device, &t[call->op->in[CR_IN_conv_x]], f, call->in[CR_IN_conv_x], call->out[CR_OUT_conv_y],
+                   call->workspace);
+}
+
+static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *t = call->program->tensor, *w = &t[call->op->in[CR_IN_conv_dgrad_w]];
+    struct filter           f = {.w = call->in[CR_IN_conv_dgrad_w], .in = w->dim[0], .out = w->dim[3], .turned = true};
+    return forward(device, &t[call->op->in[CR_IN_conv_dgrad_dy]], f, call->in[CR_IN_conv_dgrad_dy],
+                   call->out[CR_OUT_conv_dgrad_dx], call->workspace);
+}
+
+void cr_cpu_conv3_release(void *prepared) {
+    (void)prepared;
+}
+
+const struct cr_kernel cr_cpu_conv3       = {.name          = "cpu.conv3",
+                                             .op            = CR_OP_conv,
+                                             .math          = CR_MATH_F32,
+                                             .deterministic = true,
+                                             .accepts       = conv3_accepts,
+                                             .prepare       = forward_prepare,
+                                             .launch        = conv3_launch,
+                                             .release       = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3_dgrad = {.name          = "cpu.conv3_dgrad",
+                                             .op            = CR_OP_conv_dgrad,
+                                             .math          = CR_MATH_F32,
+                                             .deterministic = true,
+                                             .accepts       = conv3_dgrad_accepts,
+                                             .prepare       = forward_prepare,
+                                             .launch        = conv3_dgrad_launch,
+                                             .release       = cr_cpu_conv3_release};

@@ -1,0 +1,213 @@
+/* device/cpu/tuned/pointwise.c: rows that treat every element, or every pixel, alone: relu, add, normalisation, the
+ * parameter-free shortcut, the global mean. Memory-bound. */
+#include "device/cpu/simd.h"
+
+#include <string.h>
+
+/* ---- elementwise: one run of elements a thread ---- */
+
+CR_CLONES static void relu_run(const float *x, float *y, int64_t count) {
+    for (int64_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0.0f : x[i]; /* NaN stays NaN */
+}
+
+CR_CLONES static void relu_grad_run(const float *dy, const float *y, float *dx, int64_t count) {
+    for (int64_t i = 0; i < count; i++) dx[i] = y[i] > 0 ? dy[i] : 0.0f;
+}
+
+CR_CLONES static void add_run(const float *a, const float *b, float *y, int64_t count) {
+    for (int64_t i = 0; i < count; i++) y[i] = a[i] + b[i];
+}
+
+#define EACH_RUN(device, tensor, begin, count, body)                                                                   \
+    do {                                                                                                               \
+        int64_t elems_ = cr_tensor_elems(tensor);                                                                      \
+        int     parts_ = cr_cpu_threads(device);                                                                       \
+        CR_PARALLEL_FOR(parts_)                                                                                        \
+        for (int t_ = 0; t_ < parts_; t_++) {                                                                          \
+            int64_t begin, end_;                                                                                       \
+            cr_run_of(elems_, t_, parts_, &begin, &end_);                                                              \
+            int64_t count = end_ - begin;                                                                              \
+            body;                                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
+static const struct cr_tensor *output(const struct cr_call *call) {
+    return &call->program->tensor[call->op->out[0]];
+}
+
+static cr_status relu_launch(struct cr_device *device, const struct cr_call *call) {
+    const float *x = call->in[CR_IN_relu_x];
+    float       *y = call->out[CR_OUT_relu_y];
+    EACH_RUN(device, output(call), i, n, relu_run(x + i, y + i, n));
+    return CR_OK;
+}
+
+static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const float *dy = call->in[CR_IN_relu_grad_dy], *y = call->in[CR_IN_relu_grad_y];
+    float       *dx = call->out[CR_OUT_relu_grad_dx];
+    EACH_RUN(device, output(call), i, n, relu_grad_run(dy + i, y + i, dx + i, n));
+    return CR_OK;
+}
+
+static cr_status add_launch(struct cr_device *device, const struct cr_call *call) {
+    const float *a = call->in[CR_IN_add_a], *b = call->in[CR_IN_add_b];
+    float       *y = call->out[CR_OUT_add_y];
+    EACH_RUN(device, output(call), i, n, add_run(a + i, b + i, y + i, n));
+    return CR_OK;
+}
+
+/* ---- normalize: 256 values a channel, so a table ---- */
+
+static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cr_cpu_supports(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
+}
+
+struct normalize {
+    float          table[3][256];
+    const uint8_t *images;
+    const int32_t *boxes; /* NULL: none */
+    int64_t        H, W;
+};
+
+/* Columns [from, to) of a row that are black. */
+static void black_pixels(const struct normalize *v, float *y, int64_t from, int64_t to) {
+    for (int64_t w = from; w < to; w++)
+        for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][0];
+}
+
+static void normalize_row(const struct normalize *v, float *y, int64_t row) {
+    static const int32_t none[4] = {0};
+    const int64_t        n = row / v->H, W = v->W;
+    const int32_t       *box = v->boxes ? v->boxes + 4 * n : none;
+    const int64_t        h = row % v->H + box[0], dx = box[1];
+    const bool           flip = box[2] != 0;
+    const int64_t step = flip ? -1 : 1, at = (n * v->H + h) * W + dx + (flip ? W - 1 : 0); /* w shows at + step*w */
+    int64_t       from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0);  /* inside the picture */
+    if (h < 0 || h >= v->H || from >= to) from = to = W;
+    black_pixels(v, y, 0, from);
+    for (int64_t w = from; w < to; w++)
+        for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][v->images[3 * (at + step * w) + c]];
+    black_pixels(v, y, to, W);
+}
+
+static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_input_attr *a    = &call->op->attr.input;
+    const struct cr_tensor     *t    = output(call);
+    struct normalize            v    = {.images = call->in[CR_IN_normalize_images],
+                                        .boxes  = call->in[CR_IN_normalize_boxes],
+                                        .H      = t->dim[1],
+                                        .W      = t->dim[2]};
+    float                      *y    = call->out[CR_OUT_normalize_y];
+    const int64_t               rows = t->dim[0] * v.H;
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < 256; i++) v.table[c][i] = (float)((i / 255.0 - (double)a->mean[c]) / (double)a->std[c]);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t row = 0; row < rows; row++) normalize_row(&v, y + row * v.W * 3, row);
+    return CR_OK;
+}
+
+/* ---- pad_shortcut: small pixels copied into zeros, and back ---- */
+
+struct shortcut {
+    int64_t H, W, C, P, Q, K, images;
+    int     stride, pad;
+};
+
+static struct shortcut shortcut_of(const struct cr_call *call, const struct cr_tensor *small,
+                                   const struct cr_tensor *large) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    return (struct shortcut){.H      = large->dim[1],
+                             .W      = large->dim[2],
+                             .C      = large->dim[3],
+                             .P      = small->dim[1],
+                             .Q      = small->dim[2],
+                             .K      = small->dim[3],
+                             .images = small->dim[0],
+                             .stride = a->stride,
+                             .pad    = a->pad_c};
+}
+
+static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
+    const float    *x = call->in[CR_IN_pad_shortcut_x];
+    float          *y = call->out[CR_OUT_pad_shortcut_y];
+    struct shortcut s = shortcut_of(call, output(call), &call->program->tensor[call->op->in[CR_IN_pad_shortcut_x]]);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t row = 0; row < s.images * s.P; row++)
+        for (int64_t q = 0; q < s.Q; q++) {
+            const float *from = x + ((row / s.P * s.H + row % s.P * s.stride) * s.W + q * s.stride) * s.C;
+            float       *to   = y + (row * s.Q + q) * s.K;
+            memset(to, 0, (size_t)s.K * sizeof *to);
+            memcpy(to + s.pad, from, (size_t)s.C * sizeof *to);
+        }
+    return CR_OK;
+}
+
+static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const float    *dy = call->in[CR_IN_pad_shortcut_grad_dy];
+    float          *dx = call->out[CR_OUT_pad_shortcut_grad_dx];
+    struct shortcut s =
+        shortcut_of(call, &call->program->tensor[call->op->in[CR_IN_pad_shortcut_grad_dy]], output(call));
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t row = 0; row < s.images * s.H; row++) {
+        float *to = dx + row * s.W * s.C;
+        memset(to, 0, (size_t)(s.W * s.C) * sizeof *to);
+        if (row % s.H % s.stride) continue;
+        const float *from = dy + (row / s.H * s.P + row % s.H / s.stride) * s.Q * s.K + s.pad;
+        for (int64_t q = 0; q < s.Q; q++) memcpy(to + q * s.stride * s.C, from + q * s.K, (size_t)s.C * sizeof *to);
+    }
+    return CR_OK;
+}
+
+/* ---- avgpool ---- */
+
+/* Sums of a few hundred to some thousand pixels, in double by blocks of channels. */
+CR_CLONES static void mean_image(const float *x, float *y, int64_t pixels, int64_t channels) {
+    for (int64_t c = 0; c < channels; c += CR_STRIP) {
+        double  sum[CR_STRIP] = {0};
+        int64_t n             = CR_MIN((int64_t)CR_STRIP, channels - c);
+        for (int64_t i = 0; i < pixels; i++)
+            for (int64_t k = 0; k < n; k++) sum[k] += (double)x[i * channels + c + k];
+        for (int64_t k = 0; k < n; k++) y[c + k] = (float)(sum[k] / (double)pixels);
+    }
+}
+
+static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *t      = &call->program->tensor[call->op->in[CR_IN_avgpool_x]];
+    const float            *x      = call->in[CR_IN_avgpool_x];
+    float                  *y      = call->out[CR_OUT_avgpool_y];
+    int64_t                 pixels = t->dim[1] * t->dim[2], C = t->dim[3], images = t->dim[0];
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t n = 0; n < images; n++) mean_image(x + n * pixels * C, y + n * C, pixels, C);
+    return CR_OK;
+}
+
+static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *t      = output(call);
+    const float            *dy     = call->in[CR_IN_avgpool_grad_dy];
+    float                  *dx     = call->out[CR_OUT_avgpool_grad_dx];
+    int64_t                 pixels = t->dim[1] * t->dim[2], C = t->dim[3], images = t->dim[0];
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t n = 0; n < images; n++) {
+        float *first = dx + n * pixels * C;
+        for (int64_t c = 0; c < C; c++) first[c] = dy[n * C + c] / (float)pixels;
+        for (int64_t i = 1; i < pixels; i++) memcpy(first + i * C, first, (size_t)C * sizeof *first);
+    }
+    return CR_OK;
+}
+
+#define POINTWISE_ROW(kind, test, how)                                                                                 \
+    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = how,                                                      \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = test,                                                     \
+                                            .launch        = kind##_launch}
+POINTWISE_ROW(relu, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_ROW(relu_grad, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_ROW(add, cr_accepts_f32, CR_MATH_F32);
+POINTWISE_ROW(normalize, normalize_accepts, CR_MATH_F32);
+POINTWISE_ROW(pad_shortcut, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_ROW(pad_shortcut_grad, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_ROW(avgpool, cr_accepts_f32, CR_MATH_F32);
+POINTWISE_ROW(avgpool_grad, cr_accepts_f32, CR_MATH_F32);

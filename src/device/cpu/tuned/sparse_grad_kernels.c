@@ -1,0 +1,154 @@
+/* device/cpu/tuned/sparse_grad_kernels.c: the CPU's rows of a sparse convolution's gradients. That of x is a
+ * convolution of dy with the turned filter (sparsity/sparsity.h): with stride 1 one that device/cpu/tuned/sparse_conv.c
+ * does; with other strides dense rows stay. */
+#include "device/cpu/simd.h"
+#include "device/cpu/tuned/sparse_conv.h"
+
+#include <string.h>
+
+struct prepared {
+    struct cr_cpu_sparse_plan plan;
+    struct cr_linear_filter   filter; /* entries with their offsets; values are those of the last call */
+    size_t                    entry_bytes;
+};
+
+static void release(void *prepared) {
+    struct prepared *s = prepared;
+    if (s) cr_linear_filter_free(&s->filter);
+    cr_free(s);
+}
+
+static bool is_mine(const struct cr_program *p, const struct cr_op *op) {
+    return cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern &&
+           op->attr.conv.pattern.format == 0;
+}
+
+static cr_status places(const struct cr_program *p, const struct cr_op *op, int filter, struct cr_sparse *sparse) {
+    const int64_t *w = p->tensor[filter].dim;
+    return cr_sparse_from_bits(p->store->pattern, p->store->param[op->attr.conv.pattern.param].offset, w[0], w[1], w[2],
+                               w[3], sparse);
+}
+
+/* ---- the gradient of x ---- */
+
+static struct cr_transposition turn_of(const struct cr_program *p, const struct cr_op *op) {
+    const int64_t *w = p->tensor[op->in[CR_IN_conv_dgrad_w]].dim;
+    return cr_sparse_transposition(w[1], w[2], 1, op->attr.conv.pad, 0, 0);
+}
+
+static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const unsigned known = 1u << CR_IN_conv_dgrad_dy | 1u << CR_IN_conv_dgrad_w | 1u << CR_IN_conv_dgrad_add;
+    const struct cr_transposition turn = turn_of(p, op);
+    (void)device;
+    return cr_op_uses_only(op, known, 1u << CR_OUT_conv_dgrad_dx) && is_mine(p, op) && op->attr.conv.stride == 1 &&
+           !turn.first_r && !turn.first_s;
+}
+
+static cr_status turned_filter(const struct cr_program *p, const struct cr_op *op, struct prepared *s) {
+    const int64_t                *dy   = p->tensor[op->in[CR_IN_conv_dgrad_dy]].dim;
+    const struct cr_transposition turn = turn_of(p, op);
+    struct cr_sparse              sparse, turned = {0};
+    cr_status                     status;
+    CR_TRY(places(p, op, op->in[CR_IN_conv_dgrad_w], &sparse));
+    CR_TRY_OUT(cr_sparse_transpose(&sparse, &turn, &turned));
+    s->plan = cr_cpu_sparse_conv_plan(dy[0], dy[1], dy[2], sparse.K, sparse.C, turn.R, turn.S, 1, turn.pad);
+    const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(&s->plan);
+    CR_TRY_OUT(cr_sparse_linearize(&turned, &how, &s->filter));
+out:
+    cr_sparse_free(&turned);
+    cr_sparse_free(&sparse);
+    return status;
+}
+
+/* The workspace begins with the entries. */
+static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    const cr_status status = turned_filter(p, op, s);
+    if (status != CR_OK) {
+        release(s);
+        return status;
+    }
+    s->entry_bytes =
+        ((size_t)s->filter.entries * sizeof(struct cr_sparse_entry) + CR_CPU_ALIGN - 1) / CR_CPU_ALIGN * CR_CPU_ALIGN;
+    *prepared        = s;
+    *workspace_bytes = s->entry_bytes + cr_cpu_sparse_conv_workspace(&s->plan, cr_cpu_threads(device));
+    return CR_OK;
+}
+
+static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared  *s     = call->prepared;
+    const float            *w     = call->in[CR_IN_conv_dgrad_w];
+    struct cr_sparse_entry *entry = call->workspace;
+    struct cr_linear_filter view  = s->filter;
+    for (int64_t i = 0; i < s->filter.entries; i++)
+        entry[i] = (struct cr_sparse_entry){.value  = s->filter.from[i] == CR_SPARSE_FILL ? 0.0f : w[s->filter.from[i]],
+                                            .offset = s->filter.entry[i].offset};
+    view.entry                           = entry;
+    const struct cr_cpu_sparse_call conv = {.x      = call->in[CR_IN_conv_dgrad_dy],
+                                            .add    = call->in[CR_IN_conv_dgrad_add],
+                                            .filter = &view,
+                                            .y      = call->out[CR_OUT_conv_dgrad_dx]};
+    cr_cpu_sparse_conv(&s->plan, &conv, (char *)call->workspace + s->entry_bytes, cr_cpu_threads(device));
+    return CR_OK;
+}
+
+/* ---- the gradient of the kept weights ---- */
+
+static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw) &&
+           is_mine(p, op);
+}
+
+static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    const int64_t   *x = p->tensor[op->in[CR_IN_conv_wgrad_x]].dim, *w = p->tensor[op->out[CR_OUT_conv_wgrad_dw]].dim;
+    struct cr_sparse sparse = {0};
+    cr_status        status = CR_OK;
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    s->plan =
+        cr_cpu_sparse_conv_plan(x[0], x[1], x[2], w[3], w[0], w[1], w[2], op->attr.conv.stride, op->attr.conv.pad);
+    const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(&s->plan);
+    CR_TRY_OUT(places(p, op, op->out[CR_OUT_conv_wgrad_dw], &sparse));
+    CR_TRY_OUT(cr_sparse_linearize(&sparse, &how, &s->filter));
+    *workspace_bytes = cr_cpu_sparse_wgrad_workspace(&s->plan, &s->filter, cr_cpu_threads(device));
+    *prepared        = s;
+    s                = NULL;
+out:
+    cr_sparse_free(&sparse);
+    release(s);
+    return status;
+}
+
+static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared           *s    = call->prepared;
+    const struct cr_cpu_sparse_wgrad grad = {.x          = call->in[CR_IN_conv_wgrad_x],
+                                             .dy         = call->in[CR_IN_conv_wgrad_dy],
+                                             .filter     = &s->filter,
+                                             .dw         = call->out[CR_OUT_conv_wgrad_dw],
+                                             .accumulate = call->op->attr.conv.accumulate};
+    cr_cpu_sparse_wgrad(&s->plan, &grad, call->workspace, cr_cpu_threads(device));
+    return CR_OK;
+}
+
+const struct cr_kernel cr_cpu_sparse_dgrad        = {.name          = "cpu.sparse_dgrad",
+                                                     .op            = CR_OP_conv_dgrad,
+                                                     .math          = CR_MATH_F32,
+                                                     .deterministic = true,
+                                                     .sparse        = true,
+                                                     .accepts       = dgrad_accepts,
+                                                     .prepare       = dgrad_prepare,
+                                                     .launch        = dgrad_launch,
+                                                     .release       = release};
+const struct cr_kernel cr_cpu_sparse_wgrad_kernel = {.name          = "cpu.sparse_wgrad",
+                                                     .op            = CR_OP_conv_wgrad,
+                                                     .math          = CR_MATH_F32,
+                                                     .deterministic = true,
+                                                     .sparse        = true,
+                                                     .accepts       = wgrad_accepts,
+                                                     .prepare       = wgrad_prepare,
+                                                     .launch        = wgrad_launch,
+                                                     .release       = release};

@@ -1,0 +1,120 @@
+/* device/registry.c: the list of backends and the choice among them. The only source file that knows whether the build
+ * has CUDA. */
+#include "device/device.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#ifdef CR_WITH_CUDA
+extern const struct cr_backend cr_backend_cuda;
+#endif
+
+const struct cr_backend *const *cr_backends(void) {
+    static const struct cr_backend *const list[] = {
+#ifdef CR_WITH_CUDA
+        &cr_backend_cuda,
+#endif
+        &cr_backend_cpu,
+        NULL,
+    };
+    return list;
+}
+
+static const struct cr_backend *backend_find(const char *name) {
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++)
+        if (strcmp((*b)->name, name) == 0) return *b;
+    return NULL;
+}
+
+static cr_status choose_auto(const struct cr_backend **out) {
+    static atomic_bool told; /* once a process: a command may open a device for each session */
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
+        const char *why = NULL;
+        if ((*b)->available(&why)) {
+            *out = *b;
+            told = true;
+            return CR_OK;
+        }
+        if (!told) cr_log(CR_LOG_INFO, "device %s is not used: %s", (*b)->name, why ? why : "not available");
+    }
+    return CR_FAIL(CR_ERR_DEVICE, "no device of any kind is available");
+}
+
+static cr_status choose_named(const char *name, const struct cr_backend **out) {
+    const struct cr_backend *found = backend_find(name);
+    const char              *why   = NULL;
+    if (!found) return CR_FAIL(CR_ERR_DEVICE, "device %s: this build has no CUDA; use --device cpu", name);
+    if (!found->available(&why))
+        return CR_FAIL(CR_ERR_DEVICE, "device %s: %s; use --device cpu or auto", name, why ? why : "not available");
+    *out = found;
+    return CR_OK;
+}
+
+cr_status cr_device_check(enum cr_device_kind kind) {
+    const struct cr_backend *backend;
+    return kind == CR_DEVICE_CUDA ? choose_named("cuda", &backend) : CR_OK;
+}
+
+int cr_device_count(enum cr_device_kind kind) {
+    const struct cr_backend *found = backend_find(kind == CR_DEVICE_CUDA ? "cuda" : "cpu");
+    const char              *why;
+    if (!found || !found->available(&why)) return 0;
+    return found->count ? found->count() : 1;
+}
+
+cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out) {
+    const struct cr_backend *backend = NULL;
+    switch (kind) {
+    case CR_DEVICE_AUTO: CR_TRY(choose_auto(&backend)); break;
+    case CR_DEVICE_CPU: CR_TRY(choose_named("cpu", &backend)); break;
+    case CR_DEVICE_CUDA: CR_TRY(choose_named("cuda", &backend)); break;
+    }
+    CR_ASSERT(backend);
+    CR_TRY(backend->open(options, out));
+    return CR_OK;
+}
+
+void cr_device_close(struct cr_device *device) {
+    if (device) device->backend->close(device);
+}
+
+double cr_device_flops(const struct cr_device *device, enum cr_math math) {
+    const struct cr_device_caps *caps = &device->caps;
+    const double share = math == CR_MATH_TF32 ? caps->tf32_fraction : math == CR_MATH_F32 ? caps->f32_fraction : 0;
+    return share > 0 ? share * caps->flops_per_s : caps->flops_per_s;
+}
+
+static bool takes_pattern(const struct cr_kernel *row, const struct cr_op *op) {
+    return cr_op_has_pattern(op) ? row->sparse || strncmp(row->name, "ref.", 4) == 0 : !row->sparse;
+}
+
+bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot) {
+    return device->caps.host_memory || (row->host_slots >> slot & 1);
+}
+
+static bool reaches_inputs(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *p,
+                           const struct cr_op *op) {
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_kernel_reads_host(device, row, s))
+            return false;
+    return true;
+}
+
+bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program,
+                       const struct cr_op *op) {
+    return row->op == op->kind && !row->baseline && takes_pattern(row, op) &&
+           reaches_inputs(device, row, program, op) && (!row->accepts || row->accepts(device, program, op));
+}
+
+const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
+                                       const struct cr_op *op, int from, int *index) {
+    const struct cr_kernel *const *rows = device->kernels;
+    for (int i = 0; rows[i]; i++) {
+        if (i < from || rows[i]->op != op->kind) continue;
+        if (device->options.deterministic && !rows[i]->deterministic) continue;
+        if (!cr_kernel_accepts(device, rows[i], program, op)) continue;
+        *index = i;
+        return rows[i];
+    }
+    return NULL;
+}

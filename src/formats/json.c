@@ -1,0 +1,287 @@
+/* formats/json.c: see formats/json.h. */
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void cr_json_start(struct cr_json *json, char *text, size_t length) {
+    *json = (struct cr_json){.text = text, .length = length};
+}
+
+bool cr_json_fail(struct cr_json *json, size_t at, const char *problem) {
+    if (!json->problem) {
+        json->problem    = problem;
+        json->problem_at = at;
+    }
+    return false;
+}
+
+static void skip_space(struct cr_json *json) {
+    while (json->at < json->length) {
+        char c = json->text[json->at];
+        if (c != ' ' && c != '\t' && c != '\n' && c != '\r') return;
+        json->at++;
+    }
+}
+
+bool cr_json_take(struct cr_json *json, char c) {
+    if (json->problem) return false;
+    skip_space(json);
+    if (json->at >= json->length || json->text[json->at] != c) return false;
+    json->at++;
+    return true;
+}
+
+bool cr_json_expect(struct cr_json *json, char c) {
+    static const struct {
+        char        c;
+        const char *problem;
+    } table[] = {
+        {'{', "'{' expected"},        {'}', "',' or '}' expected"}, {'[', "'[' expected"},
+        {']', "',' or ']' expected"}, {':', "':' expected"},        {',', "',' expected"},
+    };
+    if (cr_json_take(json, c)) return true;
+    for (size_t i = 0; i < CR_COUNT(table); i++)
+        if (table[i].c == c) return cr_json_fail(json, json->at, table[i].problem);
+    return cr_json_fail(json, json->at, "another character expected");
+}
+
+bool cr_json_end(struct cr_json *json) {
+    if (json->problem) return false;
+    skip_space(json);
+    return json->at == json->length || cr_json_fail(json, json->at, "something stands after the end of the JSON");
+}
+
+bool cr_json_uint(struct cr_json *json, uint64_t *out) {
+    if (json->problem) return false;
+    skip_space(json);
+    size_t   start = json->at;
+    uint64_t value = 0;
+    while (json->at < json->length && json->text[json->at] >= '0' && json->text[json->at] <= '9') {
+        unsigned digit = (unsigned)(json->text[json->at++] - '0');
+        if (value > (UINT64_MAX - digit) / 10) return cr_json_fail(json, start, "the number is too large");
+        value = value * 10 + digit;
+    }
+    if (json->at == start) return cr_json_fail(json, start, "a whole number, 0 or more, expected");
+    if (json->at - start > 1 && json->text[start] == '0') return cr_json_fail(json, start, "a number starts with 0");
+    if (json->at < json->length && strchr(".eE", json->text[json->at]) && json->text[json->at])
+        return cr_json_fail(json, start, "a whole number, without fraction or exponent, expected");
+    *out = value;
+    return true;
+}
+
+/* Digits from json->at on; returns how many. */
+static size_t pass_digits(struct cr_json *json) {
+    size_t start = json->at;
+    while (json->at < json->length && json->text[json->at] >= '0' && json->text[json->at] <= '9') json->at++;
+    return json->at - start;
+}
+
+static bool pass_char(struct cr_json *json, const char *any) {
+    if (json->at >= json->length || !json->text[json->at] || !strchr(any, json->text[json->at])) return false;
+    json->at++;
+    return true;
+}
+
+bool cr_json_number(struct cr_json *json, double *out) {
+    char copy[64];
+    if (json->problem) return false;
+    skip_space(json);
+    size_t start = json->at;
+    pass_char(json, "-");
+    size_t first = json->at, whole = pass_digits(json);
+    if (!whole) return cr_json_fail(json, start, "a number expected");
+    if (whole > 1 && json->text[first] == '0') return cr_json_fail(json, start, "a number starts with 0");
+    if (pass_char(json, ".") && !pass_digits(json)) return cr_json_fail(json, start, "a number ends in its point");
+    if (pass_char(json, "eE")) {
+        pass_char(json, "+-");
+        if (!pass_digits(json)) return cr_json_fail(json, start, "a number without its exponent");
+    }
+    if (json->at - start >= sizeof copy) return cr_json_fail(json, start, "a number of too many digits");
+    memcpy(copy, json->text + start, json->at - start);
+    copy[json->at - start] = 0;
+    *out                   = strtod(copy, NULL);
+    return true;
+}
+
+bool cr_json_word(struct cr_json *json, const char *word) {
+    size_t count = strlen(word);
+    if (json->problem) return false;
+    skip_space(json);
+    if (json->length - json->at < count || memcmp(json->text + json->at, word, count) != 0) return false;
+    json->at += count;
+    return true;
+}
+
+static bool skip_plain(struct cr_json *json) {
+    char  *text;
+    double number;
+    if (cr_json_word(json, "true") || cr_json_word(json, "false") || cr_json_word(json, "null")) return true;
+    if (json->at < json->length && json->text[json->at] == '"') return cr_json_string(json, &text);
+    return cr_json_number(json, &number);
+}
+
+/* After a value: closes what ends here, up to where the next one must come. */
+static bool skip_closings(struct cr_json *json, const char *open, int *depth) {
+    while (*depth && !cr_json_take(json, ',')) {
+        if (!cr_json_expect(json, open[*depth - 1] == '{' ? '}' : ']')) return false;
+        (*depth)--;
+    }
+    return !json->problem;
+}
+
+bool cr_json_skip(struct cr_json *json) {
+    char open[64], *key;
+    int  depth = 0;
+    do {
+        if (depth && open[depth - 1] == '{' && !(cr_json_string(json, &key) && cr_json_expect(json, ':'))) return false;
+        const bool object = cr_json_take(json, '{');
+        if (object || cr_json_take(json, '[')) {
+            if (depth == (int)sizeof open) return cr_json_fail(json, json->at, "nested too deep");
+            if (cr_json_take(json, object ? '}' : ']')) {
+                if (!skip_closings(json, open, &depth)) return false;
+                continue;
+            }
+            open[depth++] = object ? '{' : '[';
+            continue;
+        }
+        if (!skip_plain(json) || !skip_closings(json, open, &depth)) return false;
+    } while (depth);
+    return true;
+}
+
+/* ---- UTF-8 ---- */
+
+/* Bytes of the well-formed sequence at p, 0 when it is not one: no overlong forms, surrogates, or above U+10FFFF. */
+static size_t utf8_sequence(const unsigned char *p, size_t left) {
+    if (p[0] < 0x80) return 1;
+    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
+    size_t        count = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    unsigned char low   = p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80;
+    unsigned char high  = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;
+    if (left < count || p[1] < low || p[1] > high) return 0;
+    for (size_t i = 2; i < count; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    return count;
+}
+
+static size_t utf8_encode(unsigned code, char *out) {
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    size_t count = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = count; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
+    out[0] = (char)((count == 2 ? 0xc0 : count == 3 ? 0xe0 : 0xf0) | code);
+    return count;
+}
+
+bool cr_utf8_valid(const char *bytes, size_t count) {
+    const unsigned char *p = (const unsigned char *)bytes;
+    for (size_t at = 0; at < count;) {
+        size_t step = utf8_sequence(p + at, count - at);
+        if (!step) return false;
+        at += step;
+    }
+    return true;
+}
+
+/* ---- strings ---- */
+
+static bool hex4(struct cr_json *json, unsigned *out) {
+    *out = 0;
+    if (json->length - json->at < 4) return cr_json_fail(json, json->at, "\\u needs four hexadecimal digits");
+    for (int i = 0; i < 4; i++) {
+        char     c     = json->text[json->at++];
+        unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a' + 10)
+                         : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A' + 10)
+                                                : 16;
+        if (digit == 16) return cr_json_fail(json, json->at - 1, "\\u needs four hexadecimal digits");
+        *out = *out * 16 + digit;
+    }
+    return true;
+}
+
+/* The code point of a \u escape whose "\u" was passed; a pair of surrogates is one code point. */
+static bool unicode_escape(struct cr_json *json, unsigned *code) {
+    size_t start = json->at - 2;
+    if (!hex4(json, code)) return false;
+    if (*code >= 0xd800 && *code <= 0xdbff) {
+        unsigned low;
+        if (json->length - json->at < 6 || json->text[json->at] != '\\' || json->text[json->at + 1] != 'u')
+            return cr_json_fail(json, start, "half of a surrogate pair");
+        json->at += 2;
+        if (!hex4(json, &low)) return false;
+        if (low < 0xdc00 || low > 0xdfff) return cr_json_fail(json, start, "half of a surrogate pair");
+        *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
+    } else if (*code >= 0xdc00 && *code <= 0xdfff) {
+        return cr_json_fail(json, start, "half of a surrogate pair");
+    }
+    return *code != 0 || cr_json_fail(json, start, "a zero character in a string");
+}
+
+/* One escape, the backslash not yet passed; writes 1 to 4 bytes to *to. */
+static bool escape(struct cr_json *json, char **to) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (json->length - json->at < 2) return cr_json_fail(json, json->at, "the string has no end");
+    char c = json->text[json->at + 1];
+    json->at += 2;
+    if (c == 'u') {
+        unsigned code;
+        if (!unicode_escape(json, &code)) return false;
+        *to += utf8_encode(code, *to);
+        return true;
+    }
+    const char *found = c ? strchr(names, c) : NULL;
+    if (!found) return cr_json_fail(json, json->at - 2, "an unknown escape in a string");
+    *(*to)++ = values[found - names];
+    return true;
+}
+
+bool cr_json_string(struct cr_json *json, char **out) {
+    if (json->problem) return false;
+    skip_space(json);
+    if (json->at >= json->length || json->text[json->at] != '"')
+        return cr_json_fail(json, json->at, "a string in quotes expected");
+    char *start = json->text + ++json->at, *to = start;
+    while (json->at < json->length) {
+        unsigned char c = (unsigned char)json->text[json->at];
+        if (c == '"') {
+            json->at++;
+            *to  = 0; /* at most where the closing quote stood */
+            *out = start;
+            return true;
+        }
+        if (c < 0x20) return cr_json_fail(json, json->at, "a control character in a string");
+        if (c == '\\') {
+            if (!escape(json, &to)) return false;
+            continue;
+        }
+        size_t step = utf8_sequence((unsigned char *)json->text + json->at, json->length - json->at);
+        if (!step) return cr_json_fail(json, json->at, "not valid UTF-8");
+        memmove(to, json->text + json->at, step);
+        to += step;
+        json->at += step;
+    }
+    return cr_json_fail(json, json->at, "the string has no end");
+}
+
+void cr_json_quote(char *out, size_t size, const char *s) {
+    CR_ASSERT(size >= 16);
+    size_t used = 0, room = size - 13; /* an escape (6), "...", quotes and the 0 fit after the last check */
+    out[used++] = '"';
+    for (; *s && used < room; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            used += (size_t)snprintf(out + used, size - used, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            used += (size_t)snprintf(out + used, size - used, "\\u%04x", c);
+        else
+            out[used++] = (char)c;
+    }
+    if (*s) /* not in the middle of a UTF-8 sequence */
+        while (used > 1 && ((unsigned char)*s & 0xc0) == 0x80) s--, used--;
+    snprintf(out + used, size - used, *s ? "...\"" : "\"");
+}

@@ -1,0 +1,398 @@
+/* formats/safetensors_read.c: the reader of formats/safetensors.h. One buffer holds the header; names are decoded in
+ * it, in place. */
+#include "formats/safetensors.h"
+
+#include "core/files.h"
+#include "formats/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are copied as they lie: little-endian hosts only");
+
+struct cr_st_file {
+    int                        fd;
+    char                      *path;
+    char                      *header; /* the JSON, with a 0 after it */
+    uint64_t                   header_bytes, data_bytes;
+    struct cr_st_entry        *entries; /* in file order */
+    const struct cr_st_entry **by_name;
+    int                        count, capacity;
+    struct cr_st_meta         *meta; /* sorted by key */
+    int                        meta_count, meta_capacity;
+    bool                       has_meta;
+};
+
+enum { NAME_SHOWN = 120 };
+
+#define BAD(file, ...) bad_at((file), __FILE__, __LINE__, __VA_ARGS__)
+
+static cr_status bad_at(const struct cr_st_file *file, const char *source, int line, const char *fmt, ...)
+    CR_PRINTF(4, 5);
+
+static cr_status bad_at(const struct cr_st_file *file, const char *source, int line, const char *fmt, ...) {
+    char    why[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof why, fmt, args);
+    va_end(args);
+    return cr_error_set(CR_ERR_FORMAT, source, line, "%s: not a valid safetensors file: %s", file->path, why);
+}
+
+static cr_status bad_json(const struct cr_st_file *file, const struct cr_json *json) {
+    return BAD(file, "header, byte %zu: %s", json->problem_at, json->problem);
+}
+
+void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim) {
+    int used = snprintf(out, CR_ST_SHAPE_TEXT, "[");
+    for (int i = 0; i < dims && i < CR_ST_DIMS_MAX; i++)
+        used += snprintf(out + used, (size_t)(CR_ST_SHAPE_TEXT - used), "%s%" PRId64, i ? ", " : "", dim[i]);
+    snprintf(out + used, (size_t)(CR_ST_SHAPE_TEXT - used), "]");
+}
+
+/* ---- one tensor's description ---- */
+
+static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, const char *text, enum cr_dtype *out) {
+    /* types of the format that no part of cresnet computes with */
+    static const char *const others[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "I8",
+                                         "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+                                         "I16",     "U16",     "U32",     "C64",         "U64"};
+    char                     quoted[40];
+#define X(constant, name, st_name, bytes)                                                                              \
+    if (!strcmp(text, st_name)) {                                                                                      \
+        *out = constant;                                                                                               \
+        return CR_OK;                                                                                                  \
+    }
+    CR_DTYPES(X)
+#undef X
+    cr_json_quote(quoted, sizeof quoted, text);
+    for (size_t i = 0; i < CR_COUNT(others); i++)
+        if (!strcmp(text, others[i]))
+            return CR_FAIL(
+                CR_ERR_FORMAT,
+                "%s: tensor %s has elements of type %s, which cresnet cannot use; save it as F32, F64, F16, BF16, "
+                "U8, I32 or I64",
+                file->path, shown, text);
+    return BAD(file, "tensor %s: unknown element type %s", shown, quoted);
+}
+
+/* "shape": [...] */
+static cr_status parse_shape(const struct cr_st_file *file, struct cr_json *json, const char *shown,
+                             struct cr_st_entry *entry) {
+    if (!cr_json_expect(json, '[')) return bad_json(file, json);
+    if (cr_json_take(json, ']')) return CR_OK;
+    do {
+        uint64_t dim;
+        if (!cr_json_uint(json, &dim)) return bad_json(file, json);
+        if (dim > INT64_MAX) return BAD(file, "tensor %s: a dimension of %" PRIu64 " is too large", shown, dim);
+        if (entry->dims == CR_ST_DIMS_MAX)
+            return BAD(file, "tensor %s: more than %d dimensions", shown, CR_ST_DIMS_MAX);
+        entry->dim[entry->dims++] = (int64_t)dim;
+    } while (cr_json_take(json, ','));
+    return cr_json_expect(json, ']') ? CR_OK : bad_json(file, json);
+}
+
+/* "data_offsets": [begin, end] */
+static cr_status parse_offsets(const struct cr_st_file *file, struct cr_json *json, const char *shown,
+                               struct cr_st_entry *entry) {
+    uint64_t begin, end;
+    if (!cr_json_expect(json, '[') || !cr_json_uint(json, &begin) || !cr_json_expect(json, ',') ||
+        !cr_json_uint(json, &end) || !cr_json_expect(json, ']'))
+        return bad_json(file, json);
+    if (begin > end)
+        return BAD(file, "tensor %s: ends (%" PRIu64 ") before it begins (%" PRIu64 ")", shown, end, begin);
+    entry->offset = begin;
+    entry->bytes  = end - begin;
+    return CR_OK;
+}
+
+static cr_status check_size(const struct cr_st_file *file, const char *shown, const struct cr_st_entry *entry) {
+    uint64_t elems = 1, bytes;
+    char     shape[CR_ST_SHAPE_TEXT];
+    cr_st_shape_text(shape, entry->dims, entry->dim);
+    for (int i = 0; i < entry->dims; i++)
+        if (__builtin_mul_overflow(elems, (uint64_t)entry->dim[i], &elems))
+            return BAD(file, "tensor %s: shape %s is too large", shown, shape);
+    if (__builtin_mul_overflow(elems, (uint64_t)cr_dtype_bytes(entry->dtype), &bytes))
+        return BAD(file, "tensor %s: shape %s is too large", shown, shape);
+    if (bytes != entry->bytes)
+        return BAD(file, "tensor %s: shape %s of %s needs %" PRIu64 " bytes, but its data_offsets hold %" PRIu64, shown,
+                   shape, cr_dtype_safetensors_name(entry->dtype), bytes, entry->bytes);
+    return CR_OK;
+}
+
+static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json, struct cr_st_entry *entry) {
+    enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4, ALL = 7 };
+    unsigned seen = 0;
+    char     shown[NAME_SHOWN], quoted[NAME_SHOWN];
+    cr_json_quote(shown, sizeof shown, entry->name);
+    if (!cr_json_expect(json, '{')) return bad_json(file, json);
+    if (!cr_json_take(json, '}')) {
+        do {
+            char *key, *dtype;
+            if (!cr_json_string(json, &key) || !cr_json_expect(json, ':')) return bad_json(file, json);
+            unsigned now = !strcmp(key, "dtype")          ? DTYPE
+                           : !strcmp(key, "shape")        ? SHAPE
+                           : !strcmp(key, "data_offsets") ? OFFSETS
+                                                          : 0;
+            cr_json_quote(quoted, sizeof quoted, key);
+            if (!now) return BAD(file, "tensor %s: unknown field %s", shown, quoted);
+            if (seen & now) return BAD(file, "tensor %s: %s is there twice", shown, quoted);
+            seen |= now;
+            if (now == DTYPE) {
+                if (!cr_json_string(json, &dtype)) return bad_json(file, json);
+                CR_TRY(parse_dtype(file, shown, dtype, &entry->dtype));
+            }
+            if (now == SHAPE) CR_TRY(parse_shape(file, json, shown, entry));
+            if (now == OFFSETS) CR_TRY(parse_offsets(file, json, shown, entry));
+        } while (cr_json_take(json, ','));
+        if (!cr_json_expect(json, '}')) return bad_json(file, json);
+    }
+    if (seen != ALL)
+        return BAD(file, "tensor %s: %s is missing", shown,
+                   !(seen & DTYPE)   ? "dtype"
+                   : !(seen & SHAPE) ? "shape"
+                                     : "data_offsets");
+    return check_size(file, shown, entry);
+}
+
+/* ---- the header ---- */
+
+/* Room for one more element in a table that doubles; false when out of memory. */
+static bool grow(void **table, int count, int *capacity, size_t size) {
+    if (count < *capacity) return true;
+    int   more  = CR_MAX(64, *capacity * 2);
+    void *fresh = cr_realloc(*table, (size_t)more, size);
+    if (!fresh) return false;
+    *table    = fresh;
+    *capacity = more;
+    return true;
+}
+
+static cr_status parse_meta(struct cr_st_file *file, struct cr_json *json) {
+    if (file->has_meta) return BAD(file, "__metadata__ is there twice");
+    file->has_meta = true;
+    if (!cr_json_expect(json, '{')) return bad_json(file, json);
+    if (cr_json_take(json, '}')) return CR_OK;
+    do {
+        char *key, *value;
+        if (!cr_json_string(json, &key) || !cr_json_expect(json, ':') || !cr_json_string(json, &value))
+            return bad_json(file, json);
+        void *table = file->meta;
+        if (!grow(&table, file->meta_count, &file->meta_capacity, sizeof *file->meta))
+            return CR_NO_MEMORY((size_t)file->meta_count * 2 * sizeof *file->meta);
+        file->meta                     = table;
+        file->meta[file->meta_count++] = (struct cr_st_meta){key, value};
+    } while (cr_json_take(json, ','));
+    return cr_json_expect(json, '}') ? CR_OK : bad_json(file, json);
+}
+
+static cr_status parse_header(struct cr_st_file *file) {
+    struct cr_json json;
+    cr_json_start(&json, file->header, (size_t)file->header_bytes);
+    if (!cr_json_expect(&json, '{')) return bad_json(file, &json);
+    if (!cr_json_take(&json, '}')) {
+        do {
+            char *name;
+            if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':')) return bad_json(file, &json);
+            if (!strcmp(name, "__metadata__")) {
+                CR_TRY(parse_meta(file, &json));
+                continue;
+            }
+            void *table = file->entries;
+            if (!grow(&table, file->count, &file->capacity, sizeof *file->entries))
+                return CR_NO_MEMORY((size_t)file->count * 2 * sizeof *file->entries);
+            file->entries             = table;
+            struct cr_st_entry *entry = &file->entries[file->count];
+            *entry                    = (struct cr_st_entry){.name = name};
+            CR_TRY(parse_entry(file, &json, entry));
+            file->count++;
+        } while (cr_json_take(&json, ','));
+        if (!cr_json_expect(&json, '}')) return bad_json(file, &json);
+    }
+    return cr_json_end(&json) ? CR_OK : bad_json(file, &json);
+}
+
+/* ---- the tables ---- */
+
+static int compare_u64(uint64_t a, uint64_t b) {
+    return a < b ? -1 : a > b;
+}
+
+static int compare_place(const void *a, const void *b) {
+    const struct cr_st_entry *x = a, *y = b;
+    int                       c = compare_u64(x->offset, y->offset);
+    if (!c) c = compare_u64(x->bytes, y->bytes); /* empty tensors before the one that begins where they lie */
+    return c ? c : strcmp(x->name, y->name);
+}
+
+static int compare_name(const void *a, const void *b) {
+    const struct cr_st_entry *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static int compare_key(const void *a, const void *b) {
+    const struct cr_st_meta *x = a, *y = b;
+    return strcmp(x->key, y->key);
+}
+
+/* The tensors must cover the data part from its first byte to its last. */
+static cr_status check_cover(const struct cr_st_file *file) {
+    uint64_t end = 0;
+    char     shown[NAME_SHOWN];
+    for (int i = 0; i < file->count; i++) {
+        const struct cr_st_entry *entry = &file->entries[i];
+        if (entry->offset != end) {
+            cr_json_quote(shown, sizeof shown, entry->name);
+            if (entry->offset < end) return BAD(file, "tensor %s overlaps the one before it", shown);
+            return BAD(file, "%" PRIu64 " bytes before tensor %s belong to no tensor", entry->offset - end, shown);
+        }
+        end += entry->bytes; /* no overflow: parse_offsets built it from a valid end */
+    }
+    if (end > file->data_bytes)
+        return BAD(file, "it is cut short: the header describes %" PRIu64 " bytes of tensors, %" PRIu64 " are there",
+                   end, file->data_bytes);
+    if (end < file->data_bytes)
+        return BAD(file, "%" PRIu64 " bytes at the end belong to no tensor", file->data_bytes - end);
+    return CR_OK;
+}
+
+static cr_status build_tables(struct cr_st_file *file) {
+    char shown[NAME_SHOWN];
+    CR_ALLOC(file->by_name, (size_t)file->count);
+    if (file->count) qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_place);
+    for (int i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
+    if (file->count) qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
+    for (int i = 1; i < file->count; i++)
+        if (!strcmp(file->by_name[i - 1]->name, file->by_name[i]->name)) {
+            cr_json_quote(shown, sizeof shown, file->by_name[i]->name);
+            return BAD(file, "tensor %s is there twice", shown);
+        }
+    if (file->meta_count) qsort(file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key);
+    for (int i = 1; i < file->meta_count; i++)
+        if (!strcmp(file->meta[i - 1].key, file->meta[i].key)) {
+            cr_json_quote(shown, sizeof shown, file->meta[i].key);
+            return BAD(file, "metadata %s is there twice", shown);
+        }
+    return check_cover(file);
+}
+
+/* ---- open, close ---- */
+
+/* Pickles and zip files are what people try first. */
+static bool is_torch_file(const unsigned char *p) {
+    return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5);
+}
+
+static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
+    unsigned char head[9] = {0};
+    if (file_bytes < 8) return BAD(file, "it has only %" PRIu64 " bytes", file_bytes);
+    CR_TRY(cr_fs_read_at(file->fd, file->path, head, (size_t)CR_MIN(file_bytes, sizeof head), 0));
+    memcpy(&file->header_bytes, head, 8);
+    if (file->header_bytes > file_bytes - 8 || head[8] != '{') {
+        if (is_torch_file(head))
+            return CR_FAIL(
+                CR_ERR_FORMAT,
+                "%s: is a PyTorch file, not a safetensors file; convert it with scripts/pth_to_safetensors.py",
+                file->path);
+        if (file->header_bytes > file_bytes - 8)
+            return BAD(file, "its header should have %" PRIu64 " bytes, but the file has only %" PRIu64,
+                       file->header_bytes, file_bytes);
+        return BAD(file, "its header does not start with '{'");
+    }
+    if (file->header_bytes > CR_ST_HEADER_MAX)
+        return BAD(file, "a header of %" PRIu64 " bytes is larger than the format allows (%d)", file->header_bytes,
+                   CR_ST_HEADER_MAX);
+    file->data_bytes = file_bytes - 8 - file->header_bytes;
+    CR_ALLOC(file->header, (size_t)file->header_bytes + 1);
+    CR_TRY(cr_fs_read_at(file->fd, file->path, file->header, (size_t)file->header_bytes, 8));
+    return CR_OK;
+}
+
+static cr_status open_checked(struct cr_st_file *file, const char *path) {
+    struct stat s;
+    file->fd   = -1;
+    file->path = cr_strdup(path);
+    if (!file->path) return CR_NO_MEMORY(strlen(path) + 1);
+    /* a pipe must not make us wait here for its writer */
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->fd < 0) return cr_fs_refused(path, "open", errno);
+    if (fstat(file->fd, &s) < 0) return cr_fs_refused(path, "read", errno);
+    if (!S_ISREG(s.st_mode))
+        return CR_FAIL(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
+    CR_TRY(read_header(file, (uint64_t)s.st_size));
+    CR_TRY(parse_header(file));
+    CR_TRY(build_tables(file));
+    return CR_OK;
+}
+
+cr_status cr_st_open(const char *path, struct cr_st_file **out) {
+    struct cr_st_file *file;
+    CR_ALLOC(file, 1);
+    cr_status status = open_checked(file, path);
+    if (status != CR_OK) {
+        cr_st_close(file);
+        return cr_error_forward(status, __FILE__, __LINE__);
+    }
+    *out = file;
+    return CR_OK;
+}
+
+void cr_st_close(struct cr_st_file *file) {
+    if (!file) return;
+    if (file->fd >= 0) close(file->fd);
+    cr_free(file->by_name);
+    cr_free(file->entries);
+    cr_free(file->meta);
+    cr_free(file->header);
+    cr_free(file->path);
+    cr_free(file);
+}
+
+/* ---- look, read ---- */
+
+int cr_st_count(const struct cr_st_file *file) {
+    return file->count;
+}
+
+const struct cr_st_entry *cr_st_at(const struct cr_st_file *file, int i) {
+    CR_ASSERT(i >= 0 && i < file->count);
+    return &file->entries[i];
+}
+
+const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *name) {
+    struct cr_st_entry               wanted = {.name = name};
+    const struct cr_st_entry        *key    = &wanted;
+    const struct cr_st_entry *const *found =
+        file->count ? bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name) : NULL;
+    return found ? *found : NULL;
+}
+
+/* Names without a prefix that all have keep their order. */
+bool cr_st_strip(struct cr_st_file *file, const char *prefix) {
+    const size_t length = strlen(prefix);
+    for (int i = 0; i < file->count; i++)
+        if (strncmp(file->entries[i].name, prefix, length) != 0 || !file->entries[i].name[length]) return false;
+    for (int i = 0; i < file->count; i++) file->entries[i].name += length;
+    return file->count > 0;
+}
+
+const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {
+    struct cr_st_meta        wanted = {.key = key};
+    const struct cr_st_meta *found =
+        file->meta_count ? bsearch(&wanted, file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key)
+                         : NULL;
+    return found ? found->value : NULL;
+}
+
+cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst, size_t bytes) {
+    CR_ASSERT(from <= entry->bytes && bytes <= entry->bytes - from);
+    CR_TRY(cr_fs_read_at(file->fd, file->path, dst, bytes, 8 + file->header_bytes + entry->offset + from));
+    return CR_OK;
+}

@@ -1,0 +1,218 @@
+/* formats/safetensors_write.c: the writer of formats/safetensors.h. */
+#include "core/files.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct placed {
+    struct cr_st_entry entry;
+    int                index; /* in the caller's table */
+};
+
+struct cr_st_writer {
+    int            fd;
+    char          *path;
+    struct placed *placed; /* in file order */
+    int            count;
+    uint64_t       total, written; /* bytes of data */
+};
+
+/* The reference writer's order of element types: later ones are written first. */
+static int dtype_rank(enum cr_dtype dtype) {
+    static const int table[] = {
+        [CR_U8] = 0, [CR_F16] = 1, [CR_BF16] = 2, [CR_I32] = 3, [CR_F32] = 4, [CR_F64] = 5, [CR_I64] = 6};
+    return table[dtype];
+}
+
+static int compare_placed(const void *a, const void *b) {
+    const struct placed *x = a, *y = b;
+    int                  rank = dtype_rank(y->entry.dtype) - dtype_rank(x->entry.dtype);
+    return rank ? rank : strcmp(x->entry.name, y->entry.name);
+}
+
+static int compare_meta(const void *a, const void *b) {
+    const struct cr_st_meta *x = a, *y = b;
+    return strcmp(x->key, y->key);
+}
+
+static int compare_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static cr_status check_text(const char *path, const char *what, const char *text) {
+    char shown[120];
+    cr_json_quote(shown, sizeof shown, text);
+    if (!cr_utf8_valid(text, strlen(text)))
+        return CR_FAIL(CR_ERR_FORMAT, "%s: cannot store %s %s: it is not valid UTF-8", path, what, shown);
+    return CR_OK;
+}
+
+/* Copies and sorts the table, fills offsets and sizes. */
+static cr_status place_entries(struct cr_st_writer *writer, const struct cr_st_entry *entries, int count) {
+    cr_status    status = CR_OK;
+    const char **names  = NULL;
+    CR_ALLOC(writer->placed, (size_t)count);
+    CR_ALLOC(names, (size_t)count);
+    for (int i = 0; i < count; i++) {
+        CR_TRY_OUT(check_text(writer->path, "the tensor name", entries[i].name));
+        CR_ASSERT(strcmp(entries[i].name, "__metadata__") != 0);
+        CR_ASSERT(entries[i].dims >= 0 && entries[i].dims <= CR_ST_DIMS_MAX);
+        writer->placed[i] = (struct placed){entries[i], i};
+        names[i]          = entries[i].name;
+    }
+    if (count) {
+        qsort(writer->placed, (size_t)count, sizeof *writer->placed, compare_placed);
+        qsort(names, (size_t)count, sizeof *names, compare_text);
+    }
+    for (int i = 1; i < count; i++) CR_ASSERT(strcmp(names[i - 1], names[i]) != 0);
+    for (int i = 0; i < count; i++) {
+        struct cr_st_entry *entry = &writer->placed[i].entry;
+        uint64_t            bytes = cr_dtype_bytes(entry->dtype);
+        for (int d = 0; d < entry->dims; d++)
+            CR_ASSERT(entry->dim[d] >= 0 && !__builtin_mul_overflow(bytes, (uint64_t)entry->dim[d], &bytes));
+        entry->offset = writer->total;
+        entry->bytes  = bytes;
+        CR_ASSERT(!__builtin_add_overflow(writer->total, bytes, &writer->total));
+    }
+    writer->count = count;
+out:
+    cr_free(names);
+    return status;
+}
+
+static cr_status add_meta(struct cr_text *text, const char *path, const struct cr_st_meta *meta, int count) {
+    struct cr_st_meta *sorted;
+    cr_status          status = CR_OK;
+    if (!count) return CR_OK;
+    CR_ALLOC(sorted, (size_t)count);
+    memcpy(sorted, meta, (size_t)count * sizeof *meta);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_meta);
+    cr_text_add(text, "\"__metadata__\":{");
+    for (int i = 0; i < count; i++) {
+        CR_ASSERT(i == 0 || strcmp(sorted[i - 1].key, sorted[i].key) != 0);
+        CR_TRY_OUT(check_text(path, "the metadata key", sorted[i].key));
+        CR_TRY_OUT(check_text(path, "the metadata value", sorted[i].value));
+        if (i) cr_text_add(text, ",");
+        cr_text_add_json(text, sorted[i].key);
+        cr_text_add(text, ":");
+        cr_text_add_json(text, sorted[i].value);
+    }
+    cr_text_add(text, "}");
+out:
+    cr_free(sorted);
+    return status;
+}
+
+/* The length and the JSON, padded with spaces so that the data part begins at a multiple of 8. */
+static cr_status build_header(const struct cr_st_writer *writer, const struct cr_st_meta *meta, int meta_count,
+                              struct cr_text *text) {
+    uint64_t length = 0;
+    cr_text_add_bytes(text, &length, 8);
+    cr_text_add(text, "{");
+    CR_TRY(add_meta(text, writer->path, meta, meta_count));
+    for (int i = 0; i < writer->count; i++) {
+        const struct cr_st_entry *entry = &writer->placed[i].entry;
+        cr_text_add(text, "%s", i || meta_count ? "," : "");
+        cr_text_add_json(text, entry->name);
+        cr_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", cr_dtype_safetensors_name(entry->dtype));
+        for (int d = 0; d < entry->dims; d++) cr_text_add(text, "%s%" PRId64, d ? "," : "", entry->dim[d]);
+        cr_text_add(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", entry->offset, entry->offset + entry->bytes);
+    }
+    cr_text_add(text, "}");
+    while (!text->failed && text->length % 8) cr_text_add_bytes(text, " ", 1);
+    if (text->failed) return CR_NO_MEMORY(text->length * 2);
+    length = text->length - 8;
+    if (length > CR_ST_HEADER_MAX)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: the names of %d tensors do not fit into a safetensors header (%d bytes)",
+                       writer->path, writer->count, CR_ST_HEADER_MAX);
+    memcpy(text->data, &length, 8);
+    return CR_OK;
+}
+
+static void writer_free(struct cr_st_writer *writer) {
+    cr_free(writer->placed);
+    cr_free(writer->path);
+    cr_free(writer);
+}
+
+cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count, const struct cr_st_meta *meta,
+                       int meta_count, struct cr_st_writer **out) {
+    struct cr_st_writer *writer;
+    struct cr_text       text   = {0};
+    cr_status            status = CR_OK;
+    CR_ALLOC(writer, 1);
+    writer->fd   = -1;
+    writer->path = cr_strdup(path);
+    if (!writer->path) {
+        status = CR_NO_MEMORY(strlen(path) + 1);
+        goto out;
+    }
+    CR_TRY_OUT(place_entries(writer, entries, count));
+    CR_TRY_OUT(build_header(writer, meta, meta_count, &text));
+    writer->fd = cr_fs_create(path);
+    if (writer->fd < 0) {
+        status = cr_fs_refused(path, "create", errno);
+        goto out;
+    }
+    CR_TRY_OUT(cr_fs_write(writer->fd, path, text.data, text.length, writer->total));
+    *out   = writer;
+    writer = NULL;
+out:
+    cr_text_free(&text);
+    cr_st_abandon(writer);
+    return status;
+}
+
+const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i) {
+    CR_ASSERT(i >= 0 && i < writer->count);
+    return &writer->placed[i].entry;
+}
+
+int cr_st_writer_index(const struct cr_st_writer *writer, int i) {
+    CR_ASSERT(i >= 0 && i < writer->count);
+    return writer->placed[i].index;
+}
+
+cr_status cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes) {
+    CR_ASSERT(bytes <= writer->total - writer->written);
+    CR_TRY(cr_fs_write(writer->fd, writer->path, src, bytes, writer->total - writer->written - bytes));
+    writer->written += bytes;
+    return CR_OK;
+}
+
+cr_status cr_st_finish(struct cr_st_writer *writer) {
+    cr_status status = CR_OK;
+    if (writer->written != writer->total)
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %" PRIu64 " bytes of tensors were announced, %" PRIu64 " written", writer->path,
+                    writer->total, writer->written);
+    if (cr_fs_sync(writer->fd) < 0) {
+        status = cr_fs_refused(writer->path, "write to the disk", errno);
+        goto out;
+    }
+    int fd     = writer->fd;
+    writer->fd = -1;
+    if (cr_fs_close(fd) < 0) {
+        status = cr_fs_refused(writer->path, "close", errno);
+        cr_fs_unlink(writer->path);
+        goto out;
+    }
+    writer_free(writer);
+    return CR_OK;
+out:
+    cr_st_abandon(writer);
+    return status;
+}
+
+void cr_st_abandon(struct cr_st_writer *writer) {
+    if (!writer) return;
+    if (writer->fd >= 0) {
+        cr_fs_close(writer->fd);
+        cr_fs_unlink(writer->path);
+    }
+    writer_free(writer);
+}

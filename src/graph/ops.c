@@ -1,0 +1,377 @@
+/* graph/ops.c: shape and type rules, and the cost, of every op kind. graph/ops.def demands one infer_<op> each. */
+#include "graph/graph.h"
+
+#include <string.h>
+
+/* What a rule sees and fills. */
+struct rule {
+    const struct cr_program *p;
+    const struct cr_op      *op;
+    int                      slot; /* output asked for */
+    enum cr_dtype            dtype;
+    int64_t                 *dim;
+};
+
+static const struct cr_tensor *input(const struct rule *r, int slot) {
+    return &r->p->tensor[r->op->in[slot]];
+}
+static bool has(const struct rule *r, int slot) {
+    return r->op->in[slot] != CR_NONE;
+}
+
+static void set(struct rule *r, enum cr_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t d) {
+    const int64_t dim[4] = {a, b, c, d};
+    r->dtype             = dtype;
+    memcpy(r->dim, dim, sizeof dim);
+}
+
+static void set_like(struct rule *r, const struct cr_tensor *t) {
+    set(r, t->dtype, t->dim[0], t->dim[1], t->dim[2], t->dim[3]);
+}
+
+static bool same_shape(const struct cr_tensor *a, const struct cr_tensor *b) {
+    return memcmp(a->dim, b->dim, sizeof a->dim) == 0;
+}
+
+/* Statistics and sums are f32 whatever the activations are, and f64 in an f64 program. */
+static enum cr_dtype wide(const struct cr_tensor *t) {
+    return t->dtype == CR_F64 ? CR_F64 : CR_F32;
+}
+
+/* [rows, C] coefficients for the channels of t, when the slot is taken. */
+static void check_coef(const struct rule *r, int slot, int64_t rows, const struct cr_tensor *t) {
+    if (has(r, slot)) CR_ASSERT(input(r, slot)->dim[0] == rows && input(r, slot)->dim[3] == t->dim[3]);
+}
+static void check_like(const struct rule *r, int slot, const struct cr_tensor *t) {
+    if (has(r, slot)) CR_ASSERT(same_shape(input(r, slot), t));
+}
+/* A mask slot: the activation, or its bits. */
+static void check_mask(const struct rule *r, int slot, const struct cr_tensor *t) {
+    if (!has(r, slot)) return;
+    const struct cr_tensor *y = input(r, slot);
+    if (y->dtype == CR_U8)
+        CR_ASSERT(t->dim[3] % 8 == 0 && cr_tensor_elems(y) * 8 == cr_tensor_elems(t));
+    else
+        CR_ASSERT(same_shape(y, t));
+}
+/* Sums of a channel: [2, C]. */
+static void set_sums(struct rule *r, const struct cr_tensor *t, int64_t channels) {
+    set(r, wide(t), 2, 1, 1, channels);
+}
+
+static int64_t window_out(int64_t in, int64_t window, int stride, int pad) {
+    CR_ASSERT(stride > 0 && pad >= 0 && in + 2 * pad >= window);
+    return (in + 2 * pad - window) / stride + 1;
+}
+
+/* ---- forward ---- */
+
+static void infer_normalize(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_normalize_images);
+    CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3);
+    if (r->op->in[CR_IN_normalize_boxes] != CR_NONE) {
+        const struct cr_tensor *boxes = input(r, CR_IN_normalize_boxes);
+        CR_ASSERT(boxes->dtype == CR_I32 && boxes->dim[0] == x->dim[0] && cr_tensor_elems(boxes) == 4 * x->dim[0]);
+    }
+    if (!r->op->attr.input.s2d) {
+        set(r, r->p->real, x->dim[0], x->dim[1], x->dim[2], 3);
+        return;
+    }
+    CR_ASSERT(x->dim[1] % 2 == 0 && x->dim[2] % 2 == 0);
+    set(r, r->p->real, x->dim[0], x->dim[1] / 2 + 3, x->dim[2] / 2 + 3, 16);
+}
+
+static void infer_mix(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_mix_images), *boxes = input(r, CR_IN_mix_boxes),
+                           *mixes = input(r, CR_IN_mix_mixes);
+    CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && cr_tensor_elems(boxes) == 4 * x->dim[0]);
+    CR_ASSERT(mixes->dtype == CR_I32 && cr_tensor_elems(mixes) == CR_MIX_NUMBERS * x->dim[0]);
+    set_like(r, x);
+}
+
+static void infer_conv(struct rule *r) {
+    const struct cr_tensor    *x = input(r, CR_IN_conv_x), *w = input(r, CR_IN_conv_w);
+    const struct cr_conv_attr *a = &r->op->attr.conv;
+    CR_ASSERT(x->dim[3] == w->dim[3]);
+    check_coef(r, CR_IN_conv_scale_bias, 2, x);
+    if (has(r, CR_IN_conv_bias)) CR_ASSERT(input(r, CR_IN_conv_bias)->dim[3] == w->dim[0]);
+    if (has(r, CR_IN_conv_gamma))
+        CR_ASSERT(input(r, CR_IN_conv_gamma)->dim[3] == w->dim[0] && r->op->out[CR_OUT_conv_sums] != CR_NONE &&
+                  a->bn.count > 0);
+    if (r->slot != CR_OUT_conv_y) { /* stats, next, saved: running ones are the store's */
+        CR_ASSERT(r->slot <= CR_OUT_conv_mean_rstd);
+        set_sums(r, x, w->dim[0]);
+        return;
+    }
+    set(r, x->dtype, x->dim[0], window_out(x->dim[1], w->dim[1], a->stride, a->pad),
+        window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
+}
+
+static void infer_bn_sums(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_bn_sums_x);
+    set(r, wide(x), 2, 1, 1, x->dim[3]);
+}
+
+static void infer_bn_finalize(struct rule *r) {
+    const struct cr_tensor *stats = input(r, CR_IN_bn_finalize_sums);
+    CR_ASSERT(r->slot <= CR_OUT_bn_finalize_mean_rstd ||
+              r->slot == CR_OUT_bn_finalize_scale_bias_half); /* running ones are the store's */
+    CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == stats->dim[3] && r->op->attr.bn.count > 0);
+    set_like(r, stats);
+    if (r->slot == CR_OUT_bn_finalize_scale_bias_half) r->dtype = r->p->real;
+}
+
+static void infer_bn_scale_bias(struct rule *r) {
+    const struct cr_tensor *gamma = input(r, CR_IN_bn_scale_bias_gamma);
+    set(r, gamma->dtype, 2, 1, 1, gamma->dim[3]);
+}
+
+static void infer_fold_bn(struct rule *r) {
+    const struct cr_tensor *w = input(r, CR_IN_fold_bn_w), *gamma = input(r, CR_IN_fold_bn_gamma);
+    CR_ASSERT(gamma->dim[3] == w->dim[0]);
+    if (r->slot == CR_OUT_fold_bn_bias)
+        set_like(r, gamma);
+    else
+        set(r, r->p->real, w->dim[0], w->dim[1], w->dim[2], w->dim[3]);
+}
+
+static void infer_bn_apply(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_bn_apply_x);
+    CR_ASSERT(input(r, CR_IN_bn_apply_scale_bias)->dim[3] == x->dim[3]);
+    check_like(r, CR_IN_bn_apply_add, x);
+    set_like(r, x);
+    if (r->slot != CR_OUT_bn_apply_mask) return;
+    CR_ASSERT(x->dim[3] % 8 == 0 && r->op->attr.bn.relu);
+    set(r, CR_U8, x->dim[0], x->dim[1], x->dim[2], x->dim[3] / 8);
+}
+
+static void infer_relu(struct rule *r) {
+    set_like(r, input(r, CR_IN_relu_x));
+}
+
+static void infer_add(struct rule *r) {
+    CR_ASSERT(same_shape(input(r, CR_IN_add_a), input(r, CR_IN_add_b)));
+    set_like(r, input(r, CR_IN_add_a));
+}
+
+static void infer_maxpool(struct rule *r) {
+    const struct cr_tensor    *x = input(r, CR_IN_maxpool_x);
+    const struct cr_conv_attr *a = &r->op->attr.conv;
+    CR_ASSERT(a->window * a->window <= 256 && 2 * a->pad <= a->window);
+    check_coef(r, CR_IN_maxpool_scale_bias, 2, x);
+    set(r, r->slot == CR_OUT_maxpool_index ? CR_U8 : x->dtype, x->dim[0],
+        window_out(x->dim[1], a->window, a->stride, a->pad), window_out(x->dim[2], a->window, a->stride, a->pad),
+        x->dim[3]);
+}
+
+static void infer_avgpool(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_avgpool_x);
+    set(r, x->dtype, x->dim[0], 1, 1, x->dim[3]);
+}
+
+static void infer_avgpool2x2(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_avgpool2x2_x);
+    set(r, x->dtype, x->dim[0], (x->dim[1] + 1) / 2, (x->dim[2] + 1) / 2, x->dim[3]);
+}
+
+static void infer_se_scale(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_se_scale_x), *gate = input(r, CR_IN_se_scale_logit);
+    CR_ASSERT(gate->dim[0] == x->dim[0] && gate->dim[1] == 1 && gate->dim[2] == 1 && gate->dim[3] == x->dim[3]);
+    set_like(r, x);
+}
+
+/* K is the shape's business, not an attribute: C plus pad_c in front and as many behind. */
+static void infer_pad_shortcut(struct rule *r) {
+    const struct cr_tensor    *x = input(r, CR_IN_pad_shortcut_x);
+    const struct cr_conv_attr *a = &r->op->attr.conv;
+    set(r, x->dtype, x->dim[0], (x->dim[1] - 1) / a->stride + 1, (x->dim[2] - 1) / a->stride + 1,
+        x->dim[3] + 2 * a->pad_c);
+}
+
+static void infer_dense(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_dense_x), *w = input(r, CR_IN_dense_w);
+    CR_ASSERT(x->dim[1] == 1 && x->dim[2] == 1 && x->dim[3] == w->dim[3]);
+    set(r, x->dtype, x->dim[0], 1, 1, w->dim[0]);
+}
+
+static void infer_loss(struct rule *r) {
+    set(r, wide(input(r, CR_IN_loss_logits)), 1, 1, 1, 4);
+}
+
+static void infer_s2d_filter(struct rule *r) {
+    const struct cr_tensor *w = input(r, CR_IN_s2d_filter_w);
+    CR_ASSERT(w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
+    set(r, w->dtype, w->dim[0], 4, 4, 16);
+}
+
+/* ---- backward: gradients of parameters are the store's; gradients of inputs need a shape the op does not see, so the
+ * pass that emits them (compiler/autodiff/grad.c) makes the tensor itself ---- */
+
+static void infer_loss_grad(struct rule *r) {
+    set_like(r, input(r, CR_IN_loss_grad_logits));
+}
+static void infer_dense_dgrad(struct rule *r) {
+    const struct cr_tensor *dy = input(r, CR_IN_dense_dgrad_dy), *w = input(r, CR_IN_dense_dgrad_w);
+    set(r, dy->dtype, dy->dim[0], 1, 1, w->dim[3]);
+}
+static void infer_se_scale_grad(struct rule *r) {
+    set_like(r, input(r, r->slot == CR_OUT_se_scale_grad_dx ? CR_IN_se_scale_grad_dy : CR_IN_se_scale_grad_logit));
+}
+static void infer_relu_grad(struct rule *r) {
+    const struct cr_tensor *dy = input(r, CR_IN_relu_grad_dy);
+    check_mask(r, CR_IN_relu_grad_y, dy);
+    check_like(r, CR_IN_relu_grad_add, dy);
+    check_like(r, CR_IN_relu_grad_bn_x, dy);
+    check_like(r, CR_IN_relu_grad_bn2_x, dy);
+    if (r->slot == CR_OUT_relu_grad_dx)
+        set_like(r, dy);
+    else
+        set_sums(r, dy, dy->dim[3]);
+}
+static void infer_bn_grad_sums(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_bn_grad_sums_x);
+    CR_ASSERT(same_shape(x, input(r, CR_IN_bn_grad_sums_dy)));
+    check_mask(r, CR_IN_bn_grad_sums_y, x);
+    check_coef(r, CR_IN_bn_grad_sums_scale_bias, 2, x);
+    set_sums(r, x, x->dim[3]);
+}
+static void infer_bn_grad_finalize(struct rule *r) {
+    const struct cr_tensor *stats = input(r, CR_IN_bn_grad_finalize_grad_sums);
+    CR_ASSERT(r->slot == CR_OUT_bn_grad_finalize_coef && r->op->attr.bn.count > 0);
+    set(r, stats->dtype, 3, 1, 1, stats->dim[3]);
+}
+static void infer_bn_grad_apply(struct rule *r) {
+    set_like(r, input(r, CR_IN_bn_grad_apply_dy));
+}
+static void infer_pool_bn_grad_sums(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_sums_x);
+    check_coef(r, CR_IN_pool_bn_grad_sums_scale_bias, 2, x);
+    CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_sums_dy), input(r, CR_IN_pool_bn_grad_sums_index)));
+    set_sums(r, x, x->dim[3]);
+}
+static void infer_pool_bn_grad_apply(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_apply_x);
+    check_coef(r, CR_IN_pool_bn_grad_apply_scale_bias, 2, x);
+    check_coef(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
+    CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
+    set_like(r, x);
+}
+static void infer_channel_scale(struct rule *r) {
+    set_like(r, input(r, CR_IN_channel_scale_dy));
+}
+
+static void infer_given(struct rule *r) {
+    CR_ASSERT(!"this output must be given");
+    (void)r;
+}
+#define infer_dense_wgrad infer_given
+#define infer_dense_bgrad infer_given
+#define infer_avgpool_grad infer_given
+#define infer_avgpool2x2_grad infer_given
+#define infer_maxpool_grad infer_given
+#define infer_pad_shortcut_grad infer_given
+#define infer_conv_wgrad infer_given
+#define infer_s2d_filter_grad infer_given
+#define infer_sgd infer_given
+#define infer_adamw infer_given
+#define infer_lars infer_given
+#define infer_ema infer_given
+#define infer_zero infer_given
+#define infer_cast infer_given
+#define infer_sparse_filter infer_given
+
+static void infer_conv_dgrad(struct rule *r) {
+    CR_ASSERT(r->slot == CR_OUT_conv_dgrad_grad_sums); /* dx must be given */
+    set_sums(r, input(r, CR_IN_conv_dgrad_dy), input(r, CR_IN_conv_dgrad_w)->dim[3]);
+}
+static void infer_conv_grad(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
+    CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot == CR_OUT_conv_grad_grad_coef);
+    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
+    check_coef(r, CR_IN_conv_grad_gamma, 1, x);
+    check_coef(r, CR_IN_conv_grad_scale_bias, 2, x);
+    check_coef(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
+    if (r->slot == CR_OUT_conv_grad_dx)
+        set_like(r, x);
+    else
+        set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coef ? 3 : 2, 1, 1, x->dim[3]);
+}
+
+/* ---- swap: the copy in the HOST region is made by the pass that swaps ---- */
+
+static void infer_offload(struct rule *r) {
+    set_like(r, input(r, CR_IN_offload_x));
+}
+static void infer_prefetch(struct rule *r) {
+    set_like(r, input(r, CR_IN_prefetch_x));
+}
+static void infer_barrier(struct rule *r) {
+    set(r, CR_U8, 1, 1, 1, 1);
+}
+
+/* ---- ranks ---- */
+
+static void infer_all_reduce(struct rule *r) {
+    set_like(r, input(r, CR_IN_all_reduce_x));
+}
+
+/* ---- update ---- */
+
+static void infer_grad_norm(struct rule *r) {
+    set(r, wide(input(r, CR_IN_grad_norm_grad)), 1, 1, 1, 2);
+}
+
+static void infer_param_norms(struct rule *r) {
+    set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1, 2);
+}
+
+void cr_op_infer(const struct cr_program *p, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]) {
+    static void (*const rules[CR_OP_COUNT])(struct rule *) = {
+#define OP(op, what) [CR_OP_##op] = infer_##op,
+#include "graph/ops.def"
+    };
+    struct rule r = {.p = p, .op = op, .slot = slot, .dim = dim};
+    rules[op->kind](&r);
+    *dtype = r.dtype;
+}
+
+/* ---- cost ---- */
+
+static double elems_of(const struct cr_program *p, int id) {
+    return id < 0 ? 0 : (double)cr_tensor_elems(&p->tensor[id]);
+}
+
+/* Multiply-adds of a convolution: every output element reduces over R*S*C (padding counted, as everybody does). */
+static double conv_flops(const struct cr_program *p, int y, int w) {
+    const struct cr_tensor *filter = &p->tensor[w];
+    return 2.0 * elems_of(p, y) * (double)(filter->dim[1] * filter->dim[2] * filter->dim[3]);
+}
+
+void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
+    int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
+    n = cr_op_writes(op, ids);
+    for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
+    *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* it looks at no byte */
+    switch (op->kind) {
+    case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
+    case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
+    case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
+    case CR_OP_conv_grad:
+        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
+        if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        break;
+    case CR_OP_dense: *flops = conv_flops(p, op->out[CR_OUT_dense_y], op->in[CR_IN_dense_w]); break;
+    case CR_OP_dense_dgrad: *flops = conv_flops(p, op->in[CR_IN_dense_dgrad_dy], op->in[CR_IN_dense_dgrad_w]); break;
+    case CR_OP_dense_wgrad: *flops = conv_flops(p, op->in[CR_IN_dense_wgrad_dy], op->out[CR_OUT_dense_wgrad_dw]); break;
+    case CR_OP_offload:
+    case CR_OP_prefetch:
+    case CR_OP_all_reduce:
+    case CR_OP_barrier: *flops = 0; break;
+    default: /* pointwise: about two operations an element of the first operand */
+        *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
+    }
+    if (cr_op_has_pattern(op))
+        *flops *= (double)op->attr.conv.pattern.nnz / (double)p->store->param[op->attr.conv.pattern.param].elems;
+}

@@ -1,0 +1,264 @@
+/* graph/program.c: building, measuring, checking and printing programs. See graph/graph.h. */
+#include "graph/graph.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- tables from graph/ops.def ---- */
+
+const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
+    static const struct cr_op_info table[CR_OP_COUNT] = {
+#define OP(op, text) [CR_OP_##op] = {.name = #op, .what = text,
+#define IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot,
+#define OPT_IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot, .in_optional[CR_IN_##op##_##slot] = true,
+#define OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot,
+#define OPT_OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot, .out_optional[CR_OUT_##op##_##slot] = true,
+#define GRAD(op) .has_grad = true,
+#define END(op)                                                                                                        \
+    .ins = CR_INS_##op, .outs = CR_OUTS_##op                                                                           \
+    }                                                                                                                  \
+    ,
+#include "graph/ops.def"
+    };
+    return &table[kind];
+}
+
+/* Several inputs may be offered for one output, so this table is a list of pairs. */
+unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
+    static const struct {
+        enum cr_op_kind kind;
+        int             out, in;
+    } pairs[] = {
+#define INPLACE(op, out_slot, in_slot) {CR_OP_##op, CR_OUT_##op##_##out_slot, CR_IN_##op##_##in_slot},
+#include "graph/ops.def"
+    };
+    unsigned mask = 0;
+    for (size_t i = 0; i < CR_COUNT(pairs); i++)
+        if (pairs[i].kind == kind && pairs[i].out == out) mask |= 1u << pairs[i].in;
+    return mask;
+}
+
+bool cr_op_has_pattern(const struct cr_op *op) {
+    const bool can = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
+    return can && op->attr.conv.pattern.nnz > 0;
+}
+
+const char *cr_stream_name(enum cr_stream lane) {
+    static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm"};
+    return names[lane];
+}
+
+const char *cr_region_name(enum cr_region region) {
+    static const char *const names[CR_REGIONS] = {"store", "pool", "input", "host"};
+    return names[region];
+}
+
+int64_t cr_tensor_elems(const struct cr_tensor *t) {
+    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+}
+
+/* ---- building ---- */
+
+void cr_program_init(struct cr_program *p, const char *name, const struct cr_param_store *store) {
+    *p = (struct cr_program){.name    = name,
+                             .store   = store,
+                             .real    = CR_F32,
+                             .images  = CR_NONE,
+                             .labels  = CR_NONE,
+                             .boxes   = CR_NONE,
+                             .mixes   = CR_NONE,
+                             .logits  = CR_NONE,
+                             .metrics = CR_NONE};
+}
+
+void cr_program_free(struct cr_program *p) {
+    cr_free(p->tensor);
+    cr_free(p->op);
+    cr_free(p->layer);
+    cr_arena_free(&p->arena);
+    cr_program_init(p, "", NULL);
+}
+
+/* Room for one more in a growing array; false (and sticky failure) when there is no memory. */
+static bool grow(struct cr_program *p, void *array, int used, int *capacity, size_t size) {
+    if (p->failed) return false;
+    if (used < *capacity) return true;
+    int   wanted = CR_MAX(64, *capacity * 2);
+    void *old, *fresh;
+    memcpy(&old, array, sizeof old);
+    fresh = cr_realloc(old, (size_t)wanted, size);
+    if (!fresh) {
+        p->failed = true;
+        return false;
+    }
+    memcpy(array, &fresh, sizeof fresh);
+    *capacity = wanted;
+    return true;
+}
+
+static const char *copy_name(struct cr_program *p, const char *name) {
+    const char *copy = cr_arena_printf(&p->arena, "%s", name);
+    if (!copy) p->failed = true;
+    return copy ? copy : "";
+}
+
+int cr_program_layer(struct cr_program *p, const char *name) {
+    if (!grow(p, &p->layer, p->layers, &p->layer_capacity, sizeof *p->layer)) return 0;
+    p->layer[p->layers] = copy_name(p, name);
+    return p->layers++;
+}
+
+int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, enum cr_region region, int64_t d0,
+                  int64_t d1, int64_t d2, int64_t d3) {
+    CR_ASSERT(d0 > 0 && d1 > 0 && d2 > 0 && d3 > 0);
+    double bytes = (double)d0 * (double)d1 * (double)d2 * (double)d3 * (double)cr_dtype_bytes(dtype);
+    if (bytes > (double)CR_TENSOR_BYTES_MAX) p->failed = p->too_large = true;
+    if (!grow(p, &p->tensor, p->tensors, &p->tensor_capacity, sizeof *p->tensor)) return 0;
+    struct cr_tensor *t = &p->tensor[p->tensors];
+    *t                  = (struct cr_tensor){.name   = copy_name(p, name),
+                                             .dtype  = dtype,
+                                             .region = region,
+                                             .dim    = {d0, d1, d2, d3},
+                                             .first  = -1,
+                                             .last   = -1,
+                                             .alias  = CR_NONE};
+    t->bytes            = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
+    if (region == CR_REGION_INPUT || region == CR_REGION_HOST) {
+        t->offset = p->region_bytes[region];
+        p->region_bytes[region] += (t->bytes + 255) / 256 * 256;
+    }
+    return p->tensors++;
+}
+
+int cr_tensor_find(const struct cr_program *p, const char *name) {
+    for (int i = 0; i < p->tensors; i++)
+        if (strcmp(p->tensor[i].name, name) == 0) return i;
+    return CR_NONE;
+}
+
+static int store_plane_tensor(struct cr_program *p, enum cr_param_buffer plane, const char *name) {
+    size_t        bytes = cr_param_store_buffer_bytes(p->store, plane);
+    enum cr_dtype dtype = cr_param_store_buffer_dtype(p->store, plane);
+    int64_t       elems = (int64_t)(bytes / cr_dtype_bytes(dtype));
+    return cr_tensor_add(p, name, dtype, CR_REGION_STORE, 1, 1, 1, CR_MAX(elems, 1));
+}
+
+int cr_tensor_store(struct cr_program *p, enum cr_param_buffer plane, int param) {
+    char name[256];
+    if (param == CR_NONE)
+        snprintf(name, sizeof name, "plane.%s", cr_param_buffer_name(plane));
+    else if (plane == CR_BUFFER_VALUE || plane == CR_BUFFER_RUNNING)
+        snprintf(name, sizeof name, "%s", p->store->param[param].name);
+    else
+        snprintf(name, sizeof name, "%s.%s", cr_param_buffer_name(plane), p->store->param[param].name);
+    int id = cr_tensor_find(p, name);
+    if (id != CR_NONE || p->failed) return CR_MAX(id, 0);
+    size_t offset = cr_param_store_buffer_offset(p->store, plane);
+    if (param == CR_NONE) {
+        id = store_plane_tensor(p, plane, name);
+    } else {
+        CR_ASSERT(plane != CR_BUFFER_MASK);
+        const struct cr_param *q     = &p->store->param[param];
+        enum cr_dtype          dtype = cr_param_store_buffer_dtype(p->store, plane);
+        id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
+        offset += (size_t)q->offset * cr_dtype_bytes(dtype);
+    }
+    if (!p->failed) p->tensor[id].offset = offset;
+    return id;
+}
+
+struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {
+    struct cr_op op = {
+        .kind = kind, .stream = CR_STREAM_COMPUTE, .layer = layer, .workspace = CR_NONE, .kernel = CR_NONE};
+    for (int i = 0; i < CR_OP_IN_MAX; i++) op.in[i] = CR_NONE;
+    for (int i = 0; i < CR_OP_OUT_MAX; i++) op.out[i] = CR_NONE;
+    for (int i = 0; i < CR_OP_WAIT_MAX; i++) op.wait[i] = CR_NONE;
+    return op;
+}
+
+int cr_emit(struct cr_program *p, const struct cr_op *proto, const char *name) {
+    if (!grow(p, &p->op, p->ops, &p->op_capacity, sizeof *p->op)) return 0;
+    struct cr_op             op   = *proto;
+    const struct cr_op_info *info = cr_op_info(op.kind);
+    for (int s = 0; s < info->ins; s++) CR_ASSERT(op.in[s] != CR_NONE || info->in_optional[s]);
+    for (int s = 0; s < info->outs; s++) {
+        if (op.out[s] >= 0 || (op.out[s] == CR_NONE && info->out_optional[s])) continue;
+        enum cr_dtype dtype;
+        int64_t       dim[4];
+        char          full[256];
+        cr_op_infer(p, &op, s, &dtype, dim);
+        if (s == 0)
+            snprintf(full, sizeof full, "%s", name);
+        else
+            snprintf(full, sizeof full, "%s.%s", name, info->out_name[s]);
+        op.out[s] = cr_tensor_add(p, full, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+        if (p->failed) return 0;
+    }
+    p->op[p->ops] = op;
+    return p->ops++;
+}
+
+cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to) {
+    struct cr_program p = *from;
+    p.arena             = (struct cr_arena){0};
+    p.tensor            = cr_alloc((size_t)CR_MAX(from->tensors, 1), sizeof *p.tensor);
+    p.op                = cr_alloc((size_t)CR_MAX(from->ops, 1), sizeof *p.op);
+    p.layer             = cr_alloc((size_t)CR_MAX(from->layers, 1), sizeof *p.layer);
+    p.tensor_capacity   = from->tensors;
+    p.op_capacity       = from->ops;
+    p.layer_capacity    = from->layers;
+    if (!p.tensor || !p.op || !p.layer) goto no_memory;
+    if (from->tensors) memcpy(p.tensor, from->tensor, (size_t)from->tensors * sizeof *p.tensor);
+    if (from->ops) memcpy(p.op, from->op, (size_t)from->ops * sizeof *p.op);
+    for (int i = 0; i < p.tensors; i++) p.tensor[i].name = copy_name(&p, from->tensor[i].name);
+    for (int i = 0; i < p.layers; i++) p.layer[i] = copy_name(&p, from->layer[i]);
+    if (p.failed && !from->failed) goto no_memory;
+    *to = p;
+    return CR_OK;
+no_memory:
+    cr_program_free(&p);
+    return CR_NO_MEMORY((size_t)from->tensors * sizeof *from->tensor);
+}
+
+/* ---- reads, writes, lifetimes ---- */
+
+int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    int n = 0;
+    for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
+        if (op->in[s] >= 0) ids[n++] = op->in[s];
+    if (op->workspace >= 0) ids[n++] = op->workspace;
+    return n;
+}
+
+int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    int n = 0;
+    for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
+        if (op->out[s] >= 0) ids[n++] = op->out[s];
+    if (op->workspace >= 0) ids[n++] = op->workspace;
+    return n;
+}
+
+bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out) {
+    for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
+        if (op->in[s] >= 0 && !(in >> s & 1)) return false;
+    for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
+        if (op->out[s] >= 0 && !(out >> s & 1)) return false;
+    return true;
+}
+
+void cr_program_lifetimes(struct cr_program *p) {
+    for (int t = 0; t < p->tensors; t++) p->tensor[t].first = p->tensor[t].last = -1;
+    for (int i = 0; i < p->ops; i++) {
+        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&p->op[i], ids);
+        for (int pass = 0; pass < 2; pass++) {
+            for (int k = 0; k < n; k++) {
+                struct cr_tensor *t = &p->tensor[ids[k]];
+                if (t->first < 0) t->first = i;
+                t->last = i;
+            }
+            n = cr_op_reads(&p->op[i], ids);
+        }
+    }
+    for (int t = 0; t < p->tensors; t++)
+        if (p->tensor[t].keep && p->tensor[t].first >= 0) p->tensor[t].last = p->ops - 1;
+}

@@ -1,0 +1,165 @@
+/* inspect/memory_trace/check.c: the proof of a trace's plan. Shares no code with what made the plan, nor its steps: it
+ * goes through the log's own events and remembers who holds which bytes until when. */
+#include "inspect/memory_trace/memory_trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct stay { /* of a block: [begin, end) in events, [low, high) in bytes */
+    int    begin, end, block;
+    size_t low, high;
+};
+
+struct check {
+    const struct cr_trace      *trace;
+    const struct cr_trace_loop *loop;
+    const struct cr_trace_plan *plan;
+    int                        *life_at; /* by phase: the plan's life, or CR_NONE */
+    int         *opens, *closes;         /* by event of the repetition: where the events of its time begin and end */
+    int         *first, *last;           /* by block: events of its uses in the repetition, CR_NONE: none */
+    struct stay *stay, *held; /* held: by bytes, disjoint; those that are over stay until someone takes their place */
+    int          stays, helds;
+};
+
+static const char *name_of(const struct check *c, int block) {
+    return c->trace->id + c->trace->block[block].id;
+}
+
+static void find_times(struct check *c) {
+    const int begin = c->loop->start, n = c->loop->end - begin;
+    for (int i = 0; i < n; i++) {
+        const bool same = i && c->trace->event[begin + i].time <= c->trace->event[begin + i - 1].time;
+        c->opens[i]     = same ? c->opens[i - 1] : begin + i;
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        const bool same = i + 1 < n && c->opens[i + 1] == c->opens[i];
+        c->closes[i]    = same ? c->closes[i + 1] : begin + i + 1;
+    }
+}
+
+static cr_status index_lives(struct check *c) {
+    const int period = c->loop->period;
+    for (int p = 0; p < period; p++) c->life_at[p] = CR_NONE;
+    for (int i = 0; i < c->plan->intervals; i++) {
+        const struct cr_trace_interval *x = &c->plan->interval[i];
+        if (x->phase < 0 || x->phase >= period || c->life_at[x->phase] != CR_NONE)
+            return CR_FAIL(CR_ERR_DEVICE, "the plan has two lives for one malloc, or one for none");
+        c->life_at[x->phase] = i;
+    }
+    return CR_OK;
+}
+
+/* Uses in the repetition: what comes behind it is no iteration. */
+static void find_uses(struct check *c) {
+    for (int b = 0; b < c->trace->blocks; b++) c->first[b] = c->last[b] = CR_NONE;
+    for (int i = c->loop->start; i < c->loop->end; i++) {
+        const struct cr_trace_event *e = &c->trace->event[i];
+        if (e->kind != CR_TRACE_READ && e->kind != CR_TRACE_WRITE) continue;
+        if (c->first[e->block] == CR_NONE) c->first[e->block] = i;
+        c->last[e->block] = i;
+    }
+}
+
+/* From first to last use the operations at both ends count whole. One that the repetition's end cuts off before its
+ * first use is not there yet; `used`: others of its kind are. */
+static void bounds_of(const struct check *c, int block, bool used, int *begin, int *end) {
+    const struct cr_trace_block *x    = &c->trace->block[block];
+    const int                    stop = c->loop->end;
+    *begin                            = x->alloc_at;
+    *end                              = x->free_at == CR_NONE ? stop : CR_MIN(x->free_at, stop);
+    if (c->plan->by != CR_TRACE_BY_USE || !used) return;
+    if (c->first[block] == CR_NONE)
+        *begin = stop;
+    else {
+        *begin = CR_MAX(*begin, c->opens[c->first[block] - c->loop->start]);
+        *end   = CR_MIN(*end, c->closes[c->last[block] - c->loop->start]);
+    }
+}
+
+static cr_status add_stay(struct check *c, int block) {
+    const struct cr_trace_block *x      = &c->trace->block[block];
+    const int                    turn   = (x->alloc_at - c->loop->start) / c->loop->period;
+    const int                    life   = c->life_at[(x->alloc_at - c->loop->start) % c->loop->period];
+    const bool                   inside = x->free_at != CR_NONE && x->free_at < c->loop->end;
+    if (life == CR_NONE)
+        return inside ? CR_FAIL(CR_ERR_DEVICE, "%s of line %d has no place in the plan", name_of(c, block),
+                                x->alloc_at + 2)
+                      : CR_OK;
+    const struct cr_trace_interval *l = &c->plan->interval[life];
+    if (l->size != x->size || l->copies < 1 || l->block < 0 || l->block >= c->trace->blocks)
+        return CR_FAIL(CR_ERR_DEVICE, "%s of line %d has %zu bytes, its place %zu", name_of(c, block), x->alloc_at + 2,
+                       x->size, l->size);
+    const size_t units = x->size / c->plan->alignment + (x->size % c->plan->alignment != 0);
+    struct stay  s     = {.block = block, .low = l->offset + (size_t)(turn % l->copies) * units * c->plan->alignment};
+    s.high             = s.low + x->size;
+    if (s.low % c->plan->alignment || s.high > c->plan->peak)
+        return CR_FAIL(CR_ERR_DEVICE, "%s lies at bytes %zu to %zu of %zu, in units of %zu", name_of(c, block), s.low,
+                       s.high, c->plan->peak, c->plan->alignment);
+    bounds_of(c, block, c->trace->block[l->block].first != CR_NONE, &s.begin, &s.end);
+    if (x->size && s.begin < s.end) c->stay[c->stays++] = s;
+    return CR_OK;
+}
+
+static int compare_begins(const void *a, const void *b) {
+    const struct stay *s = a, *t = b;
+    return s->begin != t->begin ? s->begin - t->begin : s->block - t->block;
+}
+
+/* Takes the bytes from all who hold them and are over. */
+static cr_status take(struct check *c, struct stay s) {
+    int low = 0, high = c->helds;
+    while (low < high) { /* the first that ends above s.low */
+        const int middle = (low + high) / 2;
+        if (c->held[middle].high > s.low)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    int after = low;
+    for (; after < c->helds && c->held[after].low < s.high; after++) {
+        const struct stay *h = &c->held[after];
+        if (h->end > s.begin)
+            return CR_FAIL(CR_ERR_DEVICE,
+                           "%s of line %d and %s of line %d are there at once and share bytes of the plan",
+                           name_of(c, h->block), c->trace->block[h->block].alloc_at + 2, name_of(c, s.block),
+                           c->trace->block[s.block].alloc_at + 2);
+    }
+    memmove(&c->held[low + 1], &c->held[after], (size_t)(c->helds - after) * sizeof *c->held);
+    c->helds += 1 - (after - low);
+    c->held[low] = s;
+    return CR_OK;
+}
+
+static cr_status check_all(struct check *c) {
+    const size_t events = (size_t)(c->loop->end - c->loop->start), blocks = (size_t)c->trace->blocks;
+    CR_ALLOC(c->life_at, (size_t)c->loop->period);
+    CR_ALLOC(c->opens, events);
+    CR_ALLOC(c->closes, events);
+    CR_ALLOC(c->first, blocks + 1);
+    CR_ALLOC(c->last, blocks + 1);
+    CR_ALLOC(c->stay, blocks + 1);
+    CR_ALLOC(c->held, blocks + 1);
+    CR_TRY(index_lives(c));
+    find_times(c);
+    find_uses(c);
+    for (int i = 0; i < c->trace->blocks; i++)
+        if (c->trace->block[i].alloc_at >= c->loop->start && c->trace->block[i].alloc_at < c->loop->end)
+            CR_TRY(add_stay(c, i));
+    qsort(c->stay, (size_t)c->stays, sizeof *c->stay, compare_begins);
+    for (int i = 0; i < c->stays; i++) CR_TRY(take(c, c->stay[i]));
+    return CR_OK;
+}
+
+cr_status cr_trace_check(const struct cr_trace *trace, const struct cr_trace_loop *loop,
+                         const struct cr_trace_plan *plan) {
+    struct check c      = {.trace = trace, .loop = loop, .plan = plan};
+    cr_status    status = check_all(&c);
+    cr_free(c.life_at);
+    cr_free(c.opens);
+    cr_free(c.closes);
+    cr_free(c.first);
+    cr_free(c.last);
+    cr_free(c.stay);
+    cr_free(c.held);
+    return status;
+}

@@ -1,0 +1,229 @@
+/* inspect/memory_trace/find_iteration.c: finding the iteration in a log.
+ *
+ * Each event becomes a number that does not depend on ids: kind, size, distance to the block's event before. An
+ * iteration is then a run of the sequence: a stretch with a shortest period p that is at least 2p long and cannot grow
+ * to either side. A sequence of n numbers has fewer than n runs, and all are found through its longest Lyndon words
+ * (Bannai, I, Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in one of the two orders of the
+ * numbers, a Lyndon word as long as the period that begins in it. Common prefixes and suffixes are compared through
+ * polynomial hashes; what is chosen in the end is compared event by event. n log n at worst, and n for logs as they
+ * are. */
+#include "inspect/memory_trace/memory_trace.h"
+
+struct finder {
+    const struct cr_trace *trace;
+    int                    n;
+    uint64_t              *token;   /* by event */
+    uint64_t              *prefix;  /* hash of the tokens before; n + 1 */
+    uint64_t              *power;   /* of the base; n + 1 */
+    int32_t               *before;  /* the block's event before, or CR_NONE */
+    int32_t               *next;    /* where the longest Lyndon word that begins here ends */
+    int32_t               *mallocs; /* how many before; n + 1 */
+    int32_t               *frees;
+    struct cr_trace_loop   best;
+    int64_t                score; /* of best: see score_of */
+};
+
+/* ---- tokens ---- */
+
+static uint64_t mixed(uint64_t x) {
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static int distance(const struct finder *f, int i) {
+    return f->before[i] == CR_NONE ? 0 : i - f->before[i];
+}
+
+static size_t size_at(const struct finder *f, int i) {
+    return f->trace->block[f->trace->event[i].block].size;
+}
+
+/* The truth that tokens stand for. */
+static bool same(const struct finder *f, int i, int j) {
+    return f->trace->event[i].kind == f->trace->event[j].kind && distance(f, i) == distance(f, j) &&
+           size_at(f, i) == size_at(f, j);
+}
+
+/* Hashes are taken modulo the prime 2^61 - 1. */
+static const uint64_t modulus = ((uint64_t)1 << 61) - 1;
+
+static uint64_t times(uint64_t a, uint64_t b) { /* both below 2^61; the product in 32-bit parts */
+    const uint64_t a1 = a >> 32, a0 = a & 0xffffffffu, b1 = b >> 32, b0 = b & 0xffffffffu;
+    const uint64_t high = a1 * b1, middle = a1 * b0 + a0 * b1, low = a0 * b0; /* middle < 2^62 */
+    /* high * 2^64 = high * 8, middle * 2^32 = its upper part * 2^61 ..., all modulo 2^61 - 1 */
+    uint64_t sum =
+        high * 8 + (middle >> 29) + ((middle & (((uint64_t)1 << 29) - 1)) << 32) + (low >> 61) + (low & modulus);
+    sum = (sum & modulus) + (sum >> 61);
+    return sum >= modulus ? sum - modulus : sum;
+}
+
+static uint64_t sum_of(uint64_t a, uint64_t b) {
+    const uint64_t sum = a + b;
+    return sum >= modulus ? sum - modulus : sum;
+}
+
+static cr_status find_before(struct finder *f) {
+    int32_t *last; /* by block */
+    CR_ALLOC(last, (size_t)CR_MAX(f->trace->blocks, 1));
+    for (int b = 0; b < f->trace->blocks; b++) last[b] = CR_NONE;
+    for (int i = 0; i < f->n; i++) {
+        const int block = f->trace->event[i].block;
+        f->before[i]    = last[block];
+        last[block]     = i;
+    }
+    cr_free(last);
+    return CR_OK;
+}
+
+static void make_tokens(struct finder *f) {
+    const uint64_t base = mixed(0x63726573) % modulus;
+    f->power[0]         = 1;
+    for (int i = 0; i < f->n; i++) {
+        const int kind    = f->trace->event[i].kind;
+        f->token[i]       = mixed(mixed((uint64_t)distance(f, i) * CR_TRACE_KINDS + (uint64_t)kind) + size_at(f, i));
+        f->prefix[i + 1]  = sum_of(times(f->prefix[i], base), f->token[i] % modulus);
+        f->power[i + 1]   = times(f->power[i], base);
+        f->mallocs[i + 1] = f->mallocs[i] + (kind == CR_TRACE_MALLOC);
+        f->frees[i + 1]   = f->frees[i] + (kind == CR_TRACE_FREE);
+    }
+}
+
+static cr_status set_up(struct finder *f) {
+    const size_t n = (size_t)f->n;
+    CR_ALLOC(f->token, n);
+    CR_ALLOC(f->prefix, n + 1);
+    CR_ALLOC(f->power, n + 1);
+    CR_ALLOC(f->before, n);
+    CR_ALLOC(f->next, n);
+    CR_ALLOC(f->mallocs, n + 1);
+    CR_ALLOC(f->frees, n + 1);
+    CR_TRY(find_before(f));
+    make_tokens(f);
+    return CR_OK;
+}
+
+static void tear_down(struct finder *f) {
+    cr_free(f->token);
+    cr_free(f->prefix);
+    cr_free(f->power);
+    cr_free(f->before);
+    cr_free(f->next);
+    cr_free(f->mallocs);
+    cr_free(f->frees);
+}
+
+/* ---- what two places have in common ---- */
+
+enum { BY_HAND = 8 }; /* most places differ early */
+
+static uint64_t hash_at(const struct finder *f, int from, int length) {
+    return sum_of(f->prefix[from + length], modulus - times(f->prefix[from], f->power[length]));
+}
+
+/* How many tokens are equal from i and j on; i < j. */
+static int common_after(const struct finder *f, int i, int j) {
+    int k = 0, most = f->n - j;
+    while (k < most && k < BY_HAND && f->token[i + k] == f->token[j + k]) k++;
+    if (k < BY_HAND || k == most) return k;
+    int low = k, high = CR_MIN(2 * k, most); /* low: known to be equal */
+    while (hash_at(f, i, high) == hash_at(f, j, high)) {
+        low = high;
+        if (high == most) return most;
+        high = high > most / 2 ? most : 2 * high;
+    }
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (hash_at(f, i, middle) == hash_at(f, j, middle))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many tokens before i and j are equal, i and j left out; i < j. */
+static int common_before(const struct finder *f, int i, int j) {
+    int k = 0, most = i;
+    while (k < most && k < BY_HAND && f->token[i - 1 - k] == f->token[j - 1 - k]) k++;
+    if (k < BY_HAND || k == most) return k;
+    int low = k, high = CR_MIN(2 * k, most);
+    while (hash_at(f, i - high, high) == hash_at(f, j - high, high)) {
+        low = high;
+        if (high == most) return most;
+        high = high > most / 2 ? most : 2 * high;
+    }
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (hash_at(f, i - middle, middle) == hash_at(f, j - middle, middle))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* ---- runs ---- */
+
+/* Long runs are the iteration; but many blocks of one size allocated in a row, or one read again and again, are long
+ * runs too. An iteration gives back what it takes, and most take something. */
+static int64_t score_of(const struct finder *f, int start, int end, int period) {
+    const int mallocs = f->mallocs[start + period] - f->mallocs[start],
+              frees   = f->frees[start + period] - f->frees[start];
+    return (int64_t)(end - start) * (mallocs != frees ? 1 : mallocs ? 8 : 4);
+}
+
+static void offer(struct finder *f, int start, int end, int period) {
+    if (end - start < 2 * (int64_t)period) return;
+    const int64_t score = score_of(f, start, end, period);
+    if (score < f->score || (score == f->score && start <= f->best.start)) return;
+    f->best  = (struct cr_trace_loop){start, end, period};
+    f->score = score;
+}
+
+/* Is what begins at i less than what begins at j > i? The end of the log is less than all. */
+static bool is_less(const struct finder *f, int i, int j, bool reversed) {
+    const int k = common_after(f, i, j);
+    if (j + k == f->n) return false;
+    return (f->token[i + k] < f->token[j + k]) != reversed;
+}
+
+static void find_runs(struct finder *f, bool reversed) {
+    for (int i = f->n - 1; i >= 0; i--) {
+        int j = i + 1;
+        while (j < f->n && is_less(f, i, j, reversed)) j = f->next[j];
+        f->next[i] = j;
+        if (j == f->n) continue; /* nothing repeats from here */
+        const int period = j - i, after = common_after(f, i, j), before = common_before(f, i, j);
+        if (before + after >= period) offer(f, i - before, j + after, period);
+    }
+}
+
+/* The truth, event by event: where the tokens lied, the run is cut. */
+static void prove(struct finder *f) {
+    struct cr_trace_loop *l = &f->best;
+    int                   i = l->start + l->period;
+    while (i < f->n && same(f, i, i - l->period)) i++;
+    l->end = i;
+    for (i = l->start; i > 0 && same(f, i - 1, i - 1 + l->period); i--) continue;
+    l->start = i;
+}
+
+cr_status cr_trace_find_loop(const struct cr_trace *trace, const char *name, struct cr_trace_loop *out) {
+    struct finder f      = {.trace = trace, .n = trace->events};
+    cr_status     status = CR_OK;
+    CR_TRY_OUT(set_up(&f));
+    find_runs(&f, false);
+    find_runs(&f, true);
+    if (f.score) prove(&f);
+    if (!f.score || f.best.end - f.best.start < 2 * (int64_t)f.best.period)
+        CR_FAIL_OUT(CR_ERR_FORMAT,
+                    "%s: no iteration is there twice in these %d events: record a few more, and the same work in each",
+                    name, f.n);
+    *out = f.best;
+out:
+    tear_down(&f);
+    return status;
+}

@@ -1,0 +1,332 @@
+/* inspect/plan_print.c: see inspect/plan_print.h. */
+#include "inspect/plan_print.h"
+
+#include "compiler/schedule/streams.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    char        letter;
+    const char *name;
+} kinds[CR_PLAN_KINDS] = {
+    {'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}, {'o', "swapped"}};
+
+enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
+
+/* ---- what the program says about its transients ---- */
+
+struct life { /* of a chain of tensors that hand one storage on; only at the chain's first tensor */
+    int  first, last;
+    bool used;
+};
+
+struct view {
+    const struct cr_program   *p;
+    enum cr_plan_kind         *kind; /* by tensor */
+    struct cr_stream_interval *stay; /* by tensor: as it is planned, stretched where lanes run beside each other */
+    struct life               *life; /* by tensor: its chain's when it is the first of it */
+    size_t                    *load; /* by op: bytes alive */
+    int                        fullest;
+    size_t                     sum; /* bytes of all transients, as if nothing were used again */
+    const char                *unit;
+    double                     unit_bytes;
+};
+
+static double in_units(const struct view *v, double bytes) {
+    return bytes / v->unit_bytes;
+}
+
+static bool is_alive(const struct cr_tensor *t) {
+    return t->region == CR_REGION_POOL && t->first >= 0;
+}
+
+static int chain_root(const struct cr_program *p, int t) {
+    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
+    return t;
+}
+
+static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
+    switch (op) {
+    case CR_OP_bn_sums:
+    case CR_OP_bn_finalize:
+    case CR_OP_bn_scale_bias:
+    case CR_OP_bn_grad_sums:
+    case CR_OP_bn_grad_finalize:
+    case CR_OP_grad_norm:
+    case CR_OP_param_norms:
+    case CR_OP_loss:
+    case CR_OP_zero: return CR_PLAN_STATISTICS;
+    default:
+        return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT
+                                     : CR_PLAN_ACTIVATION; /* graph/ops.def: backward stands after forward */
+    }
+}
+
+/* A sum of gradients is written by the same op as a sum of activations: it is one when it stands behind the loss. */
+void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
+    bool backward = false;
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
+        backward |= op->kind == CR_OP_loss_grad;
+        enum cr_plan_kind kind = kind_of_op(op->kind);
+        for (int s = 0; s < CR_OP_OUT_MAX; s++)
+            if (op->out[s] >= 0) out[op->out[s]] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;
+        if (op->workspace >= 0) out[op->workspace] = CR_PLAN_WORKSPACE;
+    }
+    for (int i = 0; i < p->ops; i++) { /* what goes to the host, and what comes back */
+        const struct cr_op *op = &p->op[i];
+        if (op->kind == CR_OP_offload) out[op->in[CR_IN_offload_x]] = CR_PLAN_OFFLOADED;
+        if (op->kind == CR_OP_prefetch) out[op->out[CR_OUT_prefetch_y]] = CR_PLAN_OFFLOADED;
+        if (op->kind == CR_OP_barrier && op->out[CR_OUT_barrier_event] >= 0)
+            out[op->out[CR_OUT_barrier_event]] = CR_PLAN_OFFLOADED;
+    }
+}
+
+static void find_lives(struct view *v) {
+    const struct cr_program *p = v->p;
+    for (int t = 0; t < p->tensors; t++) {
+        const struct cr_tensor *x = &p->tensor[t];
+        if (!is_alive(x)) continue;
+        struct life *life = &v->life[chain_root(p, t)];
+        if (!life->used) *life = (struct life){v->stay[t].lower, v->stay[t].upper - 1, true};
+        life->first = CR_MIN(life->first, v->stay[t].lower);
+        life->last  = CR_MAX(life->last, v->stay[t].upper - 1);
+        v->sum += x->bytes;
+    }
+}
+
+static void find_load(struct view *v) {
+    for (int t = 0; t < v->p->tensors; t++)
+        for (int i = v->life[t].first; v->life[t].used && i <= v->life[t].last; i++)
+            v->load[i] += v->p->tensor[t].bytes;
+    for (int i = 1; i < v->p->ops; i++)
+        if (v->load[i] > v->load[v->fullest]) v->fullest = i;
+}
+
+static void view_close(struct view *v) {
+    cr_free(v->kind);
+    cr_free(v->stay);
+    cr_free(v->life);
+    cr_free(v->load);
+}
+
+static bool view_open(struct view *v, const struct cr_program *p, struct cr_text *out) {
+    bool small = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, in tests and while learning */
+    *v         = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
+    v->kind    = cr_alloc((size_t)p->tensors, sizeof *v->kind);
+    v->stay    = cr_alloc((size_t)p->tensors, sizeof *v->stay);
+    v->life    = cr_alloc((size_t)p->tensors, sizeof *v->life);
+    v->load    = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
+    if (!v->kind || !v->stay || !v->life || !v->load || cr_stream_intervals(p, v->stay) != CR_OK) {
+        view_close(v);
+        out->failed = true;
+        return false;
+    }
+    cr_plan_kinds(p, v->kind);
+    find_lives(v);
+    find_load(v);
+    return true;
+}
+
+/* ---- tables ---- */
+
+static double ratio(const struct cr_program *p) {
+    return p->bound_bytes ? (double)p->region_bytes[CR_REGION_POOL] / (double)p->bound_bytes : 1;
+}
+
+static void print_regions(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p = v->p;
+    cr_text_add(out, "program %s: %d ops, %d tensors\n\n", p->name, p->ops, p->tensors);
+    cr_text_add(out, "pool   %10.2f %s   lower bound %.2f, peak/bound %.4f; %.2f if no memory were used again\n",
+                in_units(v, (double)p->region_bytes[CR_REGION_POOL]), v->unit, in_units(v, (double)p->bound_bytes),
+                ratio(p), in_units(v, (double)v->sum));
+    cr_text_add(out, "store  %10.2f %s  ", in_units(v, p->store ? (double)cr_param_store_bytes(p->store) : 0), v->unit);
+    for (int k = 0; k < CR_BUFFERS && p->store; k++) {
+        const size_t bytes = cr_param_store_buffer_bytes(p->store, (enum cr_param_buffer)k);
+        if (bytes)
+            cr_text_add(out, "%s %s %.2f", k ? "," : "", cr_param_buffer_name((enum cr_param_buffer)k),
+                        in_units(v, (double)bytes));
+    }
+    cr_text_add(out, "\ninput  %10.2f %s\n", in_units(v, (double)p->region_bytes[CR_REGION_INPUT]), v->unit);
+    if (p->region_bytes[CR_REGION_HOST])
+        cr_text_add(out, "host   %10.2f %s  page-locked, for what is swapped\n",
+                    in_units(v, (double)p->region_bytes[CR_REGION_HOST]), v->unit);
+}
+
+/* The tensor that holds its storage at op `at`: in the op that hands over, the new owner. */
+static bool owns_at(const struct view *v, int t, int at) {
+    const struct cr_tensor *x = &v->p->tensor[t];
+    if (!is_alive(x) || at < x->first || at > x->last) return false;
+    if (at != x->last) return true;
+    const struct cr_op *op = &v->p->op[at];
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (op->out[s] >= 0 && v->p->tensor[op->out[s]].alias == t) return false;
+    return true;
+}
+
+static void print_kinds(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p = v->p;
+    struct {
+        int    tensors;
+        double all, fullest;
+    } sum[CR_PLAN_KINDS] = {0};
+    for (int t = 0; t < p->tensors; t++) {
+        if (!is_alive(&p->tensor[t])) continue;
+        enum cr_plan_kind k = v->kind[t];
+        sum[k].tensors++;
+        sum[k].all += (double)p->tensor[t].bytes;
+        if (owns_at(v, t, v->fullest)) sum[k].fullest += (double)p->tensor[t].bytes;
+    }
+    cr_text_add(out, "\n%-16s %8s %10s in all %10s at the fullest op\n", "kind", "tensors", v->unit, v->unit);
+    for (int k = 0; k < CR_PLAN_KINDS; k++)
+        if (k != CR_PLAN_OFFLOADED || sum[k].tensors) /* few programs swap */
+            cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
+                        in_units(v, sum[k].all), in_units(v, sum[k].fullest));
+}
+
+static void print_largest(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p = v->p;
+    if (!p->ops) return;
+    const struct cr_op *op    = &p->op[v->fullest];
+    const char         *layer = op->layer >= 0 && op->layer < p->layers ? p->layer[op->layer] : "";
+    cr_text_add(out, "\nfullest op: %d, %s%s%s, %.2f %s alive; its largest tensors:\n", v->fullest,
+                cr_op_info(op->kind)->name, *layer ? " of " : "", layer, in_units(v, (double)v->load[v->fullest]),
+                v->unit);
+    int shown[LARGEST], count = 0;
+    for (; count < LARGEST; count++) {
+        int best = CR_NONE;
+        for (int t = 0; t < p->tensors; t++) {
+            bool taken = !owns_at(v, t, v->fullest);
+            for (int k = 0; k < count; k++) taken |= shown[k] == t;
+            if (!taken && (best == CR_NONE || p->tensor[t].bytes > p->tensor[best].bytes)) best = t;
+        }
+        if (best == CR_NONE) break;
+        shown[count]              = best;
+        const struct cr_tensor *x = &p->tensor[best];
+        cr_text_add(out, "%12.2f %s  %s  %s[%lld,%lld,%lld,%lld]  ops %d to %d\n", in_units(v, (double)x->bytes),
+                    v->unit, x->name, cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1],
+                    (long long)x->dim[2], (long long)x->dim[3], x->first, x->last);
+    }
+}
+
+/* ---- the picture ---- */
+
+struct picture {
+    double cell[ROWS][COLUMNS][CR_PLAN_KINDS]; /* bytes times ops */
+    int    columns;
+    double row_bytes, column_ops;
+};
+
+static double shared(double a, double b, double c, double d) {
+    return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c));
+}
+
+static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum cr_plan_kind kind) {
+    double low = (double)x->offset, high = low + (double)x->bytes, from = x->first, to = x->last + 1;
+    int    row0 = (int)(low / pic->row_bytes), column0 = (int)(from / pic->column_ops);
+    for (int r = row0; r < ROWS && r * pic->row_bytes < high; r++)
+        for (int c = column0; c < pic->columns && c * pic->column_ops < to; c++)
+            pic->cell[r][c][kind] += shared(low, high, r * pic->row_bytes, (r + 1) * pic->row_bytes) *
+                                     shared(from, to, c * pic->column_ops, (c + 1) * pic->column_ops);
+}
+
+static char letter_of(const struct picture *pic, int row, int column) {
+    const double *cell = pic->cell[row][column];
+    double        sum  = 0;
+    int           most = 0;
+    for (int k = 0; k < CR_PLAN_KINDS; k++) {
+        sum += cell[k];
+        if (cell[k] > cell[most]) most = k;
+    }
+    return sum < pic->row_bytes * pic->column_ops / 2 ? '.' : kinds[most].letter;
+}
+
+static void print_picture(const struct view *v, struct cr_text *out) {
+    const struct cr_program *p    = v->p;
+    double                   pool = (double)p->region_bytes[CR_REGION_POOL];
+    if (pool <= 0 || p->ops == 0) return;
+    struct picture *pic = cr_alloc(1, sizeof *pic);
+    if (!pic) {
+        out->failed = true;
+        return;
+    }
+    pic->columns    = CR_MIN(COLUMNS, p->ops);
+    pic->column_ops = (double)p->ops / pic->columns;
+    pic->row_bytes  = pool / ROWS;
+    for (int t = 0; t < p->tensors; t++)
+        if (is_alive(&p->tensor[t])) draw_tensor(pic, &p->tensor[t], v->kind[t]);
+    cr_text_add(out, "\nthe pool: time goes right, addresses go up; the kind that fills most of a cell, a point where "
+                     "less than half is used\n");
+    for (int r = ROWS - 1; r >= 0; r--) {
+        char line[COLUMNS + 1] = {0};
+        for (int c = 0; c < pic->columns; c++) line[c] = letter_of(pic, r, c);
+        cr_text_add(out, "%10.2f |%s|\n", in_units(v, r * pic->row_bytes), line);
+    }
+    cr_text_add(out, "%10s  op 0%*d\n", v->unit, pic->columns - 4, p->ops - 1);
+    cr_free(pic);
+}
+
+void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
+    struct view v;
+    if (!view_open(&v, p, out)) return;
+    print_regions(&v, out);
+    print_kinds(&v, out);
+    print_largest(&v, out);
+    print_picture(&v, out);
+    view_close(&v);
+}
+
+/* ---- for machines ---- */
+
+void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
+    struct view v;
+    if (!view_open(&v, p, out)) return;
+    cr_text_add(out, "id,lower,upper,size,offset\n");
+    for (int t = 0; t < p->tensors; t++)
+        if (v.life[t].used)
+            cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.life[t].first, v.life[t].last + 1, p->tensor[t].bytes,
+                        p->tensor[t].offset);
+    view_close(&v);
+}
+
+static void print_homes(const struct cr_program *p, struct cr_text *out) {
+    int swapped = 0, mapped = 0;
+    for (int i = 0; i < p->ops; i++) {
+        swapped += p->op[i].kind == CR_OP_prefetch;
+        for (int s = 0; s < CR_OP_IN_MAX; s++) mapped += cr_plan_mapped_reads(p, &p->op[i], s) != CR_NONE;
+    }
+    cr_text_add(out, ", \"swapped\": %d, \"zero_copy\": %d", swapped, mapped);
+}
+
+void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
+                        double plan_ms, size_t online_bytes, struct cr_text *out) {
+    struct view v;
+    if (!view_open(&v, p, out)) return;
+    double bytes = 0, flops = 0;
+    for (int i = 0; i < p->ops; i++) {
+        double b, f;
+        cr_op_cost(p, &p->op[i], &b, &f);
+        bytes += b;
+        flops += f;
+    }
+    cr_text_add(out, "{\"program\": ");
+    cr_text_add_json(out, p->name);
+    cr_text_add(out, ", \"config\": ");
+    cr_text_add_json(out, config->name ? config->name : "");
+    cr_text_add(out, ", \"arch\": ");
+    cr_text_add_json(out, cr_word_arch(config->model.arch));
+    cr_text_add(out, ", \"device\": ");
+    cr_text_add_json(out, device);
+    cr_text_add(out, ", \"batch\": %lld, \"fuse\": %s, \"reuse\": %s, \"ops\": %d, \"tensors\": %d", (long long)batch,
+                config->train.fuse ? "true" : "false", config->memory.reuse ? "true" : "false", p->ops, p->tensors);
+    cr_text_add(out, ", \"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu",
+                p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
+    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"fullest_op\": %d",
+                p->store ? cr_param_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT],
+                p->region_bytes[CR_REGION_HOST], v.fullest);
+    print_homes(p, out);
+    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes,
+                plan_ms, online_bytes);
+    view_close(&v);
+}

@@ -1,0 +1,298 @@
+/* model/resnet.c: see model/model.h. */
+#include "model/model.h"
+
+#include "compiler/compiler.h"
+#include "layers/layer.h"
+#include "optim/optim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- resolving [model] ---- */
+
+struct preset {
+    enum cr_block block;
+    enum cr_stem  stem;
+    int           stages, depth[4];
+};
+
+static struct preset preset_of(enum cr_arch arch) {
+    const int n = arch == CR_ARCH_RESNET20   ? 3
+                  : arch == CR_ARCH_RESNET32 ? 5
+                  : arch == CR_ARCH_RESNET44 ? 7
+                  : arch == CR_ARCH_RESNET56 ? 9
+                                             : 18; /* CIFAR nets: 6n+2 layers */
+    switch (arch) {
+    case CR_ARCH_RESNET18: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}};
+    case CR_ARCH_RESNET34: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
+    case CR_ARCH_WIDE_RESNET50_2:
+    case CR_ARCH_RESNET50: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
+    case CR_ARCH_WIDE_RESNET101_2:
+    case CR_ARCH_RESNET101: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}};
+    case CR_ARCH_RESNET152: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 8, 36, 3}};
+    default: return (struct preset){CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {n, n, n, 0}};
+    }
+}
+
+static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
+    if (c->model.depths.count < 1 || c->model.depths.count > CR_STAGES_MAX)
+        return cr_config_fail(c, "model.depths", "%d stages: a custom network has 1 to %d", c->model.depths.count,
+                              CR_STAGES_MAX);
+    if (c->model.depths.count != c->model.widths.count)
+        return cr_config_fail(c, "model.widths", "%d widths for %d stages: give one a stage", c->model.widths.count,
+                              c->model.depths.count);
+    m->block  = c->model.block == CR_BLOCK_AUTO ? CR_BLOCK_BASIC : c->model.block;
+    m->stem   = cr_config_is_small(c) ? CR_STEM_CIFAR : c->model.stem == CR_STEM_DEEP ? CR_STEM_DEEP : CR_STEM_IMAGENET;
+    m->stages = c->model.depths.count;
+    for (int s = 0; s < m->stages; s++) {
+        m->depth[s] = (int)c->model.depths.at[s];
+        m->width[s] = c->model.widths.at[s];
+    }
+    return CR_OK;
+}
+
+static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
+    struct preset preset = preset_of(c->model.arch);
+    m->block             = preset.block;
+    m->stem              = c->model.stem == CR_STEM_AUTO ? preset.stem : c->model.stem;
+    m->stages            = preset.stages;
+    int64_t first        = preset.stages == 3 ? 16 : 64;
+    for (int s = 0; s < m->stages; s++) {
+        m->depth[s] = preset.depth[s];
+        m->width[s] = first << s;
+    }
+}
+
+enum { BASE_WIDTH = 64 }; /* of torchvision's width_per_group */
+
+/* As torchvision counts it: the whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis
+ * 2016. */
+static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
+    const bool    wide  = c->model.arch == CR_ARCH_WIDE_RESNET50_2 || c->model.arch == CR_ARCH_WIDE_RESNET101_2;
+    const int64_t asked = c->model.width_per_group, group = asked ? asked : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
+    if (asked && m->block != CR_BLOCK_BOTTLENECK)
+        return cr_config_fail(c, "model.width_per_group",
+                              "is for bottleneck blocks, this network has basic ones: leave it at 0");
+    for (int s = 0; s < m->stages; s++) {
+        m->inner[s] = m->width[s] * group / BASE_WIDTH;
+        if (m->inner[s] < 1)
+            return cr_config_fail(c, "model.width_per_group",
+                                  "%lld leaves no channel in stage %d, whose width is %lld: at least %lld",
+                                  (long long)group, s + 1, (long long)m->width[s],
+                                  (long long)((BASE_WIDTH + m->width[s] - 1) / m->width[s]));
+    }
+    return CR_OK;
+}
+
+static cr_status resolve_shortcut(const struct cr_config *c, struct cr_model *m) {
+    m->shortcut = c->model.shortcut;
+    bool cifar  = m->stem == CR_STEM_CIFAR && m->block == CR_BLOCK_BASIC && m->stages == 3;
+    if (m->shortcut == CR_SHORTCUT_AUTO) m->shortcut = cifar ? CR_SHORTCUT_A : CR_SHORTCUT_B;
+    if (m->shortcut != CR_SHORTCUT_A) return CR_OK;
+    int64_t expansion = m->block == CR_BLOCK_BOTTLENECK ? 4 : 1, before = m->width[0];
+    for (int s = 0; s < m->stages; s++) {
+        int64_t after = m->width[s] * expansion;
+        if (after < before || (after - before) % 2)
+            return cr_config_fail(
+                c, "model.shortcut",
+                "A pads channels evenly on both sides, from %lld to %lld at stage %d is not possible: use B",
+                (long long)before, (long long)after, s + 1);
+        before = after;
+    }
+    return CR_OK;
+}
+
+static cr_status resolve_freeze(const struct cr_config *c, struct cr_model *m) {
+    char words[1024];
+    snprintf(words, sizeof words, "%s", c->model.freeze);
+    char *save = NULL;
+    for (char *w = strtok_r(words, ", \t", &save); w; w = strtok_r(NULL, ", \t", &save)) {
+        int  stage = 0;
+        char end;
+        if (strcmp(w, "stem") == 0)
+            m->frozen |= 1u;
+        else if (strcmp(w, "fc") == 0)
+            m->frozen |= 1u << (CR_STAGES_MAX + 1);
+        else if (sscanf(w, "layer%d%c", &stage, &end) == 1 && stage >= 1 && stage <= m->stages)
+            m->frozen |= 1u << stage;
+        else
+            return cr_config_fail(c, "model.freeze", "\"%s\" is no part of this network: stem, layer1 to layer%d, fc",
+                                  w, m->stages);
+    }
+    unsigned all = 1u | 1u << (CR_STAGES_MAX + 1);
+    for (int s = 1; s <= m->stages; s++) all |= 1u << s;
+    if (m->frozen == all) return cr_config_fail(c, "model.freeze", "every part is frozen: nothing is left to train");
+    return CR_OK;
+}
+
+/* Smallest picture whose feature maps do not vanish. */
+static cr_status check_size(const struct cr_config *c, const struct cr_model *m, int64_t size, const char *key) {
+    int64_t least = m->stem != CR_STEM_CIFAR ? 7 : 1;
+    if (size >= least) return CR_OK;
+    return cr_config_fail(c, key, "%lld pixels: this network needs at least %lld", (long long)size, (long long)least);
+}
+
+/* ---- emission ---- */
+
+static bool part_frozen(const struct cr_model *m, int part) {
+    return m->frozen >> part & 1;
+}
+
+/* ResNet-D (He et al. 2019): three 3x3 convolutions, the first two half as wide; timm's names. */
+static int emit_deep(struct cr_net *net, const struct cr_model *m, int x) {
+    const int64_t half = m->width[0] / 2;
+    int           y    = cr_layer_batchnorm(net, "conv1.1", cr_layer_conv(net, "conv1.0", x, half, 3, 2, 1), false);
+    y                  = cr_layer_conv(net, "conv1.3", cr_layer_relu(net, "conv1.2", y), half, 3, 1, 1);
+    y                  = cr_layer_relu(net, "conv1.5", cr_layer_batchnorm(net, "conv1.4", y, false));
+    return cr_layer_conv(net, "conv1.6", y, m->width[0], 3, 1, 1);
+}
+
+static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
+    net->frozen = part_frozen(m, 0);
+    bool large  = m->stem != CR_STEM_CIFAR;
+    int  y      = m->stem == CR_STEM_DEEP
+                      ? emit_deep(net, m, x)
+                      : cr_layer_conv(net, "conv1", x, m->width[0], large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
+    y           = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", y, false));
+    return large ? cr_layer_maxpool(net, "maxpool", y, 3, 2, 1) : y;
+}
+
+static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
+    if (net->store->half != CR_F32) cr_layer_cast(net);
+    int x = cr_layer_input(net, batch, size);
+    x     = emit_stem(net, m, x);
+    for (int s = 0; s < m->stages; s++) {
+        char path[32];
+        snprintf(path, sizeof path, "layer%d", s + 1);
+        net->frozen           = part_frozen(m, s + 1);
+        struct cr_stage stage = {.path     = path,
+                                 .block    = m->block,
+                                 .shortcut = m->shortcut,
+                                 .width    = m->width[s],
+                                 .inner    = m->inner[s],
+                                 .depth    = m->depth[s],
+                                 .stride   = s == 0 ? 1 : 2,
+                                 .excite   = net->config->model.excitation};
+        x                     = cr_layer_stage(net, &stage, x);
+    }
+    net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
+    return cr_layer_dense(net, "fc", cr_layer_avgpool(net, "avgpool", x), m->classes);
+}
+
+static const char *program_name(enum cr_program_kind kind) {
+    static const char *const names[] = {"step", "micro_first", "micro", "micro_last", "eval"};
+    return names[kind];
+}
+
+cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum cr_program_kind kind, int64_t batch,
+                           struct cr_program *p) {
+    bool      training = kind != CR_PROGRAM_EVAL;
+    cr_status status   = CR_OK;
+    cr_program_init(p, program_name(kind), &m->store);
+    p->real             = m->real;
+    const int     ranks = CR_MAX(m->ranks, 1);
+    struct cr_net net   = {
+          .program = p, .store = &m->store, .config = c, .training = training, .bn_ranks = c->model.sync_bn ? ranks : 1};
+    float smoothing = training ? (float)c->train.label_smoothing : 0;
+    int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
+    int   loss      = cr_layer_loss(&net, logits, smoothing);
+    if (training && !p->failed) {
+        bool  adds   = kind == CR_PROGRAM_MICRO || kind == CR_PROGRAM_MICRO_LAST;
+        float weight = 1.0f / (float)((kind == CR_PROGRAM_STEP ? 1 : c->train.accumulate) * ranks);
+        if (ranks > 1) cr_layer_metrics_over_ranks(&net);
+        CR_TRY_OUT(cr_pass_grad(p, loss, adds, weight, smoothing));
+        int micro = kind == CR_PROGRAM_STEP ? 1 : (int)c->train.accumulate;
+        if (kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_LAST) cr_optim_emit(p, c, micro);
+    }
+    CR_TRY_OUT(cr_program_check(p));
+    return CR_OK;
+out:
+    if (p->too_large)
+        status = cr_config_fail(c, kind == CR_PROGRAM_EVAL && c->train.eval_batch ? "train.eval_batch" : "train.batch",
+                                "%lld images of %lld pixels a side need tensors of more than 2^50 bytes: lower it, "
+                                "data.image_size or the widths",
+                                (long long)batch, (long long)(training ? m->image_size : m->eval_size));
+    cr_program_free(p);
+    return status;
+}
+
+cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_size, int64_t eval_size,
+                        struct cr_model *out) {
+    struct cr_model m      = {.classes = classes, .image_size = image_size, .eval_size = eval_size};
+    cr_status       status = CR_OK;
+    if (c->model.arch == CR_ARCH_CUSTOM)
+        CR_TRY(resolve_custom(c, &m));
+    else
+        resolve_preset(c, &m);
+    CR_TRY(resolve_inner(c, &m));
+    CR_TRY(resolve_shortcut(c, &m));
+    if (m.stem == CR_STEM_DEEP && m.width[0] < 2)
+        return cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
+    CR_TRY(resolve_freeze(c, &m));
+    CR_TRY(check_size(c, &m, image_size, "data.image_size"));
+    CR_TRY(check_size(c, &m, eval_size, "data.eval_crop"));
+    if (classes < 1) return cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
+
+    /* The parameter table falls out of building the network once. */
+    struct cr_program p;
+    cr_program_init(&p, "table", &m.store);
+    struct cr_net net = {.program = &p, .store = &m.store, .config = c};
+    emit_network(&net, &m, 1, eval_size);
+    bool failed = p.failed || m.store.failed, too_large = p.too_large;
+    cr_program_free(&p);
+    if (too_large) {
+        status =
+            cr_config_fail(c, "data.image_size",
+                           "tensors of more than 2^50 bytes for one picture: lower model.widths or data.image_size");
+        goto out;
+    }
+    if (failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the network");
+    cr_optim_prepare(&m.store, c);
+    *out = m;
+    return CR_OK;
+out:
+    cr_param_store_free(&m.store);
+    return status;
+}
+
+void cr_model_set_real(struct cr_model *m, enum cr_dtype real) {
+    CR_ASSERT(real == CR_F32 || real == CR_F16 || real == CR_BF16);
+    m->real = m->store.half = real;
+}
+
+void cr_model_close(struct cr_model *m) {
+    cr_param_store_free(&m->store);
+    *m = (struct cr_model){0};
+}
+
+/* ---- the table ---- */
+
+double cr_model_flops(const struct cr_program *eval) {
+    double sum = 0;
+    for (int i = 0; i < eval->ops; i++) {
+        double bytes, flops;
+        if (eval->op[i].kind != CR_OP_conv && eval->op[i].kind != CR_OP_dense) continue;
+        cr_op_cost(eval, &eval->op[i], &bytes, &flops);
+        sum += flops;
+    }
+    return sum / (double)(eval->images >= 0 ? eval->tensor[eval->images].dim[0] : 1);
+}
+
+void cr_model_table(const struct cr_model *m, const struct cr_program *eval, struct cr_text *out) {
+    cr_text_add(out, "%-24s %-16s %14s %12s\n", "layer", "output (H,W,C)", "parameters", "MFLOP/image");
+    for (int i = 0; i < eval->ops; i++) {
+        const struct cr_op *op = &eval->op[i];
+        if (op->kind != CR_OP_conv && op->kind != CR_OP_dense) continue;
+        const struct cr_tensor *y = &eval->tensor[op->out[0]], *w = &eval->tensor[op->in[CR_IN_conv_w]];
+        double                  bytes, flops;
+        char                    shape[48];
+        int64_t extra = op->kind == CR_OP_dense ? y->dim[3] : 2 * y->dim[3]; /* bias, or the BN's gamma and beta */
+        cr_op_cost(eval, op, &bytes, &flops);
+        snprintf(shape, sizeof shape, "%lld,%lld,%lld", (long long)y->dim[1], (long long)y->dim[2],
+                 (long long)y->dim[3]);
+        cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", eval->layer[op->layer], shape,
+                    (long long)(cr_tensor_elems(w) + extra), flops / (double)y->dim[0] / 1e6);
+    }
+    cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", "total", "", (long long)cr_param_store_trainable(&m->store),
+                cr_model_flops(eval) / 1e6);
+}

@@ -1,0 +1,209 @@
+/* runtime/memory_regions.c: the device as passes see it, and the memory that the programs of a run share. See
+ * runtime/executor.h. */
+#include "runtime/executor.h"
+
+#include <string.h>
+
+/* ---- the device as a target of passes ---- */
+
+bool cr_device_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    int                     index;
+    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
+    if (!row) return false;
+    /* The reference does every op and none of them fast: nothing is joined to end there, unless all is reference. */
+    return strncmp(row->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
+}
+
+static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_accepts(self, p, op);
+}
+
+/* Names the op and the shapes of its operands, for the message of an op that no row takes. */
+static void describe_op(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
+    cr_text_add(out, "%s of layer %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?");
+    for (int i = 0; i < n; i++) {
+        const struct cr_tensor *t = &p->tensor[ids[i]];
+        cr_text_add(out, "%s%s[%lld,%lld,%lld,%lld]", i ? ", " : ": ", cr_dtype_name(t->dtype), (long long)t->dim[0],
+                    (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
+    }
+}
+
+cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              size_t *workspace) {
+    const struct cr_kernel *kernel   = device->kernels[op->kernel];
+    void                   *prepared = NULL;
+    *workspace                       = 0;
+    if (!kernel->prepare) return CR_OK;
+    CR_TRY(kernel->prepare(device, p, op, &prepared, workspace));
+    if (kernel->release) kernel->release(prepared);
+    return CR_OK;
+}
+
+int64_t cr_device_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return device->backend->packed_elems ? device->backend->packed_elems(device, p, op) : 0;
+}
+
+double cr_device_estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    int                     index;
+    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
+    return row && row->estimate ? row->estimate(device, p, op) : 0;
+}
+
+void cr_device_algo_name(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         struct cr_text *out) {
+    int                     index;
+    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
+    if (row && row->algo_name) row->algo_name(op, out);
+}
+
+cr_status cr_device_select(struct cr_device *device, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+    op->algo = 0;
+    if (cr_kernel_find(device, p, op, 0, &op->kernel)) return cr_device_workspace(device, p, op, workspace);
+    struct cr_text text = {0};
+    describe_op(p, op, &text);
+    cr_status status = CR_FAIL(CR_ERR_DEVICE, "device %s has no kernel for %s (images N,H,W,C, filters K,R,S,C) on %s",
+                               device->backend->name, text.data ? text.data : "an op", device->caps.text);
+    cr_text_free(&text);
+    return status;
+}
+
+static int64_t target_kept_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_packed_elems(self, p, op);
+}
+
+static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_estimate(self, p, op);
+}
+
+static void target_name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+    cr_device_algo_name(self, p, op, out);
+}
+
+static cr_status target_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+    return cr_device_select(self, p, op, workspace);
+}
+
+static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
+    struct cr_cost_model    roof = cr_device_cost_model(self);
+    int                     index;
+    const struct cr_kernel *row = cr_kernel_find(self, p, op, 0, &index);
+    if (row)
+        *out = (struct cr_selection){.kernel = row->name, .seconds = cr_op_seconds(&roof, p, op), .source = "roofline"};
+    return CR_OK;
+}
+
+bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot) {
+    return cr_kernel_reads_host(device, device->kernels[op->kernel], slot);
+}
+
+static bool target_reads_host(void *self, const struct cr_op *op, int slot) {
+    return cr_device_reads_host(self, op, slot);
+}
+
+struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
+    const struct cr_device_caps *caps = &device->caps;
+    return (struct cr_cost_model){.self                  = device,
+                                  .alignment             = caps->alignment,
+                                  .bytes_per_s           = caps->bytes_per_s,
+                                  .flops_per_s           = caps->flops_per_s,
+                                  .to_host_bytes_per_s   = caps->to_host_bytes_per_s,
+                                  .to_device_bytes_per_s = caps->to_device_bytes_per_s,
+                                  .copy_latency_s        = caps->copy_latency_s,
+                                  .duplex_speedup        = caps->duplex_speedup,
+                                  .host_memory_overhead  = caps->host_memory_overhead,
+                                  .sparse_density_max    = caps->sparse_density_max,
+                                  .packed_elems          = target_kept_elems,
+                                  .estimate              = target_foresee,
+                                  .algo_name             = target_name_way,
+                                  .accepts               = target_accepts,
+                                  .select                = target_select,
+                                  .explain               = target_tell,
+                                  .reads_host            = target_reads_host};
+}
+
+/* ---- memory ---- */
+
+/* The HOST region is empty in most runs; a kernel may be handed the address of any other. */
+static void sum_up(const struct cr_param_store *store, const struct cr_program *const *programs, int count,
+                   size_t bytes[CR_REGIONS]) {
+    memset(bytes, 0, CR_REGIONS * sizeof *bytes);
+    bytes[CR_REGION_STORE] = cr_param_store_bytes(store);
+    for (int i = 0; i < count; i++)
+        for (int r = CR_REGION_POOL; r < CR_REGIONS; r++) bytes[r] = CR_MAX(bytes[r], programs[i]->region_bytes[r]);
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST) bytes[r] = CR_MAX(bytes[r], (size_t)256);
+}
+
+static size_t small_bytes(const struct cr_program *const *programs, int count) {
+    size_t most = 0;
+    for (int i = 0; i < count; i++) most = CR_MAX(most, cr_feed_small_bytes(programs[i]));
+    return most;
+}
+
+size_t cr_memory_need(const struct cr_device *device, const struct cr_param_store *store,
+                      const struct cr_program *const *programs, int count) {
+    size_t bytes[CR_REGIONS], sum = 0;
+    sum_up(store, programs, count, bytes);
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST) sum += bytes[r];
+    sum += (size_t)((double)bytes[CR_REGION_HOST] * device->caps.host_memory_overhead);
+    return sum + cr_feed_need(device, small_bytes(programs, count));
+}
+
+size_t cr_memory_host_need(const struct cr_program *const *programs, int count) {
+    size_t most = 0;
+    for (int i = 0; i < count; i++) most = CR_MAX(most, programs[i]->region_bytes[CR_REGION_HOST]);
+    return most;
+}
+
+/* Page-locked on a device that works beside the host; one whose memory is the host's has no other. */
+static cr_status reserve_host(struct cr_memory *m) {
+    const struct cr_async *async = m->device->backend->async;
+    const size_t           bytes = m->bytes[CR_REGION_HOST];
+    if (!bytes) return CR_OK;
+    if (!async) return m->device->backend->reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
+    const cr_status status = async->host_reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
+    return status != CR_ERR_MEMORY
+               ? status
+               : CR_FAIL(status, "the host has no %.0f MiB of page-locked memory for swapped tensors",
+                         (double)bytes / (1 << 20));
+}
+
+static void release_host(struct cr_memory *m) {
+    const struct cr_async *async = m->device->backend->async;
+    if (!m->region[CR_REGION_HOST]) return;
+    if (async)
+        async->host_release(m->device, m->region[CR_REGION_HOST]);
+    else
+        m->device->backend->release(m->device, m->region[CR_REGION_HOST]);
+}
+
+cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_param_store *store,
+                         const struct cr_program *const *programs, int count) {
+    struct cr_memory m      = {.device = device};
+    cr_status        status = CR_OK;
+    sum_up(store, programs, count, m.bytes);
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
+    CR_TRY_OUT(reserve_host(&m));
+    CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], small_bytes(programs, count), &m.ring));
+    if (device->backend->share)
+        CR_TRY_OUT(
+            device->backend->share(device, m.region[CR_REGION_STORE])); /* last: who fails above shares nothing */
+    *memory = m;
+    return CR_OK;
+out:
+    cr_memory_close(&m);
+    return status;
+}
+
+void cr_memory_close(struct cr_memory *memory) {
+    cr_feed_close(memory->device, memory->ring);
+    release_host(memory);
+    if (memory->device->backend->unshare) memory->device->backend->unshare(memory->device);
+    for (int r = 0; r < CR_REGIONS; r++)
+        if (r != CR_REGION_HOST && memory->region[r])
+            memory->device->backend->release(memory->device, memory->region[r]);
+    *memory = (struct cr_memory){0};
+}

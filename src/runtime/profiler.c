@@ -1,0 +1,290 @@
+/* runtime/profiler.c: see runtime/profiler.h. */
+#include "runtime/profiler.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Whole runs enqueued in front of a marked pass: at least two, so that the last of them begins without a wait. */
+enum { LEAD_LEAST = 2, LEAD_MOST = 64 };
+
+struct timing {
+    struct cr_exec        *exec;
+    struct cr_device      *device;
+    const struct cr_async *async; /* NULL: wall time */
+    struct cr_step_block   step;
+    int                    ops, passes;
+    double                *seconds;         /* [ops + 1][passes]; the last row is the whole program's */
+    void                 **before, **after; /* a mark each for every op and for the whole */
+    int                    lead;
+    double                *begin;     /* [ops], of the last pass */
+    double                 event_s;   /* what a pair of marks with nothing between them takes */
+    double                 enqueue_s; /* what the host needed to enqueue the last marked pass */
+};
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    return 0.5 * (v[(n - 1) / 2] + v[n / 2]);
+}
+
+static double *seconds_of(const struct timing *t, int op, int pass) {
+    return &t->seconds[(int64_t)op * t->passes + pass];
+}
+
+/* ---- one pass ---- */
+
+static cr_status sync(const struct timing *t) {
+    return t->device->backend->sync(t->device);
+}
+
+static cr_status pass_by_wall(struct timing *t, int pass) {
+    int64_t start = cr_time_ns();
+    CR_TRY(cr_exec_run(t->exec, &t->step));
+    CR_TRY(sync(t));
+    *seconds_of(t, t->ops, pass) = (double)(cr_time_ns() - start) * 1e-9;
+    for (int i = 0; i < t->ops; i++) {
+        start       = cr_time_ns();
+        t->begin[i] = i ? t->begin[i - 1] + *seconds_of(t, i - 1, pass) : 0;
+        CR_TRY(cr_exec_run_range(t->exec, &t->step, i, i));
+        CR_TRY(sync(t));
+        *seconds_of(t, i, pass) = (double)(cr_time_ns() - start) * 1e-9;
+    }
+    return CR_OK;
+}
+
+static cr_status pass_by_marks(struct timing *t, int pass) {
+    CR_TRY(sync(t));
+    for (int i = 0; i < t->lead; i++) {
+        const bool last = i == t->lead - 1;
+        if (last) CR_TRY(t->async->event_record(t->device, CR_STREAM_COMPUTE, t->before[t->ops]));
+        CR_TRY(cr_exec_run(t->exec, &t->step));
+        if (last) CR_TRY(t->async->event_record(t->device, CR_STREAM_COMPUTE, t->after[t->ops]));
+    }
+    const int64_t start = cr_time_ns();
+    CR_TRY(cr_exec_run_timed(t->exec, &t->step, t->before, t->after));
+    t->enqueue_s = (double)(cr_time_ns() - start) * 1e-9;
+    CR_TRY(sync(t));
+    for (int i = 0; i <= t->ops; i++)
+        CR_TRY(t->async->elapsed(t->device, t->before[i], t->after[i], seconds_of(t, i, pass)));
+    for (int i = 0; i < t->ops; i++) CR_TRY(t->async->elapsed(t->device, t->before[0], t->before[i], &t->begin[i]));
+    return CR_OK;
+}
+
+/* Two marks with nothing between them: what they say is their own time and no op's. */
+static cr_status time_marks(struct timing *t) {
+    double *empty = seconds_of(t, 0, 0); /* free until the passes begin */
+    if (!t->async) return CR_OK;
+    for (int i = 0; i < t->passes; i++) {
+        CR_TRY(cr_exec_run(t->exec, &t->step)); /* the marks must stand ready when the device comes by */
+        CR_TRY(t->async->event_record(t->device, CR_STREAM_COMPUTE, t->before[0]));
+        CR_TRY(t->async->event_record(t->device, CR_STREAM_COMPUTE, t->after[0]));
+        CR_TRY(sync(t));
+        CR_TRY(t->async->elapsed(t->device, t->before[0], t->after[0], &empty[i]));
+    }
+    t->event_s = median(empty, t->passes);
+    return CR_OK;
+}
+
+static cr_status run_passes(struct timing *t) {
+    for (int r = t->async ? -1 : 0; r < t->passes; r++) { /* the pass before the first tells how much lead is needed */
+        const int pass = CR_MAX(r, 0);
+        CR_TRY(t->async ? pass_by_marks(t, pass) : pass_by_wall(t, pass));
+        t->step.step++;
+        const double whole_s = *seconds_of(t, t->ops, pass);
+        if (t->async && whole_s > 0)
+            t->lead = (int)CR_MIN(ceil(t->enqueue_s / whole_s) + LEAD_LEAST, (double)LEAD_MOST);
+    }
+    return CR_OK;
+}
+
+/* ---- open, close ---- */
+
+static cr_status timing_open(struct timing *t) {
+    CR_ALLOC(t->seconds, ((size_t)t->ops + 1) * (size_t)t->passes);
+    CR_ALLOC(t->begin, (size_t)t->ops + 1);
+    if (!t->async) return CR_OK;
+    CR_ALLOC(t->before, (size_t)t->ops + 1);
+    CR_ALLOC(t->after, (size_t)t->ops + 1);
+    for (int i = 0; i <= t->ops; i++) {
+        CR_TRY(t->async->event_create(t->device, &t->before[i]));
+        CR_TRY(t->async->event_create(t->device, &t->after[i]));
+    }
+    return CR_OK;
+}
+
+static void timing_close(struct timing *t) {
+    for (int i = 0; t->before && t->after && i <= t->ops; i++) {
+        t->async->event_destroy(t->device, t->before[i]);
+        t->async->event_destroy(t->device, t->after[i]);
+    }
+    cr_free(t->before);
+    cr_free(t->after);
+    cr_free(t->seconds);
+    cr_free(t->begin);
+}
+
+/* A copy to the host or back is bounded by the way there, not by the device's memory. */
+static double roof_of(const struct timing *t, const struct cr_op *op, double bytes, double flops) {
+    const struct cr_device_caps *caps = &t->device->caps;
+    if (op->kind == CR_OP_offload) return caps->to_host_bytes_per_s > 0 ? bytes / 2 / caps->to_host_bytes_per_s : 0;
+    if (op->kind == CR_OP_prefetch)
+        return caps->to_device_bytes_per_s > 0 ? bytes / 2 / caps->to_device_bytes_per_s : 0;
+    return CR_MAX(bytes / caps->bytes_per_s, flops / cr_device_flops(t->device, t->device->kernels[op->kernel]->math));
+}
+
+static void take_over(const struct timing *t, struct cr_profile *out) {
+    for (int i = 0; i < t->ops; i++) {
+        struct cr_op_profile *o = &out->op[i];
+        *o                      = (struct cr_op_profile){
+                                 .op = i, .begin_s = t->begin[i], .seconds = CR_MAX(median(seconds_of(t, i, 0), t->passes) - t->event_s, 0)};
+        cr_op_cost(out->program, &out->program->op[i], &o->bytes, &o->flops);
+        o->roofline_s = roof_of(t, &out->program->op[i], o->bytes, o->flops);
+        out->sum_s += o->seconds;
+    }
+    out->event_s = t->event_s;
+    out->whole_s = median(seconds_of(t, t->ops, 0), t->passes);
+}
+
+cr_status cr_profile_open(struct cr_exec *exec, const struct cr_program *program, struct cr_device *device,
+                          const struct cr_step_block *step, int passes, struct cr_profile *out) {
+    cr_status     status;
+    struct timing t = {.exec   = exec,
+                       .device = device,
+                       .async  = device->backend->async,
+                       .step   = *step,
+                       .ops    = program->ops,
+                       .passes = passes,
+                       .lead   = LEAD_LEAST};
+    CR_ASSERT(passes > 0);
+    *out = (struct cr_profile){.program = program, .exec = exec, .device = device, .passes = passes};
+    CR_ALLOC(out->op, (size_t)program->ops);
+    CR_TRY_OUT(timing_open(&t));
+    CR_TRY_OUT(time_marks(&t));
+    CR_TRY_OUT(run_passes(&t));
+    take_over(&t, out);
+out:
+    timing_close(&t);
+    if (status != CR_OK) cr_profile_close(out);
+    return status;
+}
+
+void cr_profile_close(struct cr_profile *profile) {
+    cr_free(profile->op);
+    *profile = (struct cr_profile){0};
+}
+
+/* ---- printing ---- */
+
+static int compare_slowest_first(const void *a, const void *b) {
+    const struct cr_op_profile *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? 1 : -1;
+    return x->op - y->op;
+}
+
+void cr_profile_sort_slowest_first(struct cr_profile *p) {
+    qsort(p->op, (size_t)p->program->ops, sizeof *p->op, compare_slowest_first);
+}
+
+static double per(double amount, double seconds) {
+    return seconds > 0 ? amount / seconds : 0;
+}
+
+static const char numbers_head[] = "        ms   share        MB      GB/s     GFLOP   TFLOP/s    roof";
+
+static void add_numbers(const struct cr_op_profile *o, double sum_s, struct cr_text *out) {
+    cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.1f %9.3f %9.3f %6.1f%%", o->seconds * 1e3, 100 * per(o->seconds, sum_s),
+                o->bytes * 1e-6, per(o->bytes, o->seconds) * 1e-9, o->flops * 1e-9, per(o->flops, o->seconds) * 1e-12,
+                100 * per(o->roofline_s, o->seconds));
+}
+
+static const char *layer_of(const struct cr_program *p, const struct cr_op *op) {
+    return op->layer >= 0 ? p->layer[op->layer] : "-";
+}
+
+/* One line a kind: the sums over its ops; `op` holds the kind, for the time of sorting. */
+static void add_kinds(const struct cr_profile *p, struct cr_text *out) {
+    struct cr_op_profile kind[CR_OP_COUNT]  = {0};
+    int                  count[CR_OP_COUNT] = {0};
+    for (int k = 0; k < CR_OP_COUNT; k++) kind[k].op = k;
+    for (int i = 0; i < p->program->ops; i++) {
+        const struct cr_op_profile *o = &p->op[i];
+        const enum cr_op_kind       k = p->program->op[o->op].kind;
+        count[k]++;
+        kind[k].seconds += o->seconds;
+        kind[k].bytes += o->bytes;
+        kind[k].flops += o->flops;
+        kind[k].roofline_s += o->roofline_s;
+    }
+    qsort(kind, CR_OP_COUNT, sizeof *kind, compare_slowest_first);
+    cr_text_add(out, "\n%s  %5s  %s\n", numbers_head, "ops", "kind");
+    for (int k = 0; k < CR_OP_COUNT && kind[k].seconds > 0; k++) {
+        add_numbers(&kind[k], p->sum_s, out);
+        cr_text_add(out, "  %5d  %s\n", count[kind[k].op], cr_op_info((enum cr_op_kind)kind[k].op)->name);
+    }
+}
+
+/* The op's way or layout, where it has a name. */
+static void add_way(const struct cr_profile *p, const struct cr_op *op, const char *before, const char *behind,
+                    struct cr_text *out) {
+    struct cr_text name = {0};
+    cr_device_algo_name(p->device, p->program, op, &name);
+    if (name.data) cr_text_add(out, "%s%s%s", before, name.data, behind);
+    cr_text_free(&name);
+}
+
+static double roof_of_all(const struct cr_profile *p) {
+    double sum = 0;
+    for (int i = 0; i < p->program->ops; i++) sum += p->op[i].roofline_s;
+    return sum;
+}
+
+void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
+    const struct cr_device_caps *caps      = &p->device->caps;
+    char                         marks[64] = "";
+    if (p->event_s > 0) snprintf(marks, sizeof marks, " (%.2f us a pair of marks taken off each)", p->event_s * 1e6);
+    cr_text_add(out, "%s  %-24s %-18s %s\n", numbers_head, "row", "op", "layer");
+    for (int i = 0; i < p->program->ops; i++) {
+        const struct cr_op *op = &p->program->op[p->op[i].op];
+        add_numbers(&p->op[i], p->sum_s, out);
+        cr_text_add(out, "  %-24s %-18s %s", cr_exec_kernel_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name,
+                    layer_of(p->program, op));
+        add_way(p, op, " (", ")", out);
+        cr_text_add(out, "\n");
+    }
+    add_kinds(p, out);
+    cr_text_add(
+        out,
+        "\nroof: the longer of bytes at %.1f GB/s and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), what this "
+        "device is taken to reach\n"
+        "sum of %d ops: %.3f ms%s; at the roof %.3f ms; the program run whole: %.3f ms (medians of %d passes)\n",
+        caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, cr_device_flops(p->device, CR_MATH_TF32) * 1e-12,
+        cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, marks, roof_of_all(p) * 1e3,
+        p->whole_s * 1e3, p->passes);
+}
+
+void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
+    for (int i = 0; i < p->program->ops; i++) {
+        const struct cr_op_profile *o  = &p->op[i];
+        const struct cr_op         *op = &p->program->op[o->op];
+        cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", ", o->op,
+                    cr_op_info(op->kind)->name, layer_of(p->program, op), cr_exec_kernel_name(p->exec, o->op));
+        add_way(p, op, "\"way\": \"", "\", ", out);
+        cr_text_add(out,
+                    "\"lane\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"share\": %.6f, \"bytes\": %.0f, \"flops\": "
+                    "%.0f, \"roof\": %.4f}\n",
+                    cr_stream_name(op->stream), o->begin_s * 1e3, o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes,
+                    o->flops, per(o->roofline_s, o->seconds));
+    }
+    cr_text_add(out,
+                "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roof_ms\": %.5f, \"whole_ms\": %.5f, "
+                "\"mark_us\": %.4f, \"passes\": %d, \"device\": ",
+                p->program->ops, p->program->name, p->sum_s * 1e3, roof_of_all(p) * 1e3, p->whole_s * 1e3,
+                p->event_s * 1e6, p->passes);
+    cr_text_add_json(out, p->device->caps.text);
+    cr_text_add(out, "}\n");
+}

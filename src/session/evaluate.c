@@ -1,0 +1,117 @@
+/* session/evaluate.c: a data set through the eval program. See session/session.h. */
+#include "session/session.h"
+
+static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores *out) {
+    struct cr_exec_result r;
+    CR_TRY(cr_exec_result(s->eval_exec, run, &r));
+    out->loss_sum += r.loss_sum;
+    out->images += (int64_t)r.valid;
+    out->correct1 += (int64_t)r.correct1;
+    out->correct5 += (int64_t)r.correct5;
+    return CR_OK;
+}
+
+/* The result of a batch is asked for when the next one is under way. */
+static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+                             struct cr_scores *out) {
+    const struct cr_step_block step = {0};
+    for (int64_t pending = 0;;) {
+        struct cr_batch batch;
+        if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
+        CR_TRY(cr_loader_next(loader, &batch));
+        if (batch.count == 0) return pending ? add_result(s, pending, out) : CR_OK;
+        cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
+        cr_loader_release(loader, &batch);
+        CR_TRY(status);
+        CR_TRY(cr_exec_run(s->eval_exec, &step));
+        if (pending) CR_TRY(add_result(s, pending, out));
+        pending = cr_exec_runs(s->eval_exec);
+    }
+}
+
+/* Sums of all ranks, added in their order; *interrupted: somebody was. */
+static cr_status add_up(struct cr_comm *comm, struct cr_scores *s, bool *interrupted) {
+    int64_t counts[] = {s->images, s->correct1, s->correct5, s->corrupt, *interrupted};
+    CR_TRY(cr_comm_all_reduce(comm, counts, CR_COUNT(counts), CR_COMM_I64));
+    CR_TRY(cr_comm_all_reduce(comm, &s->loss_sum, 1, CR_COMM_F64));
+    s->images    = counts[0];
+    s->correct1  = counts[1];
+    s->correct5  = counts[2];
+    s->corrupt   = counts[3];
+    *interrupted = counts[4] > 0;
+    return CR_OK;
+}
+
+/* A rank that was interrupted tells the others, which come here in any case. */
+static cr_status add_up_ranks(struct cr_session *s, cr_status status, struct cr_scores *scores) {
+    bool interrupted = status == CR_ERR_INTERRUPTED;
+    if (cr_comm_size(s->comm) == 1 || (status != CR_OK && !interrupted)) return status;
+    CR_TRY(add_up(s->comm, scores, &interrupted));
+    return interrupted ? CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted") : CR_OK;
+}
+
+/* Batch by batch: the judge sees the logits of each before the next one runs. */
+static cr_status judge_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+                               const struct cr_sample_callback *judge, struct cr_scores *out) {
+    const struct cr_step_block step    = {0};
+    const struct cr_tensor    *t       = &s->eval.tensor[s->eval.logits];
+    const size_t               classes = (size_t)s->model.classes;
+    int64_t                    first   = 0;
+    cr_status                  status  = CR_OK;
+    float                     *logits  = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
+    void                      *raw     = cr_alloc(t->bytes, 1);
+    if (!logits || !raw)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: the logits of %lld pictures", (long long)s->eval_batch);
+    for (;;) {
+        struct cr_batch batch;
+        if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
+        CR_TRY_OUT(cr_loader_next(loader, &batch));
+        if (batch.count == 0) break;
+        status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
+        if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
+        if (status == CR_OK) status = add_result(s, cr_exec_runs(s->eval_exec), out);
+        if (status == CR_OK) status = cr_session_logits(s, raw, logits);
+        for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
+            if (batch.labels[i] >= 0)
+                judge->on_sample(judge->self, first + i, batch.labels[i], logits + (size_t)i * classes);
+        first += batch.count;
+        cr_loader_release(loader, &batch);
+        CR_TRY_OUT(status);
+    }
+out:
+    cr_free(logits);
+    cr_free(raw);
+    return status;
+}
+
+cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
+                              struct cr_scores *out) {
+    return cr_session_evaluate_each(s, dataset, stop, NULL, out);
+}
+
+cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
+                                   const struct cr_sample_callback *judge, struct cr_scores *out) {
+    const struct cr_config        *c       = s->config;
+    const struct cr_loader_options options = {.split         = CR_SPLIT_VAL,
+                                              .prepare       = s->prepare_eval,
+                                              .batch         = s->eval_batch,
+                                              .seed          = (uint64_t)c->train.seed,
+                                              .workers       = (int)c->data.workers,
+                                              .prefetch      = (int)c->data.prefetch,
+                                              .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
+                                              .rank          = cr_comm_rank(s->comm),
+                                              .ranks         = cr_comm_size(s->comm)};
+    struct cr_loader              *loader;
+    struct cr_scores               scores = {0};
+    int64_t                        start  = cr_time_ns();
+    CR_TRY(cr_loader_open(dataset, &options, &loader));
+    cr_exec_refresh(s->eval_exec); /* training has moved the parameters and used the pool */
+    cr_status status = judge ? judge_batches(s, loader, stop, judge, &scores) : run_batches(s, loader, stop, &scores);
+    scores.corrupt   = cr_loader_corrupt(loader);
+    status           = add_up_ranks(s, status, &scores);
+    scores.seconds   = (double)(cr_time_ns() - start) * 1e-9;
+    cr_loader_close(loader);
+    if (status == CR_OK && scores.images == 0) status = CR_FAIL(CR_ERR_FORMAT, "evaluation saw no readable picture");
+    if (status == CR_OK) *out = scores;
+    return status;
+}

@@ -1,0 +1,73 @@
+/* session/predict.c: top classes of single pictures. See session/session.h. */
+#include "session/session.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Softmax over the logits, then the largest few by selection: classes are few, pictures fewer. */
+static void top_classes(const float *logits, int classes, struct cr_prediction *out) {
+    double largest = -INFINITY, sum = 0;
+    for (int k = 0; k < classes; k++) largest = fmax(largest, (double)logits[k]);
+    for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - largest);
+    out->count = CR_MIN(classes, (int)CR_COUNT(out->label));
+    for (int i = 0; i < out->count; i++) {
+        int best = -1;
+        for (int k = 0; k < classes; k++) {
+            bool taken = false;
+            for (int j = 0; j < i; j++) taken |= out->label[j] == k;
+            if (!taken && (best < 0 || logits[k] > logits[best])) best = k;
+        }
+        out->label[i]       = best;
+        out->probability[i] = (float)(exp((double)logits[best] - largest) / sum);
+    }
+}
+
+/* The program's type may be narrower than float. */
+cr_status cr_session_logits(struct cr_session *s, void *raw, float *logits) {
+    const struct cr_tensor *t = &s->eval.tensor[s->eval.logits];
+    CR_TRY(cr_exec_get(s->eval_exec, s->eval.logits, raw));
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) logits[i] = (float)cr_number_load(t->dtype, raw, i);
+    return CR_OK;
+}
+
+/* The picture as the network wants it, or why not: out->error. Only lack of memory is an error here. */
+static cr_status prepare_picture(const struct cr_session *s, const char *path, uint8_t *dst,
+                                 struct cr_prediction *out) {
+    struct cr_image image  = {0};
+    cr_status       status = cr_image_read(path, &image);
+    if (status == CR_OK) status = cr_prepare_eval(&s->prepare_eval, &image, dst);
+    cr_image_free(&image);
+    *out = (struct cr_prediction){0};
+    if (status != CR_ERR_FORMAT && status != CR_ERR_IO) return status;
+    snprintf(out->error, sizeof out->error, "%s", cr_error_message());
+    cr_error_clear();
+    return CR_OK;
+}
+
+cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int count, struct cr_prediction *out) {
+    const struct cr_step_block step  = {0};
+    size_t                     bytes = (size_t)s->prepare_eval.size * (size_t)s->prepare_eval.size * 3;
+    int                        batch = (int)s->eval_batch, classes = s->model.classes;
+    cr_status                  status = CR_OK;
+    uint8_t                   *images = cr_alloc((size_t)batch, bytes);
+    float                     *logits = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
+    void                      *raw    = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
+    if (!images || !logits || !raw)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
+    cr_exec_refresh(s->eval_exec);
+    for (int first = 0; first < count; first += batch) {
+        int n = CR_MIN(batch, count - first);
+        for (int i = 0; i < n; i++)
+            CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes, &out[first + i]));
+        CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL, NULL));
+        CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
+        CR_TRY_OUT(cr_session_logits(s, raw, logits));
+        for (int i = 0; i < n; i++)
+            if (!*out[first + i].error) top_classes(logits + (size_t)i * (size_t)classes, classes, &out[first + i]);
+    }
+out:
+    cr_free(images);
+    cr_free(logits);
+    cr_free(raw);
+    return status;
+}

@@ -1,0 +1,305 @@
+/* session/session.c: opening and closing what commands run on. See session/session.h. */
+#include "session/session.h"
+
+#include "session/state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- classes ---- */
+
+cr_status cr_session_classes(const struct cr_config *c, int *classes) {
+    *classes = (int)c->model.classes;
+    if (*classes) return CR_OK;
+    switch (c->data.kind) {
+    case CR_DATA_SHAPES:
+    case CR_DATA_CIFAR10: *classes = 10; return CR_OK;
+    case CR_DATA_CIFAR100: *classes = 100; return CR_OK;
+    case CR_DATA_SYNTHETIC: *classes = cr_config_is_small(c) ? 10 : 1000; return CR_OK;
+    case CR_DATA_FOLDER:
+    case CR_DATA_PACKED: break;
+    }
+    struct cr_dataset *dataset;
+    CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &dataset));
+    *classes = cr_dataset_classes(dataset);
+    cr_dataset_close(dataset);
+    return CR_OK;
+}
+
+/* ---- programs ---- */
+
+static cr_status compile_train(struct cr_session *s) {
+    const enum cr_program_kind  whole[] = {CR_PROGRAM_STEP};
+    const enum cr_program_kind  parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
+    bool                        split   = s->config->train.accumulate > 1;
+    const enum cr_program_kind *kinds   = split ? parts : whole;
+    int                         count   = split ? 3 : 1;
+    for (; s->trains < count; s->trains++) {
+        struct cr_program *p = &s->train[s->trains];
+        CR_TRY(cr_session_compile(s, kinds[s->trains], s->batch, NULL, p));
+        cr_session_count_input(s, p);
+    }
+    return CR_OK;
+}
+
+static int all_programs(const struct cr_session *s, const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1]) {
+    int count = 0;
+    for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
+    if (s->has_eval) all[count++] = &s->eval;
+    return count;
+}
+
+static void free_programs(struct cr_session *s) {
+    for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
+    if (s->has_eval) cr_program_free(&s->eval);
+    s->trains      = 0;
+    s->has_eval    = false;
+    s->input_bytes = s->small_bytes = 0;
+}
+
+/* Is the limit passed by what evaluation wants beside training? */
+static bool eval_is_too_large(const struct cr_session *s) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const int                count = all_programs(s, all);
+    const size_t             need  = cr_memory_need(s->device, &s->model.store, all, count),
+                 least             = cr_memory_need(s->device, &s->model.store, all, s->trains);
+    return s->limit && need > CR_MAX(s->limit, least);
+}
+
+/* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants
+ * it. */
+static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
+    const int64_t              wanted = s->eval_batch;
+    const struct cr_fit_report before = s->fit;
+    for (;; s->eval_batch /= 2) {
+        CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->eval_batch, NULL, &s->eval));
+        s->has_eval = true;
+        if (!may_shrink || s->eval_batch < 2 || !eval_is_too_large(s)) break;
+        cr_program_free(&s->eval);
+        s->has_eval = false;
+        s->fit      = before;
+    }
+    if (s->eval_batch < wanted)
+        cr_log(CR_LOG_INFO, "memory  evaluation in batches of %lld: more does not fit", (long long)s->eval_batch);
+    return CR_OK;
+}
+
+/* Pictures of an evaluation whose batch is given take their memory from training's limit. */
+static cr_status count_input(struct cr_session *s) {
+    struct cr_program eval;
+    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, s->eval_batch, &eval));
+    cr_session_count_input(s, &eval);
+    cr_program_free(&eval);
+    return CR_OK;
+}
+
+static cr_status compile_programs(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_config *c = s->config;
+    s->eval_batch             = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
+    const bool may_shrink     = !o->eval_batch && !c->train.eval_batch;
+    if (s->limit && o->eval && !may_shrink) CR_TRY(count_input(s));
+    if (o->train) CR_TRY(compile_train(s));
+    return o->eval ? compile_eval(s, may_shrink) : CR_OK;
+}
+
+/* With train.batch = auto the batch that was found is tried in earnest, by kernels as they are chosen for it. */
+static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const struct cr_program *eval[] = {&s->eval};
+    const bool               found  = !s->batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
+    if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
+    for (;;) {
+        CR_TRY(compile_programs(s, o));
+        const int count = all_programs(s, all);
+        if (s->has_eval && s->limit && cr_memory_need(s->device, &s->model.store, eval, 1) > s->limit)
+            return CR_OK; /* no smaller batch helps */
+        if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count)))
+            return CR_OK;
+        cr_log(CR_LOG_INFO, "batch   a little too large with the kernels chosen: %lld pictures", (long long)s->batch);
+        free_programs(s);
+        s->fit = (struct cr_fit_report){0};
+    }
+}
+
+static void say_fit(const struct cr_session *s) {
+    struct cr_text text = {0};
+    cr_session_fit_text(s, &text);
+    if (text.data && !text.failed) cr_log(CR_LOG_INFO, "memory  %s", text.data);
+    cr_text_free(&text);
+}
+
+static cr_status bind_programs(struct cr_session *s) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const int                count = all_programs(s, all);
+    /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
+    const size_t need = cr_memory_need(s->device, &s->model.store, all, count),
+                 left = s->device->backend->memory_free(s->device);
+    if (s->limit && need > s->limit)
+        return *s->config->memory.limit ? cr_session_limit_missed(s, need)
+                                        : cr_session_lacks_memory(s, all, count, need - s->limit);
+    say_fit(s);
+    if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
+    cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
+    if (status == CR_ERR_MEMORY && !s->fit.offloaded)
+        return cr_session_lacks_memory(s, all, count, 0); /* else the host's memory may lack: it says so */
+    CR_TRY(status);
+    for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
+    if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
+    return CR_OK;
+}
+
+/* ---- open ---- */
+
+static enum cr_precision resolve_precision(const struct cr_config *c, const struct cr_device *device) {
+    if (c->train.precision != CR_PRECISION_AUTO) return c->train.precision;
+    return device->caps.half ? CR_PRECISION_FP16 : CR_PRECISION_FP32;
+}
+
+cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_device **device, enum cr_dtype *real) {
+    return cr_session_rank_device(c, ref_only, NULL, device, real);
+}
+
+cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struct cr_comm *comm,
+                                 struct cr_device **device, enum cr_dtype *real) {
+    const int               local  = comm ? cr_comm_rank_info(comm, cr_comm_rank(comm))->local_rank : 0;
+    const bool              halves = c->ranks.reduce != CR_REDUCE_FP32; /* NCCL alone carries those */
+    const enum cr_transport transport =
+        halves && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
+    const struct cr_device_options options = {.threads       = (int)c->train.threads,
+                                              .deterministic = c->train.deterministic,
+                                              .ref_only      = ref_only,
+                                              .tf32          = c->train.precision == CR_PRECISION_TF32,
+                                              .index         = (int)c->train.gpu + local,
+                                              .comm          = comm,
+                                              .comm_blocks   = (int)c->ranks.blocks,
+                                              .transport     = transport};
+    CR_TRY(cr_device_open(c->train.device, &options, device));
+    enum cr_precision precision = resolve_precision(c, *device);
+    *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;
+    if ((*device)->caps.half || precision == CR_PRECISION_FP32) return CR_OK;
+    cr_device_close(*device);
+    *device = NULL;
+    return cr_config_fail(c, "train.precision", "%s needs a GPU; the CPU device computes in fp32 (auto, fp32)",
+                          cr_word_precision(c->train.precision));
+}
+
+/* Values that were set and change nothing here: a run whose config means another device should hear of it. */
+static void say_what_is_idle(const struct cr_session *s, bool trains) {
+    const struct cr_config *c    = s->config;
+    const bool              gpu  = c->train.gpu && !s->device->backend->async;
+    const bool              loss = trains && c->train.loss_scale > 0 && s->model.real != CR_F16;
+    if (gpu || loss)
+        cr_log(CR_LOG_INFO, "without effect here: %s%s%s", gpu ? "train.gpu (no GPU is used)" : "",
+               gpu && loss ? ", " : "", loss ? "train.loss_scale (for fp16 only)" : "");
+}
+
+static void say_what_lasts(const struct cr_session *s) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    const int                count = all_programs(s, all);
+    if (s->cost_table && cr_cost_table_has_lasting_effect(s->cost_table, all, count))
+        cr_log(CR_LOG_INFO, "sparse tensor cores were timed and are not used: dense work draws more power until this "
+                            "process ends, and may take 6 %% "
+                            "longer where power limits the GPU; a start that knows the times is not concerned");
+}
+
+static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_config *c       = s->config;
+    int                     classes = o->classes;
+    if (!classes) CR_TRY(cr_session_classes(c, &classes));
+    if (c->model.classes && c->model.classes != classes)
+        return cr_config_fail(c, "model.classes",
+                              "%lld, but the data set has %d: leave the key out, or set data.root to the right set",
+                              (long long)c->model.classes, classes);
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
+    enum cr_dtype real;
+    int64_t       start = cr_time_ns();
+    CR_TRY(cr_session_rank_device(c, o->ref_only, o->comm, &s->device, &real));
+    s->times.device_ns = cr_time_ns() - start;
+    start              = cr_time_ns();
+    CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
+    cr_model_set_real(&s->model, real);
+    s->model.ranks = cr_comm_size(s->comm);
+    if (o->masks) s->model.store.has_mask = true;
+    say_what_is_idle(s, o->train);
+    s->batch = o->batch ? o->batch : c->train.batch;
+    if (o->train)
+        CR_TRY(cr_session_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from,
+                                  o->draw_masks)); /* masks that training moves are none */
+    else if (!o->masks)
+        CR_TRY(cr_session_pattern(s, c->model.weights, o->draw_masks));
+    CR_TRY(cr_session_open_cost_table(s, o));
+    cr_session_limit(s);
+    CR_TRY(cr_session_share_limit(s));
+    if (cr_comm_rank(s->comm) > 0) CR_TRY(cr_session_share_choices(s));
+    CR_TRY(compile_all(s, o));
+    if (cr_comm_rank(s->comm) == 0) CR_TRY(cr_session_share_choices(s));
+    CR_TRY(cr_session_same_programs(s));
+    if (s->cost_table) cr_cost_table_flush(s->cost_table);
+    say_what_lasts(s);
+    s->times.compile_ns = cr_time_ns() - start;
+    start               = cr_time_ns();
+    if (o->execute) CR_TRY(bind_programs(s));
+    s->times.memory_ns = cr_time_ns() - start;
+    return CR_OK;
+}
+
+cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
+                          struct cr_session *out) {
+    *out             = (struct cr_session){.config = config, .comm = options->comm};
+    cr_status status = open_all(out, options);
+    if (status == CR_OK) return CR_OK;
+    cr_comm_abort(options->comm, cr_error_message()); /* before anything is closed that others wait for */
+    cr_session_close(out);
+    return status;
+}
+
+void cr_session_close(struct cr_session *s) {
+    for (int i = 0; i < CR_SESSION_TRAIN_MAX; i++) cr_exec_close(s->train_exec[i]);
+    cr_exec_close(s->eval_exec);
+    if (s->memory.device) cr_memory_close(&s->memory);
+    free_programs(s);
+    cr_model_close(&s->model);
+    cr_cost_table_close(s->cost_table);
+    cr_free(s->pattern);
+    cr_state_running_free(s);
+    cr_device_close(s->device);
+    *s = (struct cr_session){0};
+}
+
+/* ---- values ---- */
+
+static char *state_address(struct cr_session *s, int which) {
+    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE) +
+           (size_t)which * sizeof(double);
+}
+
+/* Where a moving scale starts; it finds its place within the first updates (Micikevicius et al. 2018). */
+static const double scale_start = 65536;
+
+cr_status cr_session_fit_loss_scale(struct cr_session *s) {
+    const struct cr_backend *backend = s->device->backend;
+    double                   scale, wanted = s->config->train.loss_scale;
+    CR_TRY(backend->get(s->device, &scale, state_address(s, CR_STATE_LOSS_SCALE), sizeof scale));
+    if (s->model.real != CR_F16)
+        wanted = 1;
+    else if (wanted == 0)
+        wanted = scale > 1 ? scale : scale_start;
+    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &wanted, sizeof wanted);
+}
+
+cr_status cr_session_init(struct cr_session *s) {
+    const int64_t start = cr_time_ns();
+    CR_TRY(s->device->backend->init_store(s->device, &s->model.store, s->config, s->memory.region[CR_REGION_STORE]));
+    CR_TRY(cr_state_mask_full(s));
+    CR_TRY(cr_state_ema_start(s));
+    CR_TRY(cr_session_fit_loss_scale(s));
+    s->times.init_ns = cr_time_ns() - start;
+    return CR_OK;
+}
+
+void cr_session_times_text(const struct cr_session *s, char *text, size_t size) {
+    const struct cr_session_times *t = &s->times;
+    snprintf(text, size, "device %.2f s, kernels %.2f s, memory %.2f s, values %.2f s", (double)t->device_ns * 1e-9,
+             (double)t->compile_ns * 1e-9, (double)t->memory_ns * 1e-9, (double)t->init_ns * 1e-9);
+}

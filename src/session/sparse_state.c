@@ -1,0 +1,395 @@
+/* session/sparse_state.c: pruned tensors between store and files, and the planes of a pruned store on the host. See
+ * session/state.h and the end of checkpoint/checkpoint.h. */
+#include "session/state.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Addresses of parts: their number, behind every offset that a store can have and before the special ones of
+ * session/state.c. */
+static const uint64_t    ADDRESS_PART = (uint64_t)1 << 62, ADDRESS_PART_END = (uint64_t)1 << 63;
+static const char *const prefixes[] = {"momentum.", "second."};
+
+/* ---- elements ---- */
+
+/* Where element i of a parameter's tensor in the file (O,I,H,W) stands in the store (K,R,S,C), from the parameter's
+ * start. */
+static int64_t store_index(const struct cr_param *q, int64_t i) {
+    const int64_t places = q->dim[1] * q->dim[2], C = q->dim[3];
+    if (q->role != CR_ROLE_CONV || places == 1) return i;
+    return (i / (C * places) * places + i % places) * C + i / places % C;
+}
+
+static bool bit_at(const uint8_t *mask, int64_t i) {
+    return mask[i / 8] >> (i % 8) & 1;
+}
+
+static int64_t kept_of(const struct cr_param *q, const uint8_t *mask) {
+    int64_t kept = 0;
+    for (int64_t i = q->offset; i < q->offset + q->elems; i++) kept += bit_at(mask, i);
+    return kept;
+}
+
+/* The parameter that a tensor of a list belongs to: "momentum.NAME", "second.NAME" or NAME; CR_NONE: none. */
+static int param_of(const struct cr_param_store *store, const char *name) {
+    for (size_t i = 0; i < CR_COUNT(prefixes); i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return cr_param_store_find(store, name + strlen(prefixes[i]));
+    return cr_param_store_find(store, name);
+}
+
+static cr_status state_open(const struct cr_param_store *store, struct cr_state_sparse *s) {
+    const size_t bytes = (size_t)store->value_elems / 8;
+    *s                 = (struct cr_state_sparse){.store = store};
+    CR_ALLOC(s->mask, bytes);
+    CR_ALLOC(s->sparse, (size_t)store->params);
+    memset(s->mask, 0xff, bytes);
+    return CR_OK;
+}
+
+void cr_state_sparse_close(struct cr_state_sparse *s) {
+    for (int i = 0; i < s->parts; i++) cr_free(s->part[i].data);
+    cr_free(s->part);
+    cr_free(s->mask);
+    cr_free(s->sparse);
+    cr_arena_free(&s->arena);
+    *s = (struct cr_state_sparse){0};
+}
+
+static cr_status list_room(struct cr_state_sparse *s, int count, struct cr_state_list *out) {
+    *out = (struct cr_state_list){.tensor = cr_arena_alloc(&s->arena, (size_t)count * sizeof *out->tensor)};
+    return out->tensor ? CR_OK : CR_NO_MEMORY((size_t)count * sizeof *out->tensor);
+}
+
+static size_t chunk_bytes(uint64_t left) {
+    return (size_t)CR_MIN(left, (uint64_t)CR_CKPT_CHUNK_BYTES);
+}
+
+/* ---- saving ---- */
+
+static cr_status sparse_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+    const struct cr_state_sparse *s = self;
+    if (address < ADDRESS_PART || address >= ADDRESS_PART_END)
+        return s->below.get(s->below.self, address, offset, host, bytes);
+    const struct cr_state_part *part = &s->part[address - ADDRESS_PART];
+    CR_ASSERT(offset + bytes <= part->bytes);
+    memcpy(host, (const unsigned char *)part->data + offset, bytes);
+    return CR_OK;
+}
+
+/* Adds a part to the list, NAME with `suffix`; its memory is the caller's to fill. */
+static cr_status add_part(struct cr_state_sparse *s, struct cr_state_list *list, const char *name, const char *suffix,
+                          enum cr_dtype dtype, int64_t count, void **data) {
+    struct cr_state_part *part = &s->part[s->parts];
+    part->bytes                = (size_t)count * cr_dtype_bytes(dtype);
+    part->data                 = cr_alloc(CR_MAX(part->bytes, 1), 1);
+    if (!part->data) return CR_NO_MEMORY(part->bytes);
+    struct cr_ckpt_tensor *t = &list->tensor[list->count++];
+    *t                       = (struct cr_ckpt_tensor){.name    = cr_arena_printf(&s->arena, "%s%s", name, suffix),
+                                                       .dtype   = dtype,
+                                                       .dims    = 1,
+                                                       .dim     = {count},
+                                                       .address = ADDRESS_PART + (uint64_t)s->parts};
+    *data                    = part->data;
+    s->parts++;
+    return t->name ? CR_OK : CR_NO_MEMORY(64);
+}
+
+static cr_status add_values(struct cr_state_sparse *s, const struct cr_ckpt_tensor *t, const struct cr_param *q,
+                            struct cr_state_list *list) {
+    const uint64_t bytes = (uint64_t)q->elems * sizeof(float);
+    float         *dense = NULL, *next;
+    void          *data;
+    cr_status      status;
+    CR_TRY(add_part(s, list, t->name, ".values", CR_F32, kept_of(q, s->mask), &data));
+    CR_ALLOC(dense, (size_t)q->elems);
+    for (uint64_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
+        CR_TRY_OUT(s->below.get(s->below.self, t->address, at, (char *)dense + at, chunk_bytes(bytes - at)));
+    next = data;
+    for (int64_t i = 0; i < q->elems; i++) {
+        const int64_t at = store_index(q, i);
+        if (bit_at(s->mask, q->offset + at)) *next++ = dense[at];
+    }
+out:
+    cr_free(dense);
+    return status;
+}
+
+static cr_status add_shape_and_gaps(struct cr_state_sparse *s, const struct cr_ckpt_tensor *t, const struct cr_param *q,
+                                    struct cr_state_list *list) {
+    void     *data;
+    uint8_t  *bits = NULL;
+    cr_status status;
+    CR_TRY(add_part(s, list, t->name, ".shape", CR_I64, t->dims, &data));
+    memcpy(data, t->dim, (size_t)t->dims * sizeof t->dim[0]);
+    CR_ALLOC(bits, (size_t)(q->elems + 7) / 8);
+    for (int64_t i = 0; i < q->elems; i++)
+        if (bit_at(s->mask, q->offset + store_index(q, i))) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+    CR_TRY_OUT(add_part(s, list, t->name, ".gaps", CR_U8, (int64_t)cr_ckpt_gaps(bits, q->elems, NULL), &data));
+    cr_ckpt_gaps(bits, q->elems, data);
+out:
+    cr_free(bits);
+    return status;
+}
+
+static cr_status list_in_parts(struct cr_state_sparse *s, bool model, struct cr_state_list *list) {
+    struct cr_state_list out;
+    CR_TRY(list_room(s, 3 * list->count, &out));
+    for (int i = 0; i < list->count; i++) {
+        const struct cr_ckpt_tensor *t     = &list->tensor[i];
+        const int                    param = param_of(s->store, t->name);
+        if (param == CR_NONE || !s->sparse[param]) {
+            out.tensor[out.count++] = *t;
+            continue;
+        }
+        CR_TRY(add_values(s, t, &s->store->param[param], &out));
+        if (model) CR_TRY(add_shape_and_gaps(s, t, &s->store->param[param], &out));
+    }
+    *list = out;
+    return CR_OK;
+}
+
+static bool may_be_pruned(const struct cr_param *q) {
+    return q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
+}
+
+static char *plane_at(struct cr_session *session, enum cr_param_buffer plane) {
+    return (char *)session->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&session->model.store, plane);
+}
+
+cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer plane, float **out) {
+    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, plane);
+    float       *copy  = cr_alloc(bytes, 1);
+    CR_ASSERT(cr_param_store_buffer_dtype(&session->model.store, plane) == CR_F32);
+    if (!copy) return CR_FAIL(CR_ERR_MEMORY, "no memory for a copy of the weights: %zu bytes", bytes);
+    cr_status status = session->device->backend->get(session->device, copy, plane_at(session, plane), bytes);
+    if (status == CR_OK)
+        *out = copy;
+    else
+        cr_free(copy);
+    return status;
+}
+
+static cr_status mask_get(struct cr_session *session, uint8_t *mask) {
+    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
+    return session->device->backend->get(session->device, mask, plane_at(session, CR_BUFFER_MASK), bytes);
+}
+
+static cr_status mask_put(struct cr_session *session, const uint8_t *mask) {
+    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
+    return session->device->backend->put(session->device, plane_at(session, CR_BUFFER_MASK), mask, bytes);
+}
+
+cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model, struct cr_state_list *optim,
+                               struct cr_state_list *ema, struct cr_ckpt_io *io, struct cr_state_sparse *s) {
+    const struct cr_param_store *store = &session->model.store;
+    *s                                 = (struct cr_state_sparse){0};
+    if (!store->has_mask) return CR_OK;
+    CR_TRY(state_open(store, s));
+    CR_TRY(mask_get(session, s->mask));
+    for (int i = 0; i < store->params; i++)
+        s->sparse[i] = may_be_pruned(&store->param[i]) && kept_of(&store->param[i], s->mask) < store->param[i].elems;
+    CR_ALLOC(
+        s->part,
+        8 * (size_t)store->params); /* three of the model and of its averages, one of each plane of the optimizer */
+    s->below = *io;
+    CR_TRY(list_in_parts(s, true, model));
+    CR_TRY(list_in_parts(s, false, optim));
+    if (ema->count) CR_TRY(list_in_parts(s, true, ema));
+    *io = (struct cr_ckpt_io){.self = s, .get = sparse_get};
+    return CR_OK;
+}
+
+/* ---- loading ---- */
+
+static cr_status read_mask(struct cr_state_sparse *s, struct cr_st_file *file, const char *path, int param) {
+    const struct cr_param *q = &s->store->param[param];
+    const int64_t conv[4] = {q->dim[0], q->dim[3], q->dim[1], q->dim[2]}, dense[4] = {q->dim[0], q->dim[3], 0, 0};
+    const bool    filter = q->role == CR_ROLE_CONV;
+    struct cr_ckpt_sparse sparse;
+    CR_TRY(cr_ckpt_sparse_read(file, path, q->name, &sparse));
+    cr_status status = CR_OK;
+    if (sparse.dims != (filter ? 4 : 2) ||
+        memcmp(sparse.dim, filter ? conv : dense, (size_t)sparse.dims * sizeof *conv) != 0) {
+        char in_file[CR_ST_SHAPE_TEXT], here[CR_ST_SHAPE_TEXT];
+        cr_st_shape_text(in_file, sparse.dims, sparse.dim);
+        cr_st_shape_text(here, filter ? 4 : 2, filter ? conv : dense);
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%s\" has shape %s in the file, %s here", path, q->name,
+                         in_file, here);
+    }
+    for (int64_t i = 0; i < q->elems && status == CR_OK; i++) {
+        const int64_t at = q->offset + store_index(q, i);
+        if (!bit_at(sparse.bits, i)) s->mask[at / 8] &= (uint8_t) ~(1u << (at % 8));
+    }
+    cr_ckpt_sparse_free(&sparse);
+    s->sparse[param] = true;
+    return status;
+}
+
+/* The name in front of ".gaps" into `stem`; false: another tensor. */
+static bool gaps_of(const char *name, char *stem, size_t size) {
+    const size_t length = strlen(name), suffix = strlen(".gaps");
+    if (length <= suffix || length - suffix >= size || strcmp(name + length - suffix, ".gaps") != 0) return false;
+    snprintf(stem, size, "%.*s", (int)(length - suffix), name);
+    return true;
+}
+
+cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
+                               bool fresh_head, struct cr_state_sparse *s) {
+    bool sparse;
+    char stem[512];
+    CR_TRY(state_open(store, s));
+    CR_TRY(cr_ckpt_is_sparse(file, path, &sparse));
+    for (int i = 0; i < cr_st_count(file) && sparse; i++) {
+        if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem) || (fresh_head && strncmp(stem, "fc.", 3) == 0))
+            continue;
+        const int param = cr_param_store_find(store, stem);
+        if (param == CR_NONE || !may_be_pruned(&store->param[param]))
+            return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not wanted here", path,
+                           stem);
+        CR_TRY(read_mask(s, file, path, param));
+    }
+    return CR_OK;
+}
+
+static const struct cr_st_entry *values_of(struct cr_st_file *file, const char *name) {
+    char whole[512];
+    return snprintf(whole, sizeof whole, "%s.values", name) < (int)sizeof whole ? cr_st_find(file, whole) : NULL;
+}
+
+cr_status cr_state_sparse_take(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
+                               struct cr_state_list *list) {
+    int left = 0;
+    CR_TRY(list_room(s, list->count + 1, &s->split));
+    for (int i = 0; i < list->count; i++) {
+        const struct cr_ckpt_tensor *t     = &list->tensor[i];
+        const int                    param = param_of(s->store, t->name);
+        if (param == CR_NONE || !s->sparse[param] || cr_st_find(file, t->name)) {
+            list->tensor[left++] = *t;
+            continue;
+        }
+        const struct cr_st_entry *values = values_of(file, t->name);
+        if (!values || values->dtype != CR_F32 || values->dims != 1 ||
+            values->dim[0] != kept_of(&s->store->param[param], s->mask))
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s: does not fit: \"%s.values\" is missing or has not as many values as are kept", path,
+                           t->name);
+        s->split.tensor[s->split.count++] = *t;
+    }
+    list->count = left;
+    return CR_OK;
+}
+
+static cr_status put_one(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_tensor *t,
+                         const struct cr_ckpt_io *io) {
+    const struct cr_param    *q      = &s->store->param[param_of(s->store, t->name)];
+    const struct cr_st_entry *values = values_of(file, t->name);
+    const uint64_t            bytes  = (uint64_t)q->elems * sizeof(float);
+    float                    *dense = NULL, *value = NULL, *next;
+    cr_status                 status = CR_OK;
+    dense                            = cr_alloc((size_t)q->elems, sizeof *dense);
+    value                            = cr_alloc((size_t)values->dim[0], sizeof *value);
+    if (!dense || !value) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while loading %s", t->name);
+    CR_TRY_OUT(cr_st_read(file, values, 0, value, (size_t)values->bytes));
+    next = value;
+    for (int64_t i = 0; i < q->elems; i++) {
+        const int64_t at = store_index(q, i);
+        if (bit_at(s->mask, q->offset + at)) dense[at] = *next++;
+    }
+    for (uint64_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
+        CR_TRY_OUT(io->put(io->self, t->address, at, (const char *)dense + at, chunk_bytes(bytes - at)));
+out:
+    cr_free(dense);
+    cr_free(value);
+    return status;
+}
+
+cr_status cr_state_sparse_put(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_io *io) {
+    for (int i = 0; i < s->split.count; i++) CR_TRY(put_one(s, file, &s->split.tensor[i], io));
+    return CR_OK;
+}
+
+cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *s, struct cr_session *session) {
+    return session->model.store.has_mask ? mask_put(session, s->mask) : CR_OK;
+}
+
+/* ---- planes ---- */
+
+cr_status cr_state_mask_full(struct cr_session *session) {
+    const struct cr_param_store *store = &session->model.store;
+    struct cr_state_sparse       s     = {0};
+    cr_status                    status;
+    if (!store->has_mask) return CR_OK;
+    CR_TRY_OUT(state_open(store, &s));
+    CR_TRY_OUT(mask_put(session, s.mask));
+out:
+    cr_state_sparse_close(&s);
+    return status;
+}
+
+static const struct {
+    enum cr_param_buffer plane;
+    size_t               at; /* of its pointer in struct cr_state_buffers */
+} float_planes[] = {{CR_BUFFER_VALUE, offsetof(struct cr_state_buffers, value)},
+                    {CR_BUFFER_MOMENTUM, offsetof(struct cr_state_buffers, momentum)},
+                    {CR_BUFFER_SECOND, offsetof(struct cr_state_buffers, second)},
+                    {CR_BUFFER_EMA, offsetof(struct cr_state_buffers, ema)}};
+
+static float **float_plane(struct cr_state_buffers *planes, size_t i) {
+    return (float **)(void *)((char *)planes + float_planes[i].at);
+}
+
+cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *planes) {
+    const struct cr_param_store *store   = &session->model.store;
+    const struct cr_backend     *backend = session->device->backend;
+    const size_t                 bytes   = cr_param_store_buffer_bytes(store, CR_BUFFER_VALUE);
+    cr_status                    status;
+    CR_ASSERT(store->has_mask && store->has_momentum && store->real == CR_F32);
+    *planes = (struct cr_state_buffers){.mask = cr_alloc((size_t)store->value_elems / 8, 1)};
+    if (!planes->mask)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a copy of the mask: %zu bytes", (size_t)store->value_elems / 8);
+    for (size_t i = 0; i < CR_COUNT(float_planes); i++) {
+        float **host = float_plane(planes, i);
+        if (!cr_param_store_buffer_bytes(store, float_planes[i].plane)) continue;
+        *host = cr_alloc(bytes, 1);
+        if (!*host) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a copy of the weights: %zu bytes", bytes);
+        CR_TRY_OUT(backend->get(session->device, *host, plane_at(session, float_planes[i].plane), bytes));
+    }
+    CR_TRY_OUT(mask_get(session, planes->mask));
+    return CR_OK;
+out:
+    cr_state_buffers_free(planes);
+    return status;
+}
+
+cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *planes) {
+    const struct cr_backend *backend = session->device->backend;
+    const size_t             bytes   = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_VALUE);
+    for (size_t i = 0; i < CR_COUNT(float_planes); i++) {
+        const float *host;
+        memcpy(&host, (const char *)planes + float_planes[i].at, sizeof host);
+        if (host) CR_TRY(backend->put(session->device, plane_at(session, float_planes[i].plane), host, bytes));
+    }
+    return mask_put(session, planes->mask);
+}
+
+void cr_state_buffers_free(struct cr_state_buffers *planes) {
+    for (size_t i = 0; i < CR_COUNT(float_planes); i++) cr_free(*float_plane(planes, i));
+    cr_free(planes->mask);
+    *planes = (struct cr_state_buffers){0};
+}
+
+cr_status cr_state_is_pruned(const char *given, bool *pruned) {
+    struct cr_st_file *file = NULL;
+    char              *path = NULL;
+    cr_status          status;
+    *pruned = false;
+    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
+    CR_TRY_OUT(cr_st_open(path, &file));
+    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, pruned));
+out:
+    cr_st_close(file);
+    cr_free(path);
+    return status;
+}

@@ -1,0 +1,380 @@
+/* session/state.c: see session/state.h. Also the loading of weights (session/session.h), which uses the same lists. */
+#include "session/state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Addresses are byte offsets into the store region, but for two kinds of tensors that are not kept there as such. */
+static const uint64_t ADDRESS_BATCHES = UINT64_MAX;     /* num_batches_tracked: one counter serves every BN */
+static const uint64_t ADDRESS_NOWHERE = UINT64_MAX - 1; /* read and dropped: a classifier that does not fit */
+
+/* ---- lists ---- */
+
+static struct cr_ckpt_tensor param_tensor(const struct cr_param_store *store, const struct cr_param *q,
+                                          enum cr_param_buffer plane, const char *name) {
+    struct cr_ckpt_tensor t = {.name = name, .dtype = CR_F32};
+    t.address               = cr_param_store_buffer_offset(store, plane) + (uint64_t)q->offset * sizeof(float);
+    switch (q->role) {
+    case CR_ROLE_CONV:
+        t.dims         = 4;
+        t.dim[0]       = q->dim[0];
+        t.dim[1]       = q->dim[3];
+        t.dim[2]       = q->dim[1];
+        t.dim[3]       = q->dim[2];
+        t.permute_krsc = true;
+        break;
+    case CR_ROLE_DENSE_WEIGHT:
+        t.dims   = 2;
+        t.dim[0] = q->dim[0];
+        t.dim[1] = q->dim[3];
+        break;
+    default: t.dims = 1; t.dim[0] = q->dim[3];
+    }
+    return t;
+}
+
+/* "layer1.0.bn1.running_var" -> "layer1.0.bn1.num_batches_tracked" */
+static const char *tracked_name(const struct cr_param *var, struct cr_arena *arena) {
+    int stem = (int)(strlen(var->name) - strlen("running_var"));
+    return cr_arena_printf(arena, "%.*snum_batches_tracked", stem, var->name);
+}
+
+static cr_status model_list(const struct cr_param_store *store, enum cr_param_buffer values,
+                            enum cr_param_buffer running, struct cr_arena *arena, struct cr_state_list *out) {
+    size_t most = 2 * (size_t)store->params;
+    *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
+    if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q     = &store->param[i];
+        enum cr_param_buffer   plane = cr_param_is_running(q->role) ? running : values;
+        out->tensor[out->count++]    = param_tensor(store, q, plane, q->name);
+        if (q->role != CR_ROLE_VAR) continue;
+        const char *name = tracked_name(q, arena);
+        if (!name) return CR_NO_MEMORY(64);
+        out->tensor[out->count++] = (struct cr_ckpt_tensor){.name = name, .dtype = CR_I64, .address = ADDRESS_BATCHES};
+    }
+    return CR_OK;
+}
+
+cr_status cr_state_model_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
+    return model_list(store, CR_BUFFER_VALUE, CR_BUFFER_RUNNING, arena, out);
+}
+
+cr_status cr_state_ema_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
+    *out = (struct cr_state_list){0};
+    return store->has_ema ? model_list(store, CR_BUFFER_EMA, CR_BUFFER_EMA_RUNNING, arena, out) : CR_OK;
+}
+
+/* "prefix.NAME" of every trainable parameter. */
+static cr_status add_plane(const struct cr_param_store *store, enum cr_param_buffer plane, struct cr_arena *arena,
+                           struct cr_state_list *out) {
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q = &store->param[i];
+        if (cr_param_is_running(q->role)) continue;
+        const char *name = cr_arena_printf(arena, "%s.%s", cr_param_buffer_name(plane), q->name);
+        if (!name) return CR_NO_MEMORY(64);
+        out->tensor[out->count++] = param_tensor(store, q, plane, name);
+    }
+    return CR_OK;
+}
+
+cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
+    size_t most = 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS;
+    *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
+    if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
+    if (store->has_momentum) CR_TRY(add_plane(store, CR_BUFFER_MOMENTUM, arena, out));
+    if (store->has_second) CR_TRY(add_plane(store, CR_BUFFER_SECOND, arena, out));
+    out->tensor[out->count++] =
+        (struct cr_ckpt_tensor){.name    = "device_state",
+                                .dtype   = CR_F64,
+                                .dims    = 1,
+                                .dim     = {CR_STATE_COUNT},
+                                .address = cr_param_store_buffer_offset(store, CR_BUFFER_STATE)};
+    return CR_OK;
+}
+
+/* ---- moving bytes ---- */
+
+static unsigned char *store_bytes(struct cr_session *s, uint64_t address) {
+    return (unsigned char *)s->memory.region[CR_REGION_STORE] + address;
+}
+
+static cr_status get_batches(struct cr_session *s, int64_t *out) {
+    double   state[CR_STATE_COUNT];
+    uint64_t at = cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE);
+    CR_TRY(s->device->backend->get(s->device, state, store_bytes(s, at), sizeof state));
+    *out = (int64_t)state[CR_STATE_BATCHES];
+    return CR_OK;
+}
+
+static cr_status store_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+    struct cr_session *s = self;
+    if (address >= CR_STATE_RANKS_ADDRESS && address < CR_STATE_RANKS_ADDRESS + CR_RUNNING_BUFFERS) {
+        cr_state_running_get(s, address, offset, host, bytes);
+        return CR_OK;
+    }
+    if (address != ADDRESS_BATCHES)
+        return s->device->backend->get(s->device, host, store_bytes(s, address + offset), bytes);
+    int64_t batches;
+    CR_TRY(get_batches(s, &batches));
+    CR_ASSERT(offset + bytes <= sizeof batches);
+    memcpy(host, (unsigned char *)&batches + offset, bytes);
+    return CR_OK;
+}
+
+/* The counter of a file is not taken over by loading weights: it counts this run's batches. A resumed run has it in
+ * device_state. */
+static cr_status store_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+    struct cr_session *s = self;
+    if (address == ADDRESS_BATCHES || address == ADDRESS_NOWHERE) return CR_OK;
+    return s->device->backend->put(s->device, store_bytes(s, address + offset), host, bytes);
+}
+
+struct cr_ckpt_io cr_state_io(struct cr_session *s) {
+    return (struct cr_ckpt_io){.self = s, .get = store_get, .put = store_put};
+}
+
+/* ---- save ---- */
+
+cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir,
+                              const char *config_text, const char *const *class_names, int classes) {
+    struct cr_arena        arena = {0};
+    struct cr_state_list   model, optim, ema;
+    struct cr_state_sparse sparse = {0};
+    struct cr_ckpt_io      io     = cr_state_io(s);
+    cr_status              status = CR_OK;
+    char                   step[32], per_epoch[32], fingerprint[32], seed[32], ranks[32], *costs = NULL;
+    snprintf(step, sizeof step, "%" PRId64, at->step);
+    snprintf(per_epoch, sizeof per_epoch, "%" PRId64, at->steps_per_epoch);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, at->data_fingerprint);
+    snprintf(seed, sizeof seed, "%" PRId64, s->config->train.seed);
+    snprintf(ranks, sizeof ranks, "%" PRId64, CR_MAX(at->ranks, 1));
+    const struct cr_st_meta state_meta[] = {
+        {"cresnet_state", "1"}, {"step", step},  {"steps_per_epoch", per_epoch}, {"data_fingerprint", fingerprint},
+        {"seed", seed},         {"ranks", ranks}};
+    const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* what PyTorch's readers look for */
+                                            {CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION}};
+
+    CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
+    CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
+    cr_state_running_list(s, &optim);
+    CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &ema));
+    CR_TRY_OUT(cr_state_sparse_save(s, &model, &optim, &ema, &io, &sparse));
+    if (s->cost_table) CR_TRY_OUT(cr_cost_table_text(s->cost_table, &costs));
+    const struct cr_ckpt_save save = {.run_dir          = run_dir,
+                                      .step             = at->step,
+                                      .model            = model.tensor,
+                                      .model_count      = model.count,
+                                      .state            = optim.tensor,
+                                      .state_count      = optim.count,
+                                      .ema              = ema.tensor,
+                                      .ema_count        = ema.count,
+                                      .model_meta       = model_meta,
+                                      .model_meta_count = s->model.store.has_mask ? 2 : 1,
+                                      .state_meta       = state_meta,
+                                      .state_meta_count = CR_COUNT(state_meta),
+                                      .config_text      = config_text,
+                                      .costs_text       = costs,
+                                      .class_names      = class_names,
+                                      .classes          = classes,
+                                      .keep             = (int)CR_MIN(s->config->train.keep, 1000000)};
+    CR_TRY_OUT(cr_ckpt_write(&save, &io));
+out:
+    cr_state_sparse_close(&sparse);
+    cr_free(costs);
+    cr_arena_free(&arena);
+    return status;
+}
+
+cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
+                        const char *config_text, const struct cr_dataset *dataset) {
+    const int    classes = cr_dataset_classes(dataset);
+    const char **names;
+    CR_ALLOC(names, (size_t)classes);
+    for (int i = 0; i < classes; i++) names[i] = cr_dataset_class_name(dataset, i);
+    cr_status status = cr_state_save_named(s, at, run_dir, config_text, names, classes);
+    cr_free(names);
+    return status;
+}
+
+/* ---- load ---- */
+
+static cr_status meta_number(struct cr_st_file *file, const char *path, const char *key, int base, uint64_t *out) {
+    const char *text = cr_st_meta_find(file, key);
+    char       *end  = NULL;
+    if (text) *out = strtoull(text, &end, base);
+    if (!text || end == text || *end) return CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"%s\"", path, key);
+    return CR_OK;
+}
+
+/* Checkpoints of old say nothing: one. */
+static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t *out) {
+    *out = 1;
+    if (cr_st_meta_find(file, "ranks")) CR_TRY(meta_number(file, path, "ranks", 10, out));
+    return *out >= 1 && *out <= CR_COMM_RANKS_MAX
+               ? CR_OK
+               : CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
+}
+
+static cr_status read_position(struct cr_st_file *file, const char *path, struct cr_position *out) {
+    uint64_t step, per_epoch, fingerprint, ranks;
+    CR_TRY(meta_number(file, path, "step", 10, &step));
+    CR_TRY(meta_number(file, path, "steps_per_epoch", 10, &per_epoch));
+    CR_TRY(meta_number(file, path, "data_fingerprint", 16, &fingerprint));
+    CR_TRY(read_ranks(file, path, &ranks));
+    *out = (struct cr_position){(int64_t)step, (int64_t)per_epoch, fingerprint, (int64_t)ranks};
+    return CR_OK;
+}
+
+cr_status cr_state_ranks(const char *folder, int64_t *out) {
+    char               path[CR_PATH_MAX];
+    struct cr_st_file *file;
+    uint64_t           ranks;
+    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
+    CR_TRY(cr_st_open(path, &file));
+    cr_status status = read_ranks(file, path, &ranks);
+    cr_st_close(file);
+    if (status == CR_OK) *out = (int64_t)ranks;
+    return status;
+}
+
+/* The CIFAR nets published elsewhere call the classifier `linear`. */
+static const char *alias_of(const char *name) {
+    if (strcmp(name, "fc.weight") == 0) return "linear.weight";
+    if (strcmp(name, "fc.bias") == 0) return "linear.bias";
+    return NULL;
+}
+
+/* Names that may be in a file beside those of a list: the parts of sparse tensors, where there are any. */
+static const char *sparse_ignore(const struct cr_state_sparse *sparse) {
+    for (int i = 0; i < sparse->store->params; i++)
+        if (sparse->sparse[i]) return CR_CKPT_SPARSE_PARTS;
+    return NULL;
+}
+
+cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_position *position) {
+    struct cr_arena         arena = {0};
+    struct cr_state_list    model, optim, taken;
+    struct cr_state_sparse  sparse  = {0};
+    struct cr_st_file      *weights = NULL, *state = NULL;
+    cr_status               status       = CR_OK;
+    const struct cr_ckpt_io io           = cr_state_io(s);
+    const char             *weights_path = cr_arena_printf(&arena, "%s/model.safetensors", path);
+    const char             *state_path   = cr_arena_printf(&arena, "%s/state.safetensors", path);
+    if (!weights_path || !state_path) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while loading %s", path);
+    CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
+    CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
+    CR_TRY_OUT(cr_st_open(weights_path, &weights));
+    CR_TRY_OUT(cr_st_open(state_path, &state));
+    CR_TRY_OUT(read_position(state, state_path, position));
+    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
+    CR_TRY_OUT(cr_state_sparse_take(&sparse, state, state_path, &optim));
+    taken = sparse.split;
+    CR_TRY_OUT(cr_state_sparse_take(&sparse, weights, weights_path, &model));
+    CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, sparse_ignore(&sparse), NULL, &io));
+    CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count,
+                            sparse_ignore(&sparse) ? CR_STATE_OF_RANKS "," CR_CKPT_SPARSE_PARTS : CR_STATE_OF_RANKS,
+                            NULL, &io));
+    CR_TRY_OUT(cr_state_sparse_put(&sparse, weights, &io));
+    sparse.split = taken;
+    CR_TRY_OUT(cr_state_sparse_put(&sparse, state, &io));
+    CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
+    CR_TRY_OUT(cr_state_ema_load(s, path));
+out:
+    cr_state_sparse_close(&sparse);
+    cr_st_close(weights);
+    cr_st_close(state);
+    cr_arena_free(&arena);
+    return status;
+}
+
+/* ---- weights from elsewhere ---- */
+
+cr_status cr_state_weights_there(const struct cr_config *config) {
+    const char *given = config->model.weights;
+    if (!*given || access(given, F_OK) == 0 || errno != ENOENT) return CR_OK; /* other trouble is told by who reads */
+    return cr_config_fail(
+        config, "model.weights",
+        "there is no such file or folder: give model.weights=FILE (safetensors of this network, a checkpoint or a run; "
+        "scripts/pth_to_safetensors.py makes one of PyTorch's), or model.weights= to train from scratch");
+}
+
+static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char *name) {
+    const struct cr_st_entry *e = cr_st_find(file, name);
+    return e || !alias_of(name) ? e : cr_st_find(file, alias_of(name));
+}
+
+/* Drops what the file need not have (counters) and, when the classifier starts fresh, turns its tensors into ones that
+ * are read and dropped. */
+static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_list *list) {
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        struct cr_ckpt_tensor t = list->tensor[i];
+        if (t.address == ADDRESS_BATCHES) continue;
+        if (fresh_head && strncmp(t.name, "fc.", 3) == 0) {
+            const struct cr_st_entry *e = find_entry(file, t.name);
+            if (!e || e->dims > 4) continue; /* a file without classifier is fine then */
+            t.address = ADDRESS_NOWHERE;
+            t.dtype   = e->dtype;
+            t.dims    = e->dims;
+            memcpy(t.dim, e->dim, sizeof t.dim);
+        }
+        list->tensor[kept++] = t;
+    }
+    list->count = kept;
+}
+
+static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact,
+                             bool *fresh) {
+    const struct cr_st_entry *e = find_entry(file, "fc.weight");
+    if (!e) e = find_entry(file, "fc.bias"); /* of a pruned classifier the weight stands there in parts */
+    int64_t      have = e && e->dims >= 1 ? e->dim[0] : 0;
+    enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
+    *fresh            = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
+    if (!*fresh && have && have != s->model.classes)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, the data set has %d%s", path,
+                       (long long)have, s->model.classes,
+                       exact ? "" : " (model.head = auto or new starts a fresh one)");
+    if (*fresh && have)
+        cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a fresh one of %d", path,
+               (long long)have, s->model.classes);
+    else if (*fresh)
+        cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: a fresh one of %d classes", path, s->model.classes);
+    else
+        cr_log(CR_LOG_INFO, "weights: %s", path);
+    return CR_OK;
+}
+
+cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
+    struct cr_arena         arena = {0};
+    struct cr_state_list    list;
+    struct cr_state_sparse  sparse = {0};
+    struct cr_st_file      *file   = NULL;
+    char                   *path   = NULL;
+    bool                    fresh  = false, parts;
+    cr_status               status = CR_OK;
+    const struct cr_ckpt_io io     = cr_state_io(s);
+    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
+    CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
+    CR_TRY_OUT(choose_head(s, file, path, exact, &fresh));
+    CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
+    fit_list(file, fresh, &list);
+    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
+    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh, &sparse));
+    CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
+    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
+                            parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of,
+                            &io));
+    CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
+    CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
+out:
+    cr_state_sparse_close(&sparse);
+    cr_st_close(file);
+    cr_free(path);
+    cr_arena_free(&arena);
+    return status;
+}

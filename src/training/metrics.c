@@ -1,0 +1,176 @@
+/* training/metrics.c: see training/metrics.h. */
+#include "training/metrics.h"
+
+#include "training/tensorboard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct cr_report {
+    struct cr_report_options options;
+    FILE                    *log;
+    struct cr_tensorboard   *tensorboard; /* NULL: none, or given up */
+    bool                     terminal, line_open, log_failed;
+    /* since the last logged line */
+    struct cr_step_result sum;
+    int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
+    /* since the last redraw, and the speed shown */
+    int64_t drawn_ns;
+    double  images_per_s, seconds_per_step;
+};
+
+/* Told once; the run goes on without. */
+static void tensorboard_lost(struct cr_report *r) {
+    cr_log(CR_LOG_WARN, "TensorBoard: %s: no events are written", cr_error_message());
+    cr_error_clear();
+    cr_tensorboard_close(r->tensorboard);
+    r->tensorboard = NULL;
+}
+
+cr_status cr_report_open(const struct cr_report_options *options, struct cr_report **out) {
+    char              path[4096];
+    struct cr_report *r;
+    CR_ALLOC(r, 1);
+    r->options  = *options;
+    r->terminal = isatty(STDERR_FILENO);
+    snprintf(path, sizeof path, "%s/log.jsonl", options->run_dir);
+    r->log = fopen(path, "a");
+    if (!r->log) {
+        cr_status status = CR_FAIL(CR_ERR_IO, "%s: cannot be opened for writing: %s", path, strerror(errno));
+        cr_free(r);
+        return status;
+    }
+    if (options->tensorboard && cr_tensorboard_open(options->run_dir, options->first_step, &r->tensorboard) != CR_OK)
+        tensorboard_lost(r);
+    *out = r;
+    return CR_OK;
+}
+
+void cr_report_close(struct cr_report *r) {
+    if (!r) return;
+    if (r->line_open) fputc('\n', stderr);
+    fclose(r->log);
+    cr_tensorboard_close(r->tensorboard);
+    cr_free(r);
+}
+
+void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
+    if (!r) return;
+    r->clock_ns      = cr_time_ns();
+    r->wait_start_ns = wait_ns;
+}
+
+/* Straight into the file's buffer: the step loop allocates nothing. A log that cannot be written is told once; training
+ * goes on: the checkpoint is what must not be lost. */
+static void log_line(struct cr_report *r, const char *event, const char *fields) {
+    int written = fprintf(r->log, "{\"event\":\"%s\"%s%s}\n", event, fields ? "," : "", fields ? fields : "");
+    if (fflush(r->log) == 0 && written >= 0) return;
+    if (!r->log_failed) cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: no longer written", r->options.run_dir, strerror(errno));
+    r->log_failed = true;
+}
+
+/* The same numbers for TensorBoard, where they belong to a curve. */
+static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
+    static const char *const groups[][2] = {{"train", "train"}, {"eval", "val"}, {"prune", "prune"}};
+    for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
+        if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
+            tensorboard_lost(r);
+}
+
+static void clear_line(struct cr_report *r) {
+    if (r->line_open) fputs("\r\033[K", stderr);
+    r->line_open = false;
+}
+
+void cr_report_event(struct cr_report *r, const char *event, const char *json_fields, const char *human) {
+    if (!r) return;
+    clear_line(r);
+    if (human) cr_log(CR_LOG_INFO, "%s", human);
+    log_line(r, event, json_fields);
+    tensorboard_line(r, event, json_fields);
+}
+
+static void format_duration(double seconds, char *buf, size_t size) {
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(buf, size, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, size, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
+}
+
+static void format_progress(const struct cr_report *r, int64_t step, char *buf, size_t size) {
+    const struct cr_report_options *o     = &r->options;
+    double                          valid = r->sum.valid > 0 ? r->sum.valid : 1;
+    double                          wait = r->interval_ns > 0 ? 100.0 * (double)r->wait_ns / (double)r->interval_ns : 0;
+    char                            left[32];
+    format_duration((double)(o->total_steps - step) * r->seconds_per_step, left, sizeof left);
+    snprintf(buf, size,
+             "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64
+             "  loss %.4f  top-1 %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
+             (step - 1) / o->steps_per_epoch + 1, o->epochs, step, o->total_steps, r->sum.loss_sum / valid,
+             100 * r->sum.correct1 / valid, r->sum.lr, r->images_per_s, wait, left);
+}
+
+static void log_interval(struct cr_report *r, int64_t step) {
+    char   json[512], human[512], norm[32] = "null", scale[80] = "";
+    double valid = r->sum.valid > 0 ? r->sum.valid : 1;
+    if (isfinite(r->sum.grad_norm)) snprintf(norm, sizeof norm, "%.6g", r->sum.grad_norm);
+    if (r->sum.loss_scale > 0)
+        snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped\":%" PRId64, r->sum.loss_scale, r->sum.skipped);
+    snprintf(json, sizeof json,
+             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_"
+                                                       "norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
+             step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.correct1 / valid,
+             r->sum.correct5 / valid, r->sum.lr, norm, r->images_per_s,
+             r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
+    format_progress(r, step, human, sizeof human);
+    cr_report_event(r, "train", json, r->terminal ? NULL : human);
+}
+
+static void redraw(struct cr_report *r, int64_t step) {
+    char line[512];
+    if (cr_time_ns() - r->drawn_ns < 100000000) return; /* ten times a second is enough for eyes */
+    format_progress(r, step, line, sizeof line);
+    struct winsize window; /* a line that wraps could not be drawn over */
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 && window.ws_col < sizeof line)
+        line[window.ws_col - 1] = 0;
+    fprintf(stderr, "\r\033[K%s", line);
+    fflush(stderr);
+    r->line_open = true;
+    r->drawn_ns  = cr_time_ns();
+}
+
+void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_result *result) {
+    if (!r) return;
+    int64_t now = cr_time_ns();
+    r->sum.loss_sum += result->loss_sum;
+    r->sum.valid += result->valid;
+    r->sum.correct1 += result->correct1;
+    r->sum.correct5 += result->correct5;
+    r->sum.lr         = result->lr;
+    r->sum.grad_norm  = result->grad_norm;
+    r->sum.loss_scale = result->loss_scale;
+    r->sum.skipped    = result->skipped;
+    r->steps++;
+    r->interval_ns += now - r->clock_ns;
+    r->wait_ns += result->wait_ns - r->wait_start_ns;
+    r->clock_ns      = now;
+    r->wait_start_ns = result->wait_ns;
+    if (r->interval_ns > 0) {
+        r->seconds_per_step = (double)r->interval_ns * 1e-9 / (double)r->steps;
+        r->images_per_s     = (double)r->options.images_per_step / r->seconds_per_step;
+    }
+    if (step % r->options.log_every == 0 || step == r->options.total_steps) {
+        log_interval(r, step);
+        r->sum         = (struct cr_step_result){0};
+        r->steps       = 0;
+        r->interval_ns = r->wait_ns = 0;
+    } else if (r->terminal) {
+        redraw(r, step);
+    }
+}

@@ -1,0 +1,70 @@
+/* training/prune.c: gradual pruning, between two updates: the planes come to the host, masks are chosen there
+ * (pruning/pruning.h), and all goes back with the pruned weights and their momentum at 0. Rare, so copies do not
+ * matter. */
+#include "training/run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+cr_status cr_run_prune_open(struct cr_run *run) {
+    if (!cr_config_prunes(&run->config)) return CR_OK;
+    return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
+}
+
+/* Of the whole run: train.steps may stop it before, to go on another day. */
+void cr_run_prune_warn(const struct cr_run *run) {
+    const struct cr_config *c     = &run->config;
+    const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;
+    double                  share, reached = 0;
+    if (cr_comm_rank(run->comm) > 0) return;
+    if (!cr_config_prunes(c)) {
+        if (c->prune.initial > 0 || c->prune.start > 0 || c->prune.end > 0)
+            cr_log(CR_LOG_WARN, "[prune] says when but not how much: nothing is pruned without sparsity (0.9: nine "
+                                "weights of ten) or a budget");
+        return;
+    }
+    for (int64_t step = 0; step <= steps; step++)
+        if (cr_prune_due(c, step, run->at.steps_per_epoch, &share)) reached = share;
+    if (reached <= 0)
+        cr_log(CR_LOG_WARN,
+               "[prune] comes too late: none of the %" PRId64
+               " steps prunes (start = %g, end = %g epochs, every %" PRId64 " steps; the run has %" PRId64
+               " epochs of %" PRId64 ")",
+               steps, c->prune.start, c->prune.end, (int64_t)c->prune.frequency, (int64_t)c->train.epochs,
+               run->at.steps_per_epoch);
+    else if (reached < 1)
+        cr_log(CR_LOG_WARN,
+               "[prune] end = %g epochs, the run has %" PRId64
+               ": its last pruning reaches %.1f %% of the sparsity that is wanted",
+               c->prune.end, (int64_t)c->train.epochs, 100 * reached);
+}
+
+static void report_pruned(const struct cr_run *run, double seconds, struct cr_report *report) {
+    const struct cr_prune *p        = &run->prune;
+    const double           sparsity = (double)p->pruned / (double)p->elems;
+    char                   json[160], human[160];
+    snprintf(json, sizeof json,
+             "\"step\":%" PRId64 ",\"sparsity\":%.6f,\"pruned\":%" PRId64 ",\"of\":%" PRId64 ",\"seconds\":%.3f",
+             run->at.step, sparsity, p->pruned, p->elems, seconds);
+    snprintf(human, sizeof human, "pruned at step %" PRId64 ": %.2f %% (%" PRId64 " of %" PRId64 " weights) in %.3f s",
+             run->at.step, 100 * sparsity, p->pruned, p->elems, seconds);
+    cr_report_event(report, "prune", json, human);
+}
+
+cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report) {
+    const struct cr_param_store *store = &run->session.model.store;
+    const int64_t                start = cr_time_ns();
+    struct cr_state_buffers      planes;
+    cr_status                    status;
+    CR_TRY(cr_state_buffers_get(&run->session, &planes));
+    CR_TRY_OUT(cr_prune_masks(&run->prune, share, planes.value, planes.mask));
+    cr_prune_zero(store, planes.mask, planes.value);
+    cr_prune_zero(store, planes.mask, planes.momentum);
+    if (planes.second) cr_prune_zero(store, planes.mask, planes.second);
+    if (planes.ema) cr_prune_zero(store, planes.mask, planes.ema);
+    CR_TRY_OUT(cr_state_buffers_put(&run->session, &planes));
+    report_pruned(run, (double)(cr_time_ns() - start) * 1e-9, report);
+out:
+    cr_state_buffers_free(&planes);
+    return status;
+}

@@ -1,0 +1,112 @@
+/* training/ranks.c: what several ranks share while a training run starts. See training/run.h. */
+#include "training/run.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+int64_t cr_run_update_images(const struct cr_run *run) {
+    return run->config.train.batch * run->config.train.accumulate * cr_comm_size(run->comm);
+}
+
+/* ---- folders ---- */
+
+struct folders {
+    char dir[PATH_MAX], from[PATH_MAX]; /* from "": a fresh run */
+};
+
+cr_status cr_run_share_folders(struct cr_run *run) {
+    struct folders *f;
+    if (cr_comm_size(run->comm) == 1) return CR_OK;
+    CR_ALLOC(f, 1);
+    if (run->dir) snprintf(f->dir, sizeof f->dir, "%s", run->dir);
+    if (run->from) snprintf(f->from, sizeof f->from, "%s", run->from);
+    cr_status status = cr_comm_broadcast(run->comm, f, sizeof *f, 0);
+    if (status == CR_OK && cr_comm_rank(run->comm) > 0) {
+        run->dir  = cr_strdup(f->dir);
+        run->from = *f->from ? cr_strdup(f->from) : NULL;
+        if (!run->dir || (*f->from && !run->from)) status = CR_NO_MEMORY(sizeof *f);
+    }
+    cr_free(f);
+    return status;
+}
+
+/* ---- data ---- */
+
+cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *run)) {
+    if (cr_comm_size(run->comm) == 1) return open(run);
+    const bool first = cr_comm_rank_info(run->comm, cr_comm_rank(run->comm))->local_rank == 0;
+    if (first) CR_TRY(open(run));
+    CR_TRY(cr_comm_barrier(run->comm));
+    return first ? CR_OK : open(run);
+}
+
+/* What may differ from host to host. */
+static void leave_out_places(struct cr_config *c) {
+    c->data.root = c->train.output = c->model.weights = c->memory.trace = "";
+    c->data.workers = c->data.prefetch = c->train.gpu = c->train.threads = 0;
+}
+
+cr_status cr_run_same(struct cr_run *run) {
+    struct cr_config c      = run->config; /* borrows all that it points to */
+    struct cr_text   text   = {0};
+    const uint64_t   data[] = {cr_dataset_fingerprint(run->train), cr_dataset_fingerprint(run->val)};
+    if (cr_comm_size(run->comm) == 1) return CR_OK;
+    leave_out_places(&c);
+    cr_config_dump(&c, &text);
+    int64_t   length = (int64_t)text.length;
+    cr_status status =
+        text.failed ? CR_NO_MEMORY(4096) : cr_comm_same(run->comm, &length, sizeof length, "the configuration");
+    if (status == CR_OK) status = cr_comm_same(run->comm, text.data, text.length, "the configuration");
+    cr_text_free(&text);
+    CR_TRY(status);
+    return cr_comm_same(run->comm, data, sizeof data, "the data set (names, labels, sizes)");
+}
+
+/* ---- another number of ranks ---- */
+
+cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update) {
+    struct cr_config *c    = &run->config;
+    const int64_t     size = cr_comm_size(run->comm);
+    int64_t           before;
+    CR_TRY(cr_state_ranks(run->from, &before));
+    const int64_t images = stored->train.batch * stored->train.accumulate * before, parts = c->train.accumulate * size;
+    const bool    untouched = c->train.batch == stored->train.batch && c->train.accumulate == stored->train.accumulate;
+    if (untouched && before != size && !force) {
+        if (images % parts)
+            return CR_FAIL(CR_ERR_CONFIG,
+                           "%s: an update has %" PRId64 " images (%" PRId64 " rank%s), which %" PRId64
+                           " rank%s with train.accumulate = %" PRId64
+                           " cannot share: use another number of ranks, or train.batch=... with --force",
+                           run->from, images, before, before == 1 ? "" : "s", size, size == 1 ? "" : "s",
+                           c->train.accumulate);
+        c->train.batch = images / parts;
+        cr_log(CR_LOG_INFO,
+               "resume: %" PRId64 " rank%s with %" PRId64 " images each, where it was %" PRId64 " with %" PRId64
+               ": updates and the order of the pictures stay as they were",
+               size, size == 1 ? "" : "s", c->train.batch * c->train.accumulate, before,
+               stored->train.batch * stored->train.accumulate);
+    }
+    *same_update = cr_run_update_images(run) == images;
+    return CR_OK;
+}
+
+/* ---- the learning rate ---- */
+
+void cr_run_scale_lr(struct cr_run *run) {
+    const struct cr_config  *c     = &run->config;
+    const int64_t            n     = cr_run_update_images(run);
+    const double             share = (double)n / (double)c->optim.lr_base_batch;
+    const enum cr_lr_scaling rule  = c->optim.lr_scaling;
+    run->lr_factor = rule == CR_LR_SCALING_LINEAR ? share : rule == CR_LR_SCALING_SQRT ? sqrt(share) : 1;
+    if (cr_comm_size(run->comm) == 1 && rule == CR_LR_SCALING_NONE) return;
+    char how[96] = "";
+    if (rule != CR_LR_SCALING_NONE)
+        snprintf(how, sizeof how, " (optim.lr = %g, %s, %" PRId64 " / %" PRId64 " images)", c->optim.lr,
+                 cr_word_lr_scaling(rule), n, c->optim.lr_base_batch);
+    cr_log(CR_LOG_INFO, "ranks   %d on %d host%s; %" PRId64 " images an update; learning rate %g%s; %s",
+           cr_comm_size(run->comm), CR_MAX(cr_comm_hosts(run->comm), 1), cr_comm_hosts(run->comm) > 1 ? "s" : "", n,
+           run->lr_factor * c->optim.lr, how, c->model.sync_bn ? "BN over all ranks" : "BN a rank");
+}

@@ -1,0 +1,277 @@
+/* tests/checkops/checkops_cases.c: the shapes, a table per group of ops. Small, odd, prime, one more and one less than
+ * a vector, and the layers of the shipped configs (batch 1 or 2, ImageNet's at reduced size; at full size in
+ * tests/checkops/checkops_layers.c). */
+#include "tests/checkops/checkops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct image {
+    int64_t N, H, W, C;
+    bool    big;
+};
+static const struct image images[] = {
+    {1, 1, 1, 1, false},    {1, 1, 1, 3, false},    {2, 3, 5, 7, false},   {1, 7, 7, 16, false},
+    {3, 5, 3, 17, false},   {2, 4, 4, 64, false},   {5, 1, 1, 13, false},  {1, 3, 3, 15, false},
+    {1, 1, 31, 33, false},  {1, 1, 1, 1000, false}, {17, 2, 1, 31, false}, {1, 16, 16, 16, true},
+    {1, 1, 241, 17, true},  {2, 32, 32, 16, true},  {3, 16, 16, 32, true}, {4, 8, 8, 64, true},
+    {1, 28, 28, 128, true}, {1, 14, 14, 256, true}, {2, 7, 7, 512, true},  {1, 4, 4, 2048, true},
+    {1, 56, 56, 64, true},
+};
+
+struct conv {
+    int64_t N, H, W, C, K;
+    int     window, stride, pad;
+    bool    big;
+};
+static const struct conv convs[] = {
+    {1, 1, 1, 1, 1, 1, 1, 0, false},
+    {1, 3, 3, 1, 1, 3, 1, 1, false},
+    {2, 5, 4, 3, 7, 3, 1, 1, false},
+    {2, 5, 5, 7, 3, 3, 2, 1, false},
+    {1, 7, 5, 16, 17, 3, 1, 1, false},
+    {2, 6, 6, 17, 16, 1, 1, 0, false},
+    {2, 7, 7, 16, 64, 1, 2, 0, false},
+    {1, 9, 9, 3, 16, 7, 2, 3, false},
+    {3, 4, 4, 64, 13, 3, 1, 1, false},
+    {1, 8, 8, 5, 5, 5, 1, 2, false},
+    {2, 6, 5, 3, 4, 2, 2, 0, false},
+    {1, 5, 5, 4, 4, 3, 1, 0, false},
+    {1, 11, 11, 3, 8, 3, 3, 1, false},
+    {1, 6, 6, 8, 8, 1, 3, 0, false},
+    {1, 2, 2, 16, 16, 3, 1, 1, false},
+    {1, 4, 3, 15, 33, 3, 2, 1, false},
+    {1, 1, 1, 32, 48, 3, 2, 1, false},
+    /* widths that rows of 8 and 16 pixels take whole, channels that fill vectors */
+    {1, 3, 16, 16, 16, 3, 1, 1, false},
+    {2, 5, 48, 16, 16, 3, 1, 1, false},
+    {1, 3, 8, 32, 32, 3, 1, 1, false},
+    {2, 4, 16, 32, 64, 3, 1, 1, false},
+    {1, 3, 32, 64, 16, 3, 1, 1, false},
+    /* cifar10-resnet20 */
+    {2, 32, 32, 3, 16, 3, 1, 1, true},
+    {2, 32, 32, 16, 16, 3, 1, 1, true},
+    {2, 32, 32, 16, 32, 3, 2, 1, true},
+    {3, 16, 16, 32, 32, 3, 1, 1, true},
+    {2, 16, 16, 32, 64, 3, 2, 1, true},
+    {4, 8, 8, 64, 64, 3, 1, 1, true},
+    /* resnet18, resnet50 */
+    {1, 33, 33, 3, 64, 7, 2, 3, true},
+    {1, 14, 14, 64, 64, 3, 1, 1, true},
+    {1, 14, 14, 64, 256, 1, 1, 0, true},
+    {2, 7, 7, 256, 64, 1, 1, 0, true},
+    {1, 14, 14, 64, 128, 3, 2, 1, true},
+    {1, 14, 14, 64, 128, 1, 2, 0, true},
+    {1, 8, 8, 128, 128, 3, 2, 1, true},
+    {1, 7, 7, 256, 256, 3, 1, 1, true},
+    {1, 8, 8, 256, 512, 1, 2, 0, true},
+    {1, 4, 4, 512, 512, 3, 1, 1, true},
+    {1, 4, 4, 1024, 512, 1, 1, 0, true},
+    {1, 4, 4, 512, 2048, 1, 1, 0, true},
+    {1, 4, 4, 1024, 2048, 1, 2, 0, true},
+};
+
+static const struct conv pools[] = {
+    {1, 1, 1, 1, 0, 1, 1, 0, false},  {1, 2, 2, 3, 0, 2, 2, 0, false},   {2, 5, 4, 7, 0, 3, 2, 1, false},
+    {1, 7, 7, 16, 0, 3, 2, 1, false}, {2, 6, 6, 17, 0, 2, 1, 0, false},  {1, 8, 5, 5, 0, 3, 1, 1, false},
+    {1, 9, 9, 33, 0, 5, 3, 2, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
+};
+
+static const struct conv shortcuts[] = {
+    /* pad: channels added in front, and as many behind */
+    {1, 1, 1, 1, 0, 1, 1, 1, false},    {2, 5, 5, 3, 0, 1, 2, 2, false},  {1, 4, 6, 16, 0, 1, 2, 8, false},
+    {1, 3, 3, 7, 0, 1, 1, 0, false},    {1, 7, 7, 17, 0, 1, 3, 5, false}, {2, 32, 32, 16, 0, 1, 2, 8, true},
+    {2, 16, 16, 32, 0, 1, 2, 16, true},
+};
+
+static const struct conv denses[] = {
+    /* N, C, K */
+    {1, 1, 1, 1, 1, 0, 0, 0, false},   {2, 1, 1, 3, 7, 0, 0, 0, false},     {3, 1, 1, 17, 16, 0, 0, 0, false},
+    {5, 1, 1, 16, 13, 0, 0, 0, false}, {1, 1, 1, 65, 10, 0, 0, 0, false},   {13, 1, 1, 64, 10, 0, 0, 0, false},
+    {4, 1, 1, 64, 100, 0, 0, 0, true}, {2, 1, 1, 512, 1000, 0, 0, 0, true}, {2, 1, 1, 2048, 100, 0, 0, 0, true},
+};
+
+static const struct conv losses[] = {
+    /* N, K classes */
+    {1, 1, 1, 0, 1, 0, 0, 0, false},   {2, 1, 1, 0, 3, 0, 0, 0, false},   {7, 1, 1, 0, 10, 0, 0, 0, false},
+    {16, 1, 1, 0, 5, 0, 0, 0, false},  {33, 1, 1, 0, 17, 0, 0, 0, false}, {128, 1, 1, 0, 10, 0, 0, 0, true},
+    {8, 1, 1, 0, 1000, 0, 0, 0, true},
+};
+
+/* ---- the list ---- */
+
+void checkops_list_add(struct checkops_list *list, const struct checkops_case *c) {
+    if (list->failed) return;
+    if (list->count == list->capacity) {
+        int   wanted = CR_MAX(256, list->capacity * 2);
+        void *fresh  = cr_realloc(list->item, (size_t)wanted, sizeof *list->item);
+        if (!fresh) {
+            list->failed = true;
+            return;
+        }
+        list->item     = fresh;
+        list->capacity = wanted;
+    }
+    list->item[list->count++] = *c;
+}
+
+void checkops_list_free(struct checkops_list *list) {
+    cr_free(list->item);
+    *list = (struct checkops_list){0};
+}
+
+bool checkops_has_half(enum cr_op_kind kind) {
+    switch (kind) {
+    case CR_OP_bn_finalize:
+    case CR_OP_bn_scale_bias:
+    case CR_OP_bn_grad_finalize:
+    case CR_OP_grad_norm:
+    case CR_OP_all_reduce:
+    case CR_OP_s2d_filter_grad:
+    case CR_OP_adamw:
+    case CR_OP_lars:
+    case CR_OP_param_norms:
+    case CR_OP_ema:
+    case CR_OP_sgd: return false;
+    default: return true;
+    }
+}
+
+/* An f32 case and, while the shape is small and comes early, its f64 twin: rows must take it right or refuse it. In 16
+ * bits all of them where a device has rows for that; else one of each kind, for the reference that judges such devices.
+ */
+void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *of, size_t place) {
+    struct checkops_case c = *of;
+    if (c.kind != CR_OP_cast) {
+        checkops_list_add(list, &c);
+        c.real = CR_F64;
+        if (!c.big && place >= 2 && place <= 4) checkops_list_add(list, &c);
+        if (!checkops_has_half(c.kind)) return;
+        if (list->extent == CHECKOPS_WIDE && (c.big || place != 2)) return;
+    }
+    c.real = CR_F16;
+    checkops_list_add(list, &c);
+    c.real = CR_BF16;
+    checkops_list_add(list, &c);
+}
+
+static void list_variants(struct checkops_list *list, enum cr_op_kind kind, const struct conv *table, size_t count,
+                          const unsigned *flags, size_t variants) {
+    for (size_t i = 0; i < count; i++) {
+        const struct conv *t = &table[i];
+        for (size_t v = 0; v < variants; v++)
+            checkops_list_add_types(list,
+                                    &(struct checkops_case){.kind   = kind,
+                                                            .N      = t->N,
+                                                            .H      = t->H,
+                                                            .W      = t->W,
+                                                            .C      = t->C,
+                                                            .K      = t->K,
+                                                            .window = t->window,
+                                                            .stride = t->stride,
+                                                            .pad    = t->pad,
+                                                            .flags  = flags[v],
+                                                            .real   = CR_F32,
+                                                            .big    = t->big},
+                                    i);
+    }
+}
+
+static void list_images(struct checkops_list *list, enum cr_op_kind kind, const unsigned *flags, size_t variants) {
+    for (size_t i = 0; i < CR_COUNT(images); i++) {
+        const struct image *t = &images[i];
+        for (size_t v = 0; v < variants; v++)
+            checkops_list_add_types(list,
+                                    &(struct checkops_case){.kind  = kind,
+                                                            .N     = t->N,
+                                                            .H     = t->H,
+                                                            .W     = t->W,
+                                                            .C     = t->C,
+                                                            .flags = flags[v],
+                                                            .real  = CR_F32,
+                                                            .big   = t->big},
+                                    i);
+    }
+}
+
+#define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
+#define TABLE(table) table, CR_COUNT(table)
+
+static void list_pointwise(struct checkops_list *list) {
+    static const enum cr_op_kind plain[] = {
+        CR_OP_bn_sums, CR_OP_bn_finalize,  CR_OP_bn_scale_bias,   CR_OP_relu,          CR_OP_add,
+        CR_OP_avgpool, CR_OP_avgpool_grad, CR_OP_relu_grad,       CR_OP_channel_scale, CR_OP_zero,
+        CR_OP_cast,    CR_OP_avgpool2x2,   CR_OP_avgpool2x2_grad, CR_OP_se_scale,      CR_OP_se_scale_grad,
+        CR_OP_offload, CR_OP_prefetch,     CR_OP_barrier,         CR_OP_all_reduce}; /* of one rank: several are tests
+                                                                                        of their own */
+    for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
+    list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
+    list_images(list, CR_OP_mix, FLAGS(0));
+    list_images(list, CR_OP_bn_apply,
+                FLAGS(0, CHECKOPS_RELU, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_RELU,
+                      CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS, CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS | CHECKOPS_RELU,
+                      CHECKOPS_MEAN_RSTD | CHECKOPS_RELU));
+    list_images(list, CR_OP_bn_grad_sums, FLAGS(0, CHECKOPS_MASK));
+    list_images(list, CR_OP_bn_grad_finalize, FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_images(list, CR_OP_bn_grad_apply, FLAGS(0, CHECKOPS_MASK));
+}
+
+static void list_convs(struct checkops_list *list, enum cr_op_kind kind, const unsigned *flags, size_t variants) {
+    list_variants(list, kind, TABLE(convs), flags, variants);
+    if (list->extent == CHECKOPS_HALF) checkops_list_layers(list, kind);
+}
+
+static void list_all(struct checkops_list *list) {
+    list_pointwise(list);
+    list_convs(list, CR_OP_conv, FLAGS(0));
+    list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
+    list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX));
+    list_variants(list, CR_OP_maxpool_grad, TABLE(pools), FLAGS(0));
+    list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0));
+    list_variants(list, CR_OP_pad_shortcut_grad, TABLE(shortcuts), FLAGS(0));
+    list_variants(list, CR_OP_dense, TABLE(denses), FLAGS(0));
+    list_variants(list, CR_OP_dense_dgrad, TABLE(denses), FLAGS(0));
+    list_variants(list, CR_OP_dense_wgrad, TABLE(denses), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_variants(list, CR_OP_dense_bgrad, TABLE(denses), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_variants(list, CR_OP_loss, TABLE(losses),
+                  FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_MIXES, CHECKOPS_MIXES | CHECKOPS_SMOOTH));
+    list_variants(list, CR_OP_loss_grad, TABLE(losses),
+                  FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_SCALED, CHECKOPS_MIXES, CHECKOPS_MIXES | CHECKOPS_SMOOTH));
+    static const struct conv planes[] = {
+        {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}};
+    list_variants(list, CR_OP_grad_norm, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
+    list_variants(list, CR_OP_sgd, TABLE(planes),
+                  FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP, CHECKOPS_NESTEROV | CHECKOPS_CLIP | CHECKOPS_SCALED,
+                        CHECKOPS_BITS, CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_adamw, TABLE(planes),
+                  FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_param_norms, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
+    list_variants(list, CR_OP_lars, TABLE(planes),
+                  FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP | CHECKOPS_SCALED,
+                        CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_ema, TABLE(planes), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
+    for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as a ResNet-20 has */
+        checkops_list_add(list, &(struct checkops_case){.kind  = (enum cr_op_kind)kind,
+                                                        .N     = 1,
+                                                        .H     = 1,
+                                                        .W     = 1,
+                                                        .C     = 1,
+                                                        .K     = 270,
+                                                        .real  = CR_F32,
+                                                        .big   = true,
+                                                        .timed = true});
+    checkops_list_fused(list);
+    if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
+}
+
+cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list) {
+    *list = (struct checkops_list){.extent = extent};
+    if (extent == CHECKOPS_FULL_SIZE)
+        checkops_list_full_size(list);
+    else
+        list_all(list);
+    if (!list->failed) return CR_OK;
+    checkops_list_free(list);
+    return CR_NO_MEMORY(sizeof *list->item);
+}

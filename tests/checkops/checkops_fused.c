@@ -1,0 +1,366 @@
+/* tests/checkops/checkops_fused.c: cases of fused ops: what ops do besides while they read and write, in the
+ * combinations that programs use. Channels are those of the shipped nets and what lies beside them; bit masks want
+ * multiples of 8. */
+#include "tests/checkops/checkops.h"
+
+struct shape {
+    int64_t N, H, W, C, K;
+    int     window, stride, pad;
+    bool    big;
+};
+static const struct shape convs[] = {
+    {1, 1, 1, 8, 8, 1, 1, 0, false},      {2, 5, 4, 8, 16, 3, 1, 1, false},     {2, 7, 7, 16, 8, 1, 2, 0, false},
+    {1, 6, 5, 16, 16, 3, 2, 1, false},    {1, 3, 3, 3, 7, 3, 1, 1, false},      {2, 4, 4, 72, 24, 1, 1, 0, false},
+    {1, 5, 7, 64, 64, 1, 1, 0, false},    {3, 7, 7, 32, 64, 3, 1, 1, false},    {1, 9, 9, 64, 32, 3, 2, 1, false},
+    {2, 3, 3, 72, 72, 3, 1, 1, false},    {1, 13, 11, 16, 16, 3, 1, 1, false},  {1, 5, 6, 16, 8, 4, 1, 0, false},
+    {1, 17, 15, 8, 128, 1, 1, 0, false},  {4, 32, 32, 16, 16, 3, 1, 1, true},   {3, 32, 32, 16, 32, 3, 2, 1, true},
+    {4, 16, 16, 32, 32, 3, 1, 1, true},   {2, 16, 16, 32, 64, 3, 2, 1, true},   {4, 8, 8, 64, 64, 3, 1, 1, true},
+    {2, 16, 16, 32, 64, 1, 2, 0, true},   {2, 14, 14, 64, 256, 1, 1, 0, true},  {2, 14, 14, 256, 64, 1, 1, 0, true},
+    {1, 14, 14, 256, 128, 1, 1, 0, true}, {1, 14, 14, 128, 512, 1, 1, 0, true}, {1, 14, 14, 512, 128, 1, 1, 0, true},
+    {2, 14, 14, 64, 64, 3, 1, 1, true},   {1, 14, 14, 128, 128, 3, 1, 1, true}, {1, 14, 14, 128, 128, 3, 2, 1, true},
+    {1, 7, 7, 256, 256, 3, 1, 1, true},   {2, 14, 14, 64, 128, 1, 2, 0, true},  {1, 14, 14, 256, 512, 1, 2, 0, true},
+    {2, 13, 7, 72, 136, 1, 1, 0, true},   {1, 7, 7, 256, 1024, 1, 1, 0, true},  {1, 7, 7, 1024, 256, 1, 1, 0, true},
+    {1, 35, 35, 16, 64, 4, 1, 0, true},
+};
+/* What kernels of whole blocks take: 64 channels and multiples, pictures that fill no tile, more images than one. */
+static const struct shape blocked[] = {
+    {1, 5, 7, 64, 64, 1, 1, 0, false},   {2, 6, 5, 64, 192, 3, 1, 1, false},   {1, 7, 7, 128, 64, 3, 2, 1, false},
+    {3, 3, 3, 192, 128, 1, 2, 0, false}, {5, 7, 7, 128, 128, 3, 1, 1, true},   {2, 28, 28, 64, 128, 3, 1, 1, true},
+    {1, 20, 60, 128, 64, 3, 1, 1, true}, {2, 14, 14, 128, 256, 3, 2, 1, true}, {3, 14, 14, 256, 320, 1, 1, 0, true},
+    {2, 9, 130, 64, 64, 3, 1, 1, true},
+};
+static const struct shape images[] = {
+    {1, 1, 1, 8, 0, 0, 0, 0, false},  {1, 1, 1, 3, 0, 0, 0, 0, false},    {2, 3, 5, 16, 0, 0, 0, 0, false},
+    {1, 7, 7, 24, 0, 0, 0, 0, false}, {3, 5, 3, 64, 0, 0, 0, 0, false},   {1, 3, 3, 72, 0, 0, 0, 0, false},
+    {5, 1, 1, 7, 0, 0, 0, 0, false},  {1, 1, 31, 32, 0, 0, 0, 0, false},  {2, 2, 1, 1000, 0, 0, 0, 0, false},
+    {1, 1, 241, 8, 0, 0, 0, 0, true}, {2, 32, 32, 16, 0, 0, 0, 0, true},  {3, 16, 16, 32, 0, 0, 0, 0, true},
+    {4, 8, 8, 64, 0, 0, 0, 0, true},  {1, 28, 28, 128, 0, 0, 0, 0, true}, {2, 14, 14, 256, 0, 0, 0, 0, true},
+    {2, 7, 7, 512, 0, 0, 0, 0, true}, {1, 4, 4, 2048, 0, 0, 0, 0, true},  {1, 56, 56, 64, 0, 0, 0, 0, true},
+};
+static const struct shape pools[] = {
+    {1, 2, 2, 3, 0, 2, 2, 0, false},    {2, 5, 4, 7, 0, 3, 2, 1, false},   {1, 7, 7, 16, 0, 3, 2, 1, false},
+    {2, 6, 6, 24, 0, 2, 1, 0, false},   {1, 8, 5, 8, 0, 3, 1, 1, false},   {1, 9, 9, 72, 0, 5, 3, 2, false},
+    {1, 12, 10, 64, 0, 3, 2, 1, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
+};
+static const struct shape pictures[] = {
+    /* even sides: space to depth */
+    {1, 2, 2, 3, 0, 0, 0, 0, false},   {2, 4, 6, 3, 0, 0, 0, 0, false},  {3, 10, 8, 3, 0, 0, 0, 0, false},
+    {1, 34, 26, 3, 0, 0, 0, 0, false}, {2, 64, 64, 3, 0, 0, 0, 0, true}, {1, 224, 224, 3, 0, 0, 0, 0, true},
+};
+static const struct shape stems[] = {
+    /* K filters */
+    {1, 1, 1, 1, 1, 0, 0, 0, false},
+    {1, 1, 1, 1, 7, 0, 0, 0, false},
+    {1, 1, 1, 1, 16, 0, 0, 0, false},
+    {1, 1, 1, 1, 64, 0, 0, 0, true},
+};
+
+/* Of convolutions that finish the sums of a BN: those of CIFAR's nets, and small ones for all families. */
+static const struct shape cifar[] = {
+    {2, 6, 5, 8, 16, 3, 1, 1, false},   {1, 5, 7, 16, 24, 1, 2, 0, false},  {1, 8, 8, 64, 64, 3, 1, 1, false},
+    {4, 32, 32, 16, 16, 3, 1, 1, true}, {3, 32, 32, 16, 32, 3, 2, 1, true}, {2, 32, 32, 16, 32, 1, 2, 0, true},
+    {4, 16, 16, 32, 32, 3, 1, 1, true}, {2, 16, 16, 32, 64, 3, 2, 1, true}, {3, 16, 16, 32, 64, 1, 2, 0, true},
+    {5, 8, 8, 64, 64, 3, 1, 1, true},   {3, 32, 32, 3, 16, 3, 1, 1, true},
+};
+
+struct table {
+    const struct shape *shape;
+    size_t              shapes;
+};
+#define TABLE(name)                                                                                                    \
+    (struct table) {                                                                                                   \
+        name, CR_COUNT(name)                                                                                           \
+    }
+#define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
+
+static struct checkops_case case_of(const struct shape *t, enum cr_op_kind kind, unsigned flags) {
+    return (struct checkops_case){.kind   = kind,
+                                  .N      = t->N,
+                                  .H      = t->H,
+                                  .W      = t->W,
+                                  .C      = t->C,
+                                  .K      = t->K,
+                                  .window = t->window,
+                                  .stride = t->stride,
+                                  .pad    = t->pad,
+                                  .flags  = flags,
+                                  .real   = CR_F32,
+                                  .big    = t->big};
+}
+
+static void list(struct checkops_list *out, enum cr_op_kind kind, struct table table, const unsigned *flags,
+                 size_t variants) {
+    for (size_t i = 0; i < table.shapes; i++)
+        for (size_t v = 0; v < variants; v++) {
+            const struct checkops_case c = case_of(&table.shape[i], kind, flags[v]);
+            if (c.flags & CHECKOPS_BITS && c.C % 8) continue;
+            if (c.big && out->extent == CHECKOPS_WIDE)
+                continue; /* only the reference takes them there, and small ones show as much */
+            checkops_list_add_types(out, &c, i);
+        }
+}
+
+/* What programs of the shipped nets ask of conv_grad: a convolution inside a block reads act(x), one at its beginning
+ * the activation that the block before left; the first of a net has no dx. */
+#define INNER (CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS | CHECKOPS_BN)
+#define FIRST (CHECKOPS_FROZEN_BN | CHECKOPS_BN)
+
+static void list_convs(struct checkops_list *out) {
+    list(out, CR_OP_conv, TABLE(convs),
+         FLAGS(CHECKOPS_SUMS, CHECKOPS_SCALE_BIAS, CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS,
+               CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF | CHECKOPS_SUMS,
+               CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF, CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU,
+               CHECKOPS_BIAS | CHECKOPS_ADD, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU));
+    list(out, CR_OP_conv_wgrad, TABLE(convs),
+         FLAGS(CHECKOPS_SCALE_BIAS, CHECKOPS_SCALE_BIAS | CHECKOPS_ACCUMULATE,
+               CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF,
+               CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF | CHECKOPS_ACCUMULATE));
+    list(out, CR_OP_conv_dgrad, TABLE(convs), FLAGS(CHECKOPS_ADD, CHECKOPS_BN, CHECKOPS_BN | CHECKOPS_ADD));
+    list(out, CR_OP_conv_grad, TABLE(convs),
+         FLAGS(0, CHECKOPS_ACCUMULATE, CHECKOPS_ADD, CHECKOPS_SCALE_BIAS, CHECKOPS_FROZEN_BN,
+               CHECKOPS_FROZEN_BN | CHECKOPS_ADD, CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS,
+               CHECKOPS_SCALE_BIAS | CHECKOPS_BN, INNER, INNER | CHECKOPS_ACCUMULATE, INNER | CHECKOPS_ADD,
+               CHECKOPS_BN | CHECKOPS_ADD, FIRST, FIRST | CHECKOPS_ADD, FIRST | CHECKOPS_ADD | CHECKOPS_ACCUMULATE,
+               CHECKOPS_FROZEN_BN | CHECKOPS_NO_DX, CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS | CHECKOPS_NO_DX));
+}
+
+static void list_finishing(struct checkops_list *out) {
+    const struct table inner = {cifar, CR_COUNT(cifar) - 1}; /* the stem has nothing before it */
+    list(out, CR_OP_conv, TABLE(cifar), FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
+    list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
+    list(out, CR_OP_conv_grad, inner,
+         FLAGS(INNER | CHECKOPS_FINISH, INNER | CHECKOPS_FINISH | CHECKOPS_ACCUMULATE,
+               FIRST | CHECKOPS_ADD | CHECKOPS_FINISH, CHECKOPS_SCALE_BIAS | CHECKOPS_BN | CHECKOPS_FINISH));
+}
+
+static void list_pointwise(struct checkops_list *out) {
+    list(out, CR_OP_bn_apply, TABLE(images),
+         FLAGS(CHECKOPS_RELU | CHECKOPS_BITS, CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS,
+               CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS | CHECKOPS_BITS));
+    list(out, CR_OP_relu_grad, TABLE(images),
+         FLAGS(CHECKOPS_BITS, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_BITS, CHECKOPS_BN, CHECKOPS_BN | CHECKOPS_BITS,
+               CHECKOPS_BN | CHECKOPS_BN2, CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS, CHECKOPS_ADD | CHECKOPS_BN,
+               CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BITS, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2,
+               CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS));
+    list(out, CR_OP_bn_grad_sums, TABLE(images), FLAGS(CHECKOPS_MASK | CHECKOPS_BITS, CHECKOPS_MASK_FROM_X));
+    list(out, CR_OP_bn_grad_apply, TABLE(images), FLAGS(CHECKOPS_MASK | CHECKOPS_BITS, CHECKOPS_MASK_FROM_X));
+}
+
+/* The copy is in the program's type, though all else is f32. */
+static void list_coef_copies(struct checkops_list *out) {
+    static const enum cr_dtype types[] = {CR_F32, CR_F64, CR_F16, CR_BF16};
+    for (size_t i = 0; i < CR_COUNT(images); i++)
+        for (size_t t = 0; t < CR_COUNT(types); t++) {
+            struct checkops_case c = case_of(&images[i], CR_OP_bn_finalize, CHECKOPS_SCALE_BIAS_HALF);
+            c.real                 = types[t];
+            if ((t < 2 && i > 3) || (c.big && out->extent == CHECKOPS_WIDE)) continue;
+            checkops_list_add(out, &c);
+        }
+}
+
+/* Filters with a pattern: each layout that a device may have, in one type after the other but for those of f32 alone.
+ * Rows refuse those that are none of theirs. */
+static void list_patterns(struct checkops_list *out) {
+    enum { LAYOUTS = 39, WALKS = CHECKOPS_FORMAT_WGMMA_SP_END - CHECKOPS_FORMAT_WGMMA_SP };
+    static const unsigned ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
+    static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
+    const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
+    for (size_t i = 0; i < CR_COUNT(convs); i++)
+        for (size_t layout = 0; layout < (wide ? 1 : LAYOUTS + WALKS); layout++) {
+            struct checkops_case c =
+                case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
+            c.format = (int)(layout < LAYOUTS ? layout : CHECKOPS_FORMAT_WGMMA_SP + layout - LAYOUTS);
+            c.real   = wide || layout >= LAYOUTS ? CR_F32 : types[(i + layout) % CR_COUNT(types)];
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN;
+            if (!c.big || (c.C == 256 && c.K == 256)) checkops_list_add(out, &c);
+        }
+}
+
+/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and two of those that take any
+ * pattern. Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
+static void list_two_of_four(struct checkops_list *out) {
+    enum { FOURS = 48 };
+    static const struct shape layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true},
+                                          {3, 28, 28, 64, 128, 3, 2, 1, true},  {9, 14, 14, 64, 72, 3, 2, 1, true},
+                                          {2, 11, 29, 80, 64, 3, 1, 1, true},   {2, 10, 6, 24, 8, 5, 3, 2, true}};
+    static const unsigned     ends[] = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
+    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    if (out->extent == CHECKOPS_WIDE) return;
+    for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
+        for (int layout = 0; layout < CHECKOPS_FORMAT_BLOCK_SPARSE; layout += layout == 1 ? FOURS - 1 : 1) {
+            const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
+            struct checkops_case c     = case_of(
+                    shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)layout) % CR_COUNT(ends)]);
+            c.format = layout;
+            c.real   = types[(i + (size_t)layout / 3) % CR_COUNT(types)];
+            if (c.C % 8 || c.K % 8) continue;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN | CHECKOPS_TWO;
+            if (!c.big) checkops_list_add(out, &c);
+        }
+}
+
+/* Strides, paddings and sides that no network here has. */
+static const struct shape odd[] = {
+    {1, 1, 1, 1, 1, 1, 1, 0, false},  {2, 9, 8, 7, 5, 3, 3, 1, false},    {1, 8, 9, 16, 12, 5, 2, 2, false},
+    {1, 6, 7, 8, 8, 3, 1, 0, false},  {1, 5, 5, 8, 6, 1, 1, 1, false},    {3, 7, 5, 4, 6, 2, 2, 1, false},
+    {3, 9, 9, 3, 16, 7, 2, 3, false}, {1, 5, 5, 8, 8, 3, 3, 0, false},    {1, 4, 4, 12, 9, 1, 3, 0, false},
+    {2, 8, 8, 8, 8, 3, 4, 1, false},  {33, 2, 3, 5, 34, 3, 1, 1, false},  {1, 1, 40, 24, 8, 3, 1, 1, false},
+    {1, 6, 6, 8, 8, 2, 1, 2, false},  {5, 7, 7, 100, 40, 1, 1, 0, false}, {1, 9, 7, 33, 70, 3, 2, 0, false},
+};
+
+/* Gradients of such convolutions, which are in f32 alone; of a device with many layouts each shape gets every
+ * `every`th. */
+static void list_pattern_grads(struct checkops_list *out, struct table of, int every) {
+    static const unsigned dgrads[] = {0, CHECKOPS_BN, CHECKOPS_ADD, CHECKOPS_BN | CHECKOPS_ADD},
+                          wgrads[] = {0, CHECKOPS_ACCUMULATE};
+    const int layouts              = out->extent == CHECKOPS_WIDE ? 1 : 16;
+    for (size_t i = 0; i < of.shapes; i++)
+        for (int layout = 0; layout < layouts; layout++) {
+            const size_t turn = i + (size_t)layout / 2;
+            if (layouts > 1 && ((int)i + layout) % every) continue;
+            struct checkops_case c =
+                case_of(&of.shape[i], CR_OP_conv_dgrad, CHECKOPS_PATTERN | dgrads[turn % CR_COUNT(dgrads)]);
+            c.format = layout;
+            if (c.C % 8) c.flags &= ~(unsigned)CHECKOPS_BN;
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_conv_wgrad;
+            c.flags = CHECKOPS_PATTERN | wgrads[turn % CR_COUNT(wgrads)];
+            checkops_list_add(out, &c);
+        }
+}
+
+/* Filters that keep whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
+static void list_blocks(struct checkops_list *out) {
+    enum { LAYOUTS = 13 };
+    static const unsigned      ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU,
+                                         CHECKOPS_ADD};
+    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
+        for (size_t layout = 0; layout < LAYOUTS; layout++) {
+            struct checkops_case c =
+                case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
+            c.format = CHECKOPS_FORMAT_BLOCK_SPARSE + (int)layout;
+            c.real   = types[(i + layout) % CR_COUNT(types)];
+            checkops_list_add(out, &c);
+            c.kind  = CR_OP_sparse_filter;
+            c.flags = CHECKOPS_PATTERN;
+            if (!c.big) checkops_list_add(out, &c);
+        }
+}
+
+void checkops_list_fused(struct checkops_list *out) {
+    list_convs(out);
+    list_patterns(out);
+    list_two_of_four(out);
+    list_pattern_grads(out, TABLE(odd), 1);
+    list_pattern_grads(out, TABLE(convs), 2);
+    list_blocks(out);
+    list_finishing(out);
+    list_pointwise(out);
+    list_coef_copies(out);
+    list(out, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_SCALE_BIAS, CHECKOPS_SCALE_BIAS | CHECKOPS_NO_INDEX));
+    list(out, CR_OP_pool_bn_grad_sums, TABLE(pools), FLAGS(0));
+    list(out, CR_OP_pool_bn_grad_apply, TABLE(pools), FLAGS(0));
+    list(out, CR_OP_normalize, TABLE(pictures), FLAGS(CHECKOPS_S2D, CHECKOPS_S2D | CHECKOPS_BOXES));
+    list(out, CR_OP_fold_bn, TABLE(convs), FLAGS(0));
+    list(out, CR_OP_s2d_filter, TABLE(stems), FLAGS(0));
+    list(out, CR_OP_s2d_filter_grad, TABLE(stems), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0)); /* the stem's convolution, plain */
+    list(out, CR_OP_conv_wgrad, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0, CHECKOPS_ACCUMULATE));
+}
+
+/* ---- layers at full resolution, as libraries and tiles see them ---- */
+
+static const struct shape layers[] = {
+    {2, 115, 115, 16, 64, 4, 1, 0, true},  {2, 56, 56, 64, 64, 1, 1, 0, true},   {2, 56, 56, 64, 64, 3, 1, 1, true},
+    {2, 56, 56, 64, 256, 1, 1, 0, true},   {2, 56, 56, 256, 64, 1, 1, 0, true},  {2, 56, 56, 256, 128, 1, 1, 0, true},
+    {2, 56, 56, 128, 128, 3, 2, 1, true},  {2, 56, 56, 256, 512, 1, 2, 0, true}, {2, 28, 28, 128, 512, 1, 1, 0, true},
+    {2, 28, 28, 512, 128, 1, 1, 0, true},  {2, 28, 28, 128, 128, 3, 1, 1, true}, {2, 14, 14, 256, 1024, 1, 1, 0, true},
+    {2, 14, 14, 1024, 256, 1, 1, 0, true}, {2, 14, 14, 256, 256, 3, 1, 1, true}, {2, 7, 7, 512, 2048, 1, 1, 0, true},
+    {2, 7, 7, 512, 512, 3, 1, 1, true},
+};
+
+struct job {
+    enum cr_op_kind kind;
+    unsigned        flags;
+};
+static const struct job layer_jobs[] = {
+    {CR_OP_conv, CHECKOPS_SUMS},
+    {CR_OP_conv, CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF | CHECKOPS_SUMS},
+    {CR_OP_conv, CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS},
+    {CR_OP_conv, CHECKOPS_BIAS | CHECKOPS_RELU},
+    {CR_OP_conv, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU},
+    {CR_OP_conv_wgrad, CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF},
+    {CR_OP_conv_wgrad, CHECKOPS_SCALE_BIAS},
+    {CR_OP_conv_dgrad, CHECKOPS_BN},
+    {CR_OP_conv_grad, INNER},
+    {CR_OP_conv_grad, FIRST | CHECKOPS_ADD},
+};
+
+static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real) {
+    for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
+        for (size_t i = 0; i < CR_COUNT(layers); i++) {
+            struct checkops_case c = case_of(&layers[i], layer_jobs[j].kind, layer_jobs[j].flags);
+            c.N                    = N;
+            c.real                 = real;
+            checkops_list_add(out, &c);
+        }
+}
+
+void checkops_list_fused_layers(struct checkops_list *out) {
+    add_layers(out, 2, CR_F16);
+    add_layers(out, 2, CR_BF16);
+}
+
+/* ResNet-50's images, batch 256. */
+void checkops_list_fused_full_size(struct checkops_list *out) {
+    static const struct job jobs[] = {
+        {CR_OP_bn_apply, CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS},
+        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BITS},
+        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BITS},
+        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS},
+        {CR_OP_bn_grad_sums, CHECKOPS_MASK_FROM_X},
+        {CR_OP_bn_grad_apply, CHECKOPS_MASK_FROM_X},
+    };
+    static const struct shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true},
+                                                {256, 56, 56, 256, 0, 0, 0, 0, true}};
+    static const struct shape pool           = {256, 112, 112, 64, 0, 3, 2, 1, true},
+                              picture        = {256, 224, 224, 3, 0, 0, 0, 0, true};
+    static const struct shape stem = {1, 1, 1, 1, 64, 0, 0, 0, true}, block = {1, 7, 7, 512, 512, 3, 1, 1, true},
+                              option_a = {256, 32, 32, 16, 0, 1, 2, 8, true};
+    static const struct {
+        const struct shape *shape;
+        struct job          job;
+    } filters[]                      = {{&stem, {CR_OP_s2d_filter, 0}},
+                                        {&stem, {CR_OP_s2d_filter_grad, 0}},
+                                        {&block, {CR_OP_fold_bn, 0}},
+                                        {&option_a, {CR_OP_pad_shortcut, 0}},
+                                        {&option_a, {CR_OP_pad_shortcut_grad, 0}}};
+    static const struct job others[] = {{CR_OP_maxpool, CHECKOPS_SCALE_BIAS},
+                                        {CR_OP_pool_bn_grad_sums, 0},
+                                        {CR_OP_pool_bn_grad_apply, 0},
+                                        {CR_OP_normalize, CHECKOPS_S2D},
+                                        {CR_OP_normalize, CHECKOPS_S2D | CHECKOPS_BOXES}};
+    for (size_t j = 0; j < CR_COUNT(jobs); j++)
+        for (size_t i = 0; i < CR_COUNT(images_there); i++) {
+            struct checkops_case c = case_of(&images_there[i], jobs[j].kind, jobs[j].flags);
+            c.real                 = CR_F16;
+            checkops_list_add(out, &c);
+        }
+    for (size_t j = 0; j < CR_COUNT(others); j++) {
+        struct checkops_case c =
+            case_of(others[j].kind == CR_OP_normalize ? &picture : &pool, others[j].kind, others[j].flags);
+        c.real = CR_F16;
+        checkops_list_add(out, &c);
+    }
+    for (size_t i = 0; i < CR_COUNT(filters); i++) {
+        struct checkops_case c = case_of(filters[i].shape, filters[i].job.kind, filters[i].job.flags);
+        c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
+        checkops_list_add(out, &c);
+    }
+    add_layers(out, 256, CR_F16);
+}

@@ -1,0 +1,490 @@
+/* tests/checkops/checkops_inputs.c: inputs of a unit from a family. A letter a slot says what the operand means, so
+ * that each is drawn as the op would meet it: sums that belong to numbers, reciprocals of deviations above 0, indices
+ * inside the image. */
+#include "core/rng.h"
+#include "tests/checkops/checkops.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal",
+                                                   "huge",   "denormal",  "non-finite"};
+
+/* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
+ * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M
+ * metrics, T state, s plane of means of squares, n squares of norms, r running plane, K bits of a pruned plane, I pool
+ * index, Q norm, B boxes of pictures, X mixes of them, . bytes that nobody reads */
+static const char *const meaning[CR_OP_COUNT] = {
+    [CR_OP_mix]                = "uBX",
+    [CR_OP_avgpool2x2]         = "x",
+    [CR_OP_avgpool2x2_grad]    = "x",
+    [CR_OP_se_scale]           = "xx",
+    [CR_OP_se_scale_grad]      = "xxx",
+    [CR_OP_normalize]          = "uB",
+    [CR_OP_conv]               = "xxcbxgbmv.",
+    [CR_OP_bn_sums]            = "x",
+    [CR_OP_bn_finalize]        = "Sgbmv",
+    [CR_OP_bn_scale_bias]      = "gbmv",
+    [CR_OP_bn_apply]           = "xchxc",
+    [CR_OP_relu]               = "x",
+    [CR_OP_add]                = "xx",
+    [CR_OP_maxpool]            = "xc",
+    [CR_OP_avgpool]            = "x",
+    [CR_OP_pad_shortcut]       = "x",
+    [CR_OP_dense]              = "xxb",
+    [CR_OP_loss]               = "xLMX",
+    [CR_OP_loss_grad]          = "xLTX",
+    [CR_OP_dense_dgrad]        = "xx",
+    [CR_OP_dense_wgrad]        = "xx",
+    [CR_OP_dense_bgrad]        = "x",
+    [CR_OP_avgpool_grad]       = "x",
+    [CR_OP_maxpool_grad]       = "xI",
+    [CR_OP_pad_shortcut_grad]  = "x",
+    [CR_OP_relu_grad]          = "xyxxhxh",
+    [CR_OP_bn_grad_sums]       = "xxhyc",
+    [CR_OP_bn_grad_finalize]   = "xgh",
+    [CR_OP_bn_grad_apply]      = "xxkyc",
+    [CR_OP_channel_scale]      = "xc",
+    [CR_OP_conv_dgrad]         = "xxxxhgb",
+    [CR_OP_conv_wgrad]         = "xxc",
+    [CR_OP_adamw]              = "pGGQTKs",
+    [CR_OP_param_norms]        = "pGT",
+    [CR_OP_lars]               = "pGGQTKn",
+    [CR_OP_ema]                = "prQTGrK",
+    [CR_OP_grad_norm]          = "GMT",
+    [CR_OP_sgd]                = "pGGQTK",
+    [CR_OP_zero]               = "",
+    [CR_OP_cast]               = "x",
+    [CR_OP_conv_grad]          = "xxkxxchxxg",
+    [CR_OP_pool_bn_grad_sums]  = "xIxch",
+    [CR_OP_fold_bn]            = "xgbmv",
+    [CR_OP_pool_bn_grad_apply] = "xIxck",
+    [CR_OP_s2d_filter]         = "x",
+    [CR_OP_s2d_filter_grad]    = "x",
+    [CR_OP_offload]            = "x",
+    [CR_OP_prefetch]           = "x.",
+    [CR_OP_barrier]            = "x",
+    [CR_OP_sparse_filter]      = "x",
+    [CR_OP_all_reduce]         = "x",
+};
+
+static char letter(const struct checkops_unit *unit, int slot) {
+    const char *m = meaning[unit->op->kind];
+    CR_ASSERT(m && slot < (int)strlen(m)); /* a new op kind needs a line above */
+    return m[slot];
+}
+
+static bool is_dot_product(const struct checkops_unit *unit) {
+    return cr_verify_rule(unit->op->kind)->products;
+}
+
+/* ---- which draws ---- */
+
+/* Sums of dot products: of equal numbers all dot products err alike, which the bound of such sums excludes. */
+static bool sums_dot_products(const struct checkops_unit *unit) {
+    return is_dot_product(unit) && (unit->c.flags & (CHECKOPS_SUMS | CHECKOPS_BN));
+}
+
+static bool is_target(char c, enum checkops_family family) {
+    return strchr("xSpG", c) != NULL || (family == FAMILY_NONFINITE && (c == 'M' || c == 'Q'));
+}
+
+/* Who skips weights does not see what they would have met: 0 times NaN is none there. */
+static bool may_spoil(const struct checkops_unit *unit, enum checkops_family family) {
+    return !(unit->c.flags & CHECKOPS_PATTERN) || family != FAMILY_NONFINITE;
+}
+
+int checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]) {
+    int n      = 0;
+    draws[n++] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
+    if (unit->c.big) {
+        static const enum checkops_family turns[] = {FAMILY_HALF_ZERO, FAMILY_LARGE_MEAN, FAMILY_EQUAL};
+        draws[n++] = (struct checkops_draw){turns[index % (sums_dot_products(unit) ? 2 : 3)], CR_NONE};
+        return n;
+    }
+    for (int f = FAMILY_HALF_ZERO; f <= (sums_dot_products(unit) ? FAMILY_LARGE_MEAN : FAMILY_EQUAL); f++)
+        draws[n++] = (struct checkops_draw){(enum checkops_family)f, CR_NONE};
+    for (int f = FAMILY_HUGE; f < FAMILIES; f++)
+        for (int s = 0; s < cr_op_info(unit->op->kind)->ins; s++)
+            if (unit->op->in[s] >= 0 && is_target(letter(unit, s), (enum checkops_family)f) &&
+                may_spoil(unit, (enum checkops_family)f))
+                draws[n++] = (struct checkops_draw){(enum checkops_family)f, s};
+    CR_ASSERT(n <= CHECKOPS_DRAWS_MAX);
+    return n;
+}
+
+void checkops_draw_text(const struct checkops_unit *unit, const struct checkops_draw *draw, char *text, size_t size) {
+    const char *slot = draw->target >= 0 ? cr_op_info(unit->op->kind)->in_name[draw->target] : "";
+    snprintf(text, size, "%s%s%s", family_names[draw->family], draw->target >= 0 ? " " : "", slot);
+}
+
+/* ---- numbers ---- */
+
+struct drawing {
+    const struct checkops_unit *unit;
+    struct checkops_draw        draw;
+    struct cr_rng               rng;
+    double                      limit; /* of huge numbers */
+};
+
+static double normal(struct drawing *d) {
+    return (double)cr_rng_normal(&d->rng);
+}
+static double between(struct drawing *d, double low, double high) {
+    return low + (high - low) * cr_rng_real(&d->rng);
+}
+
+static bool is_half(enum cr_dtype dtype) {
+    return dtype == CR_F16 || dtype == CR_BF16;
+}
+
+/* 16-bit results may become infinite, and must where they are too large: of sums in f32 some do and some do not. */
+static double huge_half(const struct checkops_unit *unit, double top, double n) {
+    if (unit->op->kind == CR_OP_cast) return unit->c.real == CR_F16 ? 4 * top : (double)FLT_MAX;
+    if (unit->c.real == CR_F16) return is_dot_product(unit) ? top / (2 * sqrt(CR_MAX(n, 1))) : top;
+    return n > 8 ? top / (64 * n) : top / 4; /* bf16 reaches as far as the f32 that it is summed in */
+}
+
+static double most_terms(const struct checkops_unit *unit) {
+    double most = 0;
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (unit->op->out[s] >= 0) most = fmax(most, cr_verify_terms(&unit->program, unit->op, s));
+    return most;
+}
+
+/* How large may an operand be so that sums over it stay finite? Moves take the largest number itself. */
+static double huge_limit(const struct checkops_unit *unit) {
+    const struct cr_op *op  = unit->op;
+    const double        top = cr_verify_largest(unit->c.real), n = most_terms(unit);
+    if (cr_verify_is_exact(op) && op->kind != CR_OP_cast) return top;
+    if (is_half(unit->c.real)) {
+        const double squares = sqrt((double)FLT_MAX / (8 * n));
+        return op->kind == CR_OP_bn_sums && squares < top ? squares : huge_half(unit, top, n);
+    }
+    switch (op->kind) {
+    case CR_OP_add: return top / 8;
+    case CR_OP_bn_sums:
+    case CR_OP_adamw:
+    case CR_OP_param_norms:
+    case CR_OP_grad_norm: return sqrt(top / (8 * n));
+    case CR_OP_bn_finalize: return sqrt(top / (8 * (double)op->attr.bn.count));
+    default: return top / (64 * CR_MAX(n, 1));
+    }
+}
+
+/* Terms that are equal, or nearly so beside their sum, all round the same way, which a bound that grows with sqrt(n)
+ * excludes. Sums over pixels must not drift even so (they decide statistics): they get a number of many bits, and a
+ * spread of 1e-5 of the mean. Dot products get a number of few bits, whose sums are exact, so that a lost or doubled
+ * term shows, and a spread that makes the roundings of their terms independent. 16-bit numbers have no room for a small
+ * spread around a large mean: theirs is a few steps of the type, around a mean that is large beside it; the terms of
+ * their dot products stay so small that sums of thousands fit f16. */
+static double equal_number(const struct checkops_unit *unit) {
+    return is_dot_product(unit) ? 0.75 : 0.7;
+}
+static double large_mean(const struct checkops_unit *unit) {
+    if (is_half(unit->c.real)) return is_dot_product(unit) ? 1 : unit->c.real == CR_F16 ? 16 : 4;
+    return 1000;
+}
+static double large_mean_spread(const struct checkops_unit *unit) {
+    if (is_half(unit->c.real)) return is_dot_product(unit) ? 0.3 : unit->c.real == CR_F16 ? 0.05 : 0.1;
+    return is_dot_product(unit) ? 300 : 0.01;
+}
+
+/* Half way between two numbers of 16 bits: what is rounded there shows whether ties go to even. */
+static double tie(struct drawing *d) {
+    const int steps = d->unit->c.real == CR_F16 ? 1024 : 128;
+    return ((double)cr_rng_below(&d->rng, (uint64_t)steps) + 0.5) / steps + 1;
+}
+
+static double number(struct drawing *d, enum checkops_family family) {
+    switch (family) {
+    case FAMILY_HALF_ZERO: return cr_rng_below(&d->rng, 2) ? normal(d) : cr_rng_below(&d->rng, 4) ? 0.0 : -0.0;
+    case FAMILY_LARGE_MEAN:
+        if (d->unit->op->kind == CR_OP_cast) return tie(d);
+        return large_mean(d->unit) + large_mean_spread(d->unit) * normal(d);
+    case FAMILY_EQUAL: return equal_number(d->unit);
+    case FAMILY_HUGE: {
+        const double sign = cr_rng_below(&d->rng, 2) ? 1 : -1;
+        return sign * d->limit * (cr_rng_below(&d->rng, 4) ? between(d, 0.25, 1) : 1);
+    }
+    case FAMILY_DENORMAL: return (d->unit->c.real == CR_F16 ? 1e-6 : 1e-40) * normal(d);
+    default: return normal(d);
+    }
+}
+
+/* The family of slot `s`: HUGE, DENORMAL and NONFINITE are about one slot only. */
+static enum checkops_family family_of(const struct drawing *d, int s) {
+    return d->draw.target == CR_NONE || d->draw.target == s ? d->draw.family : FAMILY_NORMAL;
+}
+
+static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n) {
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+    const int    count = n < 8 ? 1 : 3;
+    const int    first = (int)cr_rng_below(&d->rng, 3);
+    for (int i = 0; i < count; i++)
+        cr_number_store(dtype, data, (int64_t)cr_rng_below(&d->rng, (uint64_t)n), bad[(first + i) % 3]);
+}
+
+/* ---- operands ---- */
+
+/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no two rows of pixels,
+ * filters or channels look alike. */
+static int64_t drawn(const struct drawing *d, int64_t n) {
+    return d->unit->c.big ? CR_MIN(n, (int64_t)200003) : n;
+}
+static void repeat(enum cr_dtype dtype, void *data, int64_t first, int64_t n) {
+    const size_t size = cr_dtype_bytes(dtype);
+    for (int64_t i = first; i < n; i += first)
+        memcpy((char *)data + (size_t)i * size, data, (size_t)CR_MIN(first, n - i) * size);
+}
+
+static void draw_data(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family family = family_of(d, s);
+    const int64_t              n = cr_tensor_elems(t), first = drawn(d, n);
+    for (int64_t i = 0; i < first; i++) cr_number_store(t->dtype, data, i, number(d, family));
+    repeat(t->dtype, data, first, n);
+    if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, n);
+}
+
+/* Sums over M numbers of the family; a few of them are drawn and stand for the rest. */
+static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family family = family_of(d, s);
+    const int64_t              C = t->dim[3], M = d->unit->op->attr.bn.count, few = CR_MIN(M, 64);
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0, squares = 0;
+        for (int64_t m = 0; m < few; m++) {
+            const double x = number(d, family);
+            sum += x;
+            squares += x * x;
+        }
+        cr_number_store(t->dtype, data, c, sum * (double)M / (double)few);
+        cr_number_store(t->dtype, data, C + c, squares * (double)M / (double)few);
+    }
+    if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
+}
+
+/* Padding between parameters is 0 in every plane. */
+static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family   family = family_of(d, s);
+    const struct cr_param_store *planes = &d->unit->store;
+    for (int k = 0; k < planes->params; k++) {
+        const struct cr_param *q = &planes->param[k];
+        if (cr_param_is_running(q->role)) continue;
+        const int64_t first = drawn(d, q->elems);
+        for (int64_t i = 0; i < first; i++) cr_number_store(t->dtype, data, q->offset + i, number(d, family));
+        repeat(t->dtype, (char *)data + (size_t)q->offset * cr_dtype_bytes(t->dtype), first, q->elems);
+        if (family == FAMILY_NONFINITE && !q->frozen) {
+            cr_number_store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems),
+                            k % 2 ? NAN : INFINITY);
+            return; /* the rest of the plane stays 0 */
+        }
+    }
+}
+
+/* Means of squared gradients: of squares as large as what the gradient's family has, and not below 0. */
+static void draw_second(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    draw_plane(d, s, t, data);
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
+        const double x = cr_number_load(t->dtype, data, i);
+        cr_number_store(t->dtype, data, i, x * x);
+    }
+}
+
+/* Of some parameters 0, as behind a start at 0. */
+static void draw_norms(struct drawing *d, const struct cr_tensor *t, void *data) {
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
+        const double x = normal(d);
+        cr_number_store(t->dtype, data, i, i % 7 == 5 ? 0 : 100 * x * x);
+    }
+}
+
+/* (mean, rstd) as the family's numbers would have given them. */
+static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const int64_t C     = t->dim[3];
+    uint64_t      equal = 0; /* one element */
+    cr_number_store(d->unit->c.real, &equal, 0, equal_number(d->unit));
+    for (int64_t c = 0; c < C; c++) {
+        double mean = 0.1 * normal(d), rstd = between(d, 0.5, 1.5);
+        if (d->draw.family == FAMILY_LARGE_MEAN) {
+            mean += large_mean(d->unit) - 0.1;
+            rstd = between(d, 0.8, 1.1) / large_mean_spread(d->unit);
+        } else if (d->draw.family == FAMILY_EQUAL) {
+            mean = cr_number_load(d->unit->c.real, &equal, 0);
+            rstd = 316.2;
+        } else if (d->draw.family == FAMILY_HALF_ZERO && c % 2) {
+            mean = 0; /* as offset_is_zero */
+        }
+        cr_number_store(t->dtype, data, c, mean);
+        cr_number_store(t->dtype, data, C + c, rstd);
+    }
+}
+
+static void draw_labels(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const int64_t K = d->unit->c.K;
+    for (int64_t i = 0; i < t->dim[0]; i++) {
+        const bool none = cr_rng_below(&d->rng, 5) == 0 || d->draw.family == FAMILY_DENORMAL;
+        cr_number_store(t->dtype, data, i, none ? -1 : (double)cr_rng_below(&d->rng, (uint64_t)K));
+    }
+}
+
+/* A tap of each window that lies inside the image. */
+static void draw_index(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const struct checkops_case *c = &d->unit->c;
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
+        const int64_t q = i / t->dim[3] % t->dim[2], p = i / t->dim[3] / t->dim[2] % t->dim[1];
+        int64_t       r, s, h, w;
+        do {
+            r = (int64_t)cr_rng_below(&d->rng, (uint64_t)c->window);
+            s = (int64_t)cr_rng_below(&d->rng, (uint64_t)c->window);
+            h = p * c->stride - c->pad + r;
+            w = q * c->stride - c->pad + s;
+        } while (h < 0 || h >= c->H || w < 0 || w >= c->W);
+        cr_number_store(t->dtype, data, i, (double)(r * c->window + s));
+    }
+}
+
+/* Shifts by a few pixels, by as much as the picture, and beyond it. */
+static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const struct checkops_case *c = &d->unit->c;
+    for (int64_t n = 0; n < t->dim[0]; n++) {
+        const int64_t most[2] = {cr_rng_below(&d->rng, 4) ? 4 : c->H + 1, cr_rng_below(&d->rng, 4) ? 4 : c->W + 1};
+        for (int i = 0; i < 2; i++)
+            cr_number_store(t->dtype, data, 4 * n + i,
+                            (double)cr_rng_below(&d->rng, 2 * (uint64_t)most[i] + 1) - (double)most[i]);
+        cr_number_store(t->dtype, data, 4 * n + 2, (double)cr_rng_below(&d->rng, 2));
+        cr_number_store(t->dtype, data, 4 * n + 3, 0);
+    }
+}
+
+/* Rectangles inside the picture, at its border, empty ones; partners in the batch, the picture itself among them. */
+static void draw_mixes(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const struct checkops_case *c   = &d->unit->c;
+    int32_t                    *mix = data;
+    for (int64_t n = 0; n < t->dim[0]; n++, mix += CR_MIX_NUMBERS) {
+        memset(mix, 0, CR_MIX_NUMBERS * sizeof *mix);
+        mix[CR_MIX_PARTNER] = (int32_t)cr_rng_below(&d->rng, (uint64_t)t->dim[0]);
+        for (int i = 0; i < 2; i++)
+            mix[CR_MIX_LABEL_WEIGHT + i] = cr_rng_below(&d->rng, 3)   ? (int32_t)cr_rng_below(&d->rng, CR_MIX_ONE + 1)
+                                           : cr_rng_below(&d->rng, 2) ? CR_MIX_ONE
+                                                                      : 0;
+        for (int k = CR_MIX_CUT; k < CR_MIX_ERASE + 4; k += 4) {
+            if (cr_rng_below(&d->rng, 3) == 0) continue;
+            mix[k]     = (int32_t)cr_rng_below(&d->rng, (uint64_t)c->H + 1);
+            mix[k + 1] = (int32_t)cr_rng_below(&d->rng, (uint64_t)c->W + 1);
+            mix[k + 2] = mix[k] + (int32_t)cr_rng_below(&d->rng, (uint64_t)c->H + 1);
+            mix[k + 3] = mix[k + 1] + (int32_t)cr_rng_below(&d->rng, (uint64_t)c->W + 1);
+        }
+    }
+}
+
+static void draw_list(const struct cr_tensor *t, void *data, const double *values) {
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, data, i, values[i]);
+}
+
+/* Odd channels move nothing by an offset of 0 among numbers that are 0 half of the time: there a pre-activation is
+ * exactly 0, which a ReLU's gradient does not pass. */
+static bool offset_is_zero(const struct drawing *d, char meaning_of, const struct cr_tensor *t, int64_t i) {
+    const int64_t row = i / t->dim[3];
+    if (d->draw.family != FAMILY_HALF_ZERO || i % t->dim[3] % 2 == 0) return false;
+    return meaning_of == 'b' || (meaning_of == 'c' && row == 1);
+}
+
+static void draw_bits(struct drawing *d, const struct cr_tensor *t, void *data) {
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) ((uint8_t *)data)[i] = (uint8_t)cr_rng_below(&d->rng, 256);
+}
+
+static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_tensor *t, void *data) {
+    const int64_t n = cr_tensor_elems(t), first = drawn(d, n);
+    for (int64_t i = 0; i < first; i++) {
+        double x = normal(d);
+        switch (meaning_of) {
+        case 'g': x = cr_rng_below(&d->rng, 8) ? 1 + 0.5 * x : 0; break;
+        case 'v': x = x * x + 1e-3; break;
+        case 'y': x = x > 0 ? x : 0; break;
+        case 'u': x = d->draw.family == FAMILY_EQUAL ? 255 : floor(between(d, 0, 256)); break;
+        default: break; /* b, m, c, k */
+        }
+        cr_number_store(t->dtype, data, i, offset_is_zero(d, meaning_of, t, i) ? 0 : x);
+    }
+    repeat(t->dtype, data, first, n);
+}
+
+static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const bool   spoilt     = d->draw.family == FAMILY_NONFINITE && d->draw.target == s;
+    const double scale      = d->unit->c.flags & CHECKOPS_SCALED ? 1024 : 1;
+    const double metrics[4] = {spoilt ? NAN : 12.5, 9, 3, 5}, norm[2] = {spoilt ? INFINITY : 2.25 * scale, spoilt};
+    const double state[CR_STATE_COUNT] = {scale, 1999, 11, 40, 0, 2, 0, 0};
+    switch (letter(d->unit, s)) {
+    case 'x': draw_data(d, s, t, data); return;
+    case 'S': draw_sums(d, s, t, data); return;
+    case 'p':
+    case 'G': draw_plane(d, s, t, data); return;
+    case 's': draw_second(d, s, t, data); return;
+    case 'n': draw_norms(d, t, data); return;
+    case 'r': draw_data(d, s, t, data); return;
+    case 'h': draw_saved(d, t, data); return;
+    case '.': draw_bits(d, t, data); return;
+    case 'y':
+        if (t->dtype == CR_U8)
+            draw_bits(d, t, data);
+        else
+            draw_parameter(d, 'y', t, data);
+        return;
+    case 'K': draw_bits(d, t, data); return;
+    case 'L': draw_labels(d, t, data); return;
+    case 'I': draw_index(d, t, data); return;
+    case 'B': draw_boxes(d, t, data); return;
+    case 'X': draw_mixes(d, t, data); return;
+    case 'M': draw_list(t, data, metrics); return;
+    case 'T': draw_list(t, data, state); return;
+    case 'Q': draw_list(t, data, norm); return;
+    default: draw_parameter(d, letter(d->unit, s), t, data);
+    }
+}
+
+/* What a pattern does not keep is 0. */
+static void prune_filter(const struct checkops_unit *unit, const struct cr_tensor *t, void *data) {
+    const int64_t first = unit->store.param[unit->op->attr.conv.pattern.param].offset;
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++)
+        if (!(unit->pattern[(first + i) / 8] >> ((first + i) % 8) & 1)) cr_number_store(t->dtype, data, i, 0);
+}
+
+cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct checkops_draw *draw,
+                               struct checkops_inputs *inputs) {
+    const struct cr_op *op     = unit->op;
+    struct drawing      d      = {.unit  = unit,
+                                  .draw  = *draw,
+                                  .limit = huge_limit(unit),
+                                  .rng   = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, (uint32_t)draw->family)};
+    const int           filter = op->kind == CR_OP_conv_dgrad ? (int)CR_IN_conv_dgrad_w
+                                 : op->kind == CR_OP_conv     ? (int)CR_IN_conv_w
+                                                              : CR_NONE;
+    cr_status           status = CR_OK;
+    *inputs                    = (struct checkops_inputs){0};
+    for (int s = 0; s < CR_OP_IN_MAX; s++) {
+        if (op->in[s] < 0) continue;
+        const struct cr_tensor *t = &unit->program.tensor[op->in[s]];
+        inputs->in[s]             = cr_alloc(t->bytes, 1);
+        if (!inputs->in[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
+        draw_slot(&d, s, t, inputs->in[s]);
+        if (cr_op_has_pattern(op) && s == filter) prune_filter(unit, t, inputs->in[s]);
+    }
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        if (op->out[s] < 0 || !cr_verify_accumulates(op, s)) continue;
+        const struct cr_tensor *t = &unit->program.tensor[op->out[s]];
+        inputs->before[s]         = cr_alloc(t->bytes, 1);
+        if (!inputs->before[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
+        for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, inputs->before[s], i, normal(&d));
+    }
+out:
+    if (status != CR_OK) checkops_inputs_free(inputs);
+    return status;
+}
+
+void checkops_inputs_free(struct checkops_inputs *inputs) {
+    for (int s = 0; s < CR_OP_IN_MAX; s++) cr_free(inputs->in[s]);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) cr_free(inputs->before[s]);
+    *inputs = (struct checkops_inputs){0};
+}

@@ -1,0 +1,344 @@
+#!/usr/bin/env bash
+# test_cli_train.sh: a training run as a user meets it: resumed, interrupted, killed, refused, out of disk, evaluated, pruned, exported.
+# Ends with "N passed, N failed, N skipped".
+#   CRESNET_SANITIZE  when set, the slow cases are skipped
+. "$(dirname "$0")/../harness/cli_support.sh"
+mounted=
+trap '[ -z "$mounted" ] || umount "$mounted"; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+
+# ---- train, resume to the bit ----
+run train tiny.ini train.output=A train.steps=20; expect "train" 0 "step 20"
+is "train: stdout stays empty" "$out" ""
+for file in last/model.safetensors last/state.safetensors last/config.ini last/classes.txt log.jsonl best; do
+    holds "train wrote $file" [ -e "A/$file" ]
+done
+holds "log.jsonl is JSON" python3 -c 'import json; [json.loads(l) for l in open("A/log.jsonl")]'
+run train tiny.ini train.output=B train.steps=10; expect "the first half" 0
+run train tiny.ini train.output=B --resume auto train.steps=20; expect "the second half" 0 "step 10"
+holds "resumed model is equal to the bit" cmp A/last/model.safetensors B/last/model.safetensors
+holds "resumed state is equal to the bit" cmp A/last/state.safetensors B/last/state.safetensors
+run train tiny.ini train.output=C train.steps=20 data.workers=3; expect "with other workers" 0
+holds "workers change nothing" cmp A/last/model.safetensors C/last/model.safetensors
+run train tiny.ini train.output=D train.steps=20 --seed 2; expect "another seed" 0
+holds "the seed matters" sh -c '! cmp -s A/last/model.safetensors D/last/model.safetensors'
+before=$(cd A && find . -type f -exec cksum {} + | sort)
+run train tiny.ini train.output=A; expect "a folder in use" 2 "--resume"
+is "a refused run changes nothing" "$(cd A && find . -type f -exec cksum {} + | sort)" "$before"
+run train tiny.ini train.output=A --resume auto train.steps=20; expect "nothing left to do" 0 "step 20"
+run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
+run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"
+
+# ---- the table of costs: the CPU has none, a checkpoint may hold one ----
+run help keys; expect "help keys, costs" 0 "measure"
+run plan tiny.ini train.measure=maybe; expect "train.measure" 2 "[train] measure" "must be yes or no"
+for measure in yes no; do
+    CRESNET_CACHE=$work/costs run train tiny.ini -o M-$measure train.measure=$measure --steps 3; expect "train.measure=$measure" 0 "step 3"
+    holds "train.measure=$measure: the CPU leaves no costs" [ ! -e costs -a ! -e M-$measure/last/kernel_times.txt ]
+done
+holds "train.measure changes nothing on the CPU" cmp M-yes/last/model.safetensors M-no/last/model.safetensors
+printf 'cresnet kernel times 6\tsome GPU\n' >M-yes/last/kernel_times.txt
+run train tiny.ini -o M-yes --resume auto --steps 4; expect "a checkpoint whose kernels were measured elsewhere" 2 "kernel_times.txt" "--force" "train.deterministic=no"
+is "a checkpoint whose kernels were measured elsewhere: one error" "$(grep -c kernel_times.txt stderr)" 1
+holds "a refused resume writes nothing" [ ! -e M-yes/step-4 ]
+run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expect "the same, not deterministic" 0 "kernel_times.txt" "chosen anew" "step 4"
+holds "the new checkpoint has no costs" [ ! -e M-yes/last/kernel_times.txt ]
+printf 'cresnet kernel times 6\tsome GPU\n' >M-no/last/kernel_times.txt
+run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "kernel_times.txt" "chosen anew" "step 4"
+run plan tiny.ini --target h200 memory.limit=200MiB; expect "a GPU's limit counts its libraries" 0 "limit 200.0 MiB, 112.0 of them for libraries"
+run plan tiny.ini --target h200 memory.limit=100MiB; expect "a limit below the libraries" 2 "112 of them libraries" "more than that"
+run plan tiny.ini --target h200 --ranks 2 memory.limit=200MiB; expect "a limit below NCCL's buffers" 2 "libraries and NCCL"
+run plan tiny.ini --target h200 --ranks 2 memory.limit=1100MiB; expect "a limit above them" 0 "for libraries and NCCL"
+run plan tiny.ini memory.limit=1MiB; holds "on the CPU a limit counts the network alone" sh -c '! grep -q libraries stdout'
+run plan tiny.ini memory.limit=1KiB; expect "plan with a limit that cannot be kept" 2 "too much" "[memory] limit" "train.batch"
+run plan M-no --choices; expect "plan of a run" 0 "program step"
+
+# ---- values without effect ----
+run train tiny.ini -o idle --steps 1 train.gpu=1 train.loss_scale=8; expect "train.gpu and train.loss_scale on the CPU" 0 "without effect here: train.gpu" "train.loss_scale"
+is "values without effect: one line" "$(grep -c 'without effect' stderr)" 1
+run train tiny.ini -o idle2 --steps 1; is "nothing set, nothing said" "$(grep -c 'without effect' stderr)" 0
+run train tiny.ini train.output=E --resume nowhere train.steps=3; holds "--resume of nothing fails" [ "$rc" -ne 0 ]
+
+# ---- eval, predict ----
+run data shapes pictures data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training"
+run train tiny.ini $shapes -o S --steps 6 -q; expect "train on shapes" 0
+run eval S --json; expect "eval of a run" 0 '"right"' '"top5"' '"loss"'
+holds "eval --json" json_lines
+is "eval: every picture once" "$(field images)" 40
+right=$(field right)
+run eval tiny.ini $shapes --weights S/last/model.safetensors --json; is "eval of a file" "$(field right)" "$right"
+run eval S/last --json train.eval_batch=7; is "eval with another batch" "$(field right)" "$right"
+run eval S --split train --json; is "eval --split train" "$(field images)" 200
+pictures=$(find pictures/val -name '*.png' | sort | head -3)
+run predict S $pictures; expect "predict" 0 "%" $pictures
+run predict S $pictures --json -k 2; holds "predict --json" json_lines
+is "predict: a line a picture" "$(wc -l <stdout)" 3
+holds "predict: sane numbers" python3 -c 'import json
+for l in open("stdout"):
+    top = json.loads(l)["top"]
+    assert len(top) == 2 and 1 >= top[0]["probability"] >= top[1]["probability"] >= 0 and top[0]["class"].isalpha()'
+run eval S --per-class --confusion matrix.csv --json; expect "eval --per-class --json" 0 '"per_class"' '"confused_with"'
+cp stdout classes.json
+run predict S pictures/val --json -k 1; expect "predict a folder" 0 '"top"'
+is "predict a folder: a line a picture" "$(wc -l <stdout)" 40
+holds "matrix, table and scores say what predict says of each picture" python3 -c 'import csv, json
+rows = list(csv.reader(open("matrix.csv")))
+names = rows[0][1:]
+assert [r[0] for r in rows[1:]] == names and len(names) == 10
+want = {a: {b: 0 for b in names} for a in names}
+for line in open("stdout"):
+    picture = json.loads(line)
+    want[picture["image"].split("/")[-2]][picture["top"][0]["class"]] += 1
+assert {r[0]: dict(zip(names, map(int, r[1:]))) for r in rows[1:]} == want
+report = json.load(open("classes.json"))
+assert sum(want[a][a] for a in names) == report["right"] and report["images"] == 40
+for c in report["per_class"]:
+    row, name = want[c["class"]], c["class"]
+    assert (c["images"], c["right"], c["predicted"]) == (sum(row.values()), row[name], sum(want[a][name] for a in names)), c
+    assert abs(c["top1"] - row[name] / sum(row.values())) < 1e-6
+    wrong = max((row[b], -names.index(b), b) for b in names if b != name)
+    assert c["confused_with"] is None if wrong[0] == 0 else (c["confused_with"]["class"], c["confused_with"]["images"]) == (wrong[2], wrong[0]), c'
+run eval S --per-class; expect "eval --per-class" 0 "most confused with" "circle" "val: $right of 40"
+run predict S pictures/val; expect "predict a folder as a table" 0 "pictures/val/circle"
+is "predict a folder as a table: a line a picture" "$(wc -l <stdout)" 40
+mkdir -p mixed/deep mixed/empty && cp "${pictures%%$'\n'*}" mixed/deep/good.png && echo no >mixed/bad.jpg && ln -s .. mixed/deep/loop
+run predict S mixed --json; expect "predict what cannot be read, and go on" 1 "mixed/bad.jpg" "1 of 2 pictures could not be read" '"error"'
+is "predict: the others are answered" "$(grep -c '"top"' stdout)" 1
+run predict S mixed/empty; expect "predict an empty folder" 1 "no pictures"
+run predict tiny.ini --weights S/last $pictures; expect "predict with a config and weights" 0 "%"
+run plan S --json; expect "plan of a run" 0 '"batch": 4'
+echo "not a picture" >text.png
+run predict S text.png; expect "predict what is no picture" 1 "text.png"
+run predict S nowhere.png; expect "predict a missing picture" 1 "nowhere.png"
+run predict S; expect "predict nothing" 2 "no picture given"
+
+# ---- moving averages; a file of weights in a checkpoint stands for it ----
+run train tiny.ini $shapes -o M --steps 6 -q ema.decay=0.5; expect "train with averages" 0
+want=$(sed -n 's/.*"ema_right":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
+run eval M --ema --json; is "eval --ema" "$(field right) $(field weights)" "$want M/step-6/ema.safetensors"
+loss=$(field loss)
+run eval M/last/ema.safetensors --json; is "eval of ema.safetensors" "$(field loss)" "$loss"
+run eval M --json; expect "eval of a run with averages names them" 0 "--ema"
+is "eval takes the weights" "$(field weights)" M/step-6
+holds "which score otherwise" [ "$(field loss)" != "$loss" ]
+run export M --ema -o averages.safetensors; expect "export --ema" 0
+run eval tiny.ini $shapes --weights averages.safetensors --json; is "exported averages" "$(field loss)" "$loss"
+run export M --ema --onnx averages.onnx; expect "export --ema --onnx" 0
+run export M --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
+run predict M/last/ema.safetensors $pictures; expect "predict with averages" 0 "circle"
+run prune M --ema --sparsity 0.5 -o half; expect "prune --ema" 0
+run eval S --ema; expect "--ema without averages" 2 "ema.safetensors" "ema.decay"
+run eval tiny.ini --ema; expect "--ema of a configuration" 2 "--weights FILE"
+run eval averages.safetensors; expect "weights alone" 2 "CONFIG --weights averages.safetensors"
+
+# ---- bad weights, bad pictures ----
+run eval tiny.ini $shapes model.widths=4,16 --weights S/last/model.safetensors; expect "weights of another shape" 1 "model.safetensors"
+head -c 1000 S/last/model.safetensors >short.safetensors
+run eval tiny.ini $shapes --weights short.safetensors; expect "cut weights" 1 "short.safetensors"
+run eval tiny.ini $shapes --weights text.png; expect "weights that are none" 1 "text.png"
+run eval tiny.ini $shapes --weights nowhere.safetensors; expect "missing weights" 1 "nowhere.safetensors"
+cp -r pictures broken
+victim=$(find broken/val -name '*.png' | sort | head -1)
+head -c 60 "$victim" >cut && cat cut >"$victim"
+bad="data.kind=folder data.root=broken"
+run eval files.ini $bad --weights S/last --json; expect "a corrupt picture is skipped" 0 '"corrupt": 1' "$victim"
+is "a corrupt picture counts nowhere" "$(field images)" 39
+run eval files.ini $bad data.corrupt=fatal --weights S/last; expect "a corrupt picture is fatal" 1 "$victim"
+run train tiny.ini data.train_images=3 -o small; holds "a set smaller than a batch" [ "$rc" -eq 2 -o "$rc" -eq 1 ]
+
+# ---- signals ----
+# start ARGS...: a long run in the background; waits for its first checkpoint
+start() {
+    "$bin" train tiny.ini "$@" >stdout 2>stderr &
+    child=$!
+    for _ in $(seq 600); do [ -e "$folder/last/state.safetensors" ] && return; sleep 0.05; done
+    fail "no checkpoint in $folder: $(tail -3 stderr)"
+}
+finish() { wait $child; rc=$?; out=$(cat stdout) err=$(cat stderr); }
+step_of() { basename "$(readlink "$1/last")" | tr -dc 0-9; }
+for signal in INT TERM; do
+    folder=SIG$signal
+    start -o $folder --epochs 100000 train.eval_every=1000
+    kill -$signal $child; finish
+    expect "SIG$signal" $([ $signal = INT ] && echo 130 || echo 143) "step"
+    run train tiny.ini -o $folder --resume auto --steps $(($(step_of $folder) + 2)) --epochs 100000 train.eval_every=1000
+    expect "resume after SIG$signal" 0
+done
+"$bin" train tiny.ini -o USR1 --epochs 100000 train.eval_every=100000 train.save_every=1000000000 >stdout 2>stderr &
+child=$!
+for _ in $(seq 200); do [ -e USR1/log.jsonl ] && break; sleep 0.05; done
+sleep 0.3; kill -USR1 $child
+for _ in $(seq 200); do [ -e USR1/last/state.safetensors ] && break; sleep 0.05; done
+holds "SIGUSR1 saves" [ -e USR1/last/state.safetensors ]
+holds "SIGUSR1 goes on" kill -0 $child
+kill -INT $child; finish
+expect "SIGINT after SIGUSR1" 130
+
+# ---- kill -9 at any moment ----
+if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "kill -9 (sanitizer)"; else
+    if CRESNET_BIN=$bin bash "$source_dir/scripts/kill-test.sh" 5 >kill.log 2>&1; then pass; else fail "kill -9: $(tail -5 kill.log)"; fi
+fi
+
+# ---- prune, fine-tune, export ----
+same_run() { cmp "$1/last/model.safetensors" "$2/last/model.safetensors" && cmp "$1/last/state.safetensors" "$2/last/state.safetensors"; }
+smaller() { [ "$(stat -c %s "$1")" -lt "$(stat -c %s "$2")" ]; }
+zeros() { # FILE TENSOR: elements that are 0, of how many
+    python3 -c 'import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+e = json.loads(data[8:8 + n])[sys.argv[2]]
+assert e["dtype"] == "F32"
+a, b = e["data_offsets"]
+v = struct.unpack("<%df" % ((b - a) // 4), data[8 + n + a:8 + n + b])
+print(sum(x == 0 for x in v), len(v), e["shape"])' "$1" "$2" 2>&1
+}
+gradual='prune.sparsity=0.9 prune.start=0.5 prune.end=1 prune.frequency=3'
+# shellcheck disable=SC2086 # words on purpose
+{
+    run train tiny.ini -o G $gradual --steps 24; expect "gradual pruning" 0 "pruned at step 11: " "pruned at step 14: " "pruned at step 16: 90.03 % (1066 of 1184 weights)" "step 24"
+    holds "gradual pruning is in the log" grep -q '"event":"prune".*"step":16,"sparsity":0.900338' G/log.jsonl
+    for at in 10 11 12 14 20; do # before, at and between prunings, and after the last
+        run train tiny.ini -o "G$at" $gradual --steps $at; expect "pruning to step $at" 0
+        run train tiny.ini -o "G$at" --resume auto --steps 24; expect "pruning from step $at" 0
+        holds "resumed at step $at of a pruning, equal to the bit" same_run G "G$at"
+    done
+}
+run train tiny.ini -o E --steps 24; expect "the same without pruning" 0
+holds "a sparse checkpoint is smaller" smaller G/last/model.safetensors E/last/model.safetensors
+holds "so is its state" smaller G/last/state.safetensors E/last/state.safetensors
+run export G -o g.safetensors --dense; expect "export" 0
+is "export: pruned weights are 0" "$(zeros g.safetensors layer2.0.conv2.weight | cut -d' ' -f2-)" "576 [8, 8, 3, 3]"
+is "export: what is exempt is dense" "$(zeros g.safetensors conv1.weight)" "0 108 [4, 3, 3, 3]"
+is "export has the bytes of a dense checkpoint" "$(stat -c %s g.safetensors)" "$(stat -c %s E/last/model.safetensors)"
+run eval G --json; right=$(field loss)
+run eval tiny.ini --weights g.safetensors --json; is "exported weights score as the run" "$(field loss)" "$right"
+python3 -c '
+import json, struct
+data = open("g.safetensors", "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + size])
+text = json.dumps({k if k == "__metadata__" else "module._orig_mod." + k: v for k, v in header.items()}).encode()
+open("wrapped.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size:])
+header["module.x"] = header.pop("conv1.weight")
+text = json.dumps(header).encode()
+open("renamed.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size:])'
+run eval tiny.ini --weights wrapped.safetensors --json; is "names in a wrapper are the names" "$(field loss)" "$right"
+run eval tiny.ini --weights renamed.safetensors; expect "a prefix of one name is no wrapper" 1 "module.x" "conv1.weight"
+run export E -o e.safetensors; holds "export of a dense run is its model file" cmp e.safetensors E/last/model.safetensors
+run export E -o timm.safetensors --names timm; holds "timm's names are torchvision's" cmp timm.safetensors e.safetensors
+run export E -o x.safetensors --names keras; expect "export --names of somebody else" 2 "torchvision, timm"
+run export G -o g.safetensors; expect "export over a file" 1 "g.safetensors" "exists"
+run export G --onnx g.onnx; expect "export --onnx" 0 "g.onnx"
+run export tiny.ini --weights e.safetensors --onnx e.onnx --fold data.image_size=24; expect "export --onnx of a config" 0 "e.onnx"
+holds "ONNX: it says who made it, its opset, its input" python3 -c '
+data = open("g.onnx", "rb").read()
+assert data.startswith(bytes([8, 8, 18, 7]) + b"cresnet") and bytes([66, 2, 16, 17]) in data and b"input" in data and b"BatchNormalization" in data
+data = open("e.onnx", "rb").read()
+assert b"BatchNormalization" not in data and b"conv1.bias" in data'
+run export tiny.ini --onnx x.onnx; expect "export --onnx without weights" 2 "--weights FILE"
+run export G --onnx g.onnx -o g2.safetensors; expect "export twice at once" 2 "one of them"
+run export G --fold -o g2.safetensors; expect "export --fold without --onnx" 2 "--onnx"
+run export G -o g2.safetensors train.batch=3; expect "export with a key that does nothing" 2 "train.batch=3"
+run export G --onnx nowhere/g.onnx; expect "export --onnx to nowhere" 1 "nowhere/g.onnx"
+run export G; expect "export to nowhere" 2 "-o FILE"
+run export nowhere -o x.safetensors; expect "export of nothing" 1 "nowhere"
+
+run prune E --sparsity 0.9 -o P; expect "prune" 0 "layer2.0.conv2" "of what may be pruned" "90.03 %" "stays dense by prune.exempt"
+run eval P; expect "eval of a pruned folder" 0 "top-1"
+run train tiny.ini model.weights=P -o PT --steps 5; expect "fine-tuning" 0 "step 5"
+run export P -o p.safetensors; run export PT -o pt.safetensors
+is "fine-tuning keeps what is pruned" "$(zeros pt.safetensors layer2.0.conv1.weight)" "$(zeros p.safetensors layer2.0.conv1.weight)"
+holds "fine-tuning moves the rest" sh -c '! cmp -s p.safetensors pt.safetensors'
+run train tiny.ini -o PT --resume auto --steps 8; expect "fine-tuning goes on" 0 "step 8"
+run train tiny.ini model.weights=P -o PU --steps 8; holds "... equal to the bit" same_run PT PU
+run prune P --sparsity 0.5 -o PP; expect "prune to less than was pruned" 0 "warning: 90.03 % were pruned before, more than sparsity = 0.5" "90.03 %"
+run prune P --sparsity 0.95 --scope uniform -o PM; holds "prune to more: no warning" sh -c '! grep -q warning stderr'
+run prune E --sparsity 0.5 --scope uniform --json -o PJ; holds "prune --json" json_lines
+is "prune --json counts" "$(field pruned)" 592
+run prune E --pattern 2:4 -o P24; expect "2:4" 0 "layer2.0.conv2                        576          288    50.00 %"
+run export P24 -o p24.safetensors; is "2:4: half of it" "$(zeros p24.safetensors layer2.0.conv2.weight)" "288 576 [8, 8, 3, 3]"
+printf 'layer,sparsity\nlayer1.0.conv1,0.25\nfc,50%%\n' >budget.csv
+run prune E --budget budget.csv -o PB; expect "a budget" 0 "layer1.0.conv1                        144          108    25.00 %" "fc                                     80           40    50.00 %"
+run train tiny.ini model.weights=PB model.head=new -o PBH --steps 2; expect "a pruned classifier that starts fresh" 0 "fresh one of 10"
+printf 'layer,sparsity\nlayer7.conv,0.25\n' >budget.csv
+run prune E --budget budget.csv -o PX; expect "a wrong budget" 1 "budget.csv:2: this network has no layer \"layer7.conv\""
+run prune E -o PX; expect "prune without a share" 2 "--sparsity"
+run prune E --sparsity 0.9; expect "prune to nowhere" 2 "-o DIR"
+run prune tiny.ini --sparsity 0.9 -o PX; expect "prune without weights" 2 "--weights FILE"
+run prune E --sparsity 0.9 -o P; expect "prune into a run" 2 "not empty"
+run prune E --sparsity 0.9 --pattern 2:4 -o PX; expect "too much for 2:4" 2 "must not exceed 0.5"
+run prune E --sparsity 0.9 --exempt conv1,layer9 -o PX; expect "exempt" 2 "\"layer9\" is no layer"
+run prune E --sparsity 2 -o PX; expect "sparsity" 2 "must be from 0 to 0.9999"
+run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not come before start"
+run prune E --target-ms 0.000001 -o PX; expect "a time that cannot be had" 2 "--target-ms 1e-06 cannot be had: " " is the least" "ask for more time"
+least=$(sed -n 's/.*cannot be had: \([0-9.e-]*\) is the least.*/\1/p' stderr) dense=$(sed -n 's/.*(dense \([0-9.e-]*\) ms.*/\1/p' stderr)
+middle=$(python3 -c "print(($least + $dense) / 2)")
+run prune E --target-ms "$least" -o PT1; expect "the least time that was named can be had" 0 "97.92 %" "times are not measured on CPU"
+run prune E --target-ms "$middle" --json -o PT2; expect "prune --target-ms" 0
+holds "--target-ms: predicted times keep it, what is slow goes and what gains nothing stays" python3 -c '
+import json, sys
+r = json.load(open("stdout"))
+target, least, dense = map(float, sys.argv[1:])
+assert abs(r["target_ms"] - target) < 1e-8 and least - 1e-6 <= r["predicted_ms"] <= target and abs(r["dense_ms"] - dense) < 1e-5 and not r["measured"] and r["batch"] == 4
+saved = sum(t["dense_us"] - t["us"] for t in r["times"])
+assert abs(r["dense_ms"] - r["predicted_ms"] - saved / 1e3) < 1e-6 * dense, saved
+count = {l["layer"]: l["pruned"] for l in r["layers"]}
+weights = {l["layer"]: l["weights"] for l in r["layers"]}
+for t in r["times"]:
+    assert t["sparse"] == (t["sparsity"] > 0) == (count[t["layer"]] > 0) == (t["us"] < t["dense_us"]) == (t["lost"] > 0), t
+    assert count[t["layer"]] == int(weights[t["layer"]] * t["sparsity"] + 0.5), t
+assert count["layer2.0.downsample.0"] == count["conv1"] == count["fc"] == 0 and r["pruned"] == sum(count.values()) > 0' "$middle" "$least" "$dense"
+run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  layout 0"
+cp stdout table.txt
+run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"taken": "sparse"'
+holds "the same as JSON: line by line" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout
+run eval PT2; expect "eval of it" 0 "top-1"
+run prune E --target-ms 1000 -o PX; expect "a time that is had anyway" 2 "nothing need be pruned"
+run prune E --target-ms "$middle" -b 1 -o PX; expect "--target-ms is of --batch" 2 "nothing need be pruned" "batch 1,"
+run prune E --target-ms 0 -o PX; expect "--target-ms 0" 2 "must be milliseconds above 0"
+run prune E --target-ms 1 --sparsity 0.5 -o PX; expect "--target-ms and --sparsity" 2 "chooses the sparsities itself"
+run prune E --target-ms 1 --pattern 2:4 -o PX; expect "--target-ms and 2:4" 2 "pattern = 2:4" "single weights"
+run prune E --target-ms 1 train.sparse=no -o PX; expect "--target-ms without sparse kernels" 2 "sparse = no"
+run prune E --target-ms 1 train.batch=auto -o PX; expect "--target-ms of an unknown batch" 2 "give --batch N"
+printf 'layer1.0.conv1,0.25\nfc,0.5\n' >budget.csv
+run prune E --budget budget.csv -o PX; expect "a budget whose first line is a layer" 1 "budget.csv:1: the first line names the columns"
+printf 'layer,sparsity\nlayer1.0.conv1,0.25\n\0\nfc,0.5\n' >budget.csv
+run prune E --budget budget.csv -o PX; expect "a budget with zero bytes" 1 "budget.csv: there are zero bytes in it"
+run prune E --exempt conv1,layer1,layer2,fc --sparsity 0.5 -o PX; expect "all exempt" 2 "[prune] exempt = conv1,layer1,layer2,fc: no layer is left"
+run prune E --pattern block prune.block=3 --sparsity 0.5 -o PX; expect "blocks that fit no layer" 2 "[prune] block = 3: no layer is left" "layer1.0.conv1 has 4 output channels, not blocks of 3"
+holds "what was refused leaves nothing" [ ! -e PX ]
+run train tiny.ini -o GI $gradual prune.initial=0.5 --steps 20; expect "gradual pruning from a share" 0 "90.03 %"
+run prune GI --sparsity 0.3 -o PG; expect "a run's own prune.initial is nothing to another pruning" 0 "of what may be pruned"
+run train tiny.ini -o GW prune.start=1 prune.end=2 --steps 2; expect "when, but not how much" 0 "warning: [prune] says when but not how much"
+run train tiny.ini -o GL prune.sparsity=0.9 prune.start=1 prune.end=9 --steps 2; expect "a pruning that comes too late" 0 "warning: [prune] comes too late: none of the 64 steps prunes"
+run train tiny.ini -o GE prune.sparsity=0.9 prune.end=8 prune.frequency=16 --steps 2; expect "a pruning that does not end" 0 "warning: [prune] end = 8 epochs, the run has 4: its last pruning reaches 87.5 %"
+run train tiny.ini -o GF $gradual --steps 2; holds "a pruning that ends is not warned of" sh -c '! grep -q "warning: .prune" stderr'
+
+# ---- folders that cannot be written, disks that are full ----
+echo x >file
+run train tiny.ini -o file/run; expect "output below a file" 1 "file/run"
+run train tiny.ini -o file; holds "output is a file" [ "$rc" -ne 0 ]
+if [ "$(id -u)" = 0 ]; then
+    if [ -d /proc/self ]; then run train tiny.ini -o /proc/nowhere; expect "output where nothing can be made" 1 "/proc/nowhere"; fi
+    mkdir disk
+    if mount -t tmpfs -o size=64k none disk 2>/dev/null; then
+        mounted=$work/disk
+        run train tiny.ini -o disk/run train.save_every=1 train.keep=1000 --steps 60
+        expect "a full disk" 1 "disk/run"
+        holds "a full disk loses no checkpoint" [ -e disk/run/last/state.safetensors ]
+        holds "a full disk leaves no half" sh -c '! ls -d disk/run/.tmp-step* 2>/dev/null | grep -q .'
+        run eval tiny.ini --weights disk/run/last; expect "the last checkpoint reads" 0
+    else
+        skip "full disk (no mount here)"
+    fi
+else
+    mkdir locked && chmod a-w locked
+    run train tiny.ini -o locked/run; expect "unwritable output" 1 "locked"
+    skip "full disk (needs root)"
+fi
+
+small() { (ulimit -f 5; "$bin" "$@" >stdout 2>stderr); rc=$?; out=$(cat stdout) err=$(cat stderr); } # no file of more than 5 KiB
+small prune E --sparsity 0.5 -o PL -q; expect "prune where files stay small" 1 "file size limit reached" "ulimit -f"
+holds "... leaves no half" sh -c '! ls -d PL/* PL/.tmp-step* 2>/dev/null | grep -q .'
+run prune E --sparsity 0.5 -o PL; expect "... and can be done again" 0 "of what may be pruned"
+
+sum_up

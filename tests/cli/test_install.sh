@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# test_install.sh: what `cmake --install` and the Debian package put into place, as somebody meets it who has nothing else: programs
+# from PATH that find their configurations, man pages that open without a warning, completion in bash, zsh and fish, docs/reference/config.md
+# as the program would write it. Parts whose tool (man, zsh, fish, dpkg) is not there are skipped.
+. "$(dirname "$0")/../harness/support.sh"
+build=$(dirname "$bin")
+
+# ---- cmake --install, then moved: nothing may depend on where it was put first ----
+if ! there cmake || ! [ -f "$build/cmake_install.cmake" ]; then echo "no cmake here"; exit 77; fi
+holds "install" cmake --install "$build" --prefix "$work/first"
+mv "$work/first" "$work/prefix"
+prefix=$work/prefix
+mkdir "$work/empty" && cd "$work/empty" || exit 1
+PATH=$prefix/bin:$PATH
+is "the program on PATH" "$(command -v cresnet)" "$prefix/bin/cresnet"
+commands=$(cresnet help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | grep -v '^cresnet$' | sort | tr '\n' ' ')
+links=$(cd "$prefix/bin" && ls -d cresnet-* | sed 's/cresnet-//' | sort | tr '\n' ' ')
+is "a link for each command" "$links" "$commands"
+few="data.train_images=64 data.val_images=16 train.batch=16 --steps 2 --device cpu"
+said=$(cresnet-train demo.ini $few 2>&1); is "cresnet-train demo.ini" $? 0
+has "the installed configuration is named" "$said" "taking the installed $prefix/share/cresnet/configs/demo.ini"
+holds "its run folder" test -f checkpoints/demo/last/model.safetensors
+said=$(cresnet train configs/demo.ini -o second $few 2>&1); is "configs/demo.ini" $? 0
+said=$(cresnet plan resnet50.ini --json 2>/dev/null); has "an installed configuration for plan" "$said" '"peak_bytes"'
+said=$(cresnet plan cifar10-resnet56.ini --json 2>/dev/null); has "... that includes another" "$said" '"peak_bytes"'
+said=$(cresnet train demmo.ini 2>&1); is "neither here nor installed" $? 2
+has "neither here nor installed" "$said" "demmo.ini: no such file"
+mkdir here && printf '[train]\nbatch = oops\n' >here/demo.ini
+said=$(cd here && cresnet train demo.ini 2>&1); is "a file here comes first" $? 2
+has "a file here comes first" "$said" "demo.ini:2"
+doc=$prefix/share/doc/cresnet
+for file in README.md docs/reference/config.md copyright; do holds "documentation" test -s "$doc/$file"; done
+
+# ---- man pages ----
+if there man && there groff; then
+    for page in cresnet.1 cresnet.ini.5 $(for c in $commands; do echo "cresnet-$c.1"; done); do
+        file=$(ls "$prefix/share/man/man${page##*.}/$page"* 2>/dev/null)
+        if [ -z "$file" ]; then fail "no man page $page"; continue; fi
+        text=$(MANWIDTH=200 man --warnings -l "$file" 2>"$work/warned" | cat); code=$?
+        [ -s "$work/warned" ] && fail "$page: $(head -3 "$work/warned")"
+        [ $code -eq 0 ] && has "$page" "$text" "${page%.*} - "
+    done
+    text=$(MANWIDTH=200 man -l "$prefix"/share/man/man1/cresnet-train.1* | cat)
+    for option in $(cresnet train --help | grep -o -- '^  .\{4\}--[a-z-]*' | grep -o -- '--.*'); do has "cresnet-train(1)" "$text" "$option"; done
+    keys=$(cresnet help keys | grep -c '^  [a-z_0-9]* = ')
+    is "keys in cresnet.ini(5)" "$(MANWIDTH=80 man -l "$prefix"/share/man/man5/cresnet.ini.5* | grep -c '^ \{7\}[a-z_0-9]* =')" "$keys"
+else skip "man pages: no man here"; fi
+
+# ---- completion ----
+. "$prefix/share/bash-completion/completions/cresnet-train"
+replies() { COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=(); _cresnet; echo "${COMPREPLY[*]}"; }
+is "bash: a command" "$(replies 'cresnet tr')" "train"
+is "bash: an option" "$(replies 'cresnet train --res')" "--resume"
+is "bash: of a program of its own" "$(replies 'cresnet-train --res')" "--resume"
+is "bash: another command's option" "$(replies 'cresnet eval --res')" ""
+is "bash: an option's words" "$(replies 'cresnet train --device ')" "auto cpu cuda"
+is "bash: ... behind =" "$(replies 'cresnet train --device=cu')" "cuda"
+is "bash: a key" "$(replies 'cresnet train x.ini optim.nest')" "optim.nesterov="
+is "bash: its words" "$(replies 'cresnet train x.ini optim.nesterov=')" "yes no"
+is "bash: files are left to the shell" "$(replies 'cresnet train con')" ""
+if there zsh; then
+    holds "zsh" zsh -n "$prefix/share/zsh/vendor-completions/_cresnet"
+    said=$(zsh -fc 'fpath=("$1" $fpath); autoload -Uz compinit; compinit -u -d "$2"; print $_comps[cresnet] $_comps[cresnet-train]' \
+        zsh "$prefix/share/zsh/vendor-completions" "$work/dump" 2>&1)
+    is "zsh: who completes" "$said" "_cresnet _cresnet"
+else skip "no zsh here"; fi
+if there fish; then
+    fish_replies() { fish -c 'source $argv[1]; complete -C $argv[2]' "$prefix/share/fish/vendor_completions.d/cresnet.fish" "$1" 2>&1 | cut -f1 | tr '\n' ' '; }
+    is "fish: an option" "$(fish_replies 'cresnet train --res')" "--resume "
+    is "fish: its words" "$(fish_replies 'cresnet-train --device ')" "auto cpu cuda "
+    is "fish: a key" "$(fish_replies 'cresnet eval optim.nest')" "optim.nesterov=no optim.nesterov=yes "
+else skip "no fish here"; fi
+
+# ---- docs/reference/config.md ----
+if cresnet help markdown | cmp -s - "$source_dir/docs/reference/config.md"; then pass; else
+    fail "docs/reference/config.md is not current: cresnet help markdown > docs/reference/config.md"; fi
+
+# ---- the package ----
+if [ -n "${CRESNET_SANITIZE:-}" ] || ! there cpack || ! there dpkg-shlibdeps; then skip "the package: not built here"; sum_up; fi
+holds "cpack" cpack -G DEB --config "$build/CPackConfig.cmake" -B "$work/package"
+deb=$(ls "$work"/package/cresnet_*.deb 2>/dev/null)
+[ -n "$deb" ] || { fail "no package"; sum_up; }
+fields=$(dpkg-deb -f "$deb")
+for needed in libc6 libpng libjpeg libiniparser; do has "what the package depends on" "$fields" "$needed"; done
+dpkg-deb -x "$deb" "$work/root"
+said=$("$work/root/usr/bin/cresnet-plan" demo.ini --json 2>/dev/null); has "the packaged program" "$said" '"peak_bytes"'
+is "nothing outside /usr" "$(ls "$work/root")" usr
+for file in LICENSE THIRD_PARTY_NOTICES.md CHANGELOG.md SECURITY.md copyright changelog.gz; do
+    holds "$file in the package" test -s "$work/root/usr/share/doc/cresnet/$file"
+done
+is "the version of the package" "$(dpkg-deb -f "$deb" Version)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
+has "the licence in --version" "$(cresnet --version)" "MIT, Copyright"
+# A build with CUDA finds its toolkit's libraries by a path of their own.
+if there lintian; then is "lintian's errors" "$(lintian --allow-root "$deb" 2>/dev/null | grep '^E:' | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""; fi
+sum_up

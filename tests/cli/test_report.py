@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""test_report.py: the HTML page of a run. It is well-formed, asks for nothing from outside, shows the numbers of log.jsonl, of
+`eval` and of the checkpoint; names with a meaning in HTML do no harm; what is missing is said and hides nothing else. Where
+chromium is installed, the page is opened in it: no message on the console, and something is drawn.
+"""
+import base64
+import csv
+import glob
+import html.parser
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+import png
+from support import TINY_MODEL, check, cresnet, run, skip
+
+CONFIG = TINY_MODEL + """[data]
+kind = folder
+root = pictures
+image_size = 16
+eval_resize = 16
+workers = 0
+[train]
+batch = 8
+epochs = 2
+device = cpu
+threads = 1
+log_every = 1
+keep = 10
+"""
+CLASSES = ["<script>alert(1)</script>", "a&b \"c\" 'd'", "Käse", "plain"]
+VOID = {"meta", "link", "img", "br"}
+
+
+class Page(html.parser.HTMLParser):
+    """Balance of tags, all attributes, text by tag."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.faults, self.attributes, self.text, self.tags, self.titles = [], [], [], "", {}, []
+        self.feed(text)
+        self.close()
+        if self.open:
+            self.faults.append(f"left open: {self.open}")
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes += [(tag, k, v) for k, v in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "title":
+            self.titles.append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes += [(tag, k, v) for k, v in attrs]
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "title":
+            self.titles[-1] += data
+        elif not self.open or self.open[-1] != "style":
+            self.text += data
+
+
+def page_of(path):
+    return Page(open(path, encoding="utf-8", errors="strict").read())
+
+
+def check_page(page):
+    check("tags are balanced", not page.faults, page.faults)
+    check("no script", "script" not in page.tags and not any(k.startswith("on") for _, k, _ in page.attributes))
+    outside = [(t, k, v) for t, k, v in page.attributes if v and re.search(r"(https?:|//|url\()", v) and not v.startswith("data:image/png")]
+    check("nothing from outside", not outside, outside)
+    check("CSP", any(v and v.startswith("default-src 'none'") for _, _, v in page.attributes))
+    for part in ("curves", "speed", "evaluation", "memory", "profile", "sparsity", "config"):
+        check(f"section {part}", ("section", "id", part) in page.attributes)
+
+
+def check_numbers(page):
+    log = [json.loads(line) for line in open("run/log.jsonl")]
+    cut, kept = None, {}
+    for entry in log:  # a resumed run does steps anew
+        if entry["event"] == "resume":
+            kept = {k: v for k, v in kept.items() if k[1] <= entry["step"]}
+        if entry["event"] in ("train", "eval"):
+            kept[entry["event"], entry["step"]] = entry
+    steps = sorted(step for event, step in kept if event == "train")
+    for step in steps:
+        loss = f"training {kept['train', step]['loss']:.4f}"
+        if not any(t.startswith(f"step {step}\n") and loss in t for t in page.titles):
+            cut = (step, loss)
+    check("every step's loss can be pointed at", cut is None, cut)
+    slices = sum(t.startswith("step ") and "\ntraining " in t and "top-1" not in t for t in page.titles)
+    check("each step once", slices == len(steps), (slices, len(steps)))
+    best = max(e["top1"] for (event, _), e in kept.items() if event == "eval")
+    check("best top-1", f"best validation top-1{100 * best:.2f} %" in re.sub(r"\n", "", page.text), page.text[:600])
+
+
+def check_evaluation(page):
+    ran = cresnet("eval", "run/best", "--confusion", "matrix.csv", "--json", "-q")
+    check("eval", ran.returncode == 0, ran.stderr)
+    rows = list(csv.reader(open("matrix.csv", encoding="utf-8", errors="replace")))
+    names = rows[0][1:]
+    cells = [t for t in page.titles if re.search(r"\d+ of \d+$", t)]
+    check("a cell a pair", len(cells) == len(names) ** 2, len(cells))
+    for row in rows[1:]:
+        of = sum(map(int, row[1:]))
+        for name, n in zip(names, row[1:]):
+            want = f"{row[0]}, right: {n} of {of}" if name == row[0] else f"{row[0]} taken for {name}: {n} of {of}"
+            check("a cell", want in cells, (want, cells))
+    wrong = sum(int(n) for row in rows[1:] for name, n in zip(names, row[1:]) if name != row[0])
+    pictures = [v for t, k, v in page.attributes if t == "img" and k == "src"]
+    check("a picture a mistake, 24 at most", len(pictures) == min(wrong, 24), (len(pictures), wrong))
+    for picture in pictures:
+        check("a picture is a PNG", base64.b64decode(picture.split(",")[1]).startswith(b"\x89PNG"))
+    sizes = {tuple(struct.unpack(">II", base64.b64decode(p.split(",")[1])[16:24])) for p in pictures}
+    check("pictures keep their shape, within 112 pixels", sizes <= {(20, 16), (112, 56)}, sizes)
+    check("scores", f"{json.loads(ran.stdout)['right']} of {json.loads(ran.stdout)['images']}" in page.text)
+
+
+def check_averages():
+    """Of a run with moving averages both are scored, and the page is of the better."""
+    ran = cresnet("train", "tiny.ini", "-o", "averaged", "ema.decay=0.9", "-q")
+    check("train with averages", ran.returncode == 0, ran.stderr)
+    scores = [json.loads(cresnet("eval", "averaged/best", "--json", "-q", *more).stdout) for more in ([], ["--ema"])]
+    check("eval --ema scores ema.safetensors", scores[1]["weights"].endswith("best/ema.safetensors") and scores[0]["loss"] != scores[1]["loss"], scores)
+    ran = cresnet("report", "averaged", "-q")
+    page = page_of("averaged/report.html")
+    want = "Weights: top-1 {:.2f} %, loss {:.4f}. Moving averages: top-1 {:.2f} %, loss {:.4f}.".format(*(v for s in scores for v in (100 * s["top1"], s["loss"])))
+    check("both are scored", ran.returncode == 0 and want in page.text, (ran.stderr, want))
+    better = min((0, 1), key=lambda i: (-scores[i]["right"], scores[i]["loss"]))
+    check("the page says whose it is", f"is of the {('weights', 'averages')[better]}" in page.text)
+    shown = f"top-1{100 * scores[better]['top1']:.2f} %top-5{100 * scores[better]['top5']:.2f} %loss{scores[better]['loss']:.4f}"
+    check("the better's scores are shown", shown in page.text.replace("\n", ""), shown)
+
+
+def zeros(run):
+    """The same from the weights that `export` writes."""
+    if not os.path.exists("dense.safetensors"):
+        cresnet("export", "--dense", run, "-o", "dense.safetensors", "-q")
+    data = open("dense.safetensors", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    found = []
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__" and len(entry["shape"]) in (2, 4):
+            begin, end = entry["data_offsets"]
+            values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin : 8 + size + end])
+            found.append(f"{sum(v == 0 for v in values)} of {len(values)} weights are 0")
+    return found
+
+
+def check_browser(path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if not browser:
+        return skip("the browser: no chromium installed")
+
+    def console(url, picture):
+        ran = subprocess.run([browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={os.getcwd()}/profile",
+                              "--enable-logging=stderr", "--window-size=1000,3000", f"--screenshot={picture}", f"file://{os.path.abspath(url)}"],
+                             capture_output=True, text=True, errors="replace", timeout=200)
+        return [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+
+    # That a fault would be seen: a picture from outside, which the page's own policy forbids.
+    text = open(path).read()
+    open("faulty.html", "w").write(text.replace("</main>", '<img src="http://example.invalid/x.png" alt=""></main>'))
+    check("a fault shows on the console", console("faulty.html", "faulty.png"))
+    check("no message on the console", not console(path, "page.png"))
+    check("something is drawn", os.path.exists("page.png") and os.path.getsize("page.png") > 20000)
+
+
+def main():
+    open("tiny.ini", "w").write(CONFIG)
+    for split, count in (("train", 12), ("val", 9)):
+        for c, name in enumerate(CLASSES):
+            folder = f"pictures/{split}/{name.replace('/', '_')}"
+            os.makedirs(folder)
+            for i in range(count):
+                base = (60 * c, 255 - 50 * c, i * 9)
+                png.write(f"{folder}/<i>{i}.png", *((20, 16) if i % 2 else (224, 112)), lambda x, y: [(b + x * 3 + y * 5) & 255 for b in base])
+    ran = cresnet("train", "tiny.ini", "-o", "run", "prune.sparsity=0.75", "prune.start=1", "prune.exempt=conv1,fc", "-q")
+    check("train", ran.returncode == 0, ran.stderr)
+    ran = cresnet("train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3", "-q")
+    check("resume", ran.returncode == 0, ran.stderr)
+    ran = cresnet("profile", "run", "--json", "--steps", "2", "-q")
+    open("run/profile.jsonl", "w").write(ran.stdout)
+    ran = cresnet("report", "run")
+    check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
+    page = page_of("run/report.html")
+    check_page(page)
+    check_numbers(page)
+    check_evaluation(page)
+    for name in CLASSES:
+        check("names are shown as they are", name.replace("/", "_") in page.text, name)
+    check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
+    planes = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
+    check("the pool", f"{planes['peak_bytes'] / 2**20:.2f}" in page.text)
+    check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
+    shown = [v for _, k, v in page.attributes if k == "title" and v and v.endswith("weights are 0")]
+    check("sparsity", sorted(shown) == sorted(zeros("run/best")) and any(not t.startswith("0 ") for t in shown), (shown, zeros("run/best")))
+    check("configuration", "widths = 4,8" in page.text)
+    first = open("run/report.html", "rb").read()
+    cresnet("report", "run", "-q")
+    check("the same page each time", open("run/report.html", "rb").read() == first)
+    check_browser("run/report.html")
+    check_averages()
+
+    # So many classes that a matrix could not be looked at.
+    for split in ("train", "val"):
+        for c in range(62):
+            os.makedirs(f"many/{split}/class{c:02}")
+            png.write(f"many/{split}/class{c:02}/0.png", 8, 8, lambda x, y: (4 * c, 31 * x, 255 - 4 * c))
+    ran = cresnet("train", "tiny.ini", "-o", "run62", "data.root=many", "--epochs", "1", "-q")
+    ran = cresnet("report", "run62", "-q")
+    page = page_of("run62/report.html")
+    check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 with the lowest top-1, of 62" in page.text, ran.stderr)
+    check("no matrix", not any(t.endswith(" of 1") for t in page.titles))
+
+    # What is missing is said; the rest is there.
+    ran = cresnet("report", "run/step-6", "--no-eval", "-o", "six.html", "-q")
+    check("report of a step", ran.returncode == 0 and "weights of step-6" in page_of("six.html").text, ran.stderr)
+    os.rename("pictures", "gone")
+    ran = cresnet("report", "run", "-o", "gone.html", "-q")
+    check("without its data", ran.returncode == 0 and "Not available: " in page_of("gone.html").text and "layer1.0.conv1" in page_of("gone.html").text, ran.stderr)
+    os.rename("gone", "pictures")
+    open("run/log.jsonl", "a").write('{"event":"train","step":99,"los')
+    ran = cresnet("report", "run", "--no-eval", "-o", "cut.html", "-q")
+    check("a line cut short", ran.returncode == 0 and "1 of " in page_of("cut.html").text and "no JSON" in page_of("cut.html").text, ran.stderr)
+    os.remove("run/log.jsonl")
+    ran = cresnet("report", "run", "--no-eval", "-o", "nolog.html", "-q")
+    check("without a log", ran.returncode == 0 and "No log.jsonl" in page_of("nolog.html").text, ran.stderr)
+    open("bad.jsonl", "w").write("nonsense\n")
+    ran = cresnet("report", "run", "--no-eval", "--profile", "bad.jsonl", "-o", "x.html")
+    check("a profile that is none", ran.returncode == 1 and "bad.jsonl" in ran.stderr and not os.path.exists("x.html"), ran.stderr)
+    ran = cresnet("report", "nowhere")
+    check("no such run", ran.returncode == 1 and "nowhere" in ran.stderr, ran.stderr)
+    ran = cresnet("report", "pictures")
+    check("a folder that is no run", ran.returncode == 2 and "no checkpoint" in ran.stderr, ran.stderr)
+    ran = cresnet("report", "run", "--no-eval", "-o", "nowhere/x.html")
+    check("nowhere to write", ran.returncode == 1 and "nowhere/x.html" in ran.stderr, ran.stderr)
+    check("no leftovers", not glob.glob("*.tmp*") and not glob.glob("run/*.tmp*"))
+
+
+run(main)

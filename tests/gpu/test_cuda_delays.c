@@ -1,0 +1,261 @@
+/* tests/gpu/test_cuda_delays.c: ResNet-20 with swapped tensors on the GPU, 1,000 steps with delay kernels by chance on
+ * every lane and the memory of dead tensors full of NaN: equal to the bit to the plain program undisturbed. And the
+ * same with a wait missing: not equal. */
+#include "core/rng.h"
+#include "model/model.h"
+#include "tests/harness/offload_support.h"
+#include "tests/harness/test_gpu.h"
+
+#include "autotune/cost_table.h"
+#include "runtime/executor.h"
+
+enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = BATCH * SIZE * SIZE * 3 };
+
+static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-4f};
+
+enum how_swapped {
+    PLAIN,
+    BY_HAND,
+    BY_PASS,
+    UNFUSED,
+    READ_THERE
+}; /* the last two: an unfused program, and that with zero-copy */
+
+struct run {
+    struct cr_config     config;
+    struct cr_model      model;
+    struct cr_device    *device;
+    struct cr_cost_model target;
+    struct cr_program    program;
+    struct hand_offloads swaps;
+    struct cr_memory     memory;
+    struct cr_exec      *exec;
+};
+
+static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
+                                        "train.device=cuda"};
+
+/* The limit of the pass: a part of what the plain program's pool takes. */
+static cr_status swap_by_pass(struct run *r, bool reads) {
+    struct cr_program        plain;
+    struct cr_offload_report report;
+    CR_TRY(cr_program_copy(&r->program, &plain));
+    cr_status    status = hand_finish(&plain, &r->target);
+    const size_t pool   = plain.region_bytes[CR_REGION_POOL];
+    cr_program_free(&plain);
+    CR_TRY(status);
+    if (reads) r->target.copy_latency_s = 1e-3; /* so that reading in place is always the faster way */
+    CR_TRY(cr_pass_offload(&r->program, &r->target, pool / 10 * 7, CR_OFFLOAD_BEST, &report));
+    printf("    the pass swaps %d tensors, %d of them are read there: %.1f to %.1f MiB\n", report.tensors,
+           report.mapped, (double)report.before / (1 << 20), (double)report.after / (1 << 20));
+    CHECK(report.tensors > 0 && (!reads || report.mapped > 0));
+    return CR_OK;
+}
+
+static cr_status run_make(struct run *r, enum cr_dtype real, enum how_swapped how) {
+    const struct cr_device_options  options = {.deterministic = true};
+    const struct cr_compile_options select  = {.fuse = how < UNFUSED, .reuse = true, .until = "select"};
+    *r                                      = (struct run){0};
+    CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
+    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    cr_model_set_real(&r->model, real);
+    CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
+    r->target = cr_device_cost_model(r->device);
+    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
+    CR_TRY(cr_compile(&r->program, &r->target, &select));
+    if (how == BY_HAND) hand_offload(&r->program, &r->target, 1, &r->swaps);
+    if (how == BY_PASS || how == READ_THERE) CR_TRY(swap_by_pass(r, how == READ_THERE));
+    return hand_finish(&r->program, &r->target);
+}
+
+static cr_status run_start(struct run *r) {
+    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
+}
+
+static void run_close(struct run *r) {
+    cr_exec_close(r->exec);
+    if (r->memory.device) cr_memory_close(&r->memory);
+    cr_program_free(&r->program);
+    cr_device_close(r->device);
+    cr_model_close(&r->model);
+    cr_config_close(&r->config);
+}
+
+struct batches {
+    uint8_t pixels[BATCHES][PIXELS];
+    int32_t labels[BATCHES][BATCH], boxes[BATCHES][BATCH * 4];
+};
+
+/* Every class has its own brightness, so that there is something to learn and numbers stay finite. */
+static struct batches *draw_batches(void) {
+    struct batches *b = cr_alloc(1, sizeof *b);
+    for (int n = 0; b && n < BATCHES; n++) {
+        struct cr_rng rng = cr_rng_make(11, CR_RNG_TEST, (uint64_t)n, 0);
+        for (int i = 0; i < BATCH; i++) {
+            b->labels[n][i] = (int32_t)cr_rng_below(&rng, CLASSES);
+            for (int k = 0; k < SIZE * SIZE * 3; k++)
+                b->pixels[n][i * SIZE * SIZE * 3 + k] =
+                    (uint8_t)(b->labels[n][i] * 20 + (int32_t)cr_rng_below(&rng, 60));
+        }
+    }
+    return b;
+}
+
+/* The store after all steps, to be freed; *loss of the last. */
+static cr_status train(struct run *r, const struct batches *b, int steps, unsigned char **store, double *loss) {
+    struct cr_exec_result result;
+    const size_t          bytes = r->memory.bytes[CR_REGION_STORE];
+    const int64_t         start = cr_time_ns();
+    for (int i = 0; i < steps; i++) {
+        const int n = i % BATCHES;
+        CR_TRY(cr_exec_feed(r->exec, b->pixels[n], b->labels[n], b->boxes[n]));
+        CR_TRY(cr_exec_run(r->exec, &block));
+    }
+    CR_TRY(cr_exec_result(r->exec, steps, &result));
+    printf("    %d steps in %.1f s, loss %.6f\n", steps, (double)(cr_time_ns() - start) * 1e-9,
+           result.loss_sum / BATCH);
+    *loss = result.loss_sum;
+    CR_ALLOC(*store, bytes);
+    return r->device->backend->get(r->device, *store, r->memory.region[CR_REGION_STORE], bytes);
+}
+
+/* One run whole; `spoil` takes waits away before it is bound. */
+struct outcome {
+    unsigned char *store;
+    size_t         bytes;
+    double         loss;
+};
+
+static cr_status outcome_make(enum cr_dtype real, enum how_swapped how, uint64_t seed,
+                              void (*spoil)(struct cr_program *), const struct batches *b, int steps,
+                              struct outcome *out) {
+    struct run r;
+    cr_status  status;
+    *out = (struct outcome){0};
+    CR_TRY_OUT(run_make(&r, real, how));
+    if (spoil) spoil(&r.program);
+    CR_TRY_OUT(run_start(&r));
+    if (seed) CR_TRY_OUT(cr_exec_poison(r.exec));
+    if (seed) CR_TRY_OUT(cr_exec_jitter(r.exec, seed));
+    out->bytes = r.memory.bytes[CR_REGION_STORE];
+    CR_TRY_OUT(train(&r, b, steps, &out->store, &out->loss));
+out:
+    run_close(&r);
+    return status;
+}
+
+static bool same(const struct outcome *a, const struct outcome *b) {
+    return a->bytes == b->bytes && a->store && b->store && memcmp(a->store, b->store, a->bytes) == 0;
+}
+
+static void check_disturbed(enum cr_dtype real) {
+    struct batches *b = draw_batches();
+    struct outcome  plain;
+    REQUIRE(b != NULL);
+    REQUIRE_OK(outcome_make(real, PLAIN, 0, NULL, b, STEPS, &plain));
+    CHECK(isfinite(plain.loss));
+    for (int how = PLAIN; how <= BY_PASS; how++) {
+        struct outcome with = {0};
+        CHECK_STATUS(outcome_make(real, (enum how_swapped)how, 40 + (uint64_t)how, NULL, b, STEPS, &with), CR_OK);
+        CHECK(same(&plain, &with));
+        cr_free(with.store);
+    }
+    cr_free(plain.store);
+    cr_free(b);
+}
+
+/* ---- cases ---- */
+
+static void a_thousand_disturbed_steps_in_fp32(void) {
+    NEED_GPU();
+    check_disturbed(CR_F32);
+}
+
+static void a_thousand_disturbed_steps_in_fp16(void) {
+    NEED_GPU();
+    check_disturbed(CR_F16);
+}
+
+/* Kernels read tensors over the bus, right behind the copies that put them there. */
+static void reading_in_place_changes_nothing(void) {
+    NEED_GPU();
+    struct batches *b = draw_batches();
+    REQUIRE(b != NULL);
+    for (int half = 0; half < 2; half++) {
+        struct outcome plain = {0}, with = {0};
+        REQUIRE_OK(outcome_make(half ? CR_F16 : CR_F32, UNFUSED, 0, NULL, b, 200, &plain));
+        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, READ_THERE, 0, NULL, b, 200, &with), CR_OK);
+        CHECK(same(&plain, &with));
+        cr_free(with.store);
+        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, READ_THERE, 50, NULL, b, 200, &with), CR_OK);
+        CHECK(same(&plain, &with));
+        cr_free(with.store);
+        cr_free(plain.store);
+    }
+    cr_free(b);
+}
+
+static void undisturbed_swaps_change_nothing(void) {
+    NEED_GPU();
+    struct batches *b = draw_batches();
+    struct outcome  plain, with;
+    REQUIRE(b != NULL);
+    REQUIRE_OK(outcome_make(CR_F32, PLAIN, 0, NULL, b, 50, &plain));
+    REQUIRE_OK(outcome_make(CR_F32, BY_HAND, 0, NULL, b, 50, &with));
+    CHECK(same(&plain, &with));
+    cr_free(plain.store);
+    cr_free(with.store);
+    cr_free(b);
+}
+
+static void forget_waits_of(struct cr_program *p, enum cr_op_kind kind) {
+    for (int i = 0; i < p->ops; i++)
+        for (int k = 0; k < CR_OP_WAIT_MAX && p->op[i].kind == kind; k++) p->op[i].wait[k] = CR_NONE;
+}
+static void forget_waits_of_copies_in(struct cr_program *p) {
+    forget_waits_of(p, CR_OP_prefetch);
+}
+static void forget_waits_of_copies_out(struct cr_program *p) {
+    forget_waits_of(p, CR_OP_offload);
+}
+
+/* Can the test fail? */
+static void missing_waits_show(void) {
+    NEED_GPU();
+    static void (*const spoils[])(struct cr_program *) = {forget_waits_of_copies_in, forget_waits_of_copies_out};
+    struct batches *b                                  = draw_batches();
+    struct outcome  plain;
+    REQUIRE(b != NULL);
+    REQUIRE_OK(outcome_make(CR_F32, PLAIN, 0, NULL, b, 50, &plain));
+    for (size_t i = 0; i < CR_COUNT(spoils); i++) {
+        struct outcome with = {0};
+        CHECK_STATUS(outcome_make(CR_F32, BY_HAND, 9, spoils[i], b, 50, &with), CR_OK);
+        CHECK(!same(&plain, &with));
+        cr_free(with.store);
+    }
+    cr_free(plain.store);
+    cr_free(b);
+}
+
+/* What the plan counts on: both ways together, and a copy's share of fixed time. For the log; a machine may be slow. */
+static void rates_of_copies_are_measured(void) {
+    NEED_GPU();
+    struct run            r;
+    struct cr_cost_table *costs = NULL;
+    REQUIRE_OK(run_make(&r, CR_F32, PLAIN));
+    REQUIRE_OK(cr_cost_table_open(r.device, "", &costs));
+    struct cr_cost_model t     = cr_cost_table_model(costs);
+    const int64_t        start = cr_time_ns();
+    CHECK_STATUS(cr_cost_table_copy_rates(costs, &t), CR_OK);
+    printf("    to host %.1f GB/s, to device %.1f GB/s, %.1f us a copy; measured in %.2f s\n",
+           t.to_host_bytes_per_s * 1e-9, t.to_device_bytes_per_s * 1e-9, t.copy_latency_s * 1e6,
+           (double)(cr_time_ns() - start) * 1e-9);
+    CHECK(t.to_host_bytes_per_s > 1e9 && t.to_device_bytes_per_s > 1e9 && t.copy_latency_s < 1e-3 &&
+          t.copy_latency_s > 0);
+    cr_cost_table_close(costs);
+    run_close(&r);
+}
+
+TESTS(CASE(rates_of_copies_are_measured), CASE(reading_in_place_changes_nothing),
+      CASE(undisturbed_swaps_change_nothing), CASE(missing_waits_show), CASE(a_thousand_disturbed_steps_in_fp32),
+      CASE(a_thousand_disturbed_steps_in_fp16))

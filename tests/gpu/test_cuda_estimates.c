@@ -1,0 +1,147 @@
+/* tests/gpu/test_cuda_estimates.c: the rule by which layouts of pruned convolutions are not even measured
+ * (CR_ESTIMATE_MARGIN) never drops the one that is measured to be the fastest: all are measured, and the winner's
+ * forecast is compared with its time. Names of layouts are looked at without a GPU. */
+#include "autotune/cost_table.h"
+#include "compiler/compiler.h"
+#include "cuda/core/cuda_device.h"
+#include "runtime/executor.h"
+#include "tests/harness/test_gpu.h"
+
+/* ---- names ---- */
+
+enum { NAME_ROOM = 32 };
+
+static const struct cr_kernel *const *const tables[] = {cr_cuda_direct_kernels, cr_cuda_mma_sp_kernels,
+                                                        cr_cuda_two_four_kernels, cr_cuda_block_sparse_kernels};
+static const struct {
+    int         table, layout;
+    const char *name;
+} names[] = {{0, 0, "plain"},
+             {0, 1, "direct 4x4/16"},
+             {0, 14, "direct 1x1/8"},
+             {1, 15, "union 1x4"},
+             {1, 38, "union 1x2/8"},
+             {2, CUDA_FORMAT_TWO_FOUR, "2:4 2x256"},
+             {2, CUDA_FORMAT_TWO_FOUR + 3, "2:4 1x128"},
+             {3, CUDA_FORMAT_BLOCK_SPARSE, "blocks 2x1x256 patch"},
+             {3, CUDA_FORMAT_BLOCK_SPARSE + 12, "blocks 1x1x64"}};
+
+static void name_of(const struct cr_kernel *row, int layout, char name[NAME_ROOM]) {
+    struct cr_op   op           = cr_op_make(row->op, CR_NONE);
+    struct cr_text out          = {0};
+    op.attr.conv.pattern.format = layout;
+    row->algo_name(&op, &out);
+    snprintf(name, NAME_ROOM, "%s", out.data ? out.data : "");
+    cr_text_free(&out);
+}
+
+/* Every row of patterns has names, convolutions and filters the same; no two layouts share one. */
+static void layouts_have_names(void) {
+    char seen[CR_FORMATS_MAX][NAME_ROOM], name[NAME_ROOM];
+    int  count = 0;
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        for (const struct cr_kernel *const *row = tables[names[i].table]; *row; row++) {
+            const bool plain = strcmp((*row)->name, "cuda.sparse_sell") == 0;
+            REQUIRE((*row)->algo_name);
+            if (plain && names[i].layout) continue;
+            name_of(*row, names[i].layout, name);
+            CHECK_STR(name, names[i].name);
+        }
+    for (int layout = 0; layout < CUDA_FORMAT_BLOCK_SPARSE + 13; layout++) {
+        const int table = layout >= CUDA_FORMAT_BLOCK_SPARSE ? 3
+                          : layout >= CUDA_FORMAT_TWO_FOUR   ? 2
+                          : layout > 14                      ? 1
+                                                             : 0;
+        if ((layout > 38 && layout < CUDA_FORMAT_TWO_FOUR) ||
+            (layout > CUDA_FORMAT_TWO_FOUR + 3 && layout < CUDA_FORMAT_BLOCK_SPARSE))
+            continue;
+        name_of(tables[table][1], layout, seen[count]);
+        for (int i = 0; i < count; i++) CHECK(strcmp(seen[i], seen[count]) != 0);
+        count++;
+    }
+    for (const struct cr_kernel *const *row = cr_cuda_direct_grad_kernels; *row; row++)
+        CHECK((*row)->algo_name != NULL);
+}
+
+/* ---- forecasts ---- */
+
+static const struct {
+    enum cr_dtype type;
+    int64_t       N, side, C, K, R;
+    int           stride;
+    bool          two_of_four;
+} layers[] = {
+    {CR_F32, 32, 56, 64, 64, 3, 1, false},   {CR_F32, 32, 28, 512, 128, 1, 1, false},
+    {CR_F32, 32, 28, 256, 256, 3, 2, false}, {CR_F32, 32, 14, 512, 512, 3, 2, false},
+    {CR_F32, 32, 7, 2048, 512, 1, 1, false}, {CR_F32, 1, 14, 1024, 512, 1, 1, false},
+    {CR_F16, 32, 14, 256, 256, 3, 1, false}, {CR_F16, 256, 14, 256, 256, 3, 1, true},
+    {CR_F16, 32, 14, 512, 512, 3, 2, true},  {CR_F16, 32, 7, 512, 512, 3, 1, true},
+};
+
+/* A tenth is kept, or half: the first and the third, or the second and the fourth, of four. */
+static void draw_pattern(uint8_t *bits, int64_t count, bool two_of_four) {
+    uint32_t seed = 7;
+    for (int64_t i = 0; i < count; i++) {
+        seed            = seed * 1664525u + 1013904223u;
+        const bool kept = two_of_four ? (i / 4 * 5 + i) % 2 == 0 : (seed >> 8) % 10 == 0;
+        if (kept) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << i % 8);
+    }
+}
+
+static double one(struct cr_device *device, struct cr_cost_table *costs, size_t i) {
+    const int64_t dim[4]          = {layers[i].K, layers[i].R, layers[i].R, layers[i].C},
+                  count           = dim[0] * dim[1] * dim[2] * dim[3];
+    const bool            is_half = layers[i].type != CR_F32;
+    struct cr_cost_model  target  = cr_cost_table_model(costs);
+    struct cr_param_store store   = {.real = CR_F32, .half = layers[i].type};
+    uint8_t              *bits    = cr_alloc((size_t)count / 8 + 64, 1);
+    struct cr_program     p;
+    struct cr_sparse_cost price;
+    const int             param = cr_param_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
+    draw_pattern(bits, count, layers[i].two_of_four);
+    store.pattern = bits;
+    cr_program_init(&p, "eval", &store);
+    p.real                = layers[i].type;
+    struct cr_op conv     = cr_op_make(CR_OP_conv, CR_NONE);
+    conv.in[CR_IN_conv_x] = cr_tensor_add(&p, "x", layers[i].type, CR_REGION_POOL, layers[i].N, layers[i].side,
+                                          layers[i].side, layers[i].C);
+    conv.in[CR_IN_conv_w] = cr_tensor_store(&p, is_half ? CR_BUFFER_HALF : CR_BUFFER_VALUE, param);
+    conv.attr.conv.stride = layers[i].stride;
+    conv.attr.conv.pad    = (int)layers[i].R / 2;
+    cr_emit(&p, &conv, "y");
+    target.estimate = NULL; /* all are measured */
+    double ratio    = 0;
+    CHECK(cr_sparsify_cost(&p, &target, 0, &price) == CR_OK && price.formats > 0);
+    if (price.formats) {
+        char           name[NAME_ROOM] = "";
+        struct cr_text out             = {0};
+        cr_device_algo_name(device, &p, &price.op, &out);
+        snprintf(name, sizeof name, "%s", out.data ? out.data : "");
+        cr_text_free(&out);
+        ratio = cr_device_estimate(device, &p, &price.op) / price.sparse_s;
+        printf("     %s N%lld %lldx%lld %lld>%lld %lldx%lld/%d: %s, %.1f us, best of %d; %.2f of it was foreseen; "
+               "dense %.1f us\n",
+               cr_dtype_name(layers[i].type), (long long)layers[i].N, (long long)layers[i].side,
+               (long long)layers[i].side, (long long)layers[i].C, (long long)layers[i].K, (long long)layers[i].R,
+               (long long)layers[i].R, layers[i].stride, name, 1e6 * price.sparse_s, price.formats, ratio,
+               1e6 * price.dense_s);
+    }
+    cr_program_free(&p);
+    cr_param_store_free(&store);
+    cr_free(bits);
+    return ratio;
+}
+
+static void winners_are_not_dropped(void) {
+    const struct cr_device_options options = {.deterministic = true};
+    struct cr_device              *device  = NULL;
+    struct cr_cost_table          *costs   = NULL;
+    NEED_GPU();
+    REQUIRE(cr_device_open(CR_DEVICE_CUDA, &options, &device) == CR_OK);
+    REQUIRE(cr_cost_table_open(device, "", &costs) == CR_OK);
+    for (size_t i = 0; i < CR_COUNT(layers); i++) CHECK(one(device, costs, i) <= CR_ESTIMATE_MARGIN);
+    cr_cost_table_close(costs);
+    cr_device_close(device);
+}
+
+TESTS(CASE(layouts_have_names), CASE(winners_are_not_dropped))

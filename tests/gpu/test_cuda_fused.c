@@ -1,0 +1,500 @@
+/* tests/gpu/test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against plain loops in double over
+ * the same rounded operands; sums in place; batches beyond 2^31 elements. */
+#include "core/rng.h"
+#include "tests/harness/conv_cases.h"
+#include "tests/harness/test_gpu.h"
+
+enum { GUARD = 512, GUARD_BYTE = 0xA5 };
+
+/* ---- an op with its tensors in the device's memory ---- */
+
+struct bench {
+    struct alone            a;
+    struct cr_device       *device;
+    char                   *region, *workspace;
+    size_t                  at[32], bytes, workspace_bytes;
+    double                 *host[32]; /* what was put, and after running what came back */
+    struct cr_call          call;
+    const struct cr_kernel *row;
+};
+
+static size_t aligned_up(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+static const struct cr_kernel *find_row(struct cr_device *device, const struct alone *a) {
+    for (const struct cr_kernel *const *row = device->kernels; *row; row++)
+        if ((*row)->op == a->op.kind && strncmp((*row)->name, "cudnn.", 6) == 0 &&
+            (*row)->accepts(device, &a->p, &a->op))
+            return *row;
+    return NULL;
+}
+
+/* Every tensor has a guard behind it; `in_place`: the output takes over the storage of `add`, which comes later in the
+ * program and is put later. */
+static void place_tensors(struct bench *b, bool in_place) {
+    b->bytes = 0;
+    for (int t = 0; t < b->a.p.tensors; t++) {
+        b->at[t] = b->bytes;
+        b->bytes += aligned_up(b->a.p.tensor[t].bytes) + GUARD;
+    }
+    const int out = b->a.op.out[0];
+    const int add = b->a.op.in[b->a.op.kind == CR_OP_conv ? (int)CR_IN_conv_add : (int)CR_IN_conv_dgrad_add];
+    if (in_place && b->a.op.kind != CR_OP_conv_wgrad && add >= 0) b->at[out] = b->at[add];
+}
+
+static void fill_host(struct bench *b, uint64_t seed) {
+    for (int t = 0; t < b->a.p.tensors; t++) {
+        const struct cr_tensor *v   = &b->a.p.tensor[t];
+        struct cr_rng           rng = cr_rng_make(seed, CR_RNG_TEST, (uint64_t)t, 0);
+        const bool              dw  = b->a.op.kind == CR_OP_conv_wgrad && t == b->a.op.out[CR_OUT_conv_wgrad_dw];
+        b->host[t]                  = cr_alloc((size_t)cr_tensor_elems(v), sizeof(double));
+        for (int64_t i = 0; b->host[t] && i < cr_tensor_elems(v); i++) {
+            double x = cr_rng_real(&rng) * 2 - 1;
+            if (strcmp(v->name, "w") == 0 && !dw) x *= 0.5;
+            if (strcmp(v->name, "saved") == 0 && i >= v->dim[3]) x = 0.75 + 0.5 * x; /* rstd is positive */
+            char cell[8];
+            cr_number_store(v->dtype, cell, 0, x);
+            b->host[t][i] = cr_number_load(v->dtype, cell, 0);
+        }
+    }
+}
+
+static cr_status move_tensors(struct bench *b, bool to_device) {
+    for (int t = 0; t < b->a.p.tensors; t++) {
+        const struct cr_tensor *v    = &b->a.p.tensor[t];
+        char                   *copy = cr_alloc(v->bytes, 1);
+        if (!copy) return CR_NO_MEMORY(v->bytes);
+        cr_status status = CR_OK;
+        if (to_device) {
+            for (int64_t i = 0; i < cr_tensor_elems(v); i++) cr_number_store(v->dtype, copy, i, b->host[t][i]);
+            status = b->device->backend->put(b->device, b->region + b->at[t], copy, v->bytes);
+        } else {
+            status = b->device->backend->get(b->device, copy, b->region + b->at[t], v->bytes);
+            for (int64_t i = 0; i < cr_tensor_elems(v); i++) b->host[t][i] = cr_number_load(v->dtype, copy, i);
+        }
+        cr_free(copy);
+        if (status != CR_OK) return status;
+    }
+    return CR_OK;
+}
+
+static cr_status put_guards(struct bench *b) {
+    char bytes[GUARD];
+    memset(bytes, GUARD_BYTE, sizeof bytes);
+    for (int t = 0; t < b->a.p.tensors; t++)
+        CR_TRY(b->device->backend->put(b->device, b->region + b->at[t] + aligned_up(b->a.p.tensor[t].bytes), bytes,
+                                       GUARD));
+    return CR_OK;
+}
+
+static bool guards_stand(struct bench *b) {
+    for (int t = 0; t < b->a.p.tensors; t++) {
+        unsigned char bytes[GUARD];
+        if (b->device->backend->get(b->device, bytes, b->region + b->at[t] + aligned_up(b->a.p.tensor[t].bytes),
+                                    GUARD) != CR_OK)
+            return false;
+        for (int i = 0; i < GUARD; i++)
+            if (bytes[i] != GUARD_BYTE) return false;
+    }
+    return true;
+}
+
+static void bind_call(struct bench *b) {
+    b->call = (struct cr_call){.program = &b->a.p, .op = &b->a.op};
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (b->a.op.in[s] >= 0) b->call.in[s] = b->region + b->at[b->a.op.in[s]];
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (b->a.op.out[s] >= 0) b->call.out[s] = b->region + b->at[b->a.op.out[s]];
+}
+
+/* Prepares way `way` and runs it once; workspace begins as NaN bytes. */
+static cr_status run_way(struct bench *b, int way) {
+    const struct cr_backend *backend = b->device->backend;
+    char                     poison[1024];
+    b->a.op.algo = way;
+    bind_call(b);
+    CR_TRY(b->row->prepare(b->device, &b->a.p, &b->a.op, &b->call.prepared, &b->workspace_bytes));
+    void     *workspace = NULL;
+    cr_status status    = backend->reserve(b->device, b->workspace_bytes + sizeof poison, &workspace);
+    memset(poison, 0xFF, sizeof poison);
+    for (size_t at = 0; status == CR_OK && at < CR_MIN(b->workspace_bytes, (size_t)1 << 16); at += sizeof poison)
+        status = backend->put(b->device, (char *)workspace + at, poison, sizeof poison);
+    b->call.workspace = workspace;
+    if (status == CR_OK) status = b->row->launch(b->device, &b->call);
+    if (status == CR_OK) status = backend->sync(b->device);
+    if (workspace) backend->release(b->device, workspace);
+    b->row->release(b->call.prepared);
+    b->call.prepared = NULL;
+    return status;
+}
+
+static void bench_close(struct bench *b) {
+    for (size_t t = 0; t < CR_COUNT(b->host); t++) cr_free(b->host[t]);
+    if (b->region) b->device->backend->release(b->device, b->region);
+    alone_close(&b->a);
+}
+
+/* ---- the truth ---- */
+
+/* Operands as numbers; NULL: not there. What is computed, and beside each number how large its terms were together. */
+struct truth {
+    int64_t       N, H, C, K, P, R, stride, pad;
+    const double *x, *w, *y, *coef, *bias, *add, *bn_x, *saved, *gamma, *beta;
+    enum cr_dtype type;
+    bool          relu;
+    double       *out, *size, *sums, *sums_size;
+};
+
+static double rounded(enum cr_dtype type, double x) {
+    char cell[8];
+    cr_number_store(type, cell, 0, x);
+    return cr_number_load(type, cell, 0);
+}
+
+static double act_of(const struct truth *t, int64_t i) {
+    if (!t->coef) return t->x[i];
+    const double v = t->x[i] * t->coef[i % t->C] + t->coef[t->C + i % t->C];
+    return v > 0 ? rounded(t->type, v) : 0;
+}
+
+/* Calls `term` for every product of the convolution. */
+static void each_product(struct truth *t, void (*term)(struct truth *t, int64_t x, int64_t w, int64_t y)) {
+    for (int64_t y = 0; y < t->N * t->P * t->P * t->K; y++) {
+        const int64_t k = y % t->K, q = y / t->K % t->P, p = y / t->K / t->P % t->P, n = y / t->K / t->P / t->P;
+        for (int64_t r = 0; r < t->R; r++)
+            for (int64_t s = 0; s < t->R; s++) {
+                const int64_t h = p * t->stride - t->pad + r, v = q * t->stride - t->pad + s;
+                if (h < 0 || v < 0 || h >= t->H || v >= t->H) continue;
+                for (int64_t c = 0; c < t->C; c++)
+                    term(t, ((n * t->H + h) * t->H + v) * t->C + c, ((k * t->R + r) * t->R + s) * t->C + c, y);
+            }
+    }
+}
+static void add_term(struct truth *t, int64_t at, double product) {
+    t->out[at] += product;
+    t->size[at] += fabs(product);
+}
+static void forward_term(struct truth *t, int64_t x, int64_t w, int64_t y) {
+    add_term(t, y, act_of(t, x) * t->w[w]);
+}
+static void wgrad_term(struct truth *t, int64_t x, int64_t w, int64_t y) {
+    add_term(t, w, act_of(t, x) * t->y[y]);
+}
+static void dgrad_term(struct truth *t, int64_t x, int64_t w, int64_t y) {
+    add_term(t, x, t->y[y] * t->w[w]);
+}
+
+static void add_sums(struct truth *t, int64_t i, int64_t channels, double first, double second) {
+    const int64_t c = i % channels;
+    t->sums[c] += first;
+    t->sums[channels + c] += second;
+    t->sums_size[c] += fabs(first);
+    t->sums_size[channels + c] += fabs(second);
+}
+
+static void finish_forward(struct truth *t) {
+    for (int64_t i = 0; i < t->N * t->P * t->P * t->K; i++) {
+        if (t->bias) add_term(t, i, t->bias[i % t->K]);
+        if (t->add) add_term(t, i, t->add[i]);
+        if (t->relu && t->out[i] < 0) t->out[i] = 0;
+        if (t->sums) add_sums(t, i, t->K, t->out[i], t->out[i] * t->out[i]);
+    }
+}
+
+static void finish_dgrad(struct truth *t) {
+    for (int64_t i = 0; i < t->N * t->H * t->H * t->C; i++) {
+        const int64_t c = i % t->C;
+        if (t->add) add_term(t, i, t->add[i]);
+        if (!t->bn_x) continue;
+        const double xhat = (t->bn_x[i] - t->saved[c]) * t->saved[t->C + c];
+        if (xhat * t->gamma[c] + t->beta[c] <= 0) t->out[i] = 0;
+        add_sums(t, i, t->C, t->out[i], t->out[i] * xhat);
+    }
+}
+
+static const double *number(const struct bench *b, const char *name) {
+    const int t = cr_tensor_find(&b->a.p, name);
+    return t >= 0 ? b->host[t] : NULL;
+}
+
+static int sums_of(const struct cr_op *op) {
+    if (op->kind == CR_OP_conv) return op->out[CR_OUT_conv_sums];
+    return op->kind == CR_OP_conv_dgrad ? op->out[CR_OUT_conv_dgrad_grad_sums] : CR_NONE;
+}
+
+static bool truth_make(const struct bench *b, const struct shape_of_conv *s, struct truth *t) {
+    const struct cr_program *p     = &b->a.p;
+    const int                sums  = sums_of(&b->a.op);
+    const size_t             elems = (size_t)cr_tensor_elems(&p->tensor[b->a.op.out[0]]);
+    *t                             = (struct truth){.N      = s->N,
+                                                    .H      = s->H,
+                                                    .C      = s->C,
+                                                    .K      = s->K,
+                                                    .R      = s->window,
+                                                    .stride = s->stride,
+                                                    .pad    = s->pad,
+                                                    .P      = p->tensor[cr_tensor_find(p, "y")].dim[1],
+                                                    .x      = number(b, "x"),
+                                                    .w      = number(b, "w"),
+                                                    .y      = number(b, "y"),
+                                                    .coef   = number(b, "coef"),
+                                                    .bias   = number(b, "bias"),
+                                                    .add    = number(b, "add"),
+                                                    .bn_x   = number(b, "bn_x"),
+                                                    .saved  = number(b, "saved"),
+                                                    .gamma  = number(b, "gamma"),
+                                                    .beta   = number(b, "beta"),
+                                                    .type   = p->tensor[cr_tensor_find(p, "x")].dtype,
+                                                    .relu   = b->a.op.attr.conv.relu};
+    t->out                         = cr_alloc(elems, sizeof *t->out);
+    t->size                        = cr_alloc(elems, sizeof *t->size);
+    if (sums >= 0) {
+        t->sums      = cr_alloc((size_t)cr_tensor_elems(&p->tensor[sums]), sizeof *t->sums);
+        t->sums_size = cr_alloc((size_t)cr_tensor_elems(&p->tensor[sums]), sizeof *t->sums_size);
+    }
+    if (!t->out || !t->size || (sums >= 0 && (!t->sums || !t->sums_size))) return false;
+    each_product(t, b->a.op.kind == CR_OP_conv         ? forward_term
+                    : b->a.op.kind == CR_OP_conv_wgrad ? wgrad_term
+                                                       : dgrad_term);
+    if (b->a.op.kind == CR_OP_conv) finish_forward(t);
+    if (b->a.op.kind == CR_OP_conv_dgrad) finish_dgrad(t);
+    return true;
+}
+
+static void truth_free(struct truth *t) {
+    cr_free(t->out);
+    cr_free(t->size);
+    cr_free(t->sums);
+    cr_free(t->sums_size);
+}
+
+/* Two roundings of the result and two of each term's operands, generously; sums see a rounding of each element. */
+static void compare(const char *what, const double *got, const double *want, const double *size, int64_t elems,
+                    double unit) {
+    double  worst = 0;
+    int64_t at    = 0;
+    for (int64_t i = 0; i < elems; i++) {
+        const double bound = 2 * unit * fabs(want[i]) + unit * size[i] + 1e-4, off = fabs(got[i] - want[i]) / bound;
+        if (!(off <= worst)) worst = off, at = i;
+    }
+    if (!(worst <= 1))
+        TEST_FAIL_("%s: element %lld is %g, want %g: %.3g times the bound", what, (long long)at, got[at], want[at],
+                   worst);
+}
+
+/* ---- every form, every way ---- */
+
+static const struct shape_of_conv shapes[] = {
+    {3, 9, 16, 24, 3, 1, 1}, {2, 8, 64, 32, 1, 1, 0},  {2, 9, 32, 16, 3, 2, 1},
+    {3, 8, 24, 64, 1, 2, 0}, {1, 12, 16, 64, 4, 1, 0},
+};
+
+static void check_ways(struct bench *b, enum form form, const struct shape_of_conv *s, int *done) {
+    struct truth t;
+    char         what[160];
+    const double unit = b->a.p.tensor[0].dtype == CR_BF16 ? 8e-3 : 1e-3;
+    const int    n    = b->row->algo_count ? b->row->algo_count(b->device, &b->a.p, &b->a.op) : 1;
+    CHECK(n >= 1);
+    fill_host(b, 7);
+    REQUIRE(truth_make(b, s, &t));
+    for (int way = 0; way < n; way++) {
+        for (int k = 0; k < b->a.p.tensors; k++) cr_free(b->host[k]);
+        fill_host(b, 7);
+        cr_status status = move_tensors(b, true);
+        if (status == CR_OK) status = put_guards(b);
+        if (status == CR_OK) status = run_way(b, way);
+        if (status == CR_OK) status = move_tensors(b, false);
+        snprintf(what, sizeof what, "%s, %s, %lldx%lld %lld-%lld %dx%d/%d, way %d", b->row->name, form_name[form],
+                 (long long)s->H, (long long)s->H, (long long)s->C, (long long)s->K, s->window, s->window, s->stride,
+                 way);
+        if (status != CR_OK) {
+            TEST_FAIL_("%s: %s", what, cr_error_message());
+            continue;
+        }
+        const int out = b->a.op.out[0], sums = sums_of(&b->a.op);
+        compare(what, b->host[out], t.out, t.size, cr_tensor_elems(&b->a.p.tensor[out]), unit);
+        if (sums >= 0)
+            compare(what, b->host[sums], t.sums, t.sums_size, cr_tensor_elems(&b->a.p.tensor[sums]), 2 * unit);
+        if (!guards_stand(b)) TEST_FAIL_("%s: wrote behind a tensor", what);
+        ++*done;
+    }
+    truth_free(&t);
+}
+
+static void check_form(struct cr_device *device, enum form form, enum cr_dtype real, const struct shape_of_conv *s,
+                       bool in_place, int *done) {
+    struct bench b      = {.device = device};
+    void        *region = NULL;
+    alone_open(&b.a, form, real, s);
+    b.row = find_row(device, &b.a);
+    if (b.row) {
+        place_tensors(&b, in_place);
+        if (device->backend->reserve(device, b.bytes, &region) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+        b.region = region;
+        if (region) check_ways(&b, form, s, done);
+    }
+    bench_close(&b);
+}
+
+static struct cr_device *open_device(void) {
+    const struct cr_device_options options = {.tf32 = true};
+    struct cr_device              *device  = NULL;
+    if (cr_device_open(CR_DEVICE_CUDA, &options, &device) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return device;
+}
+
+static void every_form_in_every_way(void) {
+    NEED_GPU();
+    static const enum cr_dtype types[] = {CR_F16, CR_BF16, CR_F32};
+    struct cr_device          *device  = open_device();
+    REQUIRE(device);
+    for (size_t i = 0; i < CR_COUNT(types); i++)
+        for (int form = 0; form < FORMS; form++) {
+            int done = 0;
+            for (size_t k = 0; k < CR_COUNT(shapes); k++)
+                check_form(device, (enum form)form, types[i], &shapes[k], false, &done);
+            const bool plain = form == PLAIN || form == WGRAD || form == DGRAD || form == DGRAD_ADD ||
+                               (form >= BIAS && form <= BIAS_ADD_RELU);
+            if (plain || types[i] == CR_F16) CHECK(done > 0);
+        }
+    cr_device_close(device);
+}
+
+static void add_in_place(void) {
+    NEED_GPU();
+    static const enum form forms[] = {BIAS_ADD, BIAS_ADD_RELU, DGRAD_ADD, DGRAD_ADD_BN};
+    struct cr_device      *device  = open_device();
+    REQUIRE(device);
+    for (size_t i = 0; i < CR_COUNT(forms); i++) {
+        int done = 0;
+        for (size_t k = 0; k < CR_COUNT(shapes); k++) check_form(device, forms[i], CR_F16, &shapes[k], true, &done);
+        CHECK(done > 0);
+    }
+    cr_device_close(device);
+}
+
+/* ---- beyond 2^31 elements ---- */
+
+enum {
+    PERIOD   = 64,
+    PICTURES = 131136
+}; /* pictures repeat after PERIOD: x and y have 32*32*16*131136 = 2^31 + 1048576 elements */
+
+/* A tensor's first pictures, copied to the end of the batch by doubling. */
+static cr_status repeat(struct bench *b, int tensor) {
+    const struct cr_backend *backend = b->device->backend;
+    const struct cr_tensor  *v       = &b->a.p.tensor[tensor];
+    const size_t             picture = v->bytes / (size_t)v->dim[0];
+    char                    *to      = b->region + b->at[tensor];
+    for (size_t have = PERIOD * picture; have < v->bytes; have *= 2)
+        CR_TRY(backend->async->move(b->device, CR_STREAM_COMPUTE, to + have, to, CR_MIN(have, v->bytes - have)));
+    return backend->sync(b->device);
+}
+
+/* Operands of `big` from `small`, whose batch is one period. */
+static cr_status spread(struct bench *big, const struct bench *small) {
+    for (int t = 0; t < big->a.p.tensors; t++) {
+        const struct cr_tensor *v    = &small->a.p.tensor[t];
+        char                   *copy = cr_alloc(v->bytes, 1);
+        if (!copy) return CR_NO_MEMORY(v->bytes);
+        for (int64_t i = 0; i < cr_tensor_elems(v); i++) cr_number_store(v->dtype, copy, i, small->host[t][i]);
+        cr_status status = big->device->backend->put(big->device, big->region + big->at[t], copy, v->bytes);
+        cr_free(copy);
+        if (status == CR_OK && v->dim[0] == PERIOD && big->a.p.tensor[t].dim[0] == PICTURES) status = repeat(big, t);
+        if (status != CR_OK) return status;
+    }
+    return CR_OK;
+}
+
+/* Pictures of the big output are those of the small one: looked at where the slices begin and end. */
+static void check_pictures(struct bench *big, const struct bench *small) {
+    static const int64_t places[] = {0,           63, PICTURES / 2 - 1, PICTURES / 2, PICTURES / 2 + 1, PICTURES - 65,
+                                     PICTURES - 1};
+    const int            out      = big->a.op.out[0];
+    const struct cr_tensor *v     = &big->a.p.tensor[out];
+    const int64_t           elems = v->dim[1] * v->dim[2] * v->dim[3];
+    const size_t            bytes = (size_t)elems * cr_dtype_bytes(v->dtype);
+    char                   *copy  = cr_alloc(bytes, 1);
+    for (size_t i = 0; copy && i < CR_COUNT(places); i++) {
+        double      worst = 0;
+        const char *from  = big->region + big->at[out] + (size_t)places[i] * bytes;
+        if (big->device->backend->get(big->device, copy, from, bytes) != CR_OK) {
+            TEST_FAIL_("%s", cr_error_message());
+            break;
+        }
+        for (int64_t e = 0; e < elems; e++) {
+            const double want = small->host[out][places[i] % PERIOD * elems + e],
+                         got  = cr_number_load(v->dtype, copy, e);
+            worst             = CR_MAX(worst, fabs(got - want) / (2e-3 * fabs(want) + 2e-2));
+        }
+        if (!(worst <= 1))
+            TEST_FAIL_("%s: picture %lld: %g times the bound", big->row->name, (long long)places[i], worst);
+    }
+    cr_free(copy);
+}
+
+/* dw, and sums: as many periods as the batch has. `size` is of the order of the sum of the terms' sizes. */
+static void check_total(struct bench *big, const struct bench *small, int tensor, double size) {
+    const struct cr_tensor *v      = &big->a.p.tensor[tensor];
+    float                  *copy   = cr_alloc(v->bytes, 1);
+    const double            factor = (double)PICTURES / PERIOD;
+    if (copy && big->device->backend->get(big->device, copy, big->region + big->at[tensor], v->bytes) == CR_OK)
+        for (int64_t i = 0; i < cr_tensor_elems(v); i++)
+            CHECK_NEAR(copy[i], factor * small->host[tensor][i], 4e-3 * factor * (fabs(small->host[tensor][i]) + size));
+    cr_free(copy);
+}
+
+static void cross(struct cr_device *device, enum form form) {
+    struct shape_of_conv s     = {PERIOD, 32, 16, 16, 3, 1, 1};
+    struct bench         small = {.device = device}, big = {.device = device};
+    void                *region[2] = {NULL, NULL};
+    alone_open(&small.a, form, CR_F16, &s);
+    s.N = PICTURES;
+    alone_open(&big.a, form, CR_F16, &s);
+    small.row = find_row(device, &small.a);
+    big.row   = find_row(device, &big.a);
+    place_tensors(&small, false);
+    place_tensors(&big, false);
+    cr_status status = small.row && big.row ? CR_OK : CR_ERR_DEVICE;
+    if (status == CR_OK) status = device->backend->reserve(device, small.bytes, &region[0]);
+    if (status == CR_OK) status = device->backend->reserve(device, big.bytes, &region[1]);
+    small.region = region[0];
+    big.region   = region[1];
+    if (status == CR_OK) {
+        fill_host(&small, 11);
+        if (form == WGRAD || form == ACT_WGRAD) /* so that 16 bits hold the sum over a slice */
+            for (int64_t i = 0; i < cr_tensor_elems(&small.a.p.tensor[small.a.op.in[CR_IN_conv_wgrad_dy]]); i++)
+                small.host[small.a.op.in[CR_IN_conv_wgrad_dy]][i] *= 1.0 / 4096;
+        status = spread(&big, &small);
+    }
+    if (status == CR_OK) status = move_tensors(&small, true);
+    if (status == CR_OK) status = run_way(&small, 0);
+    if (status == CR_OK) status = move_tensors(&small, false);
+    if (status == CR_OK) status = run_way(&big, 0);
+    if (status != CR_OK)
+        TEST_FAIL_("%s: %s", form_name[form], cr_error_message());
+    else if (form == WGRAD || form == ACT_WGRAD)
+        check_total(&big, &small, big.a.op.out[0], 0.05);
+    else {
+        check_pictures(&big, &small);
+        if (sums_of(&big.a.op) >= 0) check_total(&big, &small, sums_of(&big.a.op), 2e3);
+    }
+    bench_close(&small);
+    bench_close(&big);
+}
+
+static void batches_beyond_2_to_the_31(void) {
+    NEED_GPU();
+    static const enum form forms[] = {PLAIN, WGRAD, DGRAD, STATS, ACT_WGRAD, DGRAD_ADD_BN};
+    struct cr_device      *device  = open_device();
+    REQUIRE(device);
+    if (device->backend->memory_free(device) < (size_t)32 << 30) {
+        cr_device_close(device);
+        SKIP("it takes 32 GiB of the GPU's memory");
+    }
+    for (size_t i = 0; i < CR_COUNT(forms); i++) cross(device, forms[i]);
+    cr_device_close(device);
+}
+
+TESTS(CASE(every_form_in_every_way), CASE(add_in_place), CASE(batches_beyond_2_to_the_31))

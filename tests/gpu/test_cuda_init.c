@@ -1,0 +1,186 @@
+/* Initial values drawn on the GPU: those of the CPU within 4 units in the last place, where they belong, whatever the
+ * shape. */
+#include "tests/harness/test_gpu.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ULP_MOST = 4 };
+
+struct net {
+    struct cr_param_store store;
+    struct cr_config      config;
+    struct cr_device     *device;
+    void                 *region;
+    char                 *host; /* what came back of it */
+};
+
+static void add(struct net *n, const char *name, enum cr_param_role role, int64_t K, int64_t R, int64_t S, int64_t C) {
+    cr_param_store_add(&n->store, name, role, (const int64_t[4]){K, R, S, C}, CR_NONE);
+}
+
+/* Filters whose tiles end within a channel, within a quad, at a filter's end; single rows; many filters of few
+ * channels. */
+static void add_shapes(struct net *n) {
+    add(n, "stem", CR_ROLE_CONV, 64, 7, 7, 3);
+    add(n, "bn.weight", CR_ROLE_GAMMA, 1, 1, 1, 65);
+    add(n, "bn.bias", CR_ROLE_BETA, 1, 1, 1, 65);
+    add(n, "bn.running_mean", CR_ROLE_MEAN, 1, 1, 1, 65);
+    add(n, "bn.running_var", CR_ROLE_VAR, 1, 1, 1, 65);
+    add(n, "last.weight", CR_ROLE_GAMMA, 1, 1, 1, 7);
+    n->store.param[n->store.params - 1].zero = true;
+    add(n, "one", CR_ROLE_CONV, 1, 1, 1, 1);
+    add(n, "three", CR_ROLE_CONV, 16, 3, 3, 3);
+    add(n, "odd", CR_ROLE_CONV, 70, 3, 3, 33);
+    add(n, "even", CR_ROLE_CONV, 13, 2, 2, 100);
+    add(n, "tall", CR_ROLE_CONV, 3, 5, 1, 1);
+    add(n, "long", CR_ROLE_CONV, 3, 3, 3, 4100);
+    add(n, "plain", CR_ROLE_CONV, 64, 3, 3, 64);
+    add(n, "wide", CR_ROLE_CONV, 256, 3, 3, 256);
+    add(n, "point", CR_ROLE_CONV, 255, 1, 1, 77);
+    add(n, "fc.weight", CR_ROLE_DENSE_WEIGHT, 10, 1, 1, 513);
+    add(n, "fc.bias", CR_ROLE_DENSE_BIAS, 1, 1, 1, 10);
+}
+
+static cr_status net_open(struct net *n, int64_t seed, enum cr_init init, enum cr_init_shape shape) {
+    const struct cr_device_options options = {0};
+    *n                         = (struct net){.store = {.real = CR_F32, .half = CR_F16, .has_momentum = true}};
+    n->config.train.seed       = seed;
+    n->config.model.init       = init;
+    n->config.model.init_shape = shape;
+    add_shapes(n);
+    CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &n->device));
+    CR_TRY(n->device->backend->reserve(n->device, cr_param_store_bytes(&n->store), &n->region));
+    CR_ALLOC(n->host, cr_param_store_bytes(&n->store));
+    return CR_OK;
+}
+
+static void net_close(struct net *n) {
+    if (n->region) n->device->backend->release(n->device, n->region);
+    cr_device_close(n->device);
+    cr_param_store_free(&n->store);
+    cr_free(n->host);
+}
+
+static cr_status draw(struct net *n) {
+    const struct cr_backend *backend = n->device->backend;
+    CR_TRY(backend->init_store(n->device, &n->store, &n->config, n->region));
+    return backend->get(n->device, n->host, n->region, cr_param_store_bytes(&n->store));
+}
+
+static const char *plane(const struct net *n, enum cr_param_buffer which) {
+    return n->host + cr_param_store_buffer_offset(&n->store, which);
+}
+
+/* Floats in the order of their size. */
+static int64_t place(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits < 0 ? -(int64_t)(bits & INT32_MAX) : bits;
+}
+
+static void check_param(const struct net *n, int param, int64_t most, int64_t *worst) {
+    const struct cr_param *q = &n->store.param[param];
+    const int64_t          K = q->dim[0], R = q->dim[1], S = q->dim[2], C = q->dim[3];
+    const float           *at =
+        (const float *)(const void *)plane(n, cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE) +
+        q->offset;
+    int shown = 0;
+    for (int64_t i = 0; i < q->elems; i++) {
+        const int64_t c = i % C, s = i / C % S, r = i / C / S % R, k = i / C / S / R;
+        const float   want     = cr_param_store_initial(&n->store, param, ((k * C + c) * R + r) * S + s, &n->config);
+        const int64_t distance = place(at[i]) - place(want), size = distance < 0 ? -distance : distance;
+        *worst = CR_MAX(*worst, size);
+        if (size <= most || ++shown > 3) continue;
+        TEST_FAIL_("%s[%lld,%lld,%lld,%lld] = %.9g, want %.9g, %lld ulp from it (%lld filters)", q->name, (long long)k,
+                   (long long)r, (long long)s, (long long)c, (double)at[i], (double)want, (long long)size,
+                   (long long)K);
+    }
+    for (int64_t i = q->elems; i < (q->elems + 63) / 64 * 64; i++) CHECK(at[i] == 0);
+}
+
+static bool is_zero(const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i]) return false;
+    return true;
+}
+
+static void values_are_the_cpus(void) {
+    static const struct {
+        int64_t            seed;
+        enum cr_init       init;
+        enum cr_init_shape shape;
+    } draws[] = {{1, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL},
+                 {0, CR_INIT_HE_FAN_IN, CR_INIT_NORMAL},
+                 {0x123456789abcdef, CR_INIT_HE_FAN_OUT, CR_INIT_UNIFORM},
+                 {INT64_MAX, CR_INIT_HE_FAN_IN, CR_INIT_NORMAL}};
+    NEED_GPU();
+    for (size_t d = 0; d < CR_COUNT(draws); d++) {
+        struct net n;
+        int64_t    worst = 0;
+        REQUIRE_OK(net_open(&n, draws[d].seed, draws[d].init, draws[d].shape));
+        REQUIRE_OK(draw(&n));
+        for (int i = 0; i < n.store.params;
+             i++) { /* only the normal distribution has functions that may be rounded another way */
+            const bool normal = n.store.param[i].role == CR_ROLE_CONV && draws[d].shape == CR_INIT_NORMAL;
+            check_param(&n, i, normal ? ULP_MOST : 0, &worst);
+        }
+        printf("    seed %lld: at most %lld ulp apart\n", (long long)draws[d].seed, (long long)worst);
+        net_close(&n);
+    }
+}
+
+static void all_else_is_zero(void) {
+    NEED_GPU();
+    struct net n;
+    double     state[CR_STATE_COUNT];
+    REQUIRE_OK(net_open(&n, 1, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
+    REQUIRE_OK(draw(&n));
+    CHECK(is_zero(plane(&n, CR_BUFFER_GRAD), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_GRAD)));
+    CHECK(is_zero(plane(&n, CR_BUFFER_MOMENTUM), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_MOMENTUM)));
+    CHECK(is_zero(plane(&n, CR_BUFFER_HALF), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_HALF)));
+    memcpy(state, plane(&n, CR_BUFFER_STATE), sizeof state);
+    CHECK(state[CR_STATE_LOSS_SCALE] == 1);
+    for (int i = 1; i < CR_STATE_COUNT; i++) CHECK(state[i] == 0);
+    net_close(&n);
+}
+
+static void equal_to_the_bit_between_runs(void) {
+    NEED_GPU();
+    struct net a, b;
+    REQUIRE_OK(net_open(&a, 77, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
+    REQUIRE_OK(net_open(&b, 77, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
+    REQUIRE_OK(draw(&a));
+    REQUIRE_OK(draw(&b));
+    CHECK(memcmp(a.host, b.host, cr_param_store_bytes(&a.store)) == 0);
+    b.config.train.seed = 78;
+    REQUIRE_OK(draw(&b));
+    CHECK(memcmp(a.host, b.host, cr_param_store_bytes(&a.store)) != 0);
+    net_close(&a);
+    net_close(&b);
+}
+
+/* The values have the spread that He's rule asks for: a truth that is not the CPU's. */
+static void spread_is_hes(void) {
+    NEED_GPU();
+    struct net n;
+    REQUIRE_OK(net_open(&n, 5, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
+    REQUIRE_OK(draw(&n));
+    const int              param = cr_param_store_find(&n.store, "wide");
+    const struct cr_param *q     = &n.store.param[param];
+    const float           *at    = (const float *)(const void *)plane(&n, CR_BUFFER_VALUE) + q->offset;
+    double                 sum = 0, squares = 0;
+    int64_t                beyond    = 0; /* three deviations: 0.27 % */
+    const double           deviation = sqrt(2.0 / (256 * 9)), count = (double)q->elems;
+    for (int64_t i = 0; i < q->elems; i++) {
+        sum += (double)at[i];
+        squares += (double)at[i] * (double)at[i];
+        beyond += fabs((double)at[i]) > 3 * deviation;
+    }
+    CHECK_NEAR(sum / count, 0, 4 * deviation / sqrt(count));
+    CHECK_NEAR(squares / count / (deviation * deviation), 1, 4 * sqrt(2 / count));
+    CHECK_NEAR((double)beyond / count, 0.0026998, 0.0003);
+    net_close(&n);
+}
+
+TESTS(CASE(values_are_the_cpus), CASE(all_else_is_zero), CASE(equal_to_the_bit_between_runs), CASE(spread_is_hes))

@@ -1,0 +1,267 @@
+/* tests/gpu/test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's
+ * memory; fp16; the same bits twice, and by both; four GPUs do as well; runs go on with one GPU; a GPU whose rank is
+ * killed, or stopped, takes the run down in time. Needs two GPUs, some cases four. This process never opens one: its
+ * children do. */
+#include "tests/harness/ranks_support.h"
+#include "tests/harness/test_gpu.h"
+
+#include <signal.h>
+#include <time.h>
+
+/* Asked by a child: a process that has met CUDA cannot fork any more. */
+static bool has_gpus(int count) {
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const struct cr_device_options options = {.index = count - 1};
+        struct cr_device              *device;
+        _exit(!test_why_no_gpu() && cr_device_open(CR_DEVICE_CUDA, &options, &device) == CR_OK ? 0 : 1);
+    }
+    int state;
+    return waitpid(pid, &state, 0) == pid && WIFEXITED(state) && WEXITSTATUS(state) == 0;
+}
+#define NEED_TWO_GPUS()                                                                                                \
+    do {                                                                                                               \
+        if (!has_gpus(2)) SKIP("two GPUs are needed");                                                                 \
+    } while (0)
+#define NEED_FOUR_GPUS()                                                                                               \
+    do {                                                                                                               \
+        if (!has_gpus(4)) SKIP("four GPUs are needed");                                                                \
+    } while (0)
+
+static void prepare(struct run *r) {
+    prepare_run(r);
+    give(r, "train.device=cuda");
+    give(r, "train.measure=no");
+}
+
+/* ---- numbers ---- */
+
+static void check_many_like_one(int gpus, const char *transport) {
+    struct run r;
+    double     one[STEPS_MAX], plain[STEPS_MAX], many[STEPS_MAX], spread = 0, far = 0;
+    prepare(&r);
+    give(&r, "train.precision=fp32");
+    CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=50") == 0);
+    CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=50", "train.fuse=no", "train.deterministic=no") == 0);
+    CHECK(TRAIN(gpus, &r, "many", gpus == 2 ? "train.batch=12" : "train.batch=6", "train.steps=50", "model.sync_bn=yes",
+                transport) == 0);
+    REQUIRE(losses_of(&r, "one", one) == 50 && losses_of(&r, "plain", plain) == 50 &&
+            losses_of(&r, "many", many) == 50);
+    for (int i = 0; i < 50; i++) {
+        if (i < 5) CHECK(relative(one[i], many[i]) <= 1e-4);
+        spread = fmax(spread, relative(one[i], plain[i]));
+        far    = fmax(far, relative(one[i], many[i]));
+    }
+    fprintf(stderr, "    %d GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", gpus,
+            relative(one[0], many[0]), far, spread);
+    CHECK(far <= fmax(2 * spread, 1e-4));
+    finish(&r);
+}
+
+/* Whether two GPUs here reach each other's memory. */
+static bool has_peers(void) {
+    struct run r;
+    prepare(&r);
+    give(&r, "train.precision=fp32");
+    const int code = TRAIN(2, &r, "peers", "train.batch=12", "train.steps=1", "ranks.transport=peer");
+    finish(&r);
+    CHECK(code == 0 || code == cr_status_exit(CR_ERR_CONFIG));
+    return code == 0;
+}
+#define NEED_PEERS()                                                                                                   \
+    do {                                                                                                               \
+        NEED_TWO_GPUS();                                                                                               \
+        if (!has_peers()) SKIP("two GPUs that reach each other's memory are needed");                                  \
+    } while (0)
+
+static void two_gpus_train_like_one(void) {
+    NEED_TWO_GPUS();
+    check_many_like_one(2, "ranks.transport=nccl");
+}
+static void two_peers_train_like_one(void) {
+    NEED_PEERS();
+    check_many_like_one(2, "ranks.transport=peer");
+}
+
+static void four_gpus_train_like_one(void) {
+    NEED_FOUR_GPUS();
+    check_many_like_one(4, "ranks.transport=nccl");
+}
+static void four_peers_train_like_one(void) {
+    NEED_FOUR_GPUS();
+    NEED_PEERS();
+    check_many_like_one(4, "ranks.transport=peer");
+}
+
+/* Sums of four, each in the order of ranks: the same whenever they are made, however pieces are cut. */
+static void four_peers_give_the_same_bits(void) {
+    NEED_FOUR_GPUS();
+    NEED_PEERS();
+    static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
+    for (size_t i = 0; i < CR_COUNT(precision); i++) {
+        struct run r;
+        prepare(&r);
+        give(&r, precision[i]);
+        give(&r, "ranks.transport=peer");
+        CHECK(TRAIN(4, &r, "a", "train.batch=6", "train.steps=12") == 0);
+        CHECK(TRAIN(4, &r, "b", "train.batch=6", "train.steps=12") == 0);
+        CHECK(TRAIN(4, &r, "c", "train.batch=6", "train.steps=12", "ranks.bucket_mib=25") == 0);
+        CHECK(same_weights(&r, "a", "b"));
+        CHECK(same_weights(&r, "a", "c"));
+        finish(&r);
+    }
+}
+
+/* A sum of two has one order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
+static void peers_give_the_bits_of_nccl(void) {
+    NEED_PEERS();
+    static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"},
+                                            {"train.precision=fp16", "ranks.bucket_mib=0.02"},
+                                            {"train.precision=fp16", "model.widths=32,1024"},
+                                            {"train.precision=fp32", "train.accumulate=2"}};
+    for (size_t i = 0; i < CR_COUNT(values); i++) {
+        struct run r;
+        prepare(&r);
+        give(&r, values[i][0]);
+        give(&r, values[i][1]);
+        CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12", "ranks.transport=nccl") == 0);
+        CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12", "ranks.transport=peer") == 0);
+        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.transport=auto") == 0);
+        CHECK(same_weights(&r, "a", "b"));
+        CHECK(same_weights(&r, "a", "c"));
+        finish(&r);
+    }
+}
+
+static void fp16_with_a_moving_scale(void) {
+    NEED_TWO_GPUS();
+    struct run r;
+    double     one[STEPS_MAX], two[STEPS_MAX], half[STEPS_MAX];
+    prepare(&r);
+    give(&r, "train.precision=fp16");
+    give(&r, "model.sync_bn=yes");
+    CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=30") == 0);
+    CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=30") == 0);
+    CHECK(TRAIN(2, &r, "half", "train.batch=12", "train.steps=30", "ranks.reduce=fp16") == 0);
+    REQUIRE(losses_of(&r, "one", one) == 30 && losses_of(&r, "two", two) == 30 && losses_of(&r, "half", half) == 30);
+    for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 0.01 && relative(two[i], half[i]) <= 0.02);
+    finish(&r);
+}
+
+static void the_same_gpus_give_the_same_bits(void) {
+    NEED_TWO_GPUS();
+    static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
+    for (size_t i = 0; i < CR_COUNT(precision); i++) {
+        struct run r;
+        prepare(&r);
+        give(&r, precision[i]);
+        CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12") == 0);
+        CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12") == 0);
+        CHECK(same_weights(&r, "a", "b"));
+        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") ==
+              0); /* other buckets: a sum of two has one order */
+        CHECK(same_weights(&r, "a", "c"));
+        finish(&r);
+    }
+}
+
+static void measured_kernels_are_the_same_on_both(void) {
+    NEED_TWO_GPUS();
+    struct run r;
+    prepare_run(&r);
+    give(&r, "train.device=cuda");
+    give(&r, "train.precision=fp16");
+    setenv("CRESNET_CACHE", r.dir, 1);
+    CHECK(TRAIN(2, &r, "a", "train.batch=16", "train.steps=3") == 0); /* rank 0 measures */
+    CHECK(TRAIN(2, &r, "b", "train.batch=16", "train.steps=3") == 0); /* and knows it now */
+    CHECK(same_weights(&r, "a", "b"));
+    unsetenv("CRESNET_CACHE");
+    finish(&r);
+}
+
+static void two_save_and_one_goes_on(void) {
+    NEED_TWO_GPUS();
+    struct run r;
+    double     whole[STEPS_MAX], parts[STEPS_MAX];
+    prepare(&r);
+    give(&r, "train.precision=fp32");
+    give(&r, "model.sync_bn=yes");
+    CHECK(TRAIN(2, &r, "whole", "train.batch=12", "train.steps=20", "train.accumulate=2") == 0);
+    CHECK(TRAIN(2, &r, "parts", "train.batch=12", "train.steps=11", "train.accumulate=2") == 0);
+    CHECK(RESUME(1, &r, "parts", "train.steps=20") == 0);
+    REQUIRE(losses_of(&r, "whole", whole) == 20 && losses_of(&r, "parts", parts) == 20);
+    for (int i = 11; i < 16; i++) CHECK(relative(whole[i], parts[i]) <= 1e-4);
+    finish(&r);
+}
+
+/* ---- a rank that dies ---- */
+
+static double seconds(void) {
+    return (double)cr_time_ns() * 1e-9;
+}
+
+static bool has_lines(const struct run *r, const char *name) {
+    double loss[STEPS_MAX];
+    return losses_of(r, name, loss) >= 20;
+}
+
+/* Rank 1 gets the signal in mid-run: rank 0, whose GPU waits for it, ends with an error within the deadline. Nobody
+ * tells it (a launcher would, of a rank that is gone, at once): the silence does. */
+static void check_death(int number, const char *transport) {
+    enum { DEADLINE_S = 10 };
+    struct run        r;
+    void             *shared;
+    pid_t             pid[2];
+    int               state  = 0;
+    const char *const more[] = {"train.batch=12", "train.steps=100000", "train.precision=fp16", transport, NULL};
+    prepare(&r);
+    ranks_timeout_s = DEADLINE_S;
+    REQUIRE_OK(cr_comm_shared_new(2, &shared));
+    fflush(NULL);
+    for (int k = 0; k < 2; k++) {
+        pid[k] = fork();
+        if (pid[k] == 0) _exit(rank_main(k, 2, shared, &r, "run", NULL, more));
+    }
+    const double start = seconds();
+    while (!has_lines(&r, "run") && seconds() - start < 60)
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    CHECK(has_lines(&r, "run"));
+    kill(pid[1], number);
+    const double killed = seconds();
+    while (waitpid(pid[0], &state, WNOHANG) == 0 && seconds() - killed < 60)
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    const double took = seconds() - killed;
+    fprintf(stderr, "    rank 0 ended %.1f s after signal %d to rank 1\n", took, number);
+    CHECK(took < DEADLINE_S + 2 * CR_COMM_GRACE_S);
+    CHECK(!WIFEXITED(state) || WEXITSTATUS(state) != 0);
+    kill(pid[0], SIGKILL);
+    kill(pid[1], SIGKILL);
+    waitpid(pid[1], &state, 0);
+    ranks_timeout_s = 30;
+    cr_comm_shared_free(shared);
+    finish(&r);
+}
+
+static void a_killed_rank_ends_the_run(void) {
+    NEED_TWO_GPUS();
+    check_death(SIGKILL, "ranks.transport=nccl");
+}
+static void a_killed_peer_ends_the_run(void) {
+    NEED_PEERS();
+    check_death(SIGKILL, "ranks.transport=peer");
+}
+static void a_stopped_peer_ends_the_run(void) {
+    NEED_PEERS();
+    check_death(SIGSTOP, "ranks.transport=peer");
+}
+static void a_stopped_rank_ends_the_run(void) {
+    NEED_TWO_GPUS();
+    check_death(SIGSTOP, "ranks.transport=nccl");
+}
+
+TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(four_gpus_train_like_one),
+      CASE(four_peers_train_like_one), CASE(four_peers_give_the_same_bits), CASE(peers_give_the_bits_of_nccl),
+      CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits),
+      CASE(measured_kernels_are_the_same_on_both), CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run),
+      CASE(a_stopped_rank_ends_the_run), CASE(a_killed_peer_ends_the_run), CASE(a_stopped_peer_ends_the_run))

@@ -1,0 +1,424 @@
+/* tests/gpu/test_cuda_two_four.c: convolutions with 2:4 filters on the sparse tensor cores. On the host, without a GPU:
+ * packed units are decoded plainly and must give the filter back, and the plans' arithmetic is followed, which input
+ * each entry finds in the staged tile. With a GPU: every way of cutting against a loop in double, with zones around the
+ * output that must stay as they were. */
+#include "cuda/sparse/two_four/two_four.h"
+#include "sparsity/sparsity.h"
+#include "tests/harness/conv_problem.h"
+#include "tests/harness/test_gpu.h"
+
+enum { CAPABILITY = 90, MULTIPROCESSORS = 132, COLUMNS = 16 };
+
+static const struct {
+    int64_t N, H, W, C, K;
+    int     R, S, stride, pad;
+} shapes[] = {
+    {1, 1, 1, 8, 8, 1, 1, 1, 0},     {2, 9, 11, 40, 24, 3, 3, 1, 1},  {3, 14, 14, 40, 72, 3, 3, 2, 1},
+    {5, 7, 7, 64, 80, 3, 3, 1, 1},   {2, 15, 13, 8, 136, 1, 1, 2, 0}, {1, 32, 32, 8, 16, 7, 7, 2, 3},
+    {4, 7, 7, 104, 64, 1, 1, 1, 0},  {1, 10, 6, 24, 8, 5, 3, 3, 2},   {2, 4, 90, 16, 16, 3, 5, 1, 0},
+    {1, 8, 8, 16, 8, 1, 1, 1, 2},    {1, 5, 9, 32, 8, 2, 2, 3, 1},    {33, 6, 5, 24, 72, 3, 3, 1, 1},
+    {3, 14, 14, 64, 64, 3, 3, 1, 1}, {9, 7, 7, 136, 40, 3, 3, 2, 1},
+};
+
+/* With a 2:4 filter. */
+struct halved {
+    struct problem p;
+    int64_t        filled; /* channels, filled up */
+    uint16_t      *places;
+};
+
+/* Of each four channels two are kept, or one. */
+static bool draw_filter(struct halved *h) {
+    const struct problem *p      = &h->p;
+    const int64_t         taps   = p->conv.K * p->conv.R * p->conv.S;
+    uint16_t             *filled = cr_alloc((size_t)(taps * h->filled), sizeof *filled),
+             *values             = cr_alloc((size_t)(taps * h->filled / 2), sizeof *values);
+    bool done                    = filled && values;
+    for (int64_t i = 0; done && i < p->weights; i += 4)
+        for (int j = 0; j < 2; j++) {
+            const int64_t at = i + draw_bits() % 4;
+            cr_number_store(p->dtype, p->w, at, draw());
+            filled[at / p->conv.C * h->filled + at % p->conv.C] = ((const uint16_t *)p->w)[at];
+        }
+    done = done && cr_sparse_24_encode(filled, taps, h->filled, values, h->places);
+    cr_free(values);
+    cr_free(filled);
+    return done;
+}
+
+static void halved_close(struct halved *h) {
+    cr_free(h->places);
+    problem_close(&h->p);
+}
+
+static bool halved_open(struct halved *h, size_t shape, enum ck_type type, bool fused) {
+    const struct ck_conv c = conv_sized((struct ck_conv){.type   = type,
+                                                         .N      = shapes[shape].N,
+                                                         .H      = shapes[shape].H,
+                                                         .W      = shapes[shape].W,
+                                                         .C      = shapes[shape].C,
+                                                         .K      = shapes[shape].K,
+                                                         .R      = shapes[shape].R,
+                                                         .S      = shapes[shape].S,
+                                                         .stride = shapes[shape].stride,
+                                                         .pad    = shapes[shape].pad});
+    *h                     = (struct halved){.filled = (c.C + COLUMNS - 1) / COLUMNS * COLUMNS};
+    h->places              = cr_alloc((size_t)(c.K * c.R * c.S * h->filled / COLUMNS), sizeof *h->places);
+    if (!problem_open(&h->p, &c, dtypes[type], fused) || !h->places || !draw_filter(h)) return false;
+    problem_expect(&h->p);
+    return true;
+}
+
+/* A filter as packed for a plan. */
+struct packed {
+    struct ck_two_four_plan plan;
+    uint32_t               *words, *from;
+};
+
+static bool packed_make(struct packed *f, const struct halved *h, int way, int multiprocessors) {
+    if (!ck_two_four_make_plan(&h->p.conv, way, CAPABILITY, multiprocessors, &f->plan)) return false;
+    f->words = cr_alloc((size_t)(ck_two_four_units(&f->plan) * CK_TWO_FOUR_WORDS), sizeof *f->words);
+    f->from  = cr_alloc((size_t)(ck_two_four_units(&f->plan) * CK_TWO_FOUR_UNIT), sizeof *f->from);
+    if (!f->words || !f->from) return false;
+    ck_two_four_pack(&h->p.conv, &f->plan, h->places, f->words, f->from);
+    return true;
+}
+
+static void packed_free(struct packed *f) {
+    cr_free(f->from);
+    cr_free(f->words);
+}
+
+/* Kept value i of a row of a unit: where it comes from, and its channel among the unit's 64. Operand A is 8x8 matrices
+ * down the rows; of metadata a warp has 32 words for its 16 rows, as of cr_sparse_24_word, with lanes 0 and 1 of four
+ * for the first 32 channels. */
+static uint32_t kept_from(const struct packed *f, int64_t unit, int row, int i) {
+    return f->from[unit * CK_TWO_FOUR_UNIT + i / 8 * 512 + row * 8 + i % 8];
+}
+static int kept_channel(const struct packed *f, int64_t unit, int row, int i) {
+    const uint32_t word = f->words[unit * CK_TWO_FOUR_WORDS + row / 16 * 32 + row % 8 * 4 + i / 8];
+    return i / 2 * 4 + (int)(word >> (row % 16 / 8 * 16 + i % 8 * 2) & 3u);
+}
+static int64_t first_channel(const struct packed *f, int64_t unit) {
+    return unit / f->plan.taps % f->plan.chunks * CK_TWO_FOUR_CHUNK;
+}
+static int tap_of(const struct packed *f, int64_t unit) {
+    return f->plan.tap[unit % f->plan.taps];
+}
+static int64_t block_of(const struct packed *f, int64_t unit) {
+    return unit / f->plan.taps / f->plan.chunks;
+}
+
+/* ---- on the host ---- */
+
+static void decode(const struct problem *p, const struct packed *f, uint16_t *again, uint8_t *seen) {
+    const struct ck_conv *c = &p->conv;
+    for (int64_t unit = 0; unit < ck_two_four_units(&f->plan); unit++)
+        for (int row = 0; row < CK_TWO_FOUR_ROWS; row++)
+            for (int i = 0; i < CK_TWO_FOUR_CHUNK / 2; i++) {
+                const uint32_t from   = kept_from(f, unit, row, i);
+                const int64_t  k      = block_of(f, unit) * CK_TWO_FOUR_ROWS + row,
+                              channel = first_channel(f, unit) + kept_channel(f, unit, row, i);
+                if (from == UINT32_MAX) continue;
+                REQUIRE(k < c->K && channel < c->C && from < p->weights);
+                const int64_t at = (k * c->R * c->S + tap_of(f, unit)) * c->C + channel;
+                again[at]        = ((const uint16_t *)p->w)[from];
+                CHECK_INT(from, at);
+                CHECK_INT(seen[at]++, 0);
+            }
+}
+
+/* Words as the PTX manual has them, where a whole 16 rows x 32 channels are of the filter. */
+static void compare_words(const struct halved *h, const struct packed *f) {
+    const struct ck_conv *c = &h->p.conv;
+    for (int64_t i = 0; i < ck_two_four_units(&f->plan) * CK_TWO_FOUR_WORDS; i++) {
+        const int64_t unit = i / CK_TWO_FOUR_WORDS,
+                      k    = block_of(f, unit) * CK_TWO_FOUR_ROWS + i % CK_TWO_FOUR_WORDS / 32 * 16;
+        const int     lane = (int)(i % 32), half = lane % 4 / 2;
+        const int64_t channel = first_channel(f, unit) + half * 32;
+        if (k + 16 > c->K || channel + 32 > c->C) continue;
+        CHECK_INT(f->words[i], cr_sparse_24_word(h->places, c->R * c->S * h->filled, k,
+                                                 tap_of(f, unit) * h->filled + channel, lane));
+    }
+}
+
+static void units_give_the_filter_back(void) {
+    int plans = 0;
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        struct halved h;
+        REQUIRE(halved_open(&h, i, CK_F16, false));
+        for (int way = 1; way <= ck_two_four_configs(); way++) {
+            struct packed f;
+            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            uint16_t *again = cr_alloc((size_t)h.p.weights, sizeof *again);
+            uint8_t  *seen  = cr_alloc((size_t)h.p.weights, 1);
+            REQUIRE(again && seen);
+            decode(&h.p, &f, again, seen);
+            CHECK(memcmp(again, h.p.w, (size_t)h.p.weights * sizeof *again) == 0);
+            compare_words(&h, &f);
+            plans++;
+            cr_free(seen);
+            cr_free(again);
+            packed_free(&f);
+        }
+        halved_close(&h);
+    }
+    CHECK(plans > (int)CR_COUNT(shapes));
+}
+
+/* The input in position `at` of a stage, and channel: as a box of the phase's pixels puts it there, 0 beside the
+ * picture and behind the box. */
+static double staged(const struct problem *p, const struct ck_two_four_plan *plan, int64_t tile, int phase, int64_t at,
+                     int64_t channel) {
+    const struct ck_conv *c = &p->conv;
+    const int64_t row = at / plan->images / plan->pitch, box_h = tile % plan->strips * plan->TP + plan->low_r + row;
+    const int64_t box_w = plan->low_s + at / plan->images % plan->pitch,
+                  n     = tile / plan->strips * plan->images + at % plan->images;
+    const int64_t h = box_h * c->stride + plan->phase_r[phase], w = box_w * c->stride + plan->phase_s[phase];
+    CHECK(at < plan->stage_bytes / (CK_TWO_FOUR_CHUNK * 2));
+    if (row >= plan->rows || n >= c->N || box_h < 0 || h >= c->H || box_w < 0 || w >= c->W || channel >= c->C) return 0;
+    return cr_number_load(p->dtype, p->x, ((n * c->H + h) * c->W + w) * c->C + channel);
+}
+
+/* Output of channel k in column `column` of a tile: what the units' instructions sum. */
+static double summed(const struct problem *p, const struct packed *f, int64_t tile, int column, int64_t k) {
+    const int64_t each = (int64_t)f->plan.taps * f->plan.chunks, first = k / CK_TWO_FOUR_ROWS * each;
+    double        sum   = 0;
+    int           phase = 0;
+    for (int64_t unit = first; unit < first + each; unit++) {
+        const int turn = (int)(unit % f->plan.taps);
+        phase          = turn ? phase + (int)(f->plan.first >> turn & 1) : 0;
+        for (int i = 0; i < CK_TWO_FOUR_CHUNK / 2; i++) {
+            const uint32_t from = kept_from(f, unit, (int)(k % CK_TWO_FOUR_ROWS), i);
+            if (from == UINT32_MAX) continue;
+            const int64_t channel = first_channel(f, unit) + kept_channel(f, unit, (int)(k % CK_TWO_FOUR_ROWS), i);
+            sum += cr_number_load(p->dtype, p->w, from) *
+                   staged(p, &f->plan, tile, phase, f->plan.at[turn] + column, channel);
+        }
+    }
+    return sum;
+}
+
+static void follow_column(const struct problem *p, const struct packed *f, int64_t tile, int column, uint8_t *seen) {
+    const struct ck_conv *c   = &p->conv;
+    const int64_t         row = column / f->plan.images / f->plan.pitch, q = column / f->plan.images % f->plan.pitch;
+    const int64_t         n = tile / f->plan.strips * f->plan.images + column % f->plan.images,
+                  P         = tile % f->plan.strips * f->plan.TP + row;
+    if (row >= f->plan.TP || q >= c->Q || n >= c->N || P >= c->P) return;
+    for (int64_t k = 0; k < c->K; k++) {
+        const int64_t o = ((n * c->P + P) * c->Q + q) * c->K + k;
+        CHECK_NEAR(summed(p, f, tile, column, k), p->want[o], 1e-9 * (p->size[o] + 1e-3));
+        seen[o]++;
+    }
+}
+
+static void plans_find_every_input(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        struct halved h;
+        REQUIRE(halved_open(&h, i, i % 2 ? CK_F16 : CK_BF16, false));
+        for (int way = 1; way <= ck_two_four_configs(); way++) {
+            struct packed f;
+            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            uint8_t *seen = cr_alloc((size_t)h.p.outputs, 1);
+            REQUIRE(seen);
+            for (int64_t at = 0; at < f.plan.tiles * f.plan.columns; at++)
+                follow_column(&h.p, &f, at / f.plan.columns, (int)(at % f.plan.columns), seen);
+            for (int64_t o = 0; o < h.p.outputs; o++) CHECK_INT(seen[o], 1);
+            cr_free(seen);
+            packed_free(&f);
+        }
+        halved_close(&h);
+    }
+}
+
+static void what_has_no_plan(void) {
+    const struct ck_conv    good = {.type   = CK_F16,
+                                    .R      = 3,
+                                    .S      = 3,
+                                    .stride = 1,
+                                    .pad    = 1,
+                                    .N      = 8,
+                                    .H      = 14,
+                                    .W      = 14,
+                                    .C      = 64,
+                                    .K      = 64,
+                                    .P      = 14,
+                                    .Q      = 14};
+    struct ck_conv          c    = good;
+    struct ck_two_four_plan plan;
+    CHECK(ck_two_four_make_plan(&c, 1, CAPABILITY, MULTIPROCESSORS, &plan));
+    CHECK(!ck_two_four_make_plan(&c, 0, CAPABILITY, MULTIPROCESSORS, &plan) &&
+          !ck_two_four_make_plan(&c, ck_two_four_configs() + 1, CAPABILITY, MULTIPROCESSORS, &plan));
+    CHECK(!ck_two_four_make_plan(&c, 1, 80, MULTIPROCESSORS, &plan) &&
+          !ck_two_four_make_plan(&c, 1, 100, MULTIPROCESSORS, &plan));
+    c.type = CK_F32;
+    CHECK(!ck_two_four_make_plan(&c, 1, CAPABILITY, MULTIPROCESSORS, &plan));
+    c   = good;
+    c.C = 60;
+    CHECK(!ck_two_four_make_plan(&c, 1, CAPABILITY, MULTIPROCESSORS, &plan));
+    c   = good;
+    c.K = 4;
+    CHECK(!ck_two_four_make_plan(&c, 1, CAPABILITY, MULTIPROCESSORS, &plan));
+}
+
+/* ---- waiting ---- */
+
+/* Of ResNet-50. */
+static const struct {
+    int64_t H, C, K;
+    int     R, stride;
+} layers[] = {
+    {56, 64, 64, 1, 1},   {56, 64, 64, 3, 1},    {56, 64, 256, 1, 1},   {56, 256, 64, 1, 1},   {56, 256, 128, 1, 1},
+    {56, 128, 128, 3, 2}, {28, 128, 512, 1, 1},  {56, 256, 512, 1, 2},  {28, 512, 128, 1, 1},  {28, 128, 128, 3, 1},
+    {28, 512, 256, 1, 1}, {28, 256, 256, 3, 2},  {14, 256, 1024, 1, 1}, {28, 512, 1024, 1, 2}, {14, 1024, 256, 1, 1},
+    {14, 256, 256, 3, 1}, {14, 1024, 512, 1, 1}, {14, 512, 512, 3, 2},  {7, 512, 2048, 1, 1},  {14, 1024, 2048, 1, 2},
+    {7, 2048, 512, 1, 1}, {7, 512, 512, 3, 1},
+};
+static const int64_t batches[] = {1, 32, 256};
+
+static struct ck_conv layer_of(size_t layer, int64_t batch) {
+    const int64_t side = layers[layer].H;
+    return conv_sized((struct ck_conv){.type   = CK_F16,
+                                       .N      = batch,
+                                       .H      = side,
+                                       .W      = side,
+                                       .C      = layers[layer].C,
+                                       .K      = layers[layer].K,
+                                       .R      = layers[layer].R,
+                                       .S      = layers[layer].R,
+                                       .stride = layers[layer].stride,
+                                       .pad    = layers[layer].R / 2});
+}
+
+/* Do two tiles of a block come to their end? The protocol of the kernel, step by step: who loads fills a stage that
+ * both workers have given back; a worker takes a unit whose stage is filled, and gives a unit back when two later ones
+ * are under way, or at the end of its tile; the second begins when the first has given `lead` units back. */
+static bool comes_to_an_end(const struct ck_two_four_plan *p) {
+    const int all = p->taps * p->chunks;
+    int filled = 0, taken[2] = {0}, back[2] = {0}, phases_back[2] = {0}; /* units, but filled and phases_back: stages */
+    for (bool moved = true; moved && back[p->workers - 1] < 2 * all;) {
+        moved           = false;
+        const int least = p->workers == 2 && phases_back[1] < phases_back[0] ? phases_back[1] : phases_back[0];
+        if (filled < 2 * p->chunks * p->phases && filled - least < p->stages) filled++, moved = true;
+        for (int w = 0; w < p->workers; w++) {
+            if (w == 1 && back[0] < p->lead) continue;
+            int phase = 0; /* of the next unit, counted from the beginning */
+            for (int i = 0; i < taken[w]; i++) phase += (int)(p->last >> i % all % p->taps & 1);
+            if (taken[w] < 2 * all && phase < filled) taken[w]++, moved = true;
+            const int held = taken[w] % all == 0 ? 0 : 2;
+            for (; back[w] < taken[w] - held; back[w]++)
+                phases_back[w] += (int)(p->last >> back[w] % all % p->taps & 1), moved = true;
+        }
+    }
+    return back[0] == 2 * all && back[p->workers - 1] == 2 * all;
+}
+
+static void no_plan_waits_for_itself(void) {
+    struct ck_two_four_plan plan;
+    int                     plans = 0;
+    for (size_t l = 0; l < CR_COUNT(layers); l++)
+        for (size_t b = 0; b < CR_COUNT(batches); b++)
+            for (int way = 1; way <= ck_two_four_configs(); way++) {
+                const struct ck_conv c = layer_of(l, batches[b]);
+                if (!ck_two_four_make_plan(&c, way, CAPABILITY, MULTIPROCESSORS, &plan)) continue;
+                CHECK(comes_to_an_end(&plan));
+                plans++;
+                if (plan.workers < 2) continue;
+                if (plan.taps == 1 && plan.chunks > plan.stages) { /* the first holds two of its stages back */
+                    plan.lead = plan.stages - 1;
+                    CHECK(!comes_to_an_end(&plan));
+                }
+                plan.lead =
+                    2 * plan.taps *
+                    plan.chunks; /* a second that waits for all of both tiles: only if they lie in the stages at once */
+                CHECK(comes_to_an_end(&plan) == (2 * plan.chunks * plan.phases <= plan.stages));
+            }
+    CHECK(plans > 200);
+}
+
+/* ---- on the device ---- */
+
+/* Runs one way, where there is a plan for it. */
+static void run_way(const struct halved *h, int way) {
+    const struct problem *p = &h->p;
+    struct cudaDeviceProp device;
+    struct packed         f;
+    OK(cudaGetDeviceProperties(&device, 0));
+    if (device.major * 10 + device.minor != CAPABILITY) SKIP("needs compute capability 9.0");
+    if (!packed_make(&f, h, way, device.multiProcessorCount)) return;
+    const int64_t units = ck_two_four_units(&f.plan);
+    void         *x = up(p->x, p->inputs * 2), *w = up(p->w, p->weights * 2), *add = up(p->add, p->outputs * 2),
+         *bias  = up(p->bias, p->conv.K * 4);
+    void *words = up(f.words, units * CK_TWO_FOUR_WORDS * 4), *from = up(f.from, units * CK_TWO_FOUR_UNIT * 4),
+         *values = NULL;
+    void *y      = up_guarded(p->outputs, p->dtype);
+    OK(cudaMalloc(&values, (size_t)units * CK_TWO_FOUR_UNIT * 2));
+    OK(ck_two_four_gather(w, from, units * CK_TWO_FOUR_UNIT, values, NULL));
+    const struct ck_two_four_args args = {.conv   = p->conv,
+                                          .x      = x,
+                                          .values = values,
+                                          .places = words,
+                                          .bias   = p->fused ? bias : NULL,
+                                          .add    = p->fused ? add : NULL,
+                                          .relu   = p->fused,
+                                          .y      = behind_guard(y, p->dtype)};
+    OK(ck_two_four_conv(&args, &f.plan, device.multiProcessorCount, NULL));
+    problem_check(p, y, 4e-6, way);
+    void *const memory[] = {x, w, add, bias, words, from, values, y};
+    for (size_t i = 0; i < CR_COUNT(memory); i++) cudaFree(memory[i]);
+    packed_free(&f);
+}
+
+/* Large batches of the network's layers, on zeros: each way ends, and its zeros are there. */
+static void layers_of_a_network_end(void) {
+    NEED_GPU();
+    struct cudaDeviceProp device;
+    OK(cudaGetDeviceProperties(&device, 0));
+    if (device.major * 10 + device.minor != CAPABILITY) SKIP("needs compute capability 9.0");
+    for (size_t l = 0; l < CR_COUNT(layers); l++) {
+        const struct ck_conv c = layer_of(l, 256);
+        const size_t x_bytes = (size_t)(c.N * c.H * c.W * c.C) * 2, y_bytes = (size_t)(c.N * c.P * c.Q * c.K) * 2;
+        struct ck_two_four_plan plan;
+        void                   *x = NULL, *y = NULL, *values = NULL, *words = NULL;
+        uint16_t                last = 1;
+        OK(cudaMalloc(&x, x_bytes));
+        OK(cudaMalloc(&y, y_bytes));
+        OK(cudaMemset(x, 0, x_bytes));
+        for (int way = 1; way <= ck_two_four_configs(); way++) {
+            if (!ck_two_four_make_plan(&c, way, CAPABILITY, device.multiProcessorCount, &plan)) continue;
+            OK(cudaMalloc(&values, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT * 2));
+            OK(cudaMalloc(&words, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_WORDS * 4));
+            OK(cudaMemset(values, 0, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT * 2));
+            OK(cudaMemset(words, 0x44, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_WORDS * 4));
+            OK(cudaMemset(y, 0xff, y_bytes));
+            const struct ck_two_four_args args = {.conv = c, .x = x, .values = values, .places = words, .y = y};
+            OK(ck_two_four_conv(&args, &plan, device.multiProcessorCount, NULL));
+            OK(cudaDeviceSynchronize());
+            OK(cudaMemcpy(&last, (const char *)y + y_bytes - 2, 2, cudaMemcpyDeviceToHost));
+            CHECK_INT(last, 0);
+            cudaFree(values);
+            cudaFree(words);
+        }
+        cudaFree(x);
+        cudaFree(y);
+    }
+}
+
+static void kernels_equal_the_loop(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (enum ck_type type = CK_F16; type <= CK_BF16; type++)
+            for (int fused = 0; fused < 2; fused++) {
+                struct halved h;
+                REQUIRE(halved_open(&h, i, type, fused));
+                for (int way = 1; way <= ck_two_four_configs(); way++) run_way(&h, way);
+                halved_close(&h);
+            }
+}
+
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(units_give_the_filter_back), CASE(plans_find_every_input), CASE(what_has_no_plan),
+      CASE(no_plan_waits_for_itself), CASE(layers_of_a_network_end), CASE(kernels_equal_the_loop), CASE(leaves_nothing))

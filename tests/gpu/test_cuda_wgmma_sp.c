@@ -1,0 +1,444 @@
+/* tests/gpu/test_cuda_wgmma_sp.c: f32 convolutions with a mostly zero filter on Hopper's sparse tensor cores. On the
+ * host, without a GPU: packed units are decoded plainly and must give back what is kept, each weight once, in the stage
+ * and at the offset of its tap. With a GPU: every way of cutting against a loop in double, with zones around the output
+ * that must stay as they were, and twice the same bits. What the tensor cores lose of sums of one sign is followed by a
+ * model of how they add. */
+#include "cuda/sparse/wgmma_sp/wgmma_sp.h"
+#include "tests/harness/conv_problem.h"
+#include "tests/harness/test_gpu.h"
+
+enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WGMMA_SP_WORDS - 4, HEAD_PLAIN = 1 << 29, POSITIVE = 99 };
+
+/* steps: inputs differ by so many powers of two from 32 channels to the next; kept: weights of 256. POSITIVE: numbers
+ * from 400 to 1600. */
+static const struct {
+    int64_t N, H, W, C, K;
+    int     R, stride, pad, kept, steps;
+} shapes[] = {
+    {1, 1, 1, 16, 4, 1, 1, 0, 256, 0},          {2, 14, 14, 64, 64, 3, 1, 1, 26, 0},
+    {3, 9, 11, 40, 24, 3, 1, 1, 51, 0},         {5, 7, 7, 64, 200, 3, 1, 1, 13, 9},
+    {3, 14, 14, 96, 132, 3, 2, 1, 26, 0},       {2, 15, 13, 8, 136, 1, 2, 0, 128, 0},
+    {33, 6, 5, 24, 72, 3, 1, 1, 26, 0},         {1, 32, 32, 8, 16, 7, 2, 3, 77, 0},
+    {4, 7, 7, 260, 64, 1, 1, 0, 26, -7},        {9, 7, 7, 136, 40, 3, 2, 1, 5, 0},
+    {1, 6, 6, 32, 72, 5, 1, 2, 26, 0},          {2, 3, 3, 72, 72, 3, 1, 1, 256, POSITIVE},
+    {2, 5, 5, 320, 64, 3, 1, 1, 256, POSITIVE},
+};
+
+struct pruned {
+    struct problem p;
+    uint8_t       *kept;
+    int64_t        count;
+};
+
+static void pruned_close(struct pruned *h) {
+    cr_free(h->kept);
+    problem_close(&h->p);
+}
+
+static float positive(void) {
+    return (float)(1000 + 600 * draw());
+}
+
+static bool pruned_open(struct pruned *h, size_t shape, bool fused) {
+    const struct ck_conv c = conv_sized((struct ck_conv){.type   = CK_F32,
+                                                         .N      = shapes[shape].N,
+                                                         .H      = shapes[shape].H,
+                                                         .W      = shapes[shape].W,
+                                                         .C      = shapes[shape].C,
+                                                         .K      = shapes[shape].K,
+                                                         .R      = shapes[shape].R,
+                                                         .S      = shapes[shape].R,
+                                                         .stride = shapes[shape].stride,
+                                                         .pad    = shapes[shape].pad});
+    *h                     = (struct pruned){0};
+    h->kept                = cr_alloc((size_t)(c.K * c.R * c.S * c.C), 1);
+    if (!problem_open(&h->p, &c, CR_F32, fused) || !h->kept) return false;
+    float *x = h->p.x, *w = h->p.w;
+    for (int64_t i = 0; i < h->p.inputs; i++)
+        x[i] = shapes[shape].steps == POSITIVE ? positive()
+                                               : ldexpf(x[i], shapes[shape].steps * (int)(i % c.C / CK_WGMMA_SP_CHUNK));
+    for (int64_t i = 0; i < h->p.weights; i++) {
+        h->kept[i] = (int)(draw_bits() % 256) < shapes[shape].kept;
+        w[i]       = !h->kept[i] ? 0 : shapes[shape].steps == POSITIVE ? positive() : (float)draw();
+        h->count += h->kept[i];
+    }
+    problem_expect(&h->p);
+    return true;
+}
+
+/* A filter as packed for a plan; false: there is no plan, or no memory, which is told. */
+struct packed {
+    struct ck_wgmma_sp_plan plan;
+    int64_t                 units;
+    uint32_t               *start, *words, *from;
+};
+
+static int64_t starts_of(const struct packed *f) {
+    return f->plan.tile.blocks * f->plan.parts + 1;
+}
+
+static bool packed_make(struct packed *f, const struct pruned *h, int way, int multiprocessors) {
+    if (!ck_wgmma_sp_make_plan(&h->p.conv, h->count, way, CAPABILITY, multiprocessors, &f->plan)) return false;
+    f->units = ck_wgmma_sp_pack(&f->plan, h->kept, NULL, NULL, NULL);
+    f->start = cr_alloc((size_t)starts_of(f), sizeof *f->start);
+    f->words = cr_alloc((size_t)(f->units * CK_WGMMA_SP_WORDS), sizeof *f->words);
+    f->from  = cr_alloc((size_t)(f->units * CK_WGMMA_SP_VALUES), sizeof *f->from);
+    const bool is_packed =
+        f->start && f->words && f->from && ck_wgmma_sp_pack(&f->plan, h->kept, f->start, f->words, f->from) == f->units;
+    CHECK(is_packed); /* there is a plan: counting and writing agree */
+    return is_packed;
+}
+
+static void packed_free(struct packed *f) {
+    cr_free(f->from);
+    cr_free(f->words);
+    cr_free(f->start);
+}
+
+/* ---- on the host ---- */
+
+/* Which 4 bits of a row's metadata: value i of 16, as the instruction reads operand A's places. */
+static int place_of(const uint32_t *words, int row, int i) {
+    return (int)(words[row / 16 * 16 + row % 8 * 2 + i / 8] >> (row % 16 / 8 * 16 + i % 8 * 2) & 3u);
+}
+
+/* Input channel of a chunk that value i of a row is: of a sparse unit, of a plain one, whose 16 are one half of the
+ * chunk's. */
+static int channel_of(const uint32_t *words, int row, int i) {
+    return words[HEAD] & HEAD_PLAIN ? (int)(words[HEAD] % 8 / 2) * 16 + i : i / 2 * 4 + place_of(words, row, i);
+}
+
+/* Where the sum stands: units of a block pass chunk by chunk, phase by phase. */
+struct passing {
+    int64_t block;
+    int     chunk, phase;
+};
+
+static void decode_unit(const struct pruned *h, const struct packed *f, int64_t unit, const struct passing *at,
+                        uint8_t *seen) {
+    const struct ck_conv          *c     = &h->p.conv;
+    const struct ck_two_four_plan *tile  = &f->plan.tile;
+    const uint32_t                *words = f->words + unit * CK_WGMMA_SP_WORDS;
+    for (int row = 0; row < CK_WGMMA_SP_ROWS; row++)
+        for (int i = 0; i < CK_WGMMA_SP_CHUNK / 2; i++) {
+            const uint32_t from = f->from[unit * CK_WGMMA_SP_VALUES + i / 8 * 512 + row * 8 + i % 8];
+            int            turn = 0, phase = 0;
+            CHECK(i % 2 == 0 || words[HEAD] & HEAD_PLAIN || place_of(words, row, i - 1) < place_of(words, row, i));
+            if (from == UINT32_MAX) continue;
+            REQUIRE(from < h->p.weights);
+            CHECK_INT(from / c->C / (c->R * c->S), at->block * CK_WGMMA_SP_ROWS + row);
+            CHECK_INT(from % c->C, at->chunk * CK_WGMMA_SP_CHUNK + channel_of(words, row, i));
+            while (turn < tile->taps && tile->tap[turn] != (int)(from / c->C % (c->R * c->S)))
+                phase += (int)(tile->last >> turn++ & 1);
+            REQUIRE(turn < tile->taps);
+            CHECK_INT(phase, at->phase);
+            CHECK_INT(words[HEAD] % HEAD_PLAIN / 8, tile->at[turn]);
+            seen[from]++;
+        }
+}
+
+struct counts {
+    int64_t units[2]; /* sparse, plain */
+};
+
+static void decode_block(const struct pruned *h, const struct packed *f, int64_t block, uint8_t *seen,
+                         struct counts *counts) {
+    struct passing at   = {.block = block};
+    bool           open = false;
+    uint32_t       run = 0, kind = 0;
+    const int      parts = f->plan.parts;
+    for (int part = 1; part < parts; part++)
+        CHECK(f->words[f->start[block * parts + part] * CK_WGMMA_SP_WORDS + HEAD] >> 30 & 1); /* begins with a stage */
+    for (int64_t unit = f->start[block * parts]; unit < f->start[(block + 1) * parts]; unit++) {
+        const uint32_t head = f->words[unit * CK_WGMMA_SP_WORDS + HEAD];
+        CHECK_INT((head >> 30 & 1) != 0, !open);
+        open = !(head >> 31);
+        if (run == 0) {
+            run  = f->words[unit * CK_WGMMA_SP_WORDS + HEAD + 1];
+            kind = head & HEAD_PLAIN;
+            CHECK(run >= 1 && run <= CK_WGMMA_SP_CHAIN);
+        }
+        run--;
+        CHECK_INT(head & HEAD_PLAIN, kind); /* units that are summed together are of one kind */
+        counts->units[kind != 0]++;
+        decode_unit(h, f, unit, &at, seen);
+        if (open || ++at.phase < f->plan.tile.phases) continue;
+        at.phase = 0;
+        at.chunk++;
+    }
+    CHECK(!open && run == 0);
+    CHECK_INT(at.chunk, f->plan.tile.chunks); /* each stage has a unit */
+}
+
+static void units_give_the_filter_back(void) {
+    struct counts counts = {{0}};
+    int           plans  = 0;
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        struct pruned h;
+        REQUIRE(pruned_open(&h, i, false));
+        for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+            struct packed f;
+            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            uint8_t *seen = cr_alloc((size_t)h.p.weights, 1);
+            REQUIRE(seen);
+            for (int64_t block = 0; block < f.plan.tile.blocks; block++) decode_block(&h, &f, block, seen, &counts);
+            CHECK(memcmp(seen, h.kept, (size_t)h.p.weights) == 0);
+            plans++;
+            cr_free(seen);
+            packed_free(&f);
+        }
+        pruned_close(&h);
+    }
+    CHECK(plans > (int)CR_COUNT(shapes));
+    CHECK(counts.units[0] > 0 && counts.units[1] > 0);
+}
+
+/* ---- sums of one sign ---- */
+
+/* Numbers on the tensor cores: terms are lined up with the largest and cut a bit behind f32's last, the sum is cut at
+ * f32's last (Fasi et al. 2021 measured this and more bits; one is the worst). */
+enum { TERMS = CK_WGMMA_SP_CHUNK / 2 };
+static double cut_off(double v, int place) {
+    return ldexp(trunc(ldexp(v, -place)), place);
+}
+static double add_products(double sum, const double *a, const double *b) {
+    double largest = fabs(sum), cut = 0;
+    int    e;
+    for (int i = 0; i < TERMS; i++) largest = fmax(largest, fabs(a[i] * b[i]));
+    frexp(largest, &e);
+    for (int i = 0; i < TERMS; i++) cut += cut_off(a[i] * b[i], e - 25);
+    cut += cut_off(sum, e - 25);
+    frexp(cut, &e);
+    return cut_off(cut, e - 24);
+}
+
+/* A number as two of f16. */
+static void take_apart(double v, double *high, double *low) {
+    uint16_t half;
+    cr_number_store(CR_F16, &half, 0, v);
+    *high = cr_number_load(CR_F16, &half, 0);
+    cr_number_store(CR_F16, &half, 0, v - *high);
+    *low = cr_number_load(CR_F16, &half, 0);
+}
+
+/* Sums of a row of a part of block 0 as the kernel takes them, or all by the tensor cores; x: of each tap and channel,
+ * in the filter's order. */
+static float sum_of_part(const struct pruned *h, const struct packed *f, int part, int row, bool chains,
+                         const float *x) {
+    const struct ck_conv *c    = &h->p.conv;
+    const float          *w    = h->p.w;
+    double                sum  = 0;
+    float                 sums = 0;
+    int64_t               end  = f->start[part]; /* of those that are summed together */
+    for (int64_t unit = f->start[part]; unit < f->start[part + 1]; unit++) {
+        double a[2][TERMS] = {{0}}, b[2][TERMS] = {{0}};
+        if (unit == end) end = chains ? unit + f->words[unit * CK_WGMMA_SP_WORDS + HEAD + 1] : f->start[part + 1];
+        for (int i = 0; i < TERMS; i++) {
+            const uint32_t from = f->from[unit * CK_WGMMA_SP_VALUES + i / 8 * 512 + row * 8 + i % 8];
+            if (from == UINT32_MAX) continue;
+            take_apart((double)w[from] * 16, &a[0][i], &a[1][i]); /* 1600 becomes less than 2^15 */
+            take_apart((double)x[from % (c->R * c->S * c->C)] * 4, &b[0][i], &b[1][i]);
+        }
+        sum = add_products(sum, a[1], b[0]);
+        sum = add_products(sum, a[0], b[1]);
+        sum = add_products(sum, a[0], b[0]);
+        if (unit + 1 == end) sums += (float)sum, sum = 0;
+    }
+    return sums / 64;
+}
+
+static double sum_of_row(const struct pruned *h, const struct packed *f, int row, bool chains, const float *x) {
+    float sums = 0;
+    for (int part = 0; part < f->plan.parts; part++) sums += sum_of_part(h, f, part, row, chains, x);
+    return (double)sums;
+}
+
+/* f32's bound: 4 sqrt(terms) half last places of the sum. Without a chain's end it does not hold. */
+static void sums_of_one_sign_lose_little(void) {
+    int plans = 0;
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        struct pruned h;
+        if (shapes[i].steps != POSITIVE) continue;
+        REQUIRE(pruned_open(&h, i, false));
+        const int64_t terms = h.p.weights / h.p.conv.K;
+        float        *x     = cr_alloc((size_t)terms, sizeof *x);
+        REQUIRE(x);
+        for (int64_t k = 0; k < terms; k++) x[k] = positive();
+        for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+            struct packed f;
+            double        worst[2] = {0, 0}; /* in bounds: with chains, without */
+            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            for (int row = 0; row < CK_WGMMA_SP_ROWS; row++) {
+                double want = 0;
+                for (int64_t k = 0; k < terms; k++)
+                    want += (double)((const float *)h.p.w)[row * terms + k] * (double)x[k];
+                for (int n = 0; n < 2; n++)
+                    worst[n] = fmax(worst[n], fabs(sum_of_row(&h, &f, row, n == 0, x) / want - 1) /
+                                                  (4 * sqrt((double)terms) * 0x1p-24));
+            }
+            CHECK(worst[0] < 0.5);
+            CHECK(f.plan.parts > 1 || worst[1] > 1);
+            plans++;
+            packed_free(&f);
+        }
+        cr_free(x);
+        pruned_close(&h);
+    }
+    CHECK(plans > 0);
+}
+
+/* The second worker begins when the first has given `lead` units back: it can, if a tile has so many, which is sure of
+ * one a stage, and there is room for one more. */
+static void no_plan_waits_for_itself(void) {
+    int leads = 0;
+    for (int64_t C = 32; C <= 2048; C *= 2)
+        for (int64_t K = 64; K <= 2048; K *= 2)
+            for (int R = 1; R <= 3; R += 2)
+                for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+                    const struct ck_conv    c = conv_sized((struct ck_conv){.type   = CK_F32,
+                                                                            .N      = 64,
+                                                                            .H      = 28,
+                                                                            .W      = 28,
+                                                                            .C      = C,
+                                                                            .K      = K,
+                                                                            .R      = R,
+                                                                            .S      = R,
+                                                                            .stride = 1,
+                                                                            .pad    = R / 2});
+                    struct ck_wgmma_sp_plan plan;
+                    if (!ck_wgmma_sp_make_plan(&c, K * R * R * C / 4, way, CAPABILITY, MULTIPROCESSORS, &plan))
+                        continue;
+                    const struct ck_two_four_plan *t = &plan.tile;
+                    leads += t->lead > 0;
+                    CHECK(t->lead <= t->chunks * t->phases && t->lead < t->stages && t->lead < t->ring);
+                    CHECK(t->lead == 0 || t->workers == 2);
+                }
+    CHECK(leads > 0);
+}
+
+static void what_has_no_plan(void) {
+    const struct ck_conv    good = {.type   = CK_F32,
+                                    .R      = 3,
+                                    .S      = 3,
+                                    .stride = 1,
+                                    .pad    = 1,
+                                    .N      = 8,
+                                    .H      = 14,
+                                    .W      = 14,
+                                    .C      = 64,
+                                    .K      = 64,
+                                    .P      = 14,
+                                    .Q      = 14};
+    struct ck_conv          c    = good;
+    struct ck_wgmma_sp_plan plan;
+    int                     plans = 0;
+    for (int way = 1; way <= ck_wgmma_sp_configs(); way++)
+        plans += ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan);
+    CHECK(plans > 0);
+    CHECK(!ck_wgmma_sp_make_plan(&c, 3686, 0, CAPABILITY, MULTIPROCESSORS, &plan) &&
+          !ck_wgmma_sp_make_plan(&c, 3686, ck_wgmma_sp_configs() + 1, CAPABILITY, MULTIPROCESSORS, &plan));
+    for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+        c = good;
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, 80, MULTIPROCESSORS, &plan) &&
+              !ck_wgmma_sp_make_plan(&c, 3686, way, 100, MULTIPROCESSORS, &plan));
+        c.type = CK_F16;
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan));
+        c   = good;
+        c.C = 62;
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan));
+        c   = good;
+        c.K = 62;
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan));
+    }
+}
+
+/* ---- on the device ---- */
+
+/* While a choice is timed the filter's values are noise, of both signs, as here: the kernel ends and writes nothing
+ * beside y. */
+static void end_with_noise(const struct pruned *h, const struct packed *f, void *x, void *words, void *start) {
+    const struct problem *p      = &h->p;
+    const size_t          halves = ck_wgmma_sp_bytes(&f->plan, f->units) / 2;
+    uint16_t             *noise  = cr_alloc(halves, sizeof *noise);
+    char                 *got    = cr_alloc((size_t)guarded_bytes(p->outputs, p->dtype), 1);
+    void                 *y      = up_guarded(p->outputs, p->dtype), *there;
+    struct cudaDeviceProp device;
+    REQUIRE(noise && got);
+    OK(cudaGetDeviceProperties(&device, 0));
+    for (size_t i = 0; i < halves; i++)
+        noise[i] = (uint16_t)((draw_bits() & 0x8000) | (0x3800 + (draw_bits() & 0x3ff)));
+    there                              = up(noise, (int64_t)halves * 2);
+    const struct ck_wgmma_sp_args args = {
+        .x      = x,
+        .filter = {start, words, there, (const float *)(void *)((char *)there + ck_wgmma_sp_scale_at(f->units))},
+        .y      = behind_guard(y, p->dtype)};
+    OK(ck_wgmma_sp_conv(&args, &f->plan, device.multiProcessorCount, NULL));
+    OK(cudaDeviceSynchronize());
+    OK(cudaMemcpy(got, y, (size_t)guarded_bytes(p->outputs, p->dtype), cudaMemcpyDeviceToHost));
+    CHECK_INT(guards_broken(got, p->outputs, p->dtype), 0);
+    cudaFree(y);
+    cudaFree(there);
+    cr_free(got);
+    cr_free(noise);
+}
+
+/* Runs one way twice and counts it, where there is a plan for it. */
+static void run_way(const struct pruned *h, int way, int *runs) {
+    const struct problem *p = &h->p;
+    struct cudaDeviceProp device;
+    struct packed         f;
+    OK(cudaGetDeviceProperties(&device, 0));
+    if (device.major * 10 + device.minor != CAPABILITY) SKIP("needs compute capability 9.0");
+    if (!packed_make(&f, h, way, device.multiProcessorCount)) return;
+    ++*runs;
+    void *x = up(p->x, p->inputs * 4), *w = up(p->w, p->weights * 4), *add = up(p->add, p->outputs * 4),
+         *bias  = up(p->bias, p->conv.K * 4);
+    void *words = up(f.words, f.units * CK_WGMMA_SP_WORDS * 4), *from = up(f.from, f.units * CK_WGMMA_SP_VALUES * 4);
+    void *start = up(f.start, starts_of(&f) * 4),
+         *y[2]  = {up_guarded(p->outputs, p->dtype), up_guarded(p->outputs, p->dtype)};
+    char *units = NULL;
+    OK(cudaMalloc((void **)&units, ck_wgmma_sp_bytes(&f.plan, f.units)));
+    OK(ck_wgmma_sp_fill(&f.plan, w, from, f.units, units, NULL));
+    for (int i = 0; i < 2; i++) {
+        const struct ck_wgmma_sp_args args = {
+            .x      = x,
+            .filter = {start, words, units, (const float *)(void *)(units + ck_wgmma_sp_scale_at(f.units))},
+            .bias   = p->fused ? bias : NULL,
+            .add    = p->fused ? add : NULL,
+            .relu   = p->fused,
+            .y      = behind_guard(y[i], p->dtype)};
+        OK(ck_wgmma_sp_conv(&args, &f.plan, device.multiProcessorCount, NULL));
+        problem_check(p, y[i], 4e-6, way);
+    }
+    end_with_noise(h, &f, x, words, start);
+    void *first = cr_alloc((size_t)p->outputs, 4), *second = cr_alloc((size_t)p->outputs, 4);
+    REQUIRE(first && second);
+    OK(cudaMemcpy(first, behind_guard(y[0], p->dtype), (size_t)p->outputs * 4, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(second, behind_guard(y[1], p->dtype), (size_t)p->outputs * 4, cudaMemcpyDeviceToHost));
+    CHECK(memcmp(first, second, (size_t)p->outputs * 4) == 0);
+    cr_free(first);
+    cr_free(second);
+    void *const memory[] = {x, w, add, bias, words, from, start, units, y[0], y[1]};
+    for (size_t i = 0; i < CR_COUNT(memory); i++) cudaFree(memory[i]);
+    packed_free(&f);
+}
+
+static void kernels_equal_the_loop(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (int fused = 0; fused < 2; fused++) {
+            struct pruned h;
+            int           runs = 0;
+            REQUIRE(pruned_open(&h, i, fused));
+            for (int way = 1; way <= ck_wgmma_sp_configs(); way++) run_way(&h, way, &runs);
+            CHECK(runs > 0 || test_skipped_); /* every shape here suits some way */
+            pruned_close(&h);
+        }
+}
+
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(units_give_the_filter_back), CASE(sums_of_one_sign_lose_little), CASE(no_plan_waits_for_itself),
+      CASE(what_has_no_plan), CASE(kernels_equal_the_loop), CASE(leaves_nothing))

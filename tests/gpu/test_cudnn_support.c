@@ -1,0 +1,493 @@
+/* tests/gpu/test_cudnn_support.c: has every op of the shipped configs a kernel on compute capability 8.0 and 9.0, in
+ * every precision, plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How
+ * are large batches cut? cuDNN is asked about a GPU that is only offline, so no GPU is needed, only the libraries. */
+#include "cuda/conv/cudnn/cudnn_conv.h"
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
+#include "session/session.h"
+#include "tests/harness/conv_cases.h"
+#include "tests/harness/test.h"
+
+#include <dirent.h>
+
+static const int capabilities[] = {80, 90};
+static const struct precision {
+    const char   *name;
+    enum cr_dtype real;
+    enum cr_math  math;
+} precisions[] = {{"fp32", CR_F32, CR_MATH_F32},
+                  {"tf32", CR_F32, CR_MATH_TF32},
+                  {"fp16", CR_F16, CR_MATH_F16},
+                  {"bf16", CR_BF16, CR_MATH_BF16}};
+
+#define NEED_LIBRARIES()                                                                                               \
+    do {                                                                                                               \
+        if (cr_cuda_libs_missing()) SKIP(cr_cuda_libs_missing());                                                      \
+    } while (0)
+
+/* ---- shapes that were asked about, so that each is asked about once ---- */
+
+enum { SHAPES_MAX = 2000 };
+struct shape {
+    int64_t kind, stride, pad, accumulate, dim[12];
+};
+static struct shape seen[SHAPES_MAX];
+static int          seens;
+
+static bool is_new(const struct cr_program *p, const struct cr_op *op) {
+    const int    ids[] = {op->in[0], op->in[1], op->out[0]};
+    struct shape s     = {.kind       = op->kind,
+                          .stride     = op->attr.conv.stride,
+                          .pad        = op->attr.conv.pad,
+                          .accumulate = op->attr.conv.accumulate};
+    for (int i = 0; i < 3; i++) memcpy(&s.dim[4 * i], p->tensor[ids[i]].dim, 4 * sizeof s.dim[0]);
+    for (int i = 0; i < seens; i++)
+        if (memcmp(&seen[i], &s, sizeof s) == 0) return false;
+    CR_ASSERT(seens < SHAPES_MAX);
+    seen[seens++] = s;
+    return true;
+}
+
+/* ---- one op, one program, one config ---- */
+
+struct tally {
+    int    cudnn, own, none; /* shapes of convolutions */
+    int    others;           /* ops that are none */
+    size_t workspace;        /* largest that cuDNN asks for */
+};
+
+static bool is_conv(enum cr_op_kind kind) {
+    return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad;
+}
+
+static bool own_row_accepts(int cc, const struct precision *precision, const struct cr_program *p,
+                            const struct cr_op *op) {
+    struct cuda_device device = {.cc = cc, .base.options.tf32 = precision->math == CR_MATH_TF32};
+    for (const struct cr_kernel *const *row = cr_cuda_conv_kernels; *row; row++)
+        if ((*row)->op == op->kind && (!(*row)->accepts || (*row)->accepts(&device.base, p, op))) return true;
+    return false;
+}
+
+static void ask(int cc, const struct precision *precision, const struct cr_program *p, const struct cr_op *op,
+                struct tally *t) {
+    const unsigned       tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    struct cudnn_support s;
+    REQUIRE_OK(cr_cudnn_support(cc, p, op, precision->math, false, &s));
+    t->cudnn += s.supported;
+    t->workspace = CR_MAX(t->workspace, s.workspace_bytes);
+    if (s.supported && precision->math == CR_MATH_F32) CHECK(!(s.notes & tensor_core)); /* fp32 means fp32 */
+    CHECK(!(s.notes & 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
+    if (s.supported) return;
+    const struct cr_tensor *a = &p->tensor[op->in[0]], *w = &p->tensor[op->in[1]];
+    const bool              own = own_row_accepts(cc, precision, p, op);
+    t->own += own;
+    t->none += !own;
+    if (!own)
+        TEST_FAIL_("cc %d, %s: no kernel for %s of layer %s: %lld,%lld,%lld,%lld and %lld,%lld,%lld,%lld", cc,
+                   precision->name, cr_op_info(op->kind)->name, p->layer[op->layer], (long long)a->dim[0],
+                   (long long)a->dim[1], (long long)a->dim[2], (long long)a->dim[3], (long long)w->dim[0],
+                   (long long)w->dim[1], (long long)w->dim[2], (long long)w->dim[3]);
+}
+
+/* All other ops: rows decide by shapes and types alone. */
+static void ask_others(int cc, const struct precision *precision, const struct cr_program *p, struct tally *t) {
+    struct cuda_device device = {
+        .cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
+    int index;
+    cr_cuda_collect_kernels(&device);
+    device.base.kernels = device.kernels;
+    for (int i = 0; i < p->ops; i++) {
+        if (is_conv(p->op[i].kind)) continue;
+        t->others++;
+        if (!cr_kernel_find(&device.base, p, &p->op[i], 0, &index))
+            TEST_FAIL_("cc %d, %s, %s: no kernel for %s of layer %s", cc, precision->name, p->name,
+                       cr_op_info(p->op[i].kind)->name, p->op[i].layer >= 0 ? p->layer[p->op[i].layer] : "?");
+    }
+}
+
+static void ask_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
+                        enum cr_program_kind kind, struct tally *t) {
+    const int64_t     batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
+    struct cr_program program;
+    int               convs = 0;
+    REQUIRE_OK(cr_model_program(model, c, kind, batch, &program));
+    for (int i = 0; i < program.ops; i++) {
+        if (!is_conv(program.op[i].kind)) continue;
+        convs++;
+        if (is_new(&program, &program.op[i])) ask(cc, precision, &program, &program.op[i], t);
+    }
+    CHECK(convs > 0);
+    const struct cr_cost_model anything = {.alignment = CR_CUDA_ALIGN};
+    const int                  plain    = program.ops;
+    ask_others(cc, precision, &program, t);
+    REQUIRE_OK(cr_pass_fuse(&program, &anything));
+    CHECK(program.ops < plain);
+    ask_others(cc, precision, &program, t);
+    cr_program_free(&program);
+}
+
+static void ask_config(int cc, const struct precision *precision, const char *path, struct tally *t) {
+    static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO, CR_PROGRAM_EVAL};
+    struct cr_config                  c;
+    struct cr_model                   model;
+    struct cr_prepare                 train, eval;
+    REQUIRE_OK(cr_config_open(&c, path, NULL, 0));
+    REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_VAL, &eval));
+    REQUIRE_OK(cr_model_open(&c, c.model.classes ? (int)c.model.classes : 10, train.size, eval.size, &model));
+    cr_model_set_real(&model, precision->real);
+    for (size_t k = 0; k < CR_COUNT(kinds); k++) ask_program(cc, precision, &c, &model, kinds[k], t);
+    cr_model_close(&model);
+    cr_config_close(&c);
+}
+
+/* ---- cases ---- */
+
+static void every_op_of_the_shipped_configs_has_a_kernel(void) {
+    NEED_LIBRARIES();
+    char path[600];
+    int  configs = 0;
+    for (size_t i = 0; i < CR_COUNT(capabilities) * CR_COUNT(precisions); i++) {
+        const int               cc        = capabilities[i / CR_COUNT(precisions)];
+        const struct precision *precision = &precisions[i % CR_COUNT(precisions)];
+        struct tally            t         = {0};
+        const int64_t           start     = cr_time_ns();
+        DIR                    *dir       = opendir(CR_SOURCE_DIR "/configs");
+        REQUIRE(dir);
+        seens = configs = 0;
+        for (const struct dirent *entry; (entry = readdir(dir));) {
+            const size_t length = strlen(entry->d_name);
+            if (length < 5 || strcmp(entry->d_name + length - 4, ".ini") != 0) continue;
+            snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, entry->d_name);
+            ask_config(cc, precision, path, &t);
+            configs++;
+        }
+        closedir(dir);
+        CHECK(configs >= 5);
+        CHECK_INT(t.cudnn + t.own + t.none, seens);
+        printf("    cc %d.%d %s: %d configs: %d convolution shapes, %d by cuDNN, %d by own rows, %d by none, workspace "
+               "up to %zu MiB; "
+               "%d other ops; %.1f s\n",
+               cc / 10, cc % 10, precision->name, configs, seens, t.cudnn, t.own, t.none, t.workspace >> 20, t.others,
+               (double)(cr_time_ns() - start) * 1e-9);
+    }
+}
+
+/* ---- ops of their own ---- */
+
+static struct cudnn_support asked(const struct alone *a, int cc, enum cr_math math) {
+    struct cudnn_support s = {0};
+    if (cr_cudnn_support(cc, &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return s;
+}
+
+/* ---- fused forms ---- */
+
+/* ResNet-50 at batch 256; the strided ones last but one, then the stem as it is and as space to depth. */
+static const struct shape_of_conv resnet50[] = {
+    {256, 56, 64, 64, 1, 1, 0},     {256, 56, 64, 64, 3, 1, 1},    {256, 56, 64, 256, 1, 1, 0},
+    {256, 56, 256, 64, 1, 1, 0},    {256, 56, 256, 128, 1, 1, 0},  {256, 28, 128, 512, 1, 1, 0},
+    {256, 28, 512, 128, 1, 1, 0},   {256, 28, 128, 128, 3, 1, 1},  {256, 28, 512, 256, 1, 1, 0},
+    {256, 14, 256, 1024, 1, 1, 0},  {256, 14, 1024, 256, 1, 1, 0}, {256, 14, 256, 256, 3, 1, 1},
+    {256, 14, 1024, 512, 1, 1, 0},  {256, 7, 512, 2048, 1, 1, 0},  {256, 7, 2048, 512, 1, 1, 0},
+    {256, 7, 512, 512, 3, 1, 1},    {256, 56, 128, 128, 3, 2, 1},  {256, 28, 256, 256, 3, 2, 1},
+    {256, 14, 512, 512, 3, 2, 1},   {256, 56, 256, 512, 1, 2, 0},  {256, 28, 512, 1024, 1, 2, 0},
+    {256, 14, 1024, 2048, 1, 2, 0}, {256, 224, 3, 64, 7, 2, 3},    {256, 115, 16, 64, 4, 1, 0},
+};
+
+/* What cuDNN 9.19 has compiled kernels for: y everywhere, 1 at stride 1 alone, n nowhere, ? here and there (their
+ * workspace is beyond our rules elsewhere); the stem of 7x7 and 3 channels is a case of its own. A later cuDNN may have
+ * more: then these tables are to be changed, and the fuse table looked at again. */
+static const struct expected {
+    int           cc;
+    enum cr_dtype real;
+    enum cr_math  math;
+    const char   *others, *stem; /* a letter a form */
+    size_t        since;         /* of cuDNN, where an older one has less */
+} expectations[] = {
+    {90, CR_F16, CR_MATH_F16, "yyyyyyyyyyyyy1", "ynnnyyyyynyynn", 0},
+    {90, CR_BF16, CR_MATH_BF16, "ynnnyyyyynyynn", "ynnnyyyyynyynn", 0},
+    {90, CR_F32, CR_MATH_TF32, "ynnnyyyyynyynn", "ynnnyyyyynyynn", 0},
+    {80, CR_F16, CR_MATH_F16, "yyyyyyyyyyyy??", "ynnnyyyyynyynn", 91900},
+};
+
+static bool as_expected(const struct expected *e, enum form form, const struct shape_of_conv *s, bool supported) {
+    const char letter = (s->C == 3 ? e->stem : e->others)[form];
+    return letter == '?' || supported == (letter == 'y' || (letter == '1' && s->stride == 1));
+}
+
+static void fused_forms_are_there_where_they_are_expected(void) {
+    NEED_LIBRARIES();
+    for (size_t i = 0; i < CR_COUNT(expectations) * FORMS; i++) {
+        const struct expected *e    = &expectations[i / FORMS];
+        const enum form        form = (enum form)(i % FORMS);
+        if (cudnnGetVersion() < e->since) continue;
+        for (size_t k = 0; k < CR_COUNT(resnet50); k++) {
+            struct alone a;
+            alone_open(&a, form, e->real, &resnet50[k]);
+            const struct cudnn_support s = asked(&a, e->cc, e->math);
+            if (!as_expected(e, form, &resnet50[k], s.supported))
+                TEST_FAIL_("cc %d, %s, %s, %lldx%lld %lld-%lld %dx%d/%d: %s", e->cc, cr_dtype_name(e->real),
+                           form_name[form], (long long)resnet50[k].H, (long long)resnet50[k].H,
+                           (long long)resnet50[k].C, (long long)resnet50[k].K, resnet50[k].window, resnet50[k].window,
+                           resnet50[k].stride, s.supported ? "supported" : "not supported");
+            if (s.supported) CHECK(s.slices == 1 && s.ways == 1); /* what is there can be had */
+            alone_close(&a);
+        }
+    }
+}
+
+static void forms_have_several_ways(void) {
+    NEED_LIBRARIES();
+    static const enum form forms[] = {PLAIN, STATS, ACT_STATS, BIAS_ADD_RELU, WGRAD, ACT_WGRAD, DGRAD_ADD, DGRAD_BN};
+    for (size_t i = 0; i < CR_COUNT(forms); i++) {
+        struct alone         a;
+        struct cudnn_support one, all;
+        alone_open(&a, forms[i], CR_F16, &resnet50[1]);
+        REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, false, &one));
+        REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, true, &all));
+        CHECK_INT(one.ways, 1);
+        CHECK_INT(all.ways, CR_CUDNN_CANDIDATES);
+        CHECK_INT(one.engine, all.engine); /* the first stays the first */
+        alone_close(&a);
+    }
+}
+
+/* ---- what is refused ---- */
+
+/* One op `conv` of its own: x N,8,8,8 by a 3x3 filter; y is `P` pixels a side, 8 are right. */
+static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) {
+    const struct shape_of_conv s = {2, 8, 8, 8, 3, 1, 1};
+    struct alone               a;
+    alone_open(&a, PLAIN, real, &s);
+    a.op.out[CR_OUT_conv_y] = tensor(&a, "other", real, 2, P, P, 8);
+    const bool yes          = asked(&a, 90, math).supported;
+    alone_close(&a);
+    return yes;
+}
+
+static void what_cannot_be_is_refused(void) {
+    NEED_LIBRARIES();
+    CHECK(is_supported(CR_F32, CR_MATH_F32, 8));
+    CHECK(is_supported(CR_F32, CR_MATH_TF32, 8));
+    CHECK(is_supported(CR_F16, CR_MATH_F16, 8));
+    CHECK(is_supported(CR_BF16, CR_MATH_BF16, 8));
+    CHECK(!is_supported(CR_F64, CR_MATH_F32, 8));
+    CHECK(!is_supported(CR_F32, CR_MATH_F16, 8));
+    CHECK(!is_supported(CR_BF16, CR_MATH_F16, 8));
+    CHECK(!is_supported(CR_F16, CR_MATH_F16, 9)); /* cuDNN's answer, not ours */
+}
+
+/* Is a form still taken when one slot of it has another type, or something more is asked? */
+static bool takes(enum form form, void (*change)(struct alone *a)) {
+    const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
+    struct alone               a;
+    alone_open(&a, form, CR_F16, &s);
+    if (change) change(&a);
+    const bool yes = asked(&a, 90, CR_MATH_F16).supported;
+    alone_close(&a);
+    return yes;
+}
+static void wide_coef(struct alone *a) {
+    a->op.in[CR_IN_conv_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
+}
+static void wide_wgrad_coef(struct alone *a) {
+    a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
+}
+static void with_relu(struct alone *a) {
+    a->op.attr.conv.relu = true;
+}
+static void with_stats(struct alone *a) {
+    a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F32, 2, 1, 1, 16);
+}
+static void half_stats(struct alone *a) {
+    a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F16, 2, 1, 1, 16);
+}
+static void half_bias(struct alone *a) {
+    a->op.in[CR_IN_conv_bias] = tensor(a, "other", CR_F16, 1, 1, 1, 16);
+}
+static void other_bias(struct alone *a) {
+    a->op.in[CR_IN_conv_bias] = tensor(a, "other", CR_BF16, 1, 1, 1, 16);
+}
+static void no_gamma(struct alone *a) {
+    a->op.in[CR_IN_conv_dgrad_gamma] = CR_NONE;
+}
+static void no_bn_x(struct alone *a) {
+    a->op.in[CR_IN_conv_dgrad_bn_x] = CR_NONE;
+}
+static void no_dstats(struct alone *a) {
+    a->op.out[CR_OUT_conv_dgrad_grad_sums] = CR_NONE;
+}
+static void wide_dgrad_add(struct alone *a) {
+    a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "wide", CR_F32, 2, 8, 8, 16);
+}
+
+static void slots_are_taken_as_they_can_be(void) {
+    NEED_LIBRARIES();
+    CHECK(takes(ACT_STATS, NULL));
+    CHECK(!takes(ACT_STATS, wide_coef));
+    CHECK(!takes(ACT_STATS, half_stats));
+    CHECK(!takes(ACT_STATS, with_relu));
+    CHECK(!takes(PLAIN, with_relu));
+    CHECK(!takes(BIAS_RELU, with_stats));
+    CHECK(!takes(BIAS_RELU, wide_coef));
+    CHECK(takes(BIAS_RELU, half_bias));
+    CHECK(!takes(BIAS_RELU, other_bias));
+    CHECK(takes(ACT_WGRAD, NULL));
+    CHECK(!takes(ACT_WGRAD, wide_wgrad_coef));
+    CHECK(takes(DGRAD_BN, no_dstats));
+    CHECK(!takes(DGRAD_BN, no_gamma));
+    CHECK(!takes(DGRAD_BN, no_bn_x));
+    CHECK(!takes(DGRAD_ADD, wide_dgrad_add));
+}
+
+/* Own rows behind cuDNN's take a plain convolution in every type, and nothing that is asked for besides. */
+static void own_convolutions_are_plain(void) {
+    const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
+    for (size_t i = 0; i < CR_COUNT(precisions) * FORMS; i++) {
+        const struct precision *precision = &precisions[i / FORMS];
+        const enum form         form      = (enum form)(i % FORMS);
+        const bool              plain     = form == PLAIN || form == WGRAD || form == DGRAD;
+        struct alone            a;
+        alone_open(&a, form, precision->real, &s);
+        if (own_row_accepts(80, precision, &a.p, &a.op) != plain)
+            TEST_FAIL_("%s, %s: %s", precision->name, form_name[form], plain ? "refused" : "taken");
+        if (form == PLAIN) {
+            with_relu(&a);
+            CHECK(!own_row_accepts(80, precision, &a.p, &a.op));
+        }
+        alone_close(&a);
+    }
+}
+
+/* ---- large batches ---- */
+
+static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr_math math,
+                                     const struct shape_of_conv *s) {
+    struct cudnn_conv_key k = {0};
+    struct alone          a;
+    alone_open(&a, form, real, s);
+    CHECK(cr_cudnn_key_of(&a.p, &a.op, math, &k));
+    alone_close(&a);
+    return k;
+}
+
+/* Plans that cuDNN itself has for a form, our knowledge aside. */
+static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math, const struct shape_of_conv *s) {
+    const struct cudnn_conv_key key   = key_for(form, real, math, s);
+    const struct cudnn_rules    rules = {.workspace_bytes = (size_t)4 << 30, .refused_engine = {-1, -1}};
+    struct cudnn_device         gpu;
+    struct cudnn_problem        problem;
+    struct cudnn_search         search;
+    int                         plans = 0;
+    if (cr_cudnn_device_open_offline(90, &gpu) != CR_OK) return -1;
+    cr_cudnn_problem_open(gpu, &key, &problem);
+    cr_cudnn_search_open(&problem.graph, &rules, &search);
+    for (bool found = true; found && plans < 3;) {
+        struct cudnn_plan plan;
+        if (cr_cudnn_search_next(&search, &plan, &found) != CR_OK) break;
+        if (!found) break;
+        plans++;
+        cr_cudnn_plan_close(&plan);
+    }
+    cr_cudnn_search_close(&search);
+    cr_cudnn_problem_close(&problem);
+    cr_cudnn_device_close(&gpu);
+    return plans;
+}
+
+/* What cr_cudnn_may_have refuses, cuDNN refuses; and it does not refuse what is beside. */
+static void what_is_refused_unasked_is_not_there(void) {
+    NEED_LIBRARIES();
+    static const struct {
+        enum cr_dtype        real;
+        enum cr_math         math;
+        struct shape_of_conv shape;
+        bool                 there;
+    } table[] = {
+        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 5, 1, 2}, true},
+        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 7, 1, 3}, false},
+        {CR_F16, CR_MATH_F16, {16, 16, 24, 8, 3, 1, 1}, true},
+        {CR_F16, CR_MATH_F16, {16, 16, 20, 16, 3, 1, 1}, false},
+        {CR_F16, CR_MATH_F16, {16, 16, 16, 20, 3, 1, 1}, false},
+        {CR_BF16, CR_MATH_BF16, {16, 16, 16, 16, 3, 1, 1}, false},
+        {CR_F32, CR_MATH_TF32, {16, 16, 16, 16, 3, 1, 1}, false},
+    };
+    static const enum form forms[] = {STATS, ACT_STATS, ACT_WGRAD, DGRAD_BN};
+    for (size_t i = 0; i < CR_COUNT(table) * CR_COUNT(forms); i++) {
+        const size_t    t    = i / CR_COUNT(forms);
+        const enum form form = forms[i % CR_COUNT(forms)];
+        if (table[t].real == CR_F32 && form != STATS) continue; /* no key */
+        const struct cudnn_conv_key key   = key_for(form, table[t].real, table[t].math, &table[t].shape);
+        const int                   plans = plans_of_cudnn(form, table[t].real, table[t].math, &table[t].shape);
+        CHECK_INT(cr_cudnn_may_have(&key), table[t].there);
+        if ((plans > 0) != table[t].there) TEST_FAIL_("row %zu, %s: cuDNN has %d plans", t, form_name[form], plans);
+    }
+}
+
+/* Slices cover the batch in order, none is too large, and each begins at a 16-byte address. */
+static void check_slices(const struct shape_of_conv *s, int64_t count, int64_t images) {
+    const struct cudnn_conv_key k = key_for(PLAIN, CR_F16, CR_MATH_F16, s);
+    struct cudnn_slices         slices;
+    int64_t                     sum = 0;
+    REQUIRE(cr_cudnn_slices_of(&k, &slices));
+    CHECK_INT(slices.count, count);
+    CHECK_INT(slices.images, images);
+    for (int64_t i = 0; i < slices.count; i++) {
+        const struct cudnn_conv_key part = cr_cudnn_slice_key(&k, &slices, i);
+        const int64_t              *x = part.dim[CR_CUDNN_X], *y = part.dim[CR_CUDNN_Y];
+        CHECK_INT(x[0], y[0]);
+        CHECK(x[0] > 0 && x[0] <= images && (i == 0 || x[0] == images || i == slices.count - 1));
+        CHECK(x[0] * x[1] * x[2] * x[3] <= INT32_MAX && y[0] * y[1] * y[2] * y[3] <= INT32_MAX);
+        CHECK_INT(sum * x[1] * x[2] * x[3] * 2 % 16, 0);
+        CHECK_INT(sum * y[1] * y[2] * y[3] * 2 % 16, 0);
+        sum += x[0];
+    }
+    CHECK_INT(sum, s->N);
+}
+
+static void large_batches_are_cut(void) {
+    check_slices(&(struct shape_of_conv){(1 << 22) - 1, 8, 8, 8, 3, 1, 1}, 1,
+                 (1 << 22) - 1); /* 512 elements a picture */
+    check_slices(&(struct shape_of_conv){1 << 22, 8, 8, 8, 3, 1, 1}, 2, 1 << 21);
+    check_slices(&(struct shape_of_conv){(1 << 22) + 2, 8, 8, 8, 3, 1, 1}, 2, (1 << 21) + 1);
+    check_slices(&(struct shape_of_conv){3 << 21, 8, 8, 8, 3, 1, 1}, 2, 3 << 20);
+    check_slices(&(struct shape_of_conv){12582917 /* prime */, 8, 8, 8, 3, 1, 1}, 4, 3145730);
+    check_slices(&(struct shape_of_conv){2816, 112, 64, 64, 3, 1, 1}, 2, 1408);
+    check_slices(&(struct shape_of_conv){1 << 16, 224, 3, 1, 1, 1, 0}, 8, 1 << 13);
+    check_slices(&(struct shape_of_conv){1 << 26, 5, 3, 3, 3, 1, 1}, 4,
+                 1 << 24); /* 75 elements: every eighth is aligned */
+    check_slices(&(struct shape_of_conv){100000007, 5, 3, 3, 3, 1, 1}, 4, 25000008);
+    struct cudnn_slices         slices;
+    const struct cudnn_conv_key huge =
+        key_for(PLAIN, CR_F16, CR_MATH_F16, &(struct shape_of_conv){2, 32768, 3, 8, 1, 1, 0});
+    CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* one picture's y has 2^33 elements */
+}
+
+static void slices_of_a_sum_add_to_it(void) {
+    const struct shape_of_conv  s      = {1 << 22, 8, 8, 8, 3, 1, 1};
+    const struct cudnn_slices   slices = {.count = 2, .images = 1 << 21};
+    const struct cudnn_conv_key wide   = key_for(WGRAD, CR_F32, CR_MATH_F32, &s),
+                                half   = key_for(WGRAD, CR_F16, CR_MATH_F16, &s);
+    CHECK_INT(cr_cudnn_slice_key(&wide, &slices, 0).accumulate, 0);
+    CHECK_INT(cr_cudnn_slice_key(&wide, &slices, 1).accumulate, 1);
+    CHECK_INT(cr_cudnn_slice_key(&half, &slices, 1).accumulate, 0); /* the conversion adds */
+}
+
+static void large_batches_are_supported(void) {
+    NEED_LIBRARIES();
+    const struct shape_of_conv s = {1 << 20, 32, 16, 16, 3, 1, 1};
+    for (int form = 0; form < FORMS; form++) {
+        struct alone a;
+        alone_open(&a, (enum form)form, CR_F16, &s);
+        const struct cudnn_support got = asked(&a, 90, CR_MATH_F16);
+        CHECK(got.supported);
+        CHECK_INT(got.slices, 16);
+        alone_close(&a);
+    }
+}
+
+TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(fused_forms_are_there_where_they_are_expected),
+      CASE(forms_have_several_ways), CASE(what_cannot_be_is_refused), CASE(slots_are_taken_as_they_can_be),
+      CASE(own_convolutions_are_plain), CASE(what_is_refused_unasked_is_not_there), CASE(large_batches_are_cut),
+      CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))

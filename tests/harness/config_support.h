@@ -1,0 +1,66 @@
+/* tests/harness/config_support.h: what the tests of INI and config share: files in a folder of the running case. */
+#ifndef CR_CONFIG_SUPPORT_H
+#define CR_CONFIG_SUPPORT_H
+
+#include "tests/harness/test.h"
+
+#include "config/config.h"
+#include "core/files.h"
+
+#include <unistd.h>
+
+static char folder[256]; /* of the test program, made when first used and removed at its end */
+
+static void folder_close(void) {
+    cr_fs_remove_tree(folder);
+}
+
+static inline const char *in_folder(const char *name) {
+    static char ring[8][400]; /* so that a few paths can be in use at once */
+    static int  next;
+    char       *path = ring[next++ % 8];
+    if (!*folder) {
+        const char *base = getenv("TMPDIR");
+        snprintf(folder, sizeof folder, "%s/cresnet-config-XXXXXX", base && *base ? base : "/tmp");
+        if (!mkdtemp(folder)) printf("    cannot make %s\n", folder);
+        atexit(folder_close);
+    }
+    snprintf(path, sizeof ring[0], "%s/%s", folder, name);
+    return path;
+}
+
+static inline const char *file_bytes(const char *name, const void *bytes, size_t count) {
+    const char *path = in_folder(name);
+    FILE       *file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, count, file) != count) printf("    cannot write %s\n", path);
+    if (file) fclose(file);
+    return path;
+}
+static inline const char *file_text(const char *name, const char *text) {
+    return file_bytes(name, text, strlen(text));
+}
+
+/* The message of opening `text` as c.ini with one override (or NULL): "" when it opens. The folder is cut off. */
+static inline const char *refusal(const char *text, const char *override) {
+    static char      message[5000];
+    struct cr_config config;
+    const char      *path = text ? file_text("c.ini", text) : NULL;
+    char            *to   = message;
+    cr_error_clear();
+    *message = 0;
+    if (cr_config_open(&config, path, &override, override ? 1 : 0) == CR_OK) {
+        cr_config_close(&config);
+        return message;
+    }
+    size_t skip = strlen(folder) + 1;
+    for (const char *at = cr_error_message(); *at;) {
+        if (strncmp(at, folder, skip - 1) == 0 && at[skip - 1] == '/')
+            at += skip;
+        else
+            *to++ = *at++;
+    }
+    *to = 0;
+    return message;
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* tests/harness/cost_table_support.h: what the tests of the table of costs share: a device whose rows take as long as
+ * they say, and a table on it. */
+#ifndef CR_TEST_COSTS_SUPPORT_H
+#define CR_TEST_COSTS_SUPPORT_H
+
+#include "autotune/cost_table_internal.h"
+#include "core/files.h"
+
+#include "tests/harness/data_support.h"
+
+#include <errno.h>
+#include <math.h>
+#include <unistd.h>
+
+/* ---- the device: rows of one op that take as long as they say ---- */
+
+static double  clock_s; /* the device's time */
+static int     launches, prepares, releases;
+static double  takes[3][2];  /* seconds by row and way */
+static size_t  workspace[3]; /* bytes, by row */
+static size_t  memory_max;   /* of one reservation */
+static double  enqueue_s[3]; /* of a row's launch that is not recorded */
+static double  event_s;      /* that the device takes for a mark */
+static bool    is_recording;
+static int64_t not_noise; /* halves of inputs that were none, 1 to 2 with a sign */
+
+struct prepared {
+    int kernel, algo;
+};
+
+static inline cr_status prepare_row(int row, const struct cr_op *op, void **out, size_t *bytes) {
+    struct prepared *p = cr_alloc(1, sizeof *p);
+    if (!p) return CR_NO_MEMORY(sizeof *p);
+    *p     = (struct prepared){row, op->algo};
+    *out   = p;
+    *bytes = workspace[row];
+    prepares++;
+    return CR_OK;
+}
+#define PREPARE(n)                                                                                                     \
+    static cr_status prepare_##n(struct cr_device *d, const struct cr_program *p, const struct cr_op *op, void **out,  \
+                                 size_t *bytes) {                                                                      \
+        return (void)d, (void)p, prepare_row(n, op, out, bytes);                                                       \
+    }
+PREPARE(0)
+PREPARE(1)
+PREPARE(2)
+
+static inline cr_status launch_row(struct cr_device *d, const struct cr_call *call) {
+    const struct prepared *p = call->prepared;
+    (void)d;
+    launches++;
+    clock_s += takes[p->kernel][p->algo];
+    if (!is_recording) { /* the device waits for the host, which really takes its time */
+        const int64_t start = cr_time_ns();
+        while ((double)(cr_time_ns() - start) < enqueue_s[p->kernel] * 1e9) continue;
+        clock_s += enqueue_s[p->kernel];
+    }
+    CR_ASSERT(call->workspace && call->in[CR_IN_relu_x] && call->out[CR_OUT_relu_y]);
+    const size_t    bytes = call->program->tensor[call->op->in[CR_IN_relu_x]].bytes;
+    const uint16_t *x     = call->in[CR_IN_relu_x];
+    for (size_t i = 1; i < bytes / 2; i++)
+        not_noise += (x[i] & 0x7c00) != 0x3c00;    /* the first is where a byte is set between launches */
+    memset(call->out[CR_OUT_relu_y], 0x7f, bytes); /* NaN */
+    memset(call->workspace, 0x7f, workspace[p->kernel]);
+    return CR_OK;
+}
+static inline void release_row(void *p) {
+    releases++, cr_free(p);
+}
+static inline int two_ways(struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
+    return (void)d, (void)p, (void)op, 2;
+}
+
+static struct cr_kernel row_a = {.name          = "fake.a",
+                                 .op            = CR_OP_relu,
+                                 .deterministic = true,
+                                 .prepare       = prepare_0,
+                                 .launch        = launch_row,
+                                 .release       = release_row};
+static struct cr_kernel row_b = {.name          = "fake.b",
+                                 .op            = CR_OP_relu,
+                                 .deterministic = true,
+                                 .prepare       = prepare_1,
+                                 .launch        = launch_row,
+                                 .release       = release_row,
+                                 .algo_count    = two_ways};
+static struct cr_kernel row_c = {
+    .name = "fake.c", .op = CR_OP_relu, .prepare = prepare_2, .launch = launch_row, .release = release_row};
+static const struct cr_kernel *rows[] = {&row_a, &row_b, &row_c, NULL};
+
+static inline cr_status fake_reserve(struct cr_device *d, size_t bytes, void **out) {
+    (void)d;
+    if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
+    *out = cr_alloc(bytes, 1);
+    return *out ? CR_OK : CR_NO_MEMORY(bytes);
+}
+static inline void fake_release(struct cr_device *d, void *p) {
+    (void)d, cr_free(p);
+}
+static inline cr_status fake_put(struct cr_device *d, void *dst, const void *src, size_t n) {
+    return (void)d, memcpy(dst, src, n), CR_OK;
+}
+static inline cr_status fake_move(struct cr_device *d, enum cr_stream l, void *dst, const void *src, size_t n) {
+    return (void)d, (void)l, memmove(dst, src, n), CR_OK;
+}
+static inline cr_status fake_fill(struct cr_device *d, enum cr_stream l, void *dst, int byte, size_t n) {
+    return (void)d, (void)l, memset(dst, byte, n), clock_s += 1.5e-6, CR_OK;
+}
+static inline cr_status event_create(struct cr_device *d, void **m) {
+    (void)d;
+    *m = cr_alloc(1, sizeof(double));
+    return *m ? CR_OK : CR_NO_MEMORY(8);
+}
+static inline void event_destroy(struct cr_device *d, void *m) {
+    (void)d, cr_free(m);
+}
+static inline cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
+    return (void)d, (void)l, *(double *)m = clock_s, clock_s += event_s, CR_OK;
+}
+static inline cr_status host_wait(struct cr_device *d, void *m) {
+    return (void)d, (void)m, CR_OK;
+}
+static inline cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
+    return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
+}
+
+static double           recorded_from;
+static inline cr_status capture_begin(struct cr_device *d) {
+    return (void)d, is_recording = true, recorded_from = clock_s, CR_OK;
+}
+static inline cr_status capture_end(struct cr_device *d, void **out) {
+    CR_TRY(event_create(d, out));
+    *(double *)*out = clock_s - recorded_from; /* recording takes no time on the device, replaying does */
+    clock_s         = recorded_from;
+    is_recording    = false;
+    return CR_OK;
+}
+static inline cr_status replay(struct cr_device *d, void *r) {
+    return (void)d, clock_s += *(double *)r, CR_OK;
+}
+
+static const struct cr_async   fake_async   = {.move          = fake_move,
+                                               .fill          = fake_fill,
+                                               .event_create  = event_create,
+                                               .event_destroy = event_destroy,
+                                               .event_record  = event_record,
+                                               .host_wait     = host_wait,
+                                               .elapsed       = elapsed,
+                                               .capture_begin = capture_begin,
+                                               .capture_end   = capture_end,
+                                               .graph_launch  = replay,
+                                               .graph_destroy = event_destroy};
+static const struct cr_backend fake_backend = {
+    .name = "fake", .reserve = fake_reserve, .release = fake_release, .put = fake_put, .async = &fake_async};
+
+/* ---- what every case stands on ---- */
+
+struct stand {
+    struct cr_device      device;
+    struct cr_program     program;
+    struct cr_op          op;
+    struct cr_cost_table *costs;
+    char                  path[CR_PATH_MAX];
+};
+
+static inline void stand_open(struct stand *s, const char *folder, const char *device) {
+    const double as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
+    *s                          = (struct stand){.device = {.backend = &fake_backend,
+                                                            .kernels = rows,
+                                                            .options = {.deterministic = true},
+                                                            .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}}};
+    snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
+    memcpy(takes, as_given, sizeof takes);
+    memset(enqueue_s, 0, sizeof enqueue_s);
+    event_s  = 0;
+    launches = prepares = releases = 0;
+    not_noise                      = 0;
+    memory_max                     = 1 << 20;
+    workspace[0] = workspace[1] = workspace[2] = 100;
+    cr_program_init(&s->program, "p", NULL);
+    s->op                    = cr_op_make(CR_OP_relu, CR_NONE);
+    s->op.in[CR_IN_relu_x]   = cr_tensor_add(&s->program, "x", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
+    s->op.out[CR_OUT_relu_y] = cr_tensor_add(&s->program, "y", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
+    REQUIRE_OK(cr_path_join(s->path, folder, "kernel_times.txt"));
+    REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->costs));
+}
+
+static inline void stand_close(struct stand *s) {
+    cr_cost_table_close(s->costs);
+    cr_program_free(&s->program);
+}
+
+static inline struct cr_cost best(struct stand *s) {
+    struct cr_cost cost = {.kernel = CR_NONE};
+    CHECK_STATUS(cr_cost_table_best(s->costs, &s->program, &s->op, &cost), CR_OK);
+    return cost;
+}
+
+static inline int64_t measured(const struct stand *s) {
+    int64_t n;
+    double  seconds;
+    cr_cost_table_effort(s->costs, &n, &seconds);
+    return n;
+}
+
+/* The file with one line more, and a sum that fits. */
+static inline void summed_anew(const char *text, const char *line, struct cr_text *out) {
+    const char *sum = strstr(text, "\nsum\t");
+    REQUIRE(sum);
+    cr_text_add(out, "%.*s%s", (int)(sum + 1 - text), text, line);
+    cr_text_add(out, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(out->data));
+}
+
+/* Makes the sum of a changed text fit again. */
+static inline void sum_anew(char *text) {
+    char *sum = strstr(text, "\nsum\t");
+    REQUIRE(sum);
+    const char kept     = sum[1];
+    sum[1]              = 0;
+    const uint64_t hash = cr_cost_hash(text);
+    sum[1]              = kept;
+    snprintf(sum + 1, strlen(sum + 1) + 1, "sum\t%016llx\n", (unsigned long long)hash);
+}
+
+static inline void resize(struct stand *s, int64_t batch) {
+    s->program.tensor[0].dim[0] = s->program.tensor[1].dim[0] = batch;
+}
+
+#endif

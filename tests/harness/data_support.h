@@ -1,0 +1,137 @@
+/* tests/harness/data_support.h: what the tests of the data part share: sums, made-up pictures, configs, folders. */
+#ifndef CR_DATA_SUPPORT_H
+#define CR_DATA_SUPPORT_H
+
+#include "data/data.h"
+#include "tests/harness/test.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GOLDEN CR_SOURCE_DIR "/tests/golden/data/"
+
+enum { SUPPORT_PATH = 4096 };
+
+/* A path or an override; too long a one fails what uses it. */
+static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) CR_PRINTF(2, 3);
+static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(buf, SUPPORT_PATH, fmt, args);
+    va_end(args);
+    return buf;
+}
+
+/* FNV-1a, as in tests/golden/data/make.py */
+static inline uint64_t sum_bytes(const void *bytes, size_t count) {
+    const uint8_t *b = bytes;
+    uint64_t       h = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < count; i++) h = (h ^ b[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* The made-up picture of make.py. */
+static inline struct cr_image make_picture(int w, int h) {
+    struct cr_image image = {w, h, cr_alloc((size_t)w * h, 3)};
+    for (int y = 0; y < h; y++)
+        for (int x = 0; x < w; x++)
+            for (int c = 0; c < 3; c++) {
+                int64_t smooth = x * (3 + c) + y * (5 - c) + (x * y) / 7;
+                int64_t noisy  = ((int64_t)x * 7919 + (int64_t)y * 104729 + (int64_t)c * 1299709) / 13;
+                image.rgb[((size_t)y * w + x) * 3 + c] = (uint8_t)(((x / 5 + y / 3) % 4 == 0 ? noisy : smooth) % 256);
+            }
+    return image;
+}
+
+/* What the network sees of a training picture: written from graph/ops.def's words, not from the rows of normalize. */
+static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4], uint8_t *out) {
+    for (int y = 0; y < size; y++)
+        for (int x = 0; x < size; x++)
+            for (int c = 0; c < 3; c++) {
+                int  from_y = y + box[0], from_x = box[1] + (box[2] ? size - 1 - x : x);
+                bool inside                 = from_y >= 0 && from_y < size && from_x >= 0 && from_x < size;
+                out[(y * size + x) * 3 + c] = inside ? rgb[(from_y * size + from_x) * 3 + c] : 0;
+            }
+}
+
+/* Reads a whole small file; cr_free. */
+static inline uint8_t *read_bytes(const char *path, size_t *count) {
+    FILE *file = fopen(path, "rb");
+    *count     = 0;
+    if (!file) return NULL;
+    fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    rewind(file);
+    uint8_t *bytes = cr_alloc((size_t)size, 1);
+    *count         = fread(bytes, 1, (size_t)size, file);
+    fclose(file);
+    return bytes;
+}
+
+static inline void write_bytes(const char *path, const void *bytes, size_t count) {
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, count, file) != count) printf("    cannot write %s\n", path);
+    if (file) fclose(file);
+}
+
+/* A fresh folder; drop_folder removes it with all it holds. */
+static inline void make_folder(char path[SUPPORT_PATH]) {
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, SUPPORT_PATH, "%s/cresnet-test-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(path)) printf("    cannot make %s\n", path);
+}
+
+static inline int drop_one(const char *path, const struct stat *info, int kind, struct FTW *ftw) {
+    (void)info, (void)kind, (void)ftw;
+    return remove(path);
+}
+static inline void drop_folder(const char *path) {
+    nftw(path, drop_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* mkdir -p of the folder part of path */
+static inline void make_parents(const char *path) {
+    char part[SUPPORT_PATH];
+    text_into(part, "%s", path);
+    for (char *at = part + 1; *at; at++)
+        if (*at == '/') {
+            *at = 0;
+            mkdir(part, 0777);
+            *at = '/';
+        }
+}
+
+/* A PNG of one colour at root/name, with its folders. */
+static inline void put_picture(const char *root, const char *name, int width, int height, int colour) {
+    char     path[SUPPORT_PATH];
+    uint8_t *rgb = cr_alloc((size_t)width * height, 3);
+    memset(rgb, colour, (size_t)width * height * 3);
+    text_into(path, "%s/%s", root, name);
+    make_parents(path);
+    if (cr_image_write_png(path, rgb, width, height) != CR_OK) printf("    %s\n", cr_error_message());
+    cr_free(rgb);
+}
+
+static inline void put_text(const char *root, const char *name, const char *text) {
+    char path[SUPPORT_PATH];
+    text_into(path, "%s/%s", root, name);
+    make_parents(path);
+    write_bytes(path, text, strlen(text));
+}
+
+/* A config of the defaults with the given values: make_config(&config, "data.kind=folder", ..., NULL). */
+#define make_config(config, ...) make_config_((config), (const char *const[]){__VA_ARGS__, NULL})
+static inline cr_status make_config_(struct cr_config *config, const char *const *overrides) {
+    int n = 0;
+    while (overrides[n]) n++;
+    return cr_config_open(config, NULL, overrides, n);
+}
+
+/* "data.root=" and the folder. */
+static inline const char *root_is(const char *folder, char buf[SUPPORT_PATH]) {
+    return text_into(buf, "data.root=%s", folder);
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* tests/harness/finite_differences.h: finite differences. A scalar L is made of the forward ops' output; its derivative
+ * by each element of an input, taken from four more runs of the forward ops, is compared with what the backward ops
+ * say.
+ *
+ * The derivative is the five-point formula  (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h.  Its rounding error is that of
+ * L, eps * A, over h, where A is the sum of |terms| of L; the factor 1024 stands for the roundings on the way to the
+ * terms. The second-order formula is off by T = (D(2h) - D(h)) / 3, so the fourth-order one by about T times
+ * (h/length)^2: a thousandth of T is plenty. With h = 1e-3 the bound is some 1e-9, and a wrong term is off by more than
+ * 1e-3. Where a ReLU or a maximum changes sides between the runs, L has a kink and the element is not judged. */
+#ifndef CR_TEST_REF_FD_H
+#define CR_TEST_REF_FD_H
+
+#include "tests/harness/reference_run.h"
+
+#include <float.h>
+
+struct fd {
+    struct ref_run *run;
+    int             forward_ops; /* the program's first ops; the others are the backward ones */
+    int             y;           /* L = sum of weight * y, or the mean loss when y is f64[4] metrics */
+    int             dy;     /* tensor of the weights: the gradient that enters the backward ops; CR_NONE for metrics */
+    double          factor; /* of the gradients, e.g. the loss scale; 0 means 1 */
+    double          h;      /* step; 0 means 1e-3. Many ReLUs need a smaller one, or most elements meet a kink */
+    int64_t         judged, kinks;
+};
+
+static inline double fd_value(const struct fd *f, double *terms) {
+    double L = 0;
+    *terms   = 0;
+    if (f->dy == CR_NONE) {
+        L      = ref_at(f->run, f->y, 0) / ref_at(f->run, f->y, 1);
+        *terms = fabs(L) + 1;
+        return L;
+    }
+    for (int64_t i = 0; i < cr_tensor_elems(&f->run->p.tensor[f->y]); i++) {
+        double term = ref_at(f->run, f->dy, i) * ref_at(f->run, f->y, i);
+        L += term;
+        *terms += fabs(term);
+    }
+    return L;
+}
+
+/* Which side every ReLU and every maximum took. */
+static inline uint64_t fd_sides(const struct fd *f) {
+    uint64_t hash = 1469598103934665603u;
+    for (int k = 0; k < f->forward_ops; k++) {
+        const struct cr_op *op   = &f->run->p.op[k];
+        bool                relu = op->kind == CR_OP_relu || (op->kind == CR_OP_bn_apply && op->attr.bn.relu);
+        int                 t = relu ? op->out[0] : op->kind == CR_OP_maxpool ? op->out[CR_OUT_maxpool_index] : CR_NONE;
+        for (int64_t i = 0; t >= 0 && i < cr_tensor_elems(&f->run->p.tensor[t]); i++) {
+            uint64_t side = relu ? ref_at(f->run, t, i) > 0 : (uint64_t)ref_at(f->run, t, i);
+            hash          = (hash ^ side) * 1099511628211u;
+        }
+    }
+    return hash;
+}
+
+static inline double fd_moved(struct fd *f, int x, int64_t i, double value, double *terms, uint64_t *sides) {
+    ref_set(f->run, x, i, value);
+    if (ref_exec(f->run, 0, f->forward_ops) != CR_OK) return NAN;
+    *sides = fd_sides(f);
+    return fd_value(f, terms);
+}
+
+static inline void fd_element(struct fd *f, int x, int64_t i, double claimed, uint64_t base_sides, const char *name) {
+    const double old = ref_at(f->run, x, i), h = f->h > 0 ? f->h : 1e-3, move[4] = {h, -h, 2 * h, -2 * h};
+    double       L[4], terms = 0;
+    bool         kink = false;
+    for (int k = 0; k < 4; k++) {
+        uint64_t sides = 0;
+        L[k]           = fd_moved(f, x, i, old + move[k], &terms, &sides);
+        kink |= sides != base_sides;
+    }
+    ref_set(f->run, x, i, old);
+    f->kinks += kink;
+    if (kink) return;
+    f->judged++;
+    double near = (L[0] - L[1]) / (2 * h), wide = (L[2] - L[3]) / (4 * h), T = fabs(wide - near) / 3;
+    double factor = f->factor != 0 ? f->factor : 1, want = factor * (4 * near - wide) / 3;
+    double bound = fabs(factor) * (1024 * DBL_EPSILON * terms / h + 1e-3 * T);
+    if (!(bound < 1e-4 * fabs(factor) * (terms + fabs(want))))
+        TEST_FAIL_("%s[%lld]: the bound %.3g is too wide to judge by", name, (long long)i, bound);
+    if (!(fabs(claimed - want) <= bound))
+        TEST_FAIL_("%s[%lld]: gradient %.12g, finite difference %.12g, bound %.3g", name, (long long)i, claimed, want,
+                   bound);
+}
+
+/* Checks every `every`-th element of dx, the gradient of x. The program must have run with the leaves as they are. */
+static inline void fd_check(struct fd *f, int x, int dx, int every) {
+    struct ref_run *run     = f->run;
+    const int64_t   n       = cr_tensor_elems(&run->p.tensor[x]);
+    double         *claimed = cr_alloc((size_t)n, sizeof *claimed);
+    REQUIRE(claimed && cr_tensor_elems(&run->p.tensor[dx]) == n);
+    for (int64_t i = 0; i < n; i++) claimed[i] = ref_at(run, dx, i);
+    if (ref_exec(run, 0, f->forward_ops) != CR_OK) TEST_FAIL_("forward ops: %s", cr_error_message());
+    uint64_t sides = fd_sides(f);
+    for (int64_t i = 0; i < n; i += every) fd_element(f, x, i, claimed[i], sides, run->p.tensor[dx].name);
+    if (ref_exec(run, 0, f->forward_ops) != CR_OK) TEST_FAIL_("forward ops: %s", cr_error_message());
+    cr_free(claimed);
+}
+
+/* Most elements must have been judged. */
+static inline void fd_finish(const struct fd *f) {
+    CHECK(f->judged > 0);
+    if (f->kinks * 5 > f->judged)
+        TEST_FAIL_("%lld kinks, only %lld elements judged", (long long)f->kinks, (long long)f->judged);
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* tests/harness/network_support.h: one program of one network, compiled and bound on the CPU, for tests that compare
+ * ways of compiling it. */
+#ifndef CR_NET_SUPPORT_H
+#define CR_NET_SUPPORT_H
+
+#include "core/rng.h"
+#include "model/model.h"
+#include "runtime/executor.h"
+
+struct net {
+    struct cr_config     config;
+    struct cr_model      model;
+    struct cr_device    *device;
+    struct cr_program    program;
+    struct cr_memory     memory;
+    struct cr_exec      *exec; /* NULL: opening failed before */
+    struct cr_fit_report fit;
+};
+
+struct net_plan { /* which program, and how it is made */
+    const char *const       *overrides;
+    int                      count;
+    enum cr_program_kind     kind;
+    int                      classes, size;
+    int64_t                  batch;
+    struct cr_device_options device;
+    bool                     fuse;
+    size_t                   pool_limit; /* kept by these two */
+    bool                     recompute;
+    enum cr_swap_use         offload;
+};
+
+/* `n` may be closed whether this succeeds or not. */
+static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
+    const struct cr_compile_options how   = {.reuse      = true,
+                                             .fuse       = plan->fuse,
+                                             .pool_limit = plan->pool_limit,
+                                             .recompute  = plan->recompute,
+                                             .offload    = plan->offload,
+                                             .report     = &n->fit};
+    const struct cr_program        *all[] = {&n->program};
+    *n                                    = (struct net){0};
+    CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));
+    CR_TRY(cr_model_open(&n->config, plan->classes, plan->size, plan->size, &n->model));
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
+    struct cr_cost_model target = cr_device_cost_model(n->device);
+    CR_TRY(cr_model_program(&n->model, &n->config, plan->kind, plan->batch, &n->program));
+    CR_TRY(cr_compile(&n->program, &target, &how));
+    CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
+    return cr_exec_open(&n->program, &n->memory, &n->exec);
+}
+
+static inline void net_close(struct net *n) {
+    cr_exec_close(n->exec);
+    if (n->memory.device) cr_memory_close(&n->memory);
+    cr_program_free(&n->program);
+    cr_device_close(n->device);
+    cr_model_close(&n->model);
+    cr_config_close(&n->config);
+}
+
+/* So many updates on noise, the same each time. */
+static inline cr_status net_train(struct net *n, int steps, int classes) {
+    const struct cr_tensor *images = &n->program.tensor[n->program.images];
+    const int64_t           batch  = images->dim[0];
+    uint8_t                *pixels = cr_alloc(images->bytes, 1);
+    int32_t      *labels = cr_alloc((size_t)batch, sizeof *labels), *boxes = cr_alloc((size_t)batch * 4, sizeof *boxes);
+    struct cr_rng rng           = cr_rng_make(3, CR_RNG_TEST, 0, 0);
+    struct cr_step_block step   = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-4f};
+    cr_status            status = pixels && labels && boxes ? CR_OK : CR_NO_MEMORY(images->bytes);
+    for (; status == CR_OK && step.step < steps; step.step++) {
+        for (size_t i = 0; i < images->bytes; i++) pixels[i] = (uint8_t)cr_rng_u32(&rng);
+        for (int64_t i = 0; i < batch; i++) labels[i] = (int32_t)cr_rng_below(&rng, (uint32_t)classes);
+        status = cr_exec_feed(n->exec, pixels, labels, boxes);
+        if (status == CR_OK) status = cr_exec_run(n->exec, &step);
+    }
+    cr_free(pixels);
+    cr_free(labels);
+    cr_free(boxes);
+    return status;
+}
+
+static inline int net_count(const struct cr_program *p, enum cr_op_kind kind) {
+    int count = 0;
+    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind;
+    return count;
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* tests/harness/ranks_support.h: small runs on several ranks, which are forked processes over shared memory, and what
+ * they left. */
+#ifndef CR_RANKS_SUPPORT_H
+#define CR_RANKS_SUPPORT_H
+
+#include "comm/comm.h"
+#include "core/files.h"
+#include "session/session.h"
+#include "session/state.h"
+#include "tests/harness/run_support.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS_MAX_TESTED = 4, STEPS_MAX = 64 };
+
+/* A small run of 200 pictures; batches and the device are given by each test. */
+static inline void prepare_run(struct run *r) {
+    static const char *const small[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=8,16",
+                                        "model.shortcut=B",   "model.classes=5",       "data.kind=synthetic",
+                                        "data.image_size=12", "data.crop=pad",         "data.train_images=200",
+                                        "data.val_images=37", "data.workers=1",        "train.epochs=100",
+                                        "train.threads=1",    "train.save_every=1000", "train.eval_every=0",
+                                        "train.log_every=1",  "optim.lr=0.02",         "ranks.bucket_mib=0.004"};
+    make_folder(r->dir);
+    r->count = 0;
+    for (size_t i = 0; i < CR_COUNT(small); i++) give(r, small[i]);
+}
+static inline void finish(struct run *r) {
+    drop_folder(r->dir);
+}
+
+/* ---- ranks ---- */
+
+static inline cr_status train(const struct run *base, const char *name, const char *resume, struct cr_comm *comm,
+                              const char *const *more) {
+    struct run       r = *base;
+    struct cr_config config;
+    char             output[SUPPORT_PATH + 32];
+    int              signal_taken;
+    snprintf(output, sizeof output, "train.output=%s/%s", base->dir, name);
+    give(&r, output);
+    for (; *more; more++) give(&r, *more);
+    CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
+    const struct cr_train_options options = {
+        .resume = resume, .overrides = r.value, .override_count = r.count, .comm = comm};
+    cr_status status = cr_train(&config, &options, &signal_taken);
+    cr_config_close(&config);
+    return status;
+}
+
+/* Seconds without a sign of life after which a rank is lost: of runs that a test starts from then on. */
+static double ranks_timeout_s = 30;
+
+static inline int rank_main(int rank, int size, void *shared, const struct run *base, const char *name,
+                            const char *resume, const char *const *more) {
+    struct cr_comm        *comm   = NULL;
+    struct cr_comm_options where  = {.rank         = rank,
+                                     .size         = size,
+                                     .local_rank   = rank,
+                                     .local_size   = size,
+                                     .shared       = shared,
+                                     .rendezvous_s = 20,
+                                     .timeout_s    = ranks_timeout_s};
+    cr_status              status = size > 1 ? cr_comm_open(&where, &comm) : CR_OK;
+    cr_log_quiet(true);
+    if (status == CR_OK) status = train(base, name, resume, comm, more);
+    if (status != CR_OK) {
+        fprintf(stderr, "rank %d: %s\n", rank, cr_error_message());
+        cr_comm_abort(comm, cr_error_message());
+    }
+    cr_comm_close(comm);
+    return status == CR_OK ? 0 : cr_status_exit(status);
+}
+
+/* Trains on `size` ranks; the largest exit code. This process itself never computes: threads do not survive a fork. */
+static inline int ranks(int size, const struct run *base, const char *name, const char *resume,
+                        const char *const *more) {
+    void *shared = NULL;
+    pid_t pid[RANKS_MAX_TESTED];
+    int   worst = 0;
+    CR_ASSERT(size <= RANKS_MAX_TESTED);
+    if (size > 1 && cr_comm_shared_new(size, &shared) != CR_OK) return -1;
+    fflush(NULL);
+    for (int r = 0; r < size; r++) {
+        pid[r] = fork();
+        if (pid[r] == 0) _exit(rank_main(r, size, shared, base, name, resume, more));
+    }
+    for (int r = 0; r < size; r++) {
+        int state;
+        if (waitpid(pid[r], &state, 0) != pid[r]) return -1;
+        if (WIFSIGNALED(state))
+            fprintf(stderr, "rank %d of %d: signal %d (%s)\n", r, size, WTERMSIG(state), strsignal(WTERMSIG(state)));
+        worst = CR_MAX(worst, WIFEXITED(state) ? WEXITSTATUS(state) : 99);
+    }
+    cr_comm_shared_free(shared);
+    return worst;
+}
+#define TRAIN(size, run, name, ...) ranks((size), (run), (name), NULL, (const char *const[]){__VA_ARGS__, NULL})
+#define RESUME(size, run, name, ...) ranks((size), (run), (name), "auto", (const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- what a run left ---- */
+
+static inline int losses_of(const struct run *r, const char *name, double loss[STEPS_MAX]) {
+    char  path[SUPPORT_PATH], line[1024];
+    int   count = 0;
+    FILE *f     = fopen(text_into(path, "%s/%s/log.jsonl", r->dir, name), "r");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "\"event\":\"train\"") ? strstr(line, "\"loss\":") : NULL;
+        if (at && count < STEPS_MAX) loss[count++] = strtod(at + strlen("\"loss\":"), NULL);
+    }
+    if (f) fclose(f);
+    return count;
+}
+
+static inline bool same_weights(const struct run *r, const char *a, const char *b) {
+    char     path_a[SUPPORT_PATH], path_b[SUPPORT_PATH];
+    size_t   size_a, size_b;
+    uint8_t *x    = read_bytes(text_into(path_a, "%s/%s/last/model.safetensors", r->dir, a), &size_a);
+    uint8_t *y    = read_bytes(text_into(path_b, "%s/%s/last/model.safetensors", r->dir, b), &size_b);
+    bool     same = x && y && size_a == size_b && memcmp(x, y, size_a) == 0;
+    cr_free(x);
+    cr_free(y);
+    return same;
+}
+
+static inline double relative(double a, double b) {
+    return fabs(a - b) / fmax(fabs(a), 1e-9);
+}
+
+#endif

@@ -1,0 +1,247 @@
+/* tests/harness/streams_support.h: a device that works beside the host, without a GPU: each lane is a queue of work,
+ * and whenever the host waits, the queues are emptied in an order that chance chooses among those that the marks allow.
+ * What order is missing in a program's waits comes to light as on a GPU, only more often. Kernels are those of the CPU
+ * device. */
+#ifndef CR_LANES_SUPPORT_H
+#define CR_LANES_SUPPORT_H
+
+#include "core/rng.h"
+#include "runtime/executor.h"
+#include "tests/harness/test.h"
+
+#include <string.h>
+
+enum { WORK_MAX = 1 << 14 };
+
+struct stream_event {
+    int64_t set, done; /* how often it was enqueued, and reached */
+};
+
+struct work {
+    enum { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_SET, WORK_WAIT } what;
+    enum cr_stream       stream;
+    struct cr_call       call;
+    void                *dst;
+    const void          *src;
+    size_t               bytes;
+    struct stream_event *event;
+    int64_t              count; /* of the mark: what is reached, or waited for */
+};
+
+struct recording {
+    struct work *work;
+    int          count;
+};
+
+struct streams {                        /* one such device at a time */
+    struct cr_device              *cpu; /* with another backend and other launches */
+    const struct cr_backend       *its_backend;
+    const struct cr_kernel *const *its_kernels;
+    struct cr_backend              backend;
+    struct cr_kernel               kernel[512];
+    const struct cr_kernel        *kernels[512];
+    struct work                   *queue[CR_STREAMS];
+    int                            first[CR_STREAMS], last[CR_STREAMS];
+    struct recording              *captures;
+    struct cr_rng                  chance;
+    int delays, fills, graph_launches, out_of_turn; /* seen: work of a lane done before older work of another */
+};
+static struct streams streams_;
+
+/* ---- doing the work ---- */
+
+static inline cr_status streams_do(const struct work *w) {
+    switch (w->what) {
+    case WORK_LAUNCH: return streams_.its_kernels[w->call.op->kernel]->launch(streams_.cpu, &w->call);
+    case WORK_COPY: memmove(w->dst, w->src, w->bytes); break;
+    case WORK_FILL: memset(w->dst, (int)w->count, w->bytes); break;
+    case WORK_SET: w->event->done = w->count; break;
+    default: break;
+    }
+    return CR_OK;
+}
+
+static inline bool streams_ready(int lane) {
+    if (streams_.first[lane] == streams_.last[lane]) return false;
+    const struct work *w = &streams_.queue[lane][streams_.first[lane]];
+    return w->what != WORK_WAIT || w->event->done >= w->count;
+}
+
+/* A lane that is chosen does a run of its work, so that one may get far ahead of the others. */
+static inline cr_status streams_empty(void) {
+    for (;;) {
+        int ready[CR_STREAMS], n = 0, left = 0;
+        for (int l = 0; l < CR_STREAMS; l++) {
+            left += streams_.last[l] - streams_.first[l];
+            if (streams_ready(l)) ready[n++] = l;
+        }
+        if (!left) break;
+        CR_ASSERT(n); /* else the lanes wait for each other */
+        const int lane = ready[cr_rng_below(&streams_.chance, (uint64_t)n)];
+        streams_.out_of_turn += n > 1;
+        for (int k = (int)cr_rng_below(&streams_.chance, 60) + 1; k > 0 && streams_ready(lane); k--)
+            CR_TRY(streams_do(&streams_.queue[lane][streams_.first[lane]++]));
+    }
+    for (int l = 0; l < CR_STREAMS; l++) streams_.first[l] = streams_.last[l] = 0;
+    return CR_OK;
+}
+
+static inline cr_status streams_add(const struct work *w) {
+    struct recording *r = streams_.captures;
+    if (r) {
+        CR_ASSERT(r->count < WORK_MAX);
+        r->work[r->count++] = *w;
+        return CR_OK;
+    }
+    CR_ASSERT(streams_.last[w->stream] < WORK_MAX);
+    struct work *to = &streams_.queue[w->stream][streams_.last[w->stream]++];
+    *to             = *w;
+    if (w->what == WORK_SET) to->count = ++w->event->set;
+    if (w->what == WORK_WAIT) to->count = w->event->set;
+    return CR_OK;
+}
+
+/* ---- the backend ---- */
+
+static inline cr_status streams_launch(struct cr_device *d, const struct cr_call *call) {
+    (void)d;
+    return streams_add(&(struct work){.what = WORK_LAUNCH, .stream = call->op->stream, .call = *call});
+}
+static inline cr_status streams_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src,
+                                     size_t bytes) {
+    (void)d;
+    return streams_add(&(struct work){.what = WORK_COPY, .stream = lane, .dst = dst, .src = src, .bytes = bytes});
+}
+static inline cr_status streams_get_small(struct cr_device *d, enum cr_stream lane, void *const *host,
+                                          const void *const *src, const size_t *bytes, int pieces) {
+    for (int i = 0; i < pieces; i++) CR_TRY(streams_copy(d, lane, host[i], src[i], bytes[i]));
+    return CR_OK;
+}
+static inline cr_status streams_fill(struct cr_device *d, enum cr_stream lane, void *dst, int byte, size_t bytes) {
+    (void)d;
+    streams_.fills++;
+    return streams_add(&(struct work){.what = WORK_FILL, .stream = lane, .dst = dst, .count = byte, .bytes = bytes});
+}
+static inline cr_status streams_delay(struct cr_device *d, enum cr_stream lane, int64_t ns) {
+    (void)d, (void)lane, (void)ns; /* chance does it */
+    streams_.delays++;
+    return CR_OK;
+}
+static inline cr_status streams_sync(struct cr_device *d) {
+    return (void)d, streams_empty();
+}
+static inline cr_status streams_copy_now(struct cr_device *d, void *dst, const void *src, size_t bytes) {
+    CR_TRY(streams_sync(d));
+    memcpy(dst, src, bytes);
+    return CR_OK;
+}
+static inline cr_status streams_reserve(struct cr_device *d, size_t bytes, void **out) {
+    (void)d;
+    return streams_.its_backend->reserve(streams_.cpu, bytes, out);
+}
+static inline void streams_release(struct cr_device *d, void *region) {
+    (void)d, streams_.its_backend->release(streams_.cpu, region);
+}
+static inline cr_status streams_mark_open(struct cr_device *d, void **out) {
+    (void)d;
+    *out = cr_alloc(1, sizeof(struct stream_event));
+    return *out ? CR_OK : CR_NO_MEMORY(sizeof(struct stream_event));
+}
+static inline void streams_mark_close(struct cr_device *d, void *mark) {
+    (void)d, cr_free(mark);
+}
+static inline cr_status streams_mark_set(struct cr_device *d, enum cr_stream lane, void *mark) {
+    return (void)d, streams_add(&(struct work){.what = WORK_SET, .stream = lane, .event = mark});
+}
+static inline cr_status streams_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
+    return (void)d, streams_add(&(struct work){.what = WORK_WAIT, .stream = lane, .event = mark});
+}
+static inline cr_status streams_host_wait(struct cr_device *d, void *mark) {
+    return (void)mark, streams_sync(d);
+}
+static inline cr_status streams_record_begin(struct cr_device *d) {
+    (void)d;
+    CR_ALLOC(streams_.captures, 1);
+    CR_ALLOC(streams_.captures->work, WORK_MAX);
+    return CR_OK;
+}
+static inline cr_status streams_record_end(struct cr_device *d, void **out) {
+    (void)d;
+    *out              = streams_.captures;
+    streams_.captures = NULL;
+    return CR_OK;
+}
+static inline cr_status streams_replay(struct cr_device *d, void *recording) {
+    const struct recording *r = recording;
+    (void)d;
+    streams_.graph_launches++;
+    for (int i = 0; i < r->count; i++) CR_TRY(streams_add(&r->work[i]));
+    return CR_OK;
+}
+static inline void streams_recording_close(struct cr_device *d, void *recording) {
+    struct recording *r = recording;
+    (void)d;
+    if (r) cr_free(r->work);
+    cr_free(r);
+}
+static inline void streams_push(const char *name) {
+    (void)name;
+}
+static inline void streams_pop(void) {}
+
+static const struct cr_async streams_async = {.host_reserve          = streams_reserve,
+                                              .host_release          = streams_release,
+                                              .put                   = streams_copy,
+                                              .get                   = streams_copy,
+                                              .get_small             = streams_get_small,
+                                              .move                  = streams_copy,
+                                              .fill                  = streams_fill,
+                                              .delay                 = streams_delay,
+                                              .event_create          = streams_mark_open,
+                                              .event_destroy         = streams_mark_close,
+                                              .event_record          = streams_mark_set,
+                                              .event_record_external = streams_mark_set,
+                                              .stream_wait_event     = streams_wait,
+                                              .host_wait             = streams_host_wait,
+                                              .capture_begin         = streams_record_begin,
+                                              .capture_end           = streams_record_end,
+                                              .graph_launch          = streams_replay,
+                                              .graph_destroy         = streams_recording_close,
+                                              .range_push            = streams_push,
+                                              .range_pop             = streams_pop};
+
+/* The device stands until streams_close; rows are the CPU device's, by index. */
+static inline cr_status streams_open(const struct cr_device_options *options, uint64_t seed, struct cr_device **out) {
+    streams_ = (struct streams){.chance = cr_rng_make(seed, CR_RNG_TEST, 1, 0)};
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, options, &streams_.cpu));
+    streams_.its_backend = streams_.cpu->backend;
+    streams_.its_kernels = streams_.cpu->kernels;
+    streams_.backend     = (struct cr_backend){.name       = "lanes",
+                                               .close      = streams_.its_backend->close,
+                                               .reserve    = streams_reserve,
+                                               .release    = streams_release,
+                                               .put        = streams_copy_now,
+                                               .get        = streams_copy_now,
+                                               .sync       = streams_sync,
+                                               .async      = &streams_async,
+                                               .init_store = streams_.its_backend->init_store};
+    for (int i = 0; streams_.its_kernels[i]; i++) {
+        CR_ASSERT(i < 511);
+        streams_.kernel[i]        = *streams_.its_kernels[i];
+        streams_.kernel[i].launch = streams_launch;
+        streams_.kernels[i]       = &streams_.kernel[i];
+    }
+    streams_.cpu->backend = &streams_.backend;
+    streams_.cpu->kernels = streams_.kernels;
+    for (int l = 0; l < CR_STREAMS; l++) CR_ALLOC(streams_.queue[l], WORK_MAX);
+    *out = streams_.cpu;
+    return CR_OK;
+}
+
+static inline void streams_close(void) {
+    for (int l = 0; l < CR_STREAMS; l++) cr_free(streams_.queue[l]);
+    cr_device_close(streams_.cpu);
+    streams_ = (struct streams){0};
+}
+
+#endif

@@ -1,0 +1,38 @@
+# support.sh: what tests/cli/*.sh and scripts/*-test.sh that drive the built program share; they source it. It leaves them in an empty folder of their own,
+# $work, which goes when they end, with nothing of the user's in reach. A test ends with `sum_up`: "N passed, N failed, N skipped".
+#   CRESNET_BIN     the program (default: build/cresnet)
+#   CRESNET_SOURCE  the tree (default: the one that this file lies in)
+set -u
+source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+bin=${CRESNET_BIN:-$source_dir/build/cresnet}
+case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export HOME=$work XDG_CACHE_HOME=$work/cache GOMP_SPINCOUNT=10000
+unset CRESNET_TRACE
+
+passed=0 failed=0 skipped=0
+pass() { passed=$((passed + 1)); }
+fail() { failed=$((failed + 1)); echo "FAIL $*"; }
+skip() { skipped=$((skipped + 1)); echo "skip $*"; }
+# is NAME GOT WANT
+is() { if [ "$2" = "$3" ]; then pass; else fail "$1: \"$2\", want \"$3\""; fi; }
+# has NAME TEXT PART
+has() { case $2 in *"$3"*) pass ;; *) fail "$1: lacks \"$3\": $2" ;; esac; }
+# holds NAME COMMAND...
+holds() {
+    local name=$1 said
+    shift
+    if said=$("$@" 2>&1); then pass; else fail "$name: $*: ${said:0:500}"; fi
+}
+there() { command -v "$1" >/dev/null 2>&1; }
+# sum_up [CODE]: ends the test; CODE when nothing failed (0; 77: all of it was skipped)
+sum_up() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ $failed -eq 0 ] && exit "${1:-0}"
+    exit 1
+}
+
+# tiny_model [WIDTHS]: the section of a model that takes steps in no time
+tiny_model() { printf '[model]\narch = custom\nblock = basic\nstem = cifar\ndepths = 1,1\nwidths = %s\n' "${1:-4,8}"; }

@@ -1,0 +1,124 @@
+/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each, and ends with one
+ * line "N passed, N failed, N skipped"; exit 1 when one failed, 77 (CTest's skip) when all were skipped. CHECK* report
+ * file, line and both values, and go on; REQUIRE* leave the case. SKIP("why") leaves the case and counts it as skipped:
+ * use it when data or a device is not there. `program NAME` runs only the cases whose name contains NAME. */
+#ifndef CR_TEST_H
+#define CR_TEST_H
+
+#include "core/base.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+
+static int  test_failures_; /* of the running case */
+static bool test_skipped_;
+static int  test_failed_checks_; /* all cases, to cap the output */
+
+#define TEST_FAIL_(...)                                                                                                \
+    do {                                                                                                               \
+        test_failures_++;                                                                                              \
+        if (++test_failed_checks_ <= 50) {                                                                             \
+            printf("    %s:%d: ", __FILE__, __LINE__);                                                                 \
+            printf(__VA_ARGS__);                                                                                       \
+            printf("\n");                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond)) TEST_FAIL_("%s", #cond);                                                                          \
+    } while (0)
+#define REQUIRE(cond)                                                                                                  \
+    do {                                                                                                               \
+        if (!(cond)) {                                                                                                 \
+            TEST_FAIL_("%s  (%s)", #cond, cr_error_message());                                                         \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+#define CHECK_INT(got, want)                                                                                           \
+    do {                                                                                                               \
+        long long got_ = (long long)(got), want_ = (long long)(want);                                                  \
+        if (got_ != want_) TEST_FAIL_("%s = %lld, want %lld", #got, got_, want_);                                      \
+    } while (0)
+#define CHECK_NEAR(got, want, bound)                                                                                   \
+    do {                                                                                                               \
+        double got_ = (got), want_ = (want), bound_ = (bound);                                                         \
+        if (!(fabs(got_ - want_) <= bound_))                                                                           \
+            TEST_FAIL_("%s = %.9g, want %.9g within %.3g", #got, got_, want_, bound_);                                 \
+    } while (0)
+#define CHECK_STR(got, want)                                                                                           \
+    do {                                                                                                               \
+        const char *got_ = (got), *want_ = (want);                                                                     \
+        if (!got_ || strcmp(got_, want_) != 0)                                                                         \
+            TEST_FAIL_("%s = \"%s\", want \"%s\"", #got, got_ ? got_ : "(null)", want_);                               \
+    } while (0)
+#define CHECK_HAS(text, part)                                                                                          \
+    do {                                                                                                               \
+        const char *text_ = (text), *part_ = (part);                                                                   \
+        if (!text_ || !strstr(text_, part_))                                                                           \
+            TEST_FAIL_("%s = \"%s\" lacks \"%s\"", #text, text_ ? text_ : "(null)", part_);                            \
+    } while (0)
+#define REQUIRE_OK(expr)                                                                                               \
+    do {                                                                                                               \
+        cr_status st_ = (expr);                                                                                        \
+        if (st_ != CR_OK) {                                                                                            \
+            TEST_FAIL_("%s: %s: %s [%s]", #expr, cr_status_name(st_), cr_error_message(), cr_error_trail());           \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+#define CHECK_STATUS(expr, want)                                                                                       \
+    do {                                                                                                               \
+        cr_status st_ = (expr);                                                                                        \
+        if (st_ != (want))                                                                                             \
+            TEST_FAIL_("%s: status %s, want %s (%s)", #expr, cr_status_name(st_), cr_status_name(want),                \
+                       cr_error_message());                                                                            \
+    } while (0)
+#define SKIP(why)                                                                                                      \
+    do {                                                                                                               \
+        printf("    skipped: %s\n", (why));                                                                            \
+        test_skipped_ = true;                                                                                          \
+        return;                                                                                                        \
+    } while (0)
+
+static int test_main_(int argc, char **argv, const struct test_case *cases, size_t count) {
+    int passed = 0, failed = 0, skipped = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t i = 0; i < count; i++) {
+        if (argc > 1 && !strstr(cases[i].name, argv[1])) continue;
+        test_failures_ = 0;
+        test_skipped_  = false;
+        cr_error_clear();
+        cases[i].run();
+        const char *verdict = test_failures_ ? "FAIL" : test_skipped_ ? "skip" : "ok";
+        printf("%-4s %s\n", verdict, cases[i].name);
+        if (test_failures_)
+            failed++;
+        else if (test_skipped_)
+            skipped++;
+        else
+            passed++;
+    }
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    return failed ? 1 : (!passed && skipped) ? 77 : 0;
+}
+#define TESTS(...)                                                                                                     \
+    int main(int argc, char **argv) {                                                                                  \
+        const struct test_case cases_[] = {__VA_ARGS__};                                                               \
+        return test_main_(argc, argv, cases_, sizeof cases_ / sizeof cases_[0]);                                       \
+    }
+#define CASE(function)                                                                                                 \
+    { #function, function }
+
+/* The folder of real data, or NULL: tests that need it skip. */
+static inline const char *test_data_dir(void) {
+    return getenv("CRESNET_TEST_DATA");
+}
+
+#endif

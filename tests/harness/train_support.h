@@ -1,0 +1,73 @@
+/* tests/harness/train_support.h: a tiny training run in a folder of its own, and whether two such runs left the same
+ * bytes. */
+#ifndef CR_TEST_TRAIN_SUPPORT_H
+#define CR_TEST_TRAIN_SUPPORT_H
+
+#include "core/files.h"
+#include "session/session.h"
+#include "session/state.h"
+#include "tests/harness/run_support.h"
+
+/* A tiny run of 26 pictures: batches of 4, six an epoch. */
+static inline void prepare(struct run *r) {
+    static const char *const tiny[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=4,6",
+                                       "model.shortcut=B",   "model.classes=3",       "data.kind=synthetic",
+                                       "data.image_size=8",  "data.crop=pad",         "data.train_images=26",
+                                       "data.val_images=5",  "data.workers=1",        "train.batch=4",
+                                       "train.epochs=2",     "train.device=cpu",      "train.threads=1",
+                                       "optim.nesterov=yes", "train.save_every=1000", "schedule.warmup_epochs=0.5"};
+    make_folder(r->dir);
+    r->count = 0;
+    for (size_t i = 0; i < CR_COUNT(tiny); i++) give(r, tiny[i]);
+    cr_log_quiet(true);
+}
+
+static inline void finish(struct run *r) {
+    drop_folder(r->dir);
+    cr_log_quiet(false);
+}
+
+/* Trains in dir/name with further values (ended by NULL). */
+static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
+                              const char *const *more) {
+    struct run       r = *base;
+    struct cr_config config;
+    char             output[SUPPORT_PATH + 64];
+    int              signal_taken;
+    snprintf(output, sizeof output, "train.output=%s/%s", base->dir, name);
+    give(&r, output);
+    for (; *more; more++) give(&r, *more);
+    CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
+    const struct cr_train_options options = {
+        .resume = resume, .force = force, .overrides = r.value, .override_count = r.count};
+    cr_status status = cr_train(&config, &options, &signal_taken);
+    cr_config_close(&config);
+    return status;
+}
+#define TRAIN(run, name, ...) train((run), (name), NULL, false, (const char *const[]){__VA_ARGS__, NULL})
+#define RESUME(run, name, ...) train((run), (name), "auto", false, (const char *const[]){__VA_ARGS__, NULL})
+
+static inline void check_same(const struct run *r, const char *a, const char *b) {
+    CHECK(same_file(r, a, b, "model.safetensors"));
+    CHECK(same_file(r, a, b, "state.safetensors"));
+}
+
+/* Trains whole, and again cut behind each `every`-th step before `total` and resumed: the same bytes. */
+static inline void resumes_bitwise(const struct run *r, int total, int every) {
+    REQUIRE_OK(TRAIN(r, "whole", "train.steps=0"));
+    for (int cut = 1; cut < total; cut += every) {
+        char name[32], steps[32];
+        snprintf(name, sizeof name, "cut%d", cut);
+        snprintf(steps, sizeof steps, "train.steps=%d", cut);
+        REQUIRE_OK(TRAIN(r, name, steps));
+        REQUIRE_OK(RESUME(r, name, "train.steps=0"));
+        check_same(r, "whole", name);
+    }
+}
+/* With a value changed the run leaves other bytes: the comparison can fail. */
+static inline void changes_the_weights(const struct run *r, const char *changed) {
+    REQUIRE_OK(TRAIN(r, "other", changed));
+    CHECK(!same_file(r, "whole", "other", "model.safetensors"));
+}
+
+#endif

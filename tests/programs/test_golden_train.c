@@ -1,0 +1,255 @@
+/* tests/programs/test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make*.py): ten
+ * losses, the weights after them and, where there are any, their moving averages, by the ref rows and by the rows the
+ * device would choose, fused and plain, with and without memory reuse, and with freed memory poisoned; on the CPU and
+ * on the GPU (in fp32). */
+#include "optim/optim.h"
+#include "session/session.h"
+#include "tests/harness/test_gpu.h"
+
+#include <stdlib.h>
+
+enum { OVERRIDES = 22, STEPS = 10, BATCH = 8, SIZE = 16, CLASSES = 10 };
+
+struct golden {
+    const char *name;
+    double      loss[STEPS];
+    const char *overrides[OVERRIDES];
+    const char *start; /* whose start weights; NULL: own ones */
+    double      clip;
+};
+
+#define COMMON                                                                                                         \
+    "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",             \
+        "train.precision=fp32", "optim.lr=0.05", "schedule.kind=constant", "optim.weight_decay=0.01"
+
+static const struct golden goldens[] = {
+    {"basic-a",
+     {2.45633062292, 2.51497986551, 2.2833972614, 2.28973939484, 2.40930763294, 2.31787515509, 2.39025386761,
+      2.39935210811, 2.39558604705, 2.43952907649},
+     {COMMON, "model.depths=1,1,1", "model.widths=4,8,16", "model.shortcut=A", "optim.nesterov=yes"},
+     NULL,
+     0},
+    {"basic-b",
+     {2.36034015612, 2.33102284169, 2.29614389691, 2.3137394084, 2.3597224364, 2.30412918337, 2.32979085799,
+      2.34271620463, 2.34403230939, 2.33704090511},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.decay_norm_bias=yes",
+      "train.label_smoothing=0.1"},
+     NULL,
+     0},
+    {"bottleneck",
+     {2.34149966353, 2.4435490881, 2.49418473698, 2.24122727209, 2.37493252342, 2.2433217987, 2.26326980922,
+      2.21667031894, 2.36980800879, 2.35547818168},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet",
+      "optim.nesterov=yes", "train.label_smoothing=0.1"},
+     NULL,
+     0.5},
+    {"accumulate",
+     {2.3331584516, 2.37620484583, 2.35420058959, 2.30444712513, 2.3070899102, 2.33467934318, 2.33376451049,
+      2.30472388081, 2.32766491163, 2.3083939824},
+     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3"},
+     NULL,
+     0},
+    {"excited",
+     {2.3672328436, 2.46791745652, 2.43817793831, 2.32258279002, 2.31640856941, 2.2833672222, 2.4637164817,
+      2.42959660549, 2.32164769348, 2.34205076949},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=deep", "model.shortcut=D",
+      "model.excitation=yes", "optim.nesterov=yes", "train.label_smoothing=0.1"},
+     NULL,
+     0},
+    {"adamw",
+     {2.36034015612, 2.3305606721, 2.29497935199, 2.3137523084, 2.36373591079, 2.30208230619, 2.32004461695,
+      2.35083655906, 2.35687330814, 2.33470366249},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.kind=adamw", "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05",
+      "ema.decay=0.7"},
+     "basic-b",
+     0.5},
+    {"mixed",
+     {2.30165109768, 2.37457754836, 2.28084863885, 2.2735962452, 2.38615061229, 2.31474332468, 2.3290819864,
+      2.33611365892, 2.33743245964, 2.33665795908},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.decay_norm_bias=yes", "ema.decay=0.7", "ema.warmup=no", "data.mixup=1", "data.cutmix=1", "data.erase=1"},
+     "basic-b",
+     0},
+    {"lars",
+     {2.3331584516, 2.37917442987, 2.37746784253, 2.32967308151, 2.33489937004, 2.312418612, 2.36272602171,
+      2.34146853095, 2.33430935396, 2.3314020316},
+     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3",
+      "optim.kind=lars", "optim.lr=2", "optim.trust=0.01", "ema.decay=0.8", "ema.warmup=no"},
+     "accumulate",
+     0},
+};
+
+/* The pixels and labels of make.py. */
+static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
+    const uint64_t n = (uint64_t)BATCH * SIZE * SIZE * 3;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t x = (i + (uint64_t)step * n) * 6364136223846793005ull + 1442695040888963407ull;
+        x ^= x >> 29;
+        pixels[i] = (uint8_t)(x * 2685821657736338717ull >> 56);
+    }
+    for (int i = 0; i < BATCH; i++) labels[i] = (int32_t)((i * 7 + step * 3) % CLASSES);
+}
+
+/* The records of make_rules.py: a third of the pictures is added to their partners, a third pasted over, a third erased
+ * in part. */
+static void make_mixes(int64_t step, int32_t *mixes) {
+    memset(mixes, 0, (size_t)BATCH * CR_MIX_NUMBERS * sizeof *mixes);
+    for (int32_t n = 0; n < BATCH; n++, mixes += CR_MIX_NUMBERS) {
+        const int32_t y = n % 5, x = 3 * n % 7, cut[4] = {y, x, y + 9, x + 6}, erase[4] = {2, 3, 7, 11};
+        mixes[CR_MIX_PARTNER]      = BATCH - 1 - n;
+        mixes[CR_MIX_LABEL_WEIGHT] = mixes[CR_MIX_WEIGHT] = CR_MIX_ONE;
+        switch ((n + step) % 3) {
+        case 0: mixes[CR_MIX_LABEL_WEIGHT] = mixes[CR_MIX_WEIGHT] = 20000 + 3000 * n; break;
+        case 1:
+            mixes[CR_MIX_LABEL_WEIGHT] = CR_MIX_ONE - 54 * CR_MIX_ONE / (SIZE * SIZE);
+            memcpy(mixes + CR_MIX_CUT, cut, sizeof cut);
+            break;
+        default: memcpy(mixes + CR_MIX_ERASE, erase, sizeof erase);
+        }
+    }
+}
+
+struct variant {
+    bool ref_only, fuse, reuse, poison, gpu;
+};
+
+static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64_t step, double *loss) {
+    static uint8_t       pixels[BATCH * SIZE * SIZE * 3];
+    int32_t              labels[BATCH], mixes[BATCH * CR_MIX_NUMBERS];
+    int                  parts = (int)c->train.accumulate;
+    struct cr_step_block block = {.lr           = (float)cr_schedule_lr(c, step, 10),
+                                  .momentum     = (float)c->optim.momentum,
+                                  .weight_decay = (float)c->optim.weight_decay,
+                                  .clip_norm    = (float)c->train.clip_norm};
+    *loss                      = 0;
+    for (int i = 0; i < parts; i++) {
+        int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
+        float metrics[4];
+        make_batch(step * parts + i, pixels, labels);
+        make_mixes(step, mixes);
+        CR_TRY(cr_exec_feed_mixed(s->train_exec[which], pixels, labels, NULL, mixes));
+        CR_TRY(cr_exec_run(s->train_exec[which], &block));
+        CR_TRY(cr_exec_get(s->train_exec[which], s->train[which].metrics, metrics));
+        *loss += (double)metrics[0] / (double)metrics[1] / parts;
+    }
+    return CR_OK;
+}
+
+static float *read_store(struct cr_session *s, size_t plane, const struct cr_param *q) {
+    const size_t bytes = (size_t)q->elems * sizeof(float);
+    float       *host  = malloc(bytes);
+    char        *from  = (char *)s->memory.region[CR_REGION_STORE] + plane + (size_t)q->offset * sizeof(float);
+    if (!host || s->device->backend->get(s->device, host, from, bytes) != CR_OK) abort();
+    return host;
+}
+
+/* Largest |got - want| over all parameters and running statistics, or their averages, relative to the largest |want| of
+ * the tensor. */
+static double weight_distance(struct cr_session *s, struct cr_session *want, bool averages) {
+    const struct cr_param_store *store = &s->model.store;
+    double                       worst = 0;
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param     *q       = &store->param[i];
+        const bool                 running = cr_param_is_running(q->role);
+        const enum cr_param_buffer plane   = running ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE,
+                                   mean    = running ? CR_BUFFER_EMA_RUNNING : CR_BUFFER_EMA;
+        float *a       = read_store(s, cr_param_store_buffer_offset(store, averages ? mean : plane), q);
+        float *b       = read_store(want, cr_param_store_buffer_offset(store, plane), q);
+        double largest = 0, gap = 0;
+        for (int64_t k = 0; k < q->elems; k++) {
+            largest = fmax(largest, fabs((double)b[k]));
+            gap     = fmax(gap, fabs((double)a[k] - (double)b[k]));
+        }
+        worst = fmax(worst, gap / fmax(largest, 1e-3));
+        free(a);
+        free(b);
+    }
+    return worst;
+}
+
+static void train(const struct golden *g, struct variant v) {
+    struct cr_config  c;
+    struct cr_session s, want;
+    char              path[512], clip[64];
+    int               n = 0;
+    while (n < OVERRIDES && g->overrides[n]) n++;
+    const char *overrides[OVERRIDES + 5];
+    memcpy(overrides, g->overrides, (size_t)n * sizeof *overrides);
+    overrides[n++] = v.fuse ? "train.fuse=yes" : "train.fuse=no";
+    overrides[n++] = v.reuse ? "memory.reuse=yes" : "memory.reuse=no";
+    snprintf(clip, sizeof clip, "train.clip_norm=%g", g->clip);
+    overrides[n++] = clip;
+    overrides[n++] = v.gpu ? "train.device=cuda" : "train.device=cpu";
+    REQUIRE_OK(cr_config_open(&c, NULL, overrides, n));
+    const struct cr_session_options o = {.train = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
+    REQUIRE_OK(cr_session_open(&c, &o, &s));
+    REQUIRE_OK(cr_session_open(&c, &o, &want));
+    REQUIRE_OK(cr_session_init(&s)); /* so that forgetting to load something shows */
+    snprintf(path, sizeof path, "%s/tests/golden/train/start-%s.safetensors", CR_SOURCE_DIR,
+             g->start ? g->start : g->name);
+    REQUIRE_OK(cr_session_load_weights(&s, path, true));
+    for (int i = 0; i < s.trains && v.poison; i++) REQUIRE_OK(cr_exec_poison(s.train_exec[i]));
+    double worst = 0;
+    for (int step = 0; step < STEPS; step++) {
+        double loss;
+        REQUIRE_OK(one_step(&s, &c, step, &loss));
+        CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
+        worst = fmax(worst, fabs(loss / g->loss[step] - 1));
+    }
+    snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
+    REQUIRE_OK(cr_session_load_weights(&want, path, true));
+    double gap = weight_distance(&s, &want, false);
+    CHECK(gap <= 1e-4);
+    if (s.model.store.has_ema) {
+        snprintf(path, sizeof path, "%s/tests/golden/train/ema-%s.safetensors", CR_SOURCE_DIR, g->name);
+        REQUIRE_OK(cr_session_load_weights(&want, path, true));
+        CHECK(weight_distance(&s, &want, true) <= 1e-4);
+    }
+    printf("    %-10s %s %s %s%s: losses within %.1e, weights within %.1e\n", g->name,
+           v.gpu        ? "GPU"
+           : v.ref_only ? "ref"
+                        : "best",
+           v.fuse ? "fused" : "plain", v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap);
+    cr_session_close(&s);
+    cr_session_close(&want);
+    cr_config_close(&c);
+}
+
+static void all_of(struct variant v) {
+    cr_log_quiet(true);
+    for (size_t i = 0; i < CR_COUNT(goldens); i++) train(&goldens[i], v);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+static void ref_plain(void) {
+    all_of((struct variant){.ref_only = true});
+}
+static void ref_fused(void) {
+    all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true});
+}
+static void best_plain(void) {
+    all_of((struct variant){.reuse = true});
+}
+static void best_fused(void) {
+    all_of((struct variant){.fuse = true, .reuse = true});
+}
+static void best_poisoned(void) {
+    all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
+}
+static void gpu_all_of(struct variant v) {
+    NEED_GPU();
+    v.gpu = true;
+    all_of(v);
+}
+static void gpu_plain(void) {
+    gpu_all_of((struct variant){.reuse = false});
+}
+static void gpu_fused(void) {
+    gpu_all_of((struct variant){.fuse = true, .reuse = true});
+}
+static void gpu_poisoned(void) {
+    gpu_all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
+}
+
+TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned), CASE(gpu_plain),
+      CASE(gpu_fused), CASE(gpu_poisoned))

@@ -1,0 +1,231 @@
+/* tests/unit/autotune/test_copy_rates.c: rates of copies between host and device in the table of costs, on a device
+ * that only pretends: each way takes the time it is told to. What is asked: the rates, that they are measured once, and
+ * what keeps them. */
+#include "autotune/cost_table_internal.h"
+
+#include "tests/harness/data_support.h"
+
+static double lane_s[CR_STREAMS]; /* each lane's own time */
+static double out_bytes_per_s, in_bytes_per_s, latency_s;
+static size_t memory_max;
+static int    copies;
+
+static cr_status new_memory(struct cr_device *d, size_t bytes, void **out) {
+    (void)d;
+    if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
+    *out = cr_alloc(1, 1); /* nobody looks into it */
+    return *out ? CR_OK : CR_NO_MEMORY(1);
+}
+static void old_memory(struct cr_device *d, void *p) {
+    (void)d, cr_free(p);
+}
+static cr_status copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
+    (void)d, (void)dst, (void)src;
+    copies++;
+    lane_s[lane] += latency_s + (double)bytes / (lane == CR_STREAM_TO_HOST ? out_bytes_per_s : in_bytes_per_s);
+    return CR_OK;
+}
+static cr_status event_create(struct cr_device *d, void **m) {
+    (void)d;
+    *m = cr_alloc(1, sizeof(double));
+    return *m ? CR_OK : CR_NO_MEMORY(8);
+}
+static void event_destroy(struct cr_device *d, void *m) {
+    (void)d, cr_free(m);
+}
+static cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
+    return (void)d, *(double *)m = lane_s[l], CR_OK;
+}
+static cr_status stream_wait_event(struct cr_device *d, enum cr_stream l, void *m) {
+    (void)d;
+    lane_s[l] = fmax(lane_s[l], *(double *)m);
+    return CR_OK;
+}
+static cr_status host_wait(struct cr_device *d, void *m) {
+    (void)d, (void)m;
+    for (int l = 0; l < CR_STREAMS; l++) lane_s[CR_STREAM_COMPUTE] = fmax(lane_s[CR_STREAM_COMPUTE], lane_s[l]);
+    return CR_OK;
+}
+static cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
+    return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
+}
+
+static const struct cr_async   async   = {.host_reserve      = new_memory,
+                                          .host_release      = old_memory,
+                                          .put               = copy,
+                                          .get               = copy,
+                                          .event_create      = event_create,
+                                          .event_destroy     = event_destroy,
+                                          .event_record      = event_record,
+                                          .stream_wait_event = stream_wait_event,
+                                          .host_wait         = host_wait,
+                                          .elapsed           = elapsed};
+static const struct cr_backend backend = {
+    .name = "fake", .reserve = new_memory, .release = old_memory, .async = &async};
+static const struct cr_kernel        row_out = {.name = "fake.out", .op = CR_OP_offload, .deterministic = true};
+static const struct cr_kernel        row_in  = {.name = "fake.in", .op = CR_OP_prefetch, .deterministic = true};
+static const struct cr_kernel *const rows[]  = {&row_in, &row_out, NULL};
+static struct cr_device              device  = {.backend = &backend,
+                                                .kernels = rows,
+                                                .caps    = {.alignment             = 256,
+                                                            .to_host_bytes_per_s   = 7,
+                                                            .to_device_bytes_per_s = 8,
+                                                            .copy_latency_s        = 9,
+                                                            .text                  = "fake, 1"}};
+
+/* Work: a launch takes 1e-4 s, and `slowed` more for as long as a copy is under way. */
+static double    slowed;
+static cr_status add_launch(struct cr_device *d, const struct cr_call *call) {
+    (void)d;
+    CHECK(call->in[CR_IN_add_a] && call->in[CR_IN_add_b] && call->out[CR_OUT_add_y] &&
+          call->program->tensor[call->op->in[0]].bytes == 128 << 20);
+    const double start = lane_s[CR_STREAM_COMPUTE];
+    lane_s[CR_STREAM_COMPUTE] +=
+        1e-4 * (1 + (fmax(lane_s[CR_STREAM_TO_HOST], lane_s[CR_STREAM_TO_DEVICE]) > start ? slowed : 0));
+    return CR_OK;
+}
+static const struct cr_kernel row_add = {
+    .name = "fake.add", .op = CR_OP_add, .deterministic = true, .launch = add_launch};
+static const struct cr_kernel *const rows_to_add[] = {&row_in, &row_add, &row_out, NULL};
+
+/* The target of a fresh table over `path`; the text it would leave in a checkpoint when `text` is there. */
+static struct cr_cost_model asked(const char *path, const char *pinned, char **text) {
+    struct cr_cost_table *costs = NULL;
+    struct cr_cost_model  t     = {0};
+    CHECK_STATUS(cr_cost_table_open(&device, path, &costs), CR_OK);
+    if (!costs) return t;
+    if (pinned) CHECK_STATUS(cr_cost_table_load_fixed(costs, pinned, strlen(pinned), "checkpoint"), CR_OK);
+    t = cr_cost_table_model(costs);
+    CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9); /* not asked for yet */
+    CHECK_STATUS(cr_cost_table_copy_rates(costs, &t), CR_OK);
+    const struct cr_cost_model later = cr_cost_table_model(costs);
+    CHECK(later.to_host_bytes_per_s == t.to_host_bytes_per_s && later.copy_latency_s == t.copy_latency_s);
+    if (text) CHECK_STATUS(cr_cost_table_text(costs, text), CR_OK);
+    cr_cost_table_flush(costs);
+    cr_cost_table_close(costs);
+    return t;
+}
+
+static void set_rates(double out, double in, double latency) {
+    out_bytes_per_s = out;
+    in_bytes_per_s  = in;
+    latency_s       = latency;
+    memory_max      = SIZE_MAX;
+    copies          = 0;
+    cr_log_quiet(true);
+}
+
+static void rates_are_measured_once_and_kept(void) {
+    char folder[SUPPORT_PATH], path[SUPPORT_PATH], *text = NULL;
+    make_folder(folder);
+    text_into(path, "%s/kernel_times.txt", folder);
+    set_rates(50e9, 40e9, 5e-6);
+    const struct cr_cost_model first = asked(path, NULL, &text);
+    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* a small copy's few bytes count as latency */
+    CHECK_NEAR(first.to_device_bytes_per_s, 40e9, 0.5e9);
+    CHECK_NEAR(first.copy_latency_s, 5e-6, 1e-8);
+    CHECK_NEAR(first.duplex_speedup, 1, 1e-3); /* the lanes of this device do not disturb each other */
+    CHECK(copies > 0 && text && strstr(text, "fake.out") && strstr(text, "fake.in"));
+    set_rates(1e9, 1e9, 1e-3); /* as if the machine had changed: nothing is measured again */
+    const struct cr_cost_model second = asked(path, NULL, NULL);
+    CHECK_INT(copies, 0);
+    CHECK(second.to_host_bytes_per_s == first.to_host_bytes_per_s &&
+          second.to_device_bytes_per_s == first.to_device_bytes_per_s);
+    /* a checkpoint's rates go before those of a file */
+    char other[SUPPORT_PATH];
+    text_into(other, "%s/other.txt", folder);
+    (void)asked(other, NULL, NULL);
+    CHECK(copies > 0);
+    copies                           = 0;
+    const struct cr_cost_model third = asked(other, text, NULL);
+    CHECK_INT(copies, 0);
+    CHECK(third.to_host_bytes_per_s == first.to_host_bytes_per_s && third.copy_latency_s == first.copy_latency_s);
+    cr_free(text);
+    drop_folder(folder);
+}
+
+/* On a device that has work for it: what the work loses, once measured, is kept; a table of before it is filled up. */
+static void work_beside_copies_is_measured(void) {
+    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(folder);
+    text_into(path, "%s/kernel_times.txt", folder);
+    set_rates(50e9, 40e9, 5e-6);
+    slowed                           = 0.25;
+    device.kernels                   = rows_to_add;
+    const struct cr_cost_model first = asked(path, NULL, NULL);
+    CHECK_NEAR(first.contention_out, 0.25, 1e-6);
+    CHECK_NEAR(first.contention_in, 0.25, 1e-6);
+    CHECK_NEAR(first.loaded_copy_slowdown, 1.13, 1e-6); /* nothing slows them here: what is allowed for all the same */
+    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9);
+    set_rates(1e9, 1e9, 1e-3);
+    slowed                            = 0.5;
+    const struct cr_cost_model second = asked(path, NULL, NULL);
+    CHECK_INT(copies, 0);
+    CHECK(second.contention_out == first.contention_out && second.loaded_copy_slowdown == first.loaded_copy_slowdown);
+    /* a device that has only copies leaves a file without the rest; --costs takes it as it is */
+    char only[SUPPORT_PATH];
+    text_into(only, "%s/only.txt", folder);
+    device.kernels = rows;
+    set_rates(50e9, 40e9, 5e-6);
+    (void)asked(only, NULL, NULL);
+    copies                      = 0;
+    struct cr_cost_table *load  = NULL;
+    struct cr_device      other = device;
+    snprintf(other.caps.text, sizeof other.caps.text, "another one");
+    REQUIRE_OK(cr_cost_table_load(&other, only, &load));
+    struct cr_cost_model t = cr_cost_table_model(load);
+    REQUIRE_OK(cr_cost_table_copy_rates(load, &t));
+    CHECK(copies == 0 && t.loaded_copy_slowdown == 0 && t.contention_out == 0);
+    CHECK_NEAR(t.to_host_bytes_per_s, 50e9, 0.5e9);
+    cr_cost_table_flush(load); /* writes nothing */
+    cr_cost_table_close(load);
+    load = NULL;
+    CHECK_STATUS(cr_cost_table_load(&other, path, &load), CR_ERR_FORMAT); /* rows that this device has not */
+    CHECK(load == NULL);
+    CHECK_HAS(cr_error_message(), "a kernel that does not exist");
+    cr_error_clear();
+    CHECK(cr_cost_table_load(&other, folder, &load) != CR_OK && load == NULL);
+    cr_error_clear();
+    drop_folder(folder);
+}
+
+static void without_room_the_round_figures_stand(void) {
+    char *text = NULL;
+    set_rates(50e9, 40e9, 5e-6);
+    memory_max                   = 1 << 20;
+    const struct cr_cost_model t = asked("", NULL, &text);
+    CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9);
+    CHECK(text && !strstr(text, "fake.out"));
+    CHECK_INT(copies, 0);
+    cr_free(text);
+}
+
+/* A plan asks for seconds: a copy's come from its bytes, a sync takes none. */
+static void copies_cost_what_their_bytes_take(void) {
+    struct cr_program     p;
+    struct cr_cost_table *costs;
+    double                seconds = -1;
+    set_rates(50e9, 25e9, 1e-5);
+    REQUIRE_OK(cr_cost_table_open(&device, "", &costs));
+    struct cr_cost_model t = cr_cost_table_model(costs);
+    REQUIRE_OK(cr_cost_table_copy_rates(costs, &t));
+    cr_program_init(&p, "p", NULL);
+    const int    x   = cr_tensor_add(&p, "x", CR_F32, CR_REGION_POOL, 1, 1, 1, 25000000);
+    const int    h   = cr_tensor_add(&p, "h", CR_F32, CR_REGION_HOST, 1, 1, 1, 25000000);
+    struct cr_op out = cr_op_make(CR_OP_offload, CR_NONE), in = cr_op_make(CR_OP_prefetch, CR_NONE),
+                 sync       = cr_op_make(CR_OP_barrier, CR_NONE);
+    out.in[CR_IN_offload_x] = in.out[CR_OUT_prefetch_y] = x;
+    out.out[CR_OUT_offload_y] = in.in[CR_IN_prefetch_x] = h;
+    CHECK_STATUS(t.cost(t.self, &p, &out, &seconds), CR_OK);
+    CHECK_NEAR(seconds, 2e-3 + 1e-5, 2e-5);
+    CHECK_STATUS(t.cost(t.self, &p, &in, &seconds), CR_OK);
+    CHECK_NEAR(seconds, 4e-3 + 1e-5, 4e-5);
+    CHECK_STATUS(t.cost(t.self, &p, &sync, &seconds), CR_OK);
+    CHECK(seconds == 0 && cr_op_seconds(&t, &p, &sync) == 0);
+    CHECK_INT(p.region_bytes[CR_REGION_HOST], 100000000);
+    cr_program_free(&p);
+    cr_cost_table_close(costs);
+}
+
+TESTS(CASE(rates_are_measured_once_and_kept), CASE(work_beside_copies_is_measured),
+      CASE(without_room_the_round_figures_stand), CASE(copies_cost_what_their_bytes_take))

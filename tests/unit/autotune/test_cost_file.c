@@ -1,0 +1,244 @@
+/* tests/unit/autotune/test_cost_file.c: the file of costs: dropped when it does not fit or is spoilt, shared by
+ * processes, and never in the way of a run. */
+#include "tests/harness/cost_table_support.h"
+
+static void a_file_that_does_not_fit_is_dropped(void) {
+    static const char *const spoilt[] = {"",
+                                         "cresnet kernel times 6",
+                                         "cresnet costs 1\tGPU\n",
+                                         "\x7f\x45LF",
+                                         "cresnet costs 3\tGPU A, driver 1\n",
+                                         "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n"};
+    struct stand             s;
+    char                     dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    cr_cost_table_flush(s.costs);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 2"); /* another driver: measured anew */
+    best(&s);
+    CHECK(measured(&s) == 3);
+    stand_close(&s);
+    char path[CR_PATH_MAX];
+    REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
+    for (size_t i = 0; i < CR_COUNT(spoilt); i++) {
+        REQUIRE_OK(cr_file_write_atomic(path, spoilt[i], strlen(spoilt[i])));
+        stand_open(&s, dir, "GPU A, driver 1");
+        CHECK(best(&s).kernel == 1 && measured(&s) == 3);
+        stand_close(&s);
+    }
+    drop_folder(dir);
+}
+
+/* What a run that measured leaves behind: the file's path and its text. */
+static void leave_file(struct stand *s, const char *dir, char path[CR_PATH_MAX], char **text) {
+    stand_open(s, dir, "GPU A, driver 1");
+    best(s);
+    cr_cost_table_flush(s->costs);
+    stand_close(s);
+    REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
+    REQUIRE_OK(cr_file_read(path, 1 << 20, text, NULL));
+}
+
+/* The file is not believed: all is measured anew. */
+static void check_dropped(struct stand *s, const char *dir, const char *path, const char *text, size_t length) {
+    REQUIRE_OK(cr_file_write_atomic(path, text, length));
+    stand_open(s, dir, "GPU A, driver 1");
+    CHECK(best(s).algo == 1 && measured(s) == 3);
+    stand_close(s);
+}
+
+/* A line of numbers that are none, fields that lack, a cut end: nothing of the file is believed. */
+static void a_spoilt_line_drops_the_file(void) {
+    static const char *const lines[] = {"x\tfake.a\t0\tsig\n",
+                                        "-1\tfake.a\t0\tsig\n",
+                                        "0\tfake.a\t0\tsig\n",
+                                        "1\t\t0\tsig\n",
+                                        "1\tfake.a\t0\n",
+                                        "1\tfake.a\t0\tsig",
+                                        "1\tfake.a\t9999999999\tsig\n",
+                                        "\n",
+                                        "1\tfake.a\t0\tsig\n",
+                                        "1\tfake.a\t0\tconv x=f16[1,1,1,1] -> y=f16[1,1,1,1]\n",
+                                        "1\tfake.q\t0\trelu x\n",
+                                        "1\t-\t0\trelu x\n",
+                                        "100000000001\tfake.a\t0\trelu x\n",
+                                        "99999999999999999999\tfake.a\t0\trelu x\n"};
+    struct stand             s;
+    char                     dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
+    make_folder(dir);
+    leave_file(&s, dir, path, &text);
+    for (size_t i = 0; i < CR_COUNT(lines); i++) {
+        struct cr_text spoilt = {0};
+        summed_anew(text, lines[i], &spoilt);
+        check_dropped(&s, dir, path, spoilt.data, spoilt.length);
+        cr_text_free(&spoilt);
+    }
+    /* what stands behind a zero must not go unread, though the sum of what stands before it fits */
+    static const char hidden[] = "1\tfake.a\t0\trelu x\n";
+    char             *sum      = strstr(text, "\nsum\t");
+    REQUIRE(sum);
+    const size_t before = (size_t)(sum + 1 - text), last = strlen(sum + 1), length = before + sizeof hidden + last;
+    char        *whole = cr_alloc(length, 1);
+    REQUIRE(whole);
+    memcpy(whole, text, before);
+    memcpy(whole + before + 1, hidden, sizeof hidden - 1);
+    memcpy(whole + before + sizeof hidden, sum + 1, last);
+    check_dropped(&s, dir, path, whole, length);
+    cr_free(whole);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* A row or a way that somebody has changed might name what cannot run. */
+static void a_file_changed_by_hand_is_dropped(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
+    make_folder(dir);
+    leave_file(&s, dir, path, &text);
+    char *way = strstr(text, "\t1\trelu");
+    REQUIRE(way);
+    way[1] = '7';
+    check_dropped(&s, dir, path, text, strlen(text));
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* A good line of another signature is no harm. */
+static void a_line_of_another_op_changes_nothing(void) {
+    struct stand   s;
+    struct cr_text more = {0};
+    char           dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    summed_anew(text, "100000000000\tfake.a\t0\trelu x\n", &more);
+    REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).algo == 1 && measured(&s) == 0);
+    stand_close(&s);
+    cr_text_free(&more);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+static void a_pipe_in_the_files_place_holds_nothing_up(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(dir);
+    CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).kernel == 1 && measured(&s) == 3);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+/* Each wrote what it had measured: neither is lost. */
+static void two_processes_share_the_file(void) {
+    struct stand a, b;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&a, dir, "GPU A, driver 1");
+    stand_open(&b, dir, "GPU A, driver 1");
+    best(&a);
+    cr_cost_table_flush(a.costs);
+    resize(&b, 7);
+    best(&b);
+    cr_cost_table_flush(b.costs);
+    stand_close(&a);
+    stand_close(&b);
+    stand_open(&a, dir, "GPU A, driver 1");
+    best(&a);
+    resize(&a, 7);
+    CHECK(best(&a).algo == 1);
+    CHECK(measured(&a) == 0);
+    stand_close(&a);
+    drop_folder(dir);
+}
+
+/* Entries of hundreds of signatures are found again, in the file and in memory. */
+static void many_signatures(void) {
+    enum { MANY = 700 };
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    for (int round = 0; round < 2; round++) {
+        stand_open(&s, dir, "GPU A, driver 1");
+        for (int i = 1; i <= MANY; i++) {
+            resize(&s, i);
+            takes[0][0]               = i % 2 ? 3e-4 : 9e-5; /* every other is faster by row a */
+            const struct cr_cost cost = best(&s);
+            CHECK(cost.kernel == i % 2 && fabs(cost.seconds - (i % 2 ? 1e-4 : 9e-5)) < 2e-9);
+        }
+        CHECK(measured(&s) == (round ? 0 : 3 * MANY));
+        cr_cost_table_flush(s.costs);
+        stand_close(&s);
+    }
+    drop_folder(dir);
+}
+
+static void a_file_that_cannot_be_written_stops_nothing(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(dir);
+    put_text(dir, "a-file", "");
+    stand_open(&s, text_into(path, "%s/a-file", dir), "GPU A, driver 1");
+    CHECK(best(&s).kernel == 1);
+    cr_cost_table_flush(s.costs);
+    CHECK_STR(cr_error_message(), "");
+    CHECK(best(&s).kernel == 1 && measured(&s) == 3);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    for (int64_t n = 1; n <= 6;
+         n++) { /* a full disk at each change: create, write, sync, close, rename, sync of the folder */
+        cr_fs_fail_at(n, 1, ENOSPC);
+        cr_cost_table_flush(s.costs);
+        cr_fs_fail_at(0, 0, 0);
+        CHECK_STR(cr_error_message(), "");
+        CHECK((access(s.path, F_OK) == 0) == (n == 6));
+        resize(&s, 10 + n);
+        best(&s);
+    }
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    for (int64_t n = 1; n <= 5; n++) { /* what could not be written at first was written later */
+        resize(&s, 10 + n);
+        best(&s);
+    }
+    CHECK(measured(&s) == 0);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+static void where_the_file_is_kept(void) {
+    struct cr_device device = {.caps = {.text = "GPU A, driver 1"}};
+    char             long_home[CR_PATH_MAX + 8], *path;
+    memset(long_home, 'h', sizeof long_home - 1);
+    long_home[sizeof long_home - 1] = 0;
+    const struct {
+        const char *own, *xdg, *home, *want;
+    } cases[] = {{"off", "/x", "/h", ""},
+                 {"cache", "/x", "/h", "cache/kernel-times-gpu-a.txt"},
+                 {"", "/x", "/h", "/x/cresnet/kernel-times-gpu-a.txt"},
+                 {"", "x", "/h", "/h/.cache/cresnet/kernel-times-gpu-a.txt"},
+                 {"", "", "", ""},
+                 {"", "", long_home, ""}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        setenv("CRESNET_CACHE", cases[i].own, 1);
+        setenv("XDG_CACHE_HOME", cases[i].xdg, 1);
+        setenv("HOME", cases[i].home, 1);
+        REQUIRE_OK(cr_cost_table_path(&device, &path));
+        CHECK_STR(path, cases[i].want);
+        CHECK_STR(cr_error_message(), "");
+        cr_free(path);
+    }
+}
+
+TESTS(CASE(a_file_that_does_not_fit_is_dropped), CASE(a_spoilt_line_drops_the_file),
+      CASE(a_file_changed_by_hand_is_dropped), CASE(a_line_of_another_op_changes_nothing),
+      CASE(a_pipe_in_the_files_place_holds_nothing_up), CASE(two_processes_share_the_file), CASE(many_signatures),
+      CASE(a_file_that_cannot_be_written_stops_nothing), CASE(where_the_file_is_kept))

@@ -1,0 +1,250 @@
+/* tests/unit/autotune/test_cost_table.c: the table of measured costs, on a device that only pretends: each row takes
+ * the time it is told to, so the fastest candidate is known. What is asked: the choice, what is measured and what is
+ * not, the file and its faults, a checkpoint's table. */
+#include "tests/harness/cost_table_support.h"
+
+static void the_fastest_row_and_way_is_taken(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    struct cr_cost cost = best(&s);
+    CHECK(cost.kernel == 1 && cost.algo == 1); /* row c is faster and not deterministic */
+    CHECK(fabs(cost.seconds - 1e-4) < 2e-9);
+    CHECK(measured(&s) == 3 && prepares == 3 && releases == 3);
+    s.device.options.deterministic = false;
+    s.program.tensor[0].dim[0] = s.program.tensor[1].dim[0] = 3; /* another signature */
+    cost                                                    = best(&s);
+    CHECK(cost.kernel == 2 && measured(&s) == 7);
+    CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as all are, in a recording */
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+/* A library's launch takes the host longer than the device: what counts is the device's time, whichever row was asked
+ * first. */
+static void enqueueing_is_not_counted(void) {
+    static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
+    struct stand        s;
+    char                dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    s.device.options.deterministic = false; /* all three rows */
+    memcpy(takes, now, sizeof takes);
+    memcpy(enqueue_s, enqueue, sizeof enqueue_s);
+    const struct cr_cost cost = best(&s);
+    CHECK(cost.kernel == 1 && cost.algo == 1);
+    CHECK(fabs(cost.seconds - 9e-6) < 2e-9);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+/* Nor is what marks take, beside which two short launches look alike. */
+static void marks_are_not_counted(void) {
+    static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
+    struct stand        s;
+    char                dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    memcpy(takes, now, sizeof takes);
+    event_s                   = 5e-6;
+    const struct cr_cost cost = best(&s);
+    CHECK(cost.kernel == 1 && cost.algo == 1);
+    CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+/* Inputs are noise, though ops before have written where they lie: smaller ones, of more bytes than noise is made of at
+ * once, and again. */
+static void inputs_are_noise_each_time(void) {
+    static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
+    struct stand         s;
+    char                 dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    memory_max = 16 << 20;
+    for (size_t i = 0; i < CR_COUNT(images); i++) {
+        for (int t = 0; t < 2; t++) {
+            s.program.tensor[t].dim[0] = images[i];
+            s.program.tensor[t].bytes  = (size_t)images[i] * 4 * 4 * 8 * 2;
+        }
+        best(&s);
+        CHECK_INT(not_noise, 0);
+    }
+    CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+static void what_is_known_is_not_measured_again(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    best(&s);
+    CHECK(measured(&s) == 3);
+    cr_cost_table_flush(s.costs);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    takes[1][1]         = 9; /* would be seen */
+    struct cr_cost cost = best(&s);
+    CHECK(cost.kernel == 1 && cost.algo == 1 && measured(&s) == 0 && launches == 0);
+    s.op.attr.bn.relu = true; /* no attribute of a ReLU: the same signature */
+    best(&s);
+    CHECK(measured(&s) == 0);
+    s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
+    best(&s);
+    CHECK(measured(&s) == 3);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+static void a_checkpoints_table_comes_first(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    stand_close(&s);
+    char *mine = strstr(text, "100000\tfake.b\t1");
+    CHECK(mine != NULL);
+    if (!mine) return;
+    memcpy(mine, "900000", 6); /* the other run found it slow */
+    sum_anew(text);
+    stand_open(&s, dir, "GPU A, driver 1");
+    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
+    struct cr_cost cost = best(&s);
+    CHECK(cost.kernel == 1 && cost.algo == 0 && measured(&s) == 0);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 2");
+    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "another device");
+    CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* The row that a checkpoint's choice rested on is gone. */
+static void a_kernel_that_is_gone_is_told(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    stand_close(&s);
+    for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
+    sum_anew(text);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "a kernel that does not exist here");
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* A checkpoint's entries are for its run: the user's file keeps its own, and gets what was measured besides. */
+static void a_checkpoints_table_stays_out_of_the_file(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    best(&s);
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    resize(&s, 5);
+    best(&s);
+    cr_cost_table_flush(s.costs);
+    stand_close(&s);
+    char *mine = strstr(text, "100000\tfake.b\t1");
+    CHECK(mine != NULL);
+    if (mine) memcpy(mine, "900000", 6);
+    sum_anew(text);
+    stand_open(&s, dir, "GPU A, driver 1");
+    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
+    cr_free(text);
+    CHECK(best(&s).algo == 0);
+    resize(&s, 5); /* another batch in evaluation: the checkpoint does not know it, the file does */
+    CHECK(best(&s).algo == 1 && measured(&s) == 0);
+    resize(&s, 6); /* nobody does */
+    CHECK(best(&s).algo == 1 && measured(&s) == 3);
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the next checkpoint holds all that was asked */
+    CHECK_HAS(text, "900000\tfake.b\t1");
+    CHECK_HAS(text, "x=f16[5,");
+    CHECK_HAS(text, "x=f16[6,");
+    cr_cost_table_flush(s.costs);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).algo == 1);
+    resize(&s, 6);
+    CHECK(best(&s).algo == 1 && measured(&s) == 0);
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* A candidate that wants more memory than there is would not run either; with more memory it is to be tried again. */
+static void what_finds_no_memory_is_not_chosen(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    workspace[1] = 2 << 20;
+    CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the run that goes on takes the same kernel */
+    CHECK_HAS(text, "300000\tfake.a\t0");
+    cr_cost_table_flush(s.costs);
+    stand_close(&s);
+    stand_open(&s, dir, "GPU A, driver 1");
+    CHECK(best(&s).kernel == 1 && measured(&s) == 3);
+    stand_close(&s);
+    cr_free(text);
+    drop_folder(dir);
+}
+
+/* What changes which rows there are, or what they do, is part of the signature. */
+static void attributes_are_told_apart(void) {
+    static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
+                                            CR_OP_dense_bgrad, CR_OP_conv_wgrad};
+    struct cr_device             device  = {0};
+    struct cr_program            p;
+    cr_program_init(&p, "p", NULL);
+    for (size_t i = 0; i < CR_COUNT(kinds); i++) {
+        struct cr_op   op    = cr_op_make(kinds[i], CR_NONE);
+        struct cr_text plain = {0}, adds = {0};
+        CHECK_STATUS(cr_cost_signature(&device, &p, &op, &plain), CR_OK);
+        if (op.kind == CR_OP_bn_grad_finalize)
+            op.attr.bn.accumulate = true;
+        else if (op.kind == CR_OP_dense_wgrad || op.kind == CR_OP_dense_bgrad)
+            op.attr.dense.accumulate = true;
+        else
+            op.attr.conv.accumulate = true;
+        CHECK_STATUS(cr_cost_signature(&device, &p, &op, &adds), CR_OK);
+        CHECK(plain.data && adds.data && strcmp(plain.data, adds.data) != 0);
+        cr_text_free(&plain);
+        cr_text_free(&adds);
+    }
+    cr_program_free(&p);
+}
+
+static void without_scratch_memory_the_first_row_stands(void) {
+    struct stand s;
+    char         dir[SUPPORT_PATH];
+    make_folder(dir);
+    stand_open(&s, dir, "GPU A, driver 1");
+    memory_max = 0;
+    CHECK(best(&s).kernel == 0 && best(&s).algo == 0 && launches == 0);
+    stand_close(&s);
+    drop_folder(dir);
+}
+
+TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(marks_are_not_counted),
+      CASE(inputs_are_noise_each_time), CASE(what_is_known_is_not_measured_again),
+      CASE(a_checkpoints_table_comes_first), CASE(a_checkpoints_table_stays_out_of_the_file),
+      CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
+      CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart))

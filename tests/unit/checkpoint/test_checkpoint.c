@@ -1,0 +1,288 @@
+/* Checkpoints: what is in the files, folders, links, keep-N, find. Conversion, permutation and what does not fit:
+ * tests/unit/checkpoint/test_checkpoint_read.c; failing calls and kills:
+ * tests/unit/checkpoint/test_checkpoint_faults.c. */
+#include "tests/harness/checkpoint_fake.h"
+
+#include <sys/stat.h>
+
+static bool is_there(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+static void check_link(const char *link, const char *want) {
+    char    target[64] = "";
+    ssize_t length     = readlink(in_folder("%s", link), target, sizeof target - 1);
+    CHECK(length > 0);
+    CHECK_STR(target, want);
+}
+
+static bool same_file(const char *a, const char *b) {
+    char  *x = NULL, *y = NULL;
+    size_t nx = 0, ny = 1;
+    bool same = cr_file_read(a, 1 << 20, &x, &nx) == CR_OK && cr_file_read(b, 1 << 20, &y, &ny) == CR_OK && nx == ny &&
+                !memcmp(x, y, nx);
+    cr_free(x);
+    cr_free(y);
+    return same;
+}
+
+/* ---- what a checkpoint holds ---- */
+
+static void files_of_a_checkpoint(void) {
+    struct cr_st_file *file;
+    float              conv[120];
+    int64_t            count = 0;
+    REQUIRE(folder_open());
+    REQUIRE_OK(fake_save(folder, 5, false, 2));
+    check_link("last", "step-5");
+    CHECK(!is_there(in_folder("best")));
+    CHECK_INT(sound_step(in_folder("step-5")), 5);
+    REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
+    CHECK_INT(cr_st_count(file), MODEL);
+    CHECK_STR(cr_st_meta_find(file, "format"), "pt");
+    CHECK(cr_st_meta_find(file, "step") == NULL); /* equal weights, equal files, whatever the step */
+    const struct cr_st_entry *entry = cr_st_find(file, "conv1.weight");
+    REQUIRE(entry && entry->bytes == sizeof conv && entry->dims == 4 && entry->dim[1] == 3);
+    REQUIRE_OK(cr_st_read(file, entry, 0, conv, sizeof conv));
+    for (int i = 0; i < 120; i++) CHECK_NEAR(conv[i], value_of(CONV, 5, i), 0); /* K,C,R,S: the file counts up */
+    entry = cr_st_find(file, "bn1.num_batches_tracked");
+    REQUIRE(entry && entry->dims == 0 && entry->dtype == CR_I64);
+    REQUIRE_OK(cr_st_read(file, entry, 0, &count, 8));
+    CHECK_INT(count, value_of(COUNT, 5, 0));
+    cr_st_close(file);
+    REQUIRE_OK(cr_st_open(in_folder("last/state.safetensors"), &file));
+    CHECK_STR(cr_st_meta_find(file, "step"), "5");
+    CHECK_STR(cr_st_meta_find(file, "epoch"), "3");
+    cr_st_close(file);
+    folder_close();
+}
+
+static void equal_states_equal_bytes(void) {
+    static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt",
+                                        "kernel_times.txt"};
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a")));
+    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("b")));
+    REQUIRE_OK(fake_save(in_folder("a"), 7, false, 2));
+    usleep(20000);
+    REQUIRE_OK(fake_save(in_folder("b"), 7, true, 0));
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        CHECK(same_file(in_folder("a/step-7/%s", names[i]), in_folder("b/last/%s", names[i])));
+    REQUIRE_OK(fake_save(in_folder("b"), 8, false, 0));
+    CHECK(!same_file(in_folder("a/last/model.safetensors"), in_folder("b/last/model.safetensors")));
+    folder_close();
+}
+
+static void io_fails(void) {
+    struct fake fake;
+    int64_t     live = cr_alloc_live();
+    REQUIRE(folder_open());
+    REQUIRE_OK(fake_save(folder, 1, false, 2));
+    for (int n = 1; n <= BLOBS; n++) {
+        fake_fill(&fake, 2);
+        fake.fail_at = n;
+        CHECK_STATUS(fake_save_from(&fake, folder, 2, true, 2), CR_ERR_DEVICE);
+        CHECK_INT(leftovers(folder), 0);
+        CHECK(!is_there(in_folder("step-2")));
+    }
+    fake_fill(&fake, 2);
+    fake.fail_at = 2;
+    CHECK_STATUS(fake_read(&fake, in_folder("last/model.safetensors"), fake_tensors, MODEL), CR_ERR_DEVICE);
+    CHECK_INT(cr_alloc_live(), live);
+    folder_close();
+}
+
+static void class_name_with_line_break(void) {
+    const char *const   classes[] = {"cat", "do\ng"};
+    struct cr_ckpt_io   io        = {NULL, fake_get, fake_put};
+    struct cr_ckpt_save save      = {.step = 1, .config_text = "", .class_names = classes, .classes = 2};
+    REQUIRE(folder_open());
+    save.run_dir = folder;
+    CHECK_STATUS(cr_ckpt_write(&save, &io), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "class 1 has a line break");
+    CHECK_INT(leftovers(folder), 0);
+    folder_close();
+}
+
+/* ---- folders and links ---- */
+
+static void run_folder(void) {
+    REQUIRE(folder_open());
+    CHECK(!cr_ckpt_dir_in_use(in_folder("a/b//c/")));
+    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a/b//c/")));
+    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a/b/c")));
+    CHECK(!cr_ckpt_dir_in_use(in_folder("a/b/c")));
+    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a/b/c/lost+found")));
+    CHECK(!cr_ckpt_dir_in_use(in_folder("a/b/c")));
+    REQUIRE_OK(cr_file_write_atomic(in_folder("a/b/c/file"), "x", 1));
+    CHECK(cr_ckpt_dir_in_use(in_folder("a/b/c")));
+    CHECK_STATUS(cr_ckpt_prepare_dir(in_folder("a/b/c/file")), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "is not a folder");
+    CHECK_STATUS(cr_ckpt_prepare_dir(in_folder("a/b/c/file/run")), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), in_folder("a/b/c/file"));
+    CHECK_HAS(cr_error_message(), "train.output=");
+    CHECK_STATUS(cr_ckpt_prepare_dir("/proc/cresnet-run"),
+                 CR_ERR_IO); /* nobody, root included, may make folders there */
+    CHECK_HAS(cr_error_message(), "/proc/cresnet-run");
+    CHECK_STATUS(cr_ckpt_prepare_dir(""), CR_ERR_IO);
+    CHECK_STATUS(fake_save(in_folder("nowhere"), 1, false, 1), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), in_folder("nowhere"));
+    CHECK_INT(leftovers(in_folder("a/b/c")), 0);
+    folder_close();
+}
+
+static void keep_counts(void) {
+    REQUIRE(folder_open());
+    for (int step = 1; step <= 9; step++) REQUIRE_OK(fake_save(folder, step, step == 3, 2));
+    for (int step = 1; step <= 9; step++)
+        CHECK_INT(sound_step(in_folder("step-%d", step)), step == 3 || step >= 7 ? step : -1);
+    check_link("best", "step-3");
+    check_link("last", "step-9");
+    REQUIRE_OK(cr_ckpt_mark_best(folder, 8));
+    check_link("best", "step-8");
+    REQUIRE_OK(fake_save(folder, 10, false, 0));
+    for (int step = 1; step <= 10; step++) CHECK(is_there(in_folder("step-%d", step)) == (step == 8 || step == 10));
+    CHECK_STATUS(cr_ckpt_mark_best(folder, 3), CR_ERR_IO);
+    check_link("best", "step-8");
+    /* what is not a step-N is nobody's to remove */
+    CHECK_INT(mkdir(in_folder("step-007"), 0700) | mkdir(in_folder("step-x"), 0700) | mkdir(in_folder("step-"), 0700),
+              0);
+    REQUIRE_OK(fake_save(folder, 11, false, -1));
+    REQUIRE_OK(fake_save(folder, 12, false, 0));
+    CHECK(is_there(in_folder("step-007")) && is_there(in_folder("step-x")) && is_there(in_folder("step-")));
+    CHECK(!is_there(in_folder("step-10")) && !is_there(in_folder("step-11")) && is_there(in_folder("step-8")));
+    CHECK_INT(leftovers(folder), 0);
+    folder_close();
+}
+
+static void a_step_saved_again(void) {
+    struct fake other;
+    REQUIRE(folder_open());
+    REQUIRE_OK(fake_save(folder, 1, true, 5));
+    fake_fill(&other, 2);
+    REQUIRE_OK(fake_save_from(&other, folder, 1, false, 5));
+    CHECK_INT(sound_step(in_folder("step-1")), -1); /* it holds step 2's values now */
+    REQUIRE_OK(fake_save(folder, 1, false, 5));
+    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(sound_step(in_folder("best")), 1);
+    CHECK_INT(leftovers(folder), 0);
+    folder_close();
+}
+
+/* A killed process had our number (in a container that is the rule) and nobody swept. */
+static void leftovers_of_our_own_number(void) {
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
+    CHECK_INT(symlink("step-1", in_folder(".tmp-last.%ld", (long)getpid())), 0);
+    REQUIRE_OK(fake_save(folder, 5, false, 1));
+    CHECK_INT(sound_step(in_folder("last")), 5);
+    CHECK(!is_there(in_folder("step-5/sub")));
+    CHECK_INT(leftovers(folder), 0);
+    folder_close();
+}
+
+static void links_that_are_folders(void) {
+    REQUIRE(folder_open());
+    CHECK_INT(mkdir(in_folder("last"), 0700) | mkdir(in_folder("last/mine"), 0700), 0);
+    CHECK_STATUS(fake_save(folder, 1, false, 1), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "move the folder away");
+    CHECK(is_there(in_folder("last/mine")));
+    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(leftovers(folder), 0);
+    folder_close();
+}
+
+/* ---- find ---- */
+
+static int64_t found_step(const char *run_dir) {
+    char     *found  = NULL;
+    cr_status status = cr_ckpt_find(run_dir, &found);
+    int64_t   step   = found ? sound_step(found) : status == CR_OK ? -2 : -3;
+    cr_free(found);
+    return step;
+}
+
+static void damage(const char *path) {
+    CHECK_INT(truncate(path, 100), 0);
+}
+
+static void find_newest(void) {
+    char *said;
+    REQUIRE(folder_open());
+    CHECK_INT(found_step(folder), -2);
+    CHECK_INT(found_step(in_folder("none")), -2);
+    REQUIRE_OK(cr_file_write_atomic(in_folder("file"), "x", 1));
+    CHECK_INT(found_step(in_folder("file")), -3);
+    for (int step = 1; step <= 10; step += 3)
+        REQUIRE_OK(fake_save(folder, step, false, 10)); /* 1 4 7 10: 10 > 7 as numbers */
+    CHECK_INT(found_step(folder), 10);
+    stderr_to(in_folder("said"));
+    damage(in_folder("step-10/state.safetensors"));
+    CHECK_INT(found_step(folder), 7);
+    stderr_back();
+    REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &said, NULL));
+    CHECK_HAS(said, "step-10/state.safetensors");
+    CHECK_HAS(said, "passed over");
+    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* one line */
+    cr_free(said);
+    stderr_to("/dev/null");
+    unlink(in_folder("last"));
+    CHECK_INT(found_step(folder), 7);
+    unlink(in_folder("step-7/config.ini"));
+    CHECK_INT(found_step(folder), 4);
+    CHECK_INT(symlink("step-1", in_folder("last")), 0); /* somebody went back by hand */
+    CHECK_INT(found_step(folder), 1);
+    unlink(in_folder("last"));
+    CHECK_INT(symlink("step-99", in_folder("last")), 0);
+    CHECK_INT(found_step(folder), 4);
+    CHECK_INT(rename(in_folder("step-4"), in_folder("step-50")), 0); /* its files say step 4 */
+    CHECK_INT(found_step(folder), 1);
+    damage(in_folder("step-1/model.safetensors"));
+    CHECK_INT(found_step(folder), -2);
+    stderr_back();
+    folder_close();
+}
+
+static void model_paths(void) {
+    char *path;
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("run")));
+    CHECK_STATUS(cr_ckpt_model_path(in_folder("run"), &path), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), in_folder("run"));
+    CHECK_STATUS(cr_ckpt_model_path(in_folder("none"), &path), CR_ERR_IO);
+    REQUIRE_OK(fake_save(in_folder("run"), 3, true, 2));
+    const char *const given[] = {"run", "run/last", "run/best", "run/step-3", "run/step-3/model.safetensors"};
+    for (size_t i = 0; i < CR_COUNT(given); i++) {
+        struct fake fake = {0};
+        REQUIRE_OK(cr_ckpt_model_path(in_folder("%s", given[i]), &path));
+        CHECK_STATUS(fake_read(&fake, path, fake_tensors, MODEL), CR_OK);
+        cr_free(path);
+    }
+    folder_close();
+}
+
+/* ---- small files ---- */
+
+static void small_files(void) {
+    char  *text = NULL;
+    size_t length;
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "one", 3));
+    REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "a\0b", 3));
+    REQUIRE_OK(cr_file_read(in_folder("x"), 3, &text, &length));
+    CHECK(length == 3 && !memcmp(text, "a\0b", 4));
+    cr_free(text);
+    CHECK_STATUS(cr_file_read(in_folder("x"), 2, &text, &length), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_file_read(in_folder("y"), 2, &text, &length), CR_ERR_IO);
+    CHECK_STATUS(cr_file_read(folder, 2, &text, &length), CR_ERR_IO);
+    CHECK_STATUS(cr_file_write_atomic(in_folder("no/x"), "", 0), CR_ERR_IO);
+    char longest[5000];
+    memset(longest, 'a', sizeof longest);
+    longest[4999] = 0;
+    CHECK_STATUS(cr_file_write_atomic(longest, "", 0), CR_ERR_IO);
+    CHECK_STATUS(cr_ckpt_prepare_dir(longest), CR_ERR_IO);
+    folder_close();
+}
+TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_equal_bytes), CASE(io_fails), CASE(class_name_with_line_break),
+      CASE(run_folder), CASE(keep_counts), CASE(a_step_saved_again), CASE(leftovers_of_our_own_number),
+      CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths), CASE(small_files))

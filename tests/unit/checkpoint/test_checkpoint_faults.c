@@ -1,0 +1,289 @@
+/* Checkpoints under failure: every change of the disk that a save makes fails once, or from there on; memory runs out;
+ * the disk fills up; the process is killed at any moment. What must hold each time: older checkpoints load with
+ * exactly their content, the links name complete folders, find gives one, nothing is left over after a sweep, no block
+ * leaks. */
+#include "tests/harness/checkpoint_fake.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static int64_t found_step(const char *run_dir) {
+    char     *found  = NULL;
+    cr_status status = cr_ckpt_find(run_dir, &found);
+    int64_t   step   = status == CR_OK && found ? sound_step(found) : -1;
+    cr_free(found);
+    return step;
+}
+
+/* What must hold after a save of step 30 that came back with `status`, where 10 (best) and 20 (last) were before, and
+ * perhaps 30. */
+static void check_after(cr_status status, bool had_30, bool one_failure, int64_t n) {
+    int64_t last = sound_step(in_folder("last")), best = sound_step(in_folder("best")), found = found_step(folder);
+    if (last < 0 || best < 0 || found < 0)
+        TEST_FAIL_("n = %d: last %d best %d found %d", (int)n, (int)last, (int)best, (int)found);
+    if (had_30) CHECK_INT(sound_step(in_folder("step-30")), 30);
+    CHECK_INT(sound_step(in_folder("step-20")), 20);
+    CHECK_INT(found, last);
+    if (status == CR_OK) {
+        CHECK_INT(last, 30);
+        CHECK_INT(best, 30);
+    } else {
+        CHECK_INT(status, CR_ERR_IO);
+        CHECK_HAS(cr_error_message(), folder);
+        CHECK_INT(sound_step(in_folder("step-10")), 10);
+        if (one_failure) CHECK_INT(leftovers(folder), 0);
+    }
+    cr_ckpt_sweep(folder);
+    CHECK_INT(leftovers(folder), 0);
+    CHECK_INT(found_step(folder), last);
+    REQUIRE_OK(fake_save(folder, 40, false, 1)); /* and life goes on */
+    CHECK_INT(found_step(folder), 40);
+}
+
+static void check_warned(int64_t n) {
+    char *said = NULL;
+    REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &said, NULL));
+    if (!strstr(said, "warning")) TEST_FAIL_("call %d failed, and nobody said so", (int)n);
+    cr_free(said);
+}
+
+static void scan(bool again, int64_t times, int error) {
+    int64_t live = cr_alloc_live(), failures = 0;
+    for (int64_t n = 1;; n++) {
+        REQUIRE(folder_open());
+        REQUIRE_OK(fake_save(folder, 10, true, 5));
+        if (again) REQUIRE_OK(fake_save(folder, 30, false, 5));
+        REQUIRE_OK(fake_save(folder, 20, false, 5));
+        stderr_to(in_folder("said"));
+        uint64_t before = cr_fs_calls();
+        cr_fs_fail_at(n, times, error);
+        cr_status status = fake_save(folder, 30, true, 1);
+        cr_fs_fail_at(0, 0, 0);
+        bool fired = cr_fs_calls() - before >= (uint64_t)n;
+        stderr_back();
+        if (!fired) CHECK_INT(status, CR_OK);
+        if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* no failure goes unheard */
+        failures += status != CR_OK;
+        check_after(status, again, times == 1, n);
+        folder_close();
+        CHECK_INT(cr_alloc_live(), live);
+        if (!fired) break;
+        REQUIRE(n < 500 && !test_failures_);
+    }
+    CHECK(failures > 25); /* mkdir, 4 x (create, writes, sync, close), syncs, rename, links */
+}
+
+static void every_call_fails_once(void) {
+    scan(false, 1, EIO);
+}
+static void every_call_fails_from_there_on(void) {
+    scan(false, 1000000, EIO);
+}
+static void disk_full_from_there_on(void) {
+    scan(false, 1000000, ENOSPC);
+}
+static void every_call_fails_saving_again(void) {
+    scan(true, 1, EIO);
+}
+static void calls_fail_on_saving_again_for_good(void) {
+    scan(true, 1000000, EIO);
+}
+/* among the failures is one of the exchange itself: the way in two moves is taken */
+static void no_exchange(void) {
+    scan(true, 1, EINVAL);
+}
+
+static void links_and_atomic_files(void) {
+    for (int64_t n = 1;; n++) {
+        char *text;
+        REQUIRE(folder_open());
+        REQUIRE_OK(fake_save(folder, 1, true, 5));
+        REQUIRE_OK(fake_save(folder, 2, false, 5));
+        REQUIRE_OK(cr_file_write_atomic(in_folder("f"), "old", 3));
+        uint64_t before = cr_fs_calls();
+        cr_fs_fail_at(n, 1, EIO);
+        cr_status mark = cr_ckpt_mark_best(folder, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
+        cr_status dir = cr_ckpt_prepare_dir(in_folder("x/y"));
+        cr_fs_fail_at(0, 0, 0);
+        bool fired = cr_fs_calls() - before >= (uint64_t)n;
+        CHECK(sound_step(in_folder("best")) == 2 || (mark != CR_OK && sound_step(in_folder("best")) == 1));
+        REQUIRE_OK(cr_file_read(in_folder("f"), 10, &text, NULL));
+        CHECK(!strcmp(text, "new") || (file != CR_OK && !strcmp(text, "old")));
+        cr_free(text);
+        CHECK_INT(leftovers(folder), 0);
+        folder_close();
+        if (fired) CHECK((mark != CR_OK) + (file != CR_OK) + (dir != CR_OK) <= 1);
+        if (!fired) {
+            CHECK_INT(mark | file | dir, CR_OK);
+            CHECK(n > 10);
+            break;
+        }
+    }
+}
+
+static void memory_runs_out(void) {
+    int64_t live = cr_alloc_live(), n;
+    REQUIRE(folder_open());
+    REQUIRE_OK(fake_save(folder, 1, true, 5));
+    for (n = 1; n < 500; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = fake_save(folder, 2, true, 5);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        CHECK_INT(leftovers(folder), 0);
+        if (status == CR_OK) break;
+        CHECK_INT(status, CR_ERR_MEMORY);
+        CHECK_INT(found_step(folder), 1);
+    }
+    CHECK(n > 15 && n < 500);
+    for (n = 1; n < 500; n++) {
+        char       *path = NULL;
+        struct fake fake;
+        cr_alloc_fail_at(n);
+        cr_status status = cr_ckpt_model_path(folder, &path);
+        if (status == CR_OK) status = fake_read(&fake, path, fake_tensors, MODEL);
+        cr_alloc_fail_at(0);
+        cr_free(path);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_INT(status, CR_ERR_MEMORY); /* and not "no checkpoint" or an older one */
+    }
+    CHECK(n > 15 && n < 500);
+    for (n = 1; n < 500; n++) { /* the message of what does not fit needs memory too */
+        struct fake           fake;
+        struct cr_ckpt_tensor wanted = fake_tensors[SCALE];
+        cr_alloc_fail_at(n);
+        cr_status status = fake_read(&fake, in_folder("last/model.safetensors"), &wanted, 1);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_ERR_FORMAT) break;
+        CHECK_INT(status, CR_ERR_MEMORY);
+    }
+    CHECK(n > 5 && n < 500);
+    folder_close();
+}
+
+static void disk_fills_up(void) {
+    char big[300000];
+    REQUIRE(folder_open());
+    if (mount("none", folder, "tmpfs", 0, "size=256k") < 0) {
+        folder_close();
+        SKIP("needs the right to mount a tmpfs");
+    }
+    memset(big, 'x', sizeof big);
+    int64_t   step   = 0;
+    cr_status status = CR_OK;
+    stderr_to("/dev/null");
+    while (status == CR_OK && step < 100) status = fake_save(folder, ++step, false, -1);
+    stderr_back();
+    CHECK_INT(status, CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), folder);
+    CHECK(step > 2 && step < 100);
+    CHECK_INT(found_step(folder), step - 1);
+    CHECK_INT(leftovers(folder), 0);
+    CHECK_STATUS(cr_file_write_atomic(in_folder("step-1/config.ini"), big, sizeof big), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "disk full");
+    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    umount(folder);
+    folder_close();
+}
+
+/* ---- sweep ---- */
+
+static void sweep_what_is_whose(void) {
+    REQUIRE(folder_open());
+    pid_t dead = fork();
+    if (dead == 0) _exit(0);
+    waitpid(dead, NULL, 0);
+    const struct {
+        const char *name;
+        long        pid;
+        bool        stays;
+    } table[] = {
+        {".tmp-step-5", dead, false},  {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), true},
+        {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
+        {".other-step-8", dead, true}, {".tmp-x.y", dead, false},
+    };
+    REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is all that is left of 2 */
+    for (size_t i = 0; i < CR_COUNT(table); i++) {
+        REQUIRE_OK(cr_fs_mkdirs(in_folder("%s.%ld/sub/deep", table[i].name, table[i].pid)));
+        REQUIRE_OK(cr_fs_write_new(in_folder("%s.%ld/sub/file", table[i].name, table[i].pid), "x", 1));
+    }
+    CHECK_INT(mkdir(in_folder(".tmp-step-9"), 0700) | mkdir(in_folder(".tmp-step-9.7x"), 0700), 0);
+    CHECK_INT(symlink("..", in_folder(".tmp-last.%ld", (long)dead)), 0);
+    cr_ckpt_sweep(folder);
+    for (size_t i = 0; i < CR_COUNT(table); i++)
+        if ((access(in_folder("%s.%ld", table[i].name, table[i].pid), F_OK) == 0) != table[i].stays)
+            TEST_FAIL_("%s.%ld", table[i].name, table[i].pid);
+    CHECK(access(in_folder(".tmp-step-9"), F_OK) == 0 && access(in_folder(".tmp-step-9.7x"), F_OK) == 0);
+    CHECK(access(in_folder(".tmp-last.%ld", (long)dead), F_OK) < 0);
+    CHECK(access(in_folder("step-2/sub/file"), F_OK) == 0);
+    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    cr_ckpt_sweep(in_folder("none"));
+    folder_close();
+}
+
+/* ---- kill ---- */
+
+/* Folders named step-N that do not hold what step N must hold. */
+static int half_folders(void) {
+    DIR *dir   = opendir(folder);
+    int  count = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (!strncmp(e->d_name, "step-", 5)) count += sound_step(in_folder("%s", e->d_name)) < 0;
+    if (dir) closedir(dir);
+    return count;
+}
+
+/* Saves for ever, as a run does: resumes from what it finds, tells through `done` what is safely saved. */
+static void save_for_ever(volatile int64_t *done) {
+    cr_ckpt_sweep(folder);
+    int64_t step = found_step(folder);
+    if (step < 0) step = 0;
+    for (int64_t i = step;; i++) {
+        if (i == 0) continue;
+        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first one replaces the step that is there */
+        *done = i;
+        if (fake_save(folder, i, false, 1) != CR_OK) _exit(3);
+    }
+}
+
+static void killed_at_any_moment(void) {
+    volatile int64_t *done   = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    unsigned          random = 12345;
+    int               dirty  = 0;
+    REQUIRE(done != MAP_FAILED && folder_open());
+    for (int round = 0; round < 60; round++) {
+        pid_t child = fork();
+        if (child == 0) save_for_ever(done);
+        random = random * 1103515245 + 12345;
+        usleep(1000 + random / 65536 % 9000);
+        int how;
+        kill(child, SIGKILL);
+        waitpid(child, &how, 0);
+        CHECK(WIFSIGNALED(how)); /* no save failed */
+        dirty += leftovers(folder) > 0;
+        CHECK_INT(half_folders(), 0);
+        int64_t found = found_step(folder);
+        if (*done && found < *done) TEST_FAIL_("round %d: found %d, but %d was saved", round, (int)found, (int)*done);
+        if (!*done) continue;
+        int64_t best = sound_step(in_folder("best"));
+        if (*done >= 3 && (best < 3 || best % 3)) TEST_FAIL_("round %d: best is %d", round, (int)best);
+    }
+    printf("    %d steps saved, %d of 60 kills left something to sweep\n", (int)*done, dirty);
+    CHECK(dirty > 10); /* else the kills came at the wrong moments, and nothing was tested */
+    cr_ckpt_sweep(folder);
+    CHECK_INT(leftovers(folder), 0);
+    CHECK(found_step(folder) >= *done && *done > 60);
+    munmap((void *)(uintptr_t)done, 4096);
+    folder_close();
+}
+
+TESTS(CASE(every_call_fails_once), CASE(every_call_fails_from_there_on), CASE(disk_full_from_there_on),
+      CASE(every_call_fails_saving_again), CASE(calls_fail_on_saving_again_for_good), CASE(no_exchange),
+      CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up), CASE(sweep_what_is_whose),
+      CASE(killed_at_any_moment))

@@ -1,0 +1,381 @@
+/* tests/unit/comm/test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees
+ * all of the protocol, over both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all
+ * ranks on one host and shares memory. The truth is computed from what each rank is known to send. */
+#include "tests/harness/comm_support.h"
+
+/* ---- what a run does ---- */
+
+/* In f32 the order of these sums shows: large and small numbers of both signs. */
+static float term(int rank, size_t i) {
+    const uint32_t h = ((uint32_t)rank * 7919u + (uint32_t)i * 104729u) * 2654435761u;
+    return ((float)(h >> 8) / 8388608.0f - 1.0f) * (h & 1 ? 1e6f : 1.0f);
+}
+
+static void check_sums(struct member *m, size_t count) {
+    float *x = malloc((count + 1) * sizeof *x);
+    for (size_t i = 0; i < count; i++) x[i] = term(m->where.rank, i);
+    x[count]  = 12345; /* not ours */
+    m->status = cr_comm_all_reduce(m->comm, x, count, CR_COMM_F32);
+    for (size_t i = 0; i < count && m->status == CR_OK; i++) {
+        float sum = term(0, i);
+        for (int r = 1; r < m->group->size; r++) sum += term(r, i);
+        m->wrong += memcmp(&sum, &x[i], sizeof sum) != 0;
+    }
+    m->wrong += x[count] != 12345;
+    free(x);
+}
+
+static cr_status all_collectives(struct member *m) {
+    static const size_t counts[] = {0, 1, 3, 17, 1000, 65536, 65537, 300001};
+    const int           size = m->group->size, rank = m->where.rank;
+    for (size_t i = 0; i < CR_COUNT(counts); i++) {
+        check_sums(m, counts[i]);
+        CR_TRY(m->status);
+        CR_TRY(cr_comm_barrier(m->comm));
+    }
+    double  d[2] = {0.1 * rank, 1e300};
+    int64_t n[2] = {rank, -1};
+    double  want = 0;
+    for (int r = 1; r < size; r++) want += 0.1 * r;
+    CR_TRY(cr_comm_all_reduce(m->comm, d, 2, CR_COMM_F64));
+    CR_TRY(cr_comm_all_reduce(m->comm, n, 2, CR_COMM_I64));
+    m->wrong += d[0] != want || n[0] != size * (size - 1) / 2 || n[1] != -size;
+    for (size_t bytes = 0; bytes < 700000; bytes = bytes * 5 + 1) {
+        unsigned char *mine = malloc(bytes + 1), *all = malloc(bytes * (size_t)size + 1);
+        for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)(i * 31 + (size_t)rank * 7);
+        CR_TRY(cr_comm_all_gather(m->comm, mine, bytes, all));
+        for (size_t i = 0; i < bytes * (size_t)size; i++)
+            m->wrong += all[i] != (unsigned char)(i % bytes * 31 + i / bytes * 7);
+        for (int root = 0; root < size; root++) {
+            for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)(rank == root ? i * 13 + (size_t)root : 0);
+            CR_TRY(cr_comm_broadcast(m->comm, mine, bytes, root));
+            for (size_t i = 0; i < bytes; i++) m->wrong += mine[i] != (unsigned char)(i * 13 + (size_t)root);
+        }
+        free(mine);
+        free(all);
+    }
+    uint64_t hash = 42;
+    return cr_comm_same(m->comm, &hash, sizeof hash, "the hash");
+}
+
+static void collectives(void) {
+    static const int sizes[] = {1, 2, 3, 4, 7};
+    for (int way = 0; way < TRANSPORTS; way++)
+        for (size_t i = 0; i < CR_COUNT(sizes); i++) {
+            struct group g;
+            group_init(&g, sizes[i], (enum transport)way, all_collectives);
+            group_run(&g);
+            group_good(&g, transport_name[way]);
+        }
+    /* no comm is a run of one rank */
+    float x = 3;
+    REQUIRE_OK(cr_comm_barrier(NULL));
+    REQUIRE_OK(cr_comm_all_reduce(NULL, &x, 1, CR_COMM_F32));
+    CHECK(x == 3 && cr_comm_size(NULL) == 1 && cr_comm_rank(NULL) == 0);
+}
+
+/* ---- hosts ---- */
+
+static cr_status look_around(struct member *m) {
+    const struct cr_comm_rank_info *p     = cr_comm_rank_info(m->comm, m->where.rank);
+    const bool                      apart = m->where.group[0] != 0;
+    m->wrong += cr_comm_hosts(m->comm) != (apart ? (m->group->size + 1) / 2 : 1);
+    m->wrong +=
+        p->host != (apart ? m->where.rank / 2 : 0) || p->local_rank != (apart ? m->where.rank % 2 : m->where.rank);
+    m->wrong += p->local_size != (!apart ? m->group->size : m->where.rank == 4 ? 1 : 2);
+    return cr_comm_barrier(m->comm);
+}
+
+static void places(void) {
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        group_init(&g, 5, (enum transport)way, look_around);
+        group_run(&g);
+        group_good(&g, transport_name[way]);
+    }
+}
+
+/* ---- votes ---- */
+
+static uint32_t asks(int rank, int n) {
+    return n % 17 == rank ? 1u << rank % 3 : 0;
+}
+
+static cr_status vote_many(struct member *m) {
+    const int size = m->group->size;
+    for (int n = 0; n < 400; n++) {
+        uint32_t want = 0, asked;
+        CR_TRY(cr_comm_vote(m->comm, asks(m->where.rank, n), &asked));
+        for (int r = 0; r < size && n >= CR_VOTE_LAG; r++) want |= asks(r, n - CR_VOTE_LAG);
+        m->wrong += asked != want;
+        if (n % 50 == m->where.rank) nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+        if (n % 37 == 0) {
+            int64_t one = 1;
+            CR_TRY(cr_comm_all_reduce(m->comm, &one, 1, CR_COMM_I64));
+            m->wrong += one != size;
+        }
+    }
+    return CR_OK;
+}
+
+static void votes(void) {
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        group_init(&g, 4, (enum transport)way, vote_many);
+        group_run(&g);
+        group_good(&g, transport_name[way]);
+    }
+    uint32_t asked;
+    REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &asked));
+    CHECK_INT(asked, CR_REQUEST_TERM);
+}
+
+/* ---- failures ---- */
+
+/* All but `who` must fail with CR_ERR_PEER and a message with `part`; exactly one speaks. */
+static void all_learn(struct group *g, int who, const char *part, double within, const char *what) {
+    int speakers = 0;
+    for (int r = 0; r < g->size; r++) {
+        const struct member *m = &g->member[r];
+        speakers += m->reports_error;
+        if (r == who) continue;
+        if (m->status != CR_ERR_PEER)
+            TEST_FAIL_("%s: rank %d: status %s (%s)", what, r, cr_status_name(m->status), m->message);
+        if (!strstr(m->message, part)) TEST_FAIL_("%s: rank %d: \"%s\" lacks \"%s\"", what, r, m->message, part);
+        if (m->seconds > within) TEST_FAIL_("%s: rank %d: after %.1f s, %.1f are allowed", what, r, m->seconds, within);
+    }
+    CHECK_INT(speakers, 1);
+}
+
+static cr_status abort_in_the_middle(struct member *m) {
+    CR_TRY(cr_comm_barrier(m->comm));
+    if (m->where.rank == m->group->size - 1) {
+        cr_comm_abort(m->comm, "the disk is full");
+        return CR_OK;
+    }
+    return cr_comm_barrier(m->comm);
+}
+
+static cr_status abort_of_rank_0(struct member *m) {
+    if (m->where.rank == 0) {
+        cr_comm_abort(m->comm, "the picture is torn");
+        return CR_OK;
+    }
+    while (cr_comm_check(m->comm) == CR_OK) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return cr_comm_check(m->comm);
+}
+
+static void aborts(void) {
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        group_init(&g, 4, (enum transport)way, abort_in_the_middle);
+        group_run(&g);
+        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[way]);
+        CHECK_HAS(g.member[1].message, "the disk is full");
+        CHECK(g.member[3].reports_error);
+        group_init(&g, 3, (enum transport)way, abort_of_rank_0);
+        group_run(&g);
+        all_learn(&g, 0, "the picture is torn", 3, transport_name[way]);
+        CHECK(g.member[0].reports_error);
+    }
+}
+
+static cr_status leave_early(struct member *m) {
+    CR_TRY(cr_comm_barrier(m->comm));
+    return m->where.rank == 1 ? CR_OK : cr_comm_barrier(m->comm);
+}
+
+static cr_status call_something_else(struct member *m) {
+    int64_t x = 1;
+    if (m->where.rank == 1) return cr_comm_broadcast(m->comm, &x, sizeof x, 0);
+    return cr_comm_all_reduce(m->comm, &x, 1, CR_COMM_I64);
+}
+
+static cr_status differ(struct member *m) {
+    int hash = m->where.rank == 2;
+    return cr_comm_same(m->comm, &hash, sizeof hash, "the sum over the initial weights");
+}
+
+static void comes_apart(void) {
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        group_init(&g, 3, (enum transport)way, leave_early);
+        group_run(&g);
+        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[way]);
+        CHECK_HAS(g.member[0].message, "ended its run");
+        group_init(&g, 3, (enum transport)way, call_something_else);
+        group_run(&g);
+        all_learn(&g, -1, "come apart", 3, transport_name[way]);
+        CHECK_HAS(g.member[2].message, "broadcast of 8 bytes");
+        group_init(&g, 3, (enum transport)way, differ);
+        group_run(&g);
+        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[way]);
+        CHECK_HAS(g.member[0].message, "rank 2 of 3");
+    }
+}
+
+/* One that lives but does not come: an end is set to patience. */
+static cr_status late(struct member *m) {
+    CR_TRY(cr_comm_barrier(m->comm));
+    if (m->where.rank == 1) {
+        nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
+        return cr_comm_check(m->comm);
+    }
+    return cr_comm_barrier(m->comm);
+}
+
+static void patience_ends(void) {
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        group_init(&g, 3, (enum transport)way, late);
+        for (int r = 0; r < 3; r++) g.member[r].where.wait_timeout_s = 0.5;
+        group_run(&g);
+        all_learn(&g, -1, "ranks.patience", 4, transport_name[way]);
+    }
+}
+
+static atomic_int hook_calls;
+static void       on_failure(void *context) {
+          atomic_fetch_add(&hook_calls, *(int *)context);
+}
+
+static cr_status hooked(struct member *m) {
+    static int one = 1;
+    cr_comm_on_failure(m->comm, on_failure, &one);
+    CR_TRY(cr_comm_barrier(m->comm));
+    if (m->where.rank == 1) cr_comm_abort(m->comm, "enough");
+    const int64_t end = cr_time_ns() + 3000000000;
+    while (atomic_load(&hook_calls) < 2 && cr_time_ns() < end) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return CR_OK;
+}
+
+static void failure_hook(void) {
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        atomic_store(&hook_calls, 0);
+        group_init(&g, 2, (enum transport)way, hooked);
+        group_run(&g);
+        CHECK_INT(atomic_load(&hook_calls), 2);
+    }
+}
+
+/* ---- starts that cannot succeed ---- */
+
+static cr_status nothing(struct member *m) {
+    return cr_comm_barrier(m->comm);
+}
+
+static void wrong_starts(void) {
+    struct group g;
+    group_init(&g, 2, TCP, nothing);
+    g.member[1].where.size = 3;
+    group_run(&g);
+    CHECK_STATUS(g.member[0].status, CR_ERR_CONFIG);
+    CHECK_HAS(g.member[0].message, "one of 3 ranks");
+    CHECK_HAS(g.member[1].message, "one of 3 ranks");
+    CHECK_INT(g.member[1].status, CR_ERR_PEER);
+
+    group_init(&g, 2, TCP, nothing); /* another job's rank: refused, and the port's own job goes on waiting */
+    for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 1;
+    snprintf(g.member[1].where.job, sizeof g.member[1].where.job, "other");
+    group_run(&g);
+    CHECK_STATUS(g.member[1].status, CR_ERR_CONFIG);
+    CHECK_HAS(g.member[1].message, "belongs to another job (test; this one is other)");
+    CHECK_INT(g.member[0].status, CR_ERR_PEER);
+    CHECK_HAS(g.member[0].message, "did not come to port");
+
+    group_init(&g, 2, TCP, nothing); /* nobody listens */
+    g.member[1].where.port = free_port();
+    for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.7;
+    group_run(&g);
+    CHECK_INT(g.member[1].status, CR_ERR_IO);
+    CHECK_HAS(g.member[1].message, "does not answer at port");
+    CHECK(g.member[0].seconds < 4 && g.member[1].seconds < 4);
+
+    group_init(&g, 3, SHARED, nothing); /* two come */
+    for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.5;
+    g.size                 = 2;
+    g.member[0].where.size = g.member[1].where.size = 3;
+    group_run(&g);
+    CHECK_INT(g.member[0].status, CR_ERR_PEER);
+    CHECK_HAS(g.member[0].message, "did not come within 0.5 s: 2");
+
+    struct cr_comm_options w = g.member[0].where;
+    struct cr_comm        *comm;
+    w.shared = NULL;
+    w.rank   = 3;
+    CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_CONFIG);
+}
+
+/* Something else has the port; something else answers there. */
+static void foreign_port(void) {
+    struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t          length = sizeof at;
+    const int          fd     = socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 4) == 0 &&
+            getsockname(fd, (struct sockaddr *)&at, &length) == 0);
+    struct cr_comm_options w = {.rank           = 0,
+                                .size           = 2,
+                                .local_rank     = -1,
+                                .address        = "127.0.0.1",
+                                .port           = ntohs(at.sin_port),
+                                .job            = "test",
+                                .rendezvous_s   = 0.5,
+                                .timeout_s      = 5,
+                                .wait_timeout_s = 5};
+    struct cr_comm        *comm;
+    CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "is taken, perhaps by another job");
+    w.rank = 1;
+    CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "says nothing");
+    close(fd);
+    snprintf(w.address, sizeof w.address, "no-such-host.invalid");
+    CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "MASTER_ADDR");
+}
+
+/* Those who look for open ports come too, and talk, or do not. */
+static void *scan(void *argument) {
+    struct sockaddr_in at = {.sin_family      = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port        = htons((uint16_t) * (int *)argument)};
+    for (int i = 0; i < 20; i++) {
+        const int fd         = socket(AF_INET, SOCK_STREAM, 0);
+        char      text[1024] = "GET / HTTP/1.1\r\n\r\n";
+        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 && i % 3)
+            (void)!send(fd, text, i % 3 == 1 ? 18 : sizeof text, MSG_NOSIGNAL);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        close(fd);
+    }
+    return NULL;
+}
+
+static cr_status open_late(struct member *m) {
+    CR_TRY(cr_comm_barrier(m->comm));
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    return cr_comm_barrier(m->comm);
+}
+
+static void strangers(void) {
+    struct group g;
+    pthread_t    scanner;
+    group_init(&g, 3, TCP, open_late);
+    REQUIRE(pthread_create(&scanner, NULL, scan, &g.member[0].where.port) == 0);
+    group_run(&g);
+    pthread_join(scanner, NULL);
+    group_good(&g, "strangers on the port");
+}
+
+static void nothing_left(void) {
+    const int64_t live = cr_alloc_live();
+    for (int way = 0; way < TRANSPORTS; way++) {
+        struct group g;
+        group_init(&g, 3, (enum transport)way, all_collectives);
+        group_run(&g);
+    }
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+TESTS(CASE(collectives), CASE(places), CASE(votes), CASE(aborts), CASE(comes_apart), CASE(patience_ends),
+      CASE(failure_hook), CASE(wrong_starts), CASE(foreign_port), CASE(strangers), CASE(nothing_left))

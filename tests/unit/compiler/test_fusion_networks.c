@@ -1,0 +1,149 @@
+/* tests/unit/compiler/test_fusion_networks.c: whole networks, fused by any mixture of joins, compute what the plain
+ * program computes. */
+#include "tests/harness/fusion_network.h"
+
+struct refuser { /* accepts a random part of the joins */
+    struct cr_rng rng;
+    int           share; /* of 4 */
+};
+
+static bool accepts_some(void *self, const struct cr_program *p, const struct cr_op *op) {
+    struct refuser *r = self;
+    (void)p, (void)op;
+    return draw(&r->rng, 1, 4) <= r->share;
+}
+
+/* Any number will do: the choice must not change the numbers. */
+static cr_status costs_anything(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    struct refuser *r = self;
+    (void)p, (void)op;
+    *seconds = 1e-6 * (double)draw(&r->rng, 1, 1000);
+    return CR_OK;
+}
+
+/* Which slots some fused program has used: bit s of [kind]. */
+static unsigned used_in[CR_OP_COUNT], used_out[CR_OP_COUNT];
+
+static void note_slots(const struct cr_program *p) {
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
+        for (int s = 0; s < CR_OP_IN_MAX; s++) used_in[op->kind] |= (unsigned)(op->in[s] >= 0) << s;
+        for (int s = 0; s < CR_OP_OUT_MAX; s++) used_out[op->kind] |= (unsigned)(op->out[s] >= 0) << s;
+    }
+}
+
+/* One network plain and fused. */
+static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *target, bool fold,
+                    int *joined) {
+    struct ref_run plain, fused;
+    REQUIRE_OK(ref_open(&plain, CR_F64, 1));
+    REQUIRE_OK(ref_open(&fused, CR_F64, 1));
+    REQUIRE_OK(emit_run(&plain, config, c));
+    REQUIRE_OK(emit_run(&fused, config, c));
+    *joined = fused.p.ops;
+    if (fold) REQUIRE_OK(cr_pass_fold(&fused.p, target));
+    REQUIRE_OK(cr_pass_fuse(&fused.p, target));
+    *joined -= fused.p.ops;
+    note_slots(&fused.p);
+    REQUIRE_OK(finish_run(&plain));
+    REQUIRE_OK(finish_run(&fused));
+    check_same(&plain, &fused);
+    ref_close(&plain);
+    ref_close(&fused);
+}
+
+/* Else the comparison has compared nothing. What 16-bit programs and inference use is not used here. */
+static void every_form_was_used(void) {
+    static const enum cr_op_kind kinds[] = {CR_OP_conv,           CR_OP_conv_dgrad,        CR_OP_conv_wgrad,
+                                            CR_OP_conv_grad,      CR_OP_relu_grad,         CR_OP_bn_grad_sums,
+                                            CR_OP_bn_grad_apply,  CR_OP_maxpool,           CR_OP_s2d_filter,
+                                            CR_OP_bn_apply,       CR_OP_pool_bn_grad_sums, CR_OP_pool_bn_grad_apply,
+                                            CR_OP_s2d_filter_grad};
+    for (size_t i = 0; i < CR_COUNT(kinds); i++) {
+        const struct cr_op_info *info = cr_op_info(kinds[i]);
+        unsigned                 all  = (1u << info->ins) - 1,
+                 not_here             = kinds[i] == CR_OP_conv
+                                            ? 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add | 1u << CR_IN_conv_packed
+                                            : 0;
+        if ((used_in[kinds[i]] | not_here) != all || used_out[kinds[i]] != (1u << info->outs) - 1)
+            TEST_FAIL_("%s: inputs %x of %x, outputs %x were used", info->name, used_in[kinds[i]], all,
+                       used_out[kinds[i]]);
+    }
+}
+
+static void any_mixture_computes_the_same(void) {
+    struct cr_config config;
+    int              total = 0;
+    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+    for (int round = 0; round < 192; round++) {
+        struct net_case      c       = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                        .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                        .large      = round & 4,
+                                        .accumulate = round & 8,
+                                        .width      = round & 16 ? 8 : 2};
+        struct refuser       refuser = {.rng = test_rng((uint64_t)round), .share = round & 32 ? 4 : 2 + round / 64};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        int                  joined;
+        compare(&config, &c, &target, false, &joined);
+        total += joined;
+    }
+    CHECK(total > 64);
+    every_form_was_used();
+    cr_config_close(&config);
+}
+
+static void frozen_parts_compute_the_same(void) {
+    struct cr_config config;
+    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+    for (int round = 0; round < 128; round++) {
+        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                        .large    = round & 4,
+                                        .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
+                                        .width    = 4};
+        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .share = 4 - round / 4 % 2};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        int                  joined;
+        compare(&config, &c, &target, false, &joined);
+        CHECK(joined > 0);
+    }
+    cr_config_close(&config);
+}
+
+/* Space to depth, before a plain convolution and before one that has taken in its BN and ReLU. */
+static void evaluation_computes_the_same(void) {
+    struct cr_config config;
+    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+    for (int round = 0; round < 16; round++) {
+        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                        .large    = round & 4,
+                                        .eval     = true,
+                                        .width    = 4};
+        struct refuser       refuser = {.rng = test_rng(300 + (uint64_t)round), .share = 4};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        int                  joined;
+        memset(used_in, 0, sizeof used_in);
+        compare(&config, &c, &target, round & 8, &joined);
+        CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
+    }
+    cr_config_close(&config);
+}
+
+static void zero_gammas_compute_the_same(void) {
+    struct cr_config config;
+    const char      *overrides[] = {"model.zero_init_last=yes"};
+    int              joined;
+    REQUIRE_OK(cr_config_open(&config, NULL, overrides, 1));
+    for (int round = 0; round < 8; round++) {
+        struct net_case c = {
+            .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
+        struct refuser       refuser = {.rng = test_rng(200 + (uint64_t)round), .share = 4};
+        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        compare(&config, &c, &target, false, &joined);
+    }
+    cr_config_close(&config);
+}
+
+TESTS(CASE(any_mixture_computes_the_same), CASE(frozen_parts_compute_the_same), CASE(zero_gammas_compute_the_same),
+      CASE(evaluation_computes_the_same))

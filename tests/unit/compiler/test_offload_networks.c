@@ -1,0 +1,349 @@
+/* tests/unit/compiler/test_offload_networks.c: training comes out the same to the bit, with freed memory poisoned too;
+ * limits are kept by swapping and by swapping and computing twice, in every shipped network; what is said when they
+ * cannot be. */
+#include "compiler/memory/offload.h"
+#include "session/session.h"
+#include "tests/harness/compiler_support.h"
+#include "tests/harness/data_support.h"
+#include "tests/harness/network_support.h"
+
+enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
+
+/* ---- bits ---- */
+
+static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
+                           bool recompute, enum cr_swap_use swap) {
+    const struct net_plan plan = {.overrides  = overrides,
+                                  .count      = count,
+                                  .kind       = CR_PROGRAM_STEP,
+                                  .classes    = CLASSES,
+                                  .size       = SIZE,
+                                  .batch      = BATCH,
+                                  .device     = {.threads = 2, .deterministic = true},
+                                  .fuse       = fuse,
+                                  .pool_limit = limit,
+                                  .recompute  = recompute,
+                                  .offload    = swap};
+    CR_TRY(net_open(n, &plan));
+    return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
+}
+
+static void train(struct net *n) {
+    CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK);
+}
+
+static int both_ways; /* programs met that swap and compute twice */
+
+static void check_bits(const char *const *overrides, int count, bool fuse) {
+    static const enum cr_swap_use uses[] = {CR_SWAP_USE_BEST, CR_SWAP_USE_DOA,   CR_SWAP_USE_AOA,
+                                            CR_SWAP_USE_WDOA, CR_SWAP_USE_SWDOA, CR_SWAP_USE_AUTO};
+    struct net                    plain, less;
+    int                           swapped = 0;
+    CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, CR_SWAP_USE_NO), CR_OK);
+    if (!plain.exec) return net_close(&plain);
+    const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
+    train(&plain);
+    for (int percent = 85, turn = 0; percent >= 25; percent -= 20)
+        for (int k = 0; k < 2; k++, turn++) {
+            const size_t u         = (size_t)turn % CR_COUNT(uses);
+            const bool   recompute = k == 1;
+            CHECK_STATUS(open_step(&less, overrides, count, fuse, whole / 100 * (size_t)percent, recompute, uses[u]),
+                         CR_OK);
+            if (less.exec) {
+                const struct cr_fit_report *r = &less.fit;
+                CHECK(less.program.region_bytes[CR_REGION_POOL] == r->after && r->after <= r->before);
+                CHECK_INT(net_count(&less.program, CR_OP_prefetch), r->offloaded);
+                CHECK_INT(net_count(&less.program, CR_OP_offload), r->offloaded);
+                CHECK(recompute || r->recomputed == 0);
+                if (percent == 85) CHECK(r->after <= whole / 100 * 85);
+                swapped += r->offloaded;
+                both_ways += r->offloaded && r->recomputed;
+                CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
+                train(&less);
+                CHECK(memcmp(plain.memory.region[CR_REGION_STORE], less.memory.region[CR_REGION_STORE],
+                             cr_param_store_bytes(&plain.model.store)) == 0);
+            }
+            net_close(&less);
+        }
+    CHECK(swapped > 0);
+    net_close(&plain);
+}
+
+#define NET(name, fuse, ...)                                                                                           \
+    static void name(void) {                                                                                           \
+        static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu",       \
+                                                "model.arch=custom", __VA_ARGS__};                                     \
+        check_bits(overrides, (int)CR_COUNT(overrides), fuse);                                                         \
+    }
+NET(basic_blocks, true, "model.block=basic", "model.depths=2,2", "model.widths=8,16", "model.stem=cifar",
+    "model.shortcut=A")
+NET(bottlenecks, true, "model.block=bottleneck", "model.depths=2,2", "model.widths=8,8", "model.stem=imagenet",
+    "model.shortcut=B")
+NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "model.widths=8,8", "model.stem=imagenet",
+    "model.shortcut=B")
+
+static void both_ways_were_met(void) {
+    CHECK(both_ways > 0);
+}
+
+/* ---- limits in the shipped networks, on a GPU that is invented ---- */
+
+static cr_status open_shipped(struct bench_model *b, const char *file) {
+    char path[512];
+    int  classes;
+    snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, file);
+    CR_TRY(cr_config_open(&b->config, path, NULL, 0));
+    classes            = cr_config_is_small(&b->config) ? 10 : 1000;
+    const int64_t size = cr_config_is_small(&b->config) ? 32 : 224;
+    return cr_model_open(&b->config, classes, size, size, &b->model);
+}
+
+/* As fast as an H200 in fp32, whose copies are 55 GB/s. */
+static struct cr_cost_model gpu_target(void) {
+    return (struct cr_cost_model){.alignment             = 256,
+                                  .bytes_per_s           = 4.2e12,
+                                  .flops_per_s           = 28e12,
+                                  .to_host_bytes_per_s   = 47e9,
+                                  .to_device_bytes_per_s = 47e9,
+                                  .duplex_speedup        = 1.16,
+                                  .copy_latency_s        = 10e-6};
+}
+
+/* No plan is below what one op needs at once. */
+static size_t most_of_one_op(const struct cr_program *p) {
+    size_t most = 0;
+    for (int i = 0; i < p->ops; i++) {
+        int    ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
+        size_t sum = 0;
+        n += cr_op_writes(&p->op[i], ids + n);
+        for (int k = 0; k < n; k++) {
+            bool again = p->tensor[ids[k]].region != CR_REGION_POOL;
+            for (int j = 0; j < k; j++) again |= ids[j] == ids[k];
+            if (!again) sum += p->tensor[ids[k]].bytes;
+        }
+        most = CR_MAX(most, sum);
+    }
+    return most;
+}
+
+static void check_fit(struct bench_model *b, const struct cr_cost_model *target, size_t whole, int percent,
+                      bool recompute) {
+    struct cr_program         p;
+    struct cr_fit_report      r       = {0};
+    struct cr_simulation      time    = {0};
+    const size_t              limit   = whole / 100 * (size_t)percent;
+    struct cr_compile_options options = {.fuse       = true,
+                                         .reuse      = true,
+                                         .pool_limit = limit,
+                                         .recompute  = recompute,
+                                         .offload    = CR_SWAP_USE_AUTO,
+                                         .report     = &r};
+    CHECK_STATUS(cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, b->config.train.batch, &p), CR_OK);
+    CHECK_STATUS(cr_compile(&p, target, &options), CR_OK); /* with all its proofs, before and after planning */
+    if (p.region_bytes[CR_REGION_POOL] > CR_MAX(limit, most_of_one_op(&p) / 100 * 101))
+        TEST_FAIL_("%d %%, recompute %d: pool %zu of %zu, limit %zu, an op %zu", percent, recompute,
+                   p.region_bytes[CR_REGION_POOL], whole, limit, most_of_one_op(&p));
+    CHECK(r.after == p.region_bytes[CR_REGION_POOL] && r.before == whole);
+    CHECK(recompute || r.recomputed == 0);
+    CHECK_INT(r.offloaded, net_count(&p, CR_OP_offload));
+    CHECK_STATUS(cr_program_predict(&p, target, &time), CR_OK);
+    CHECK_NEAR(time.total, r.seconds,
+               2e-4 * r.seconds); /* memory that is used again adds waits, which cost next to nothing */
+    CHECK(r.seconds >= r.seconds_before * (1 - 1e-9));
+    cr_program_free(&p);
+}
+
+static void shipped_networks_fit(void) {
+    static const char *const   files[] = {"cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
+                                          "cifar10-resnet56.ini", "demo.ini",
+                                          "resnet18.ini",         "resnet50.ini"};
+    const struct cr_cost_model target  = gpu_target();
+    struct cr_compile_options  all     = {.fuse = true, .reuse = true};
+    for (size_t k = 0; k < CR_COUNT(files); k++) {
+        struct bench_model b = {0};
+        struct cr_program  p;
+        const cr_status    status = open_shipped(&b, files[k]);
+        CHECK_STATUS(status, CR_OK);
+        if (status != CR_OK) continue;
+        CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, b.config.train.batch, &p), CR_OK);
+        CHECK_STATUS(cr_compile(&p, &target, &all), CR_OK);
+        const size_t whole = p.region_bytes[CR_REGION_POOL];
+        cr_program_free(&p);
+        const int failed = test_failures_;
+        for (int percent = 70; percent >= 50; percent -= 20)
+            for (int recompute = 0; recompute < 2; recompute++) check_fit(&b, &target, whole, percent, recompute == 1);
+        if (test_failures_ > failed) printf("    in %s\n", files[k]);
+        bench_close(&b);
+    }
+}
+
+/* Live bytes are counted as the planner counts them, with storage that is handed on in place: else limits would be
+ * missed, or too much moved. */
+static void live_bytes_are_the_planners(void) {
+    for (int fuse = 0; fuse < 2; fuse++) {
+        const struct cr_cost_model target = gpu_target();
+        struct cr_compile_options  o      = {.fuse = fuse == 1, .reuse = true, .until = "select"};
+        struct bench_model         b      = {0};
+        struct cr_program          p;
+        struct cr_offload_report   r;
+        size_t                     whole = 0;
+        CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
+        for (int percent = 100; percent >= 40; percent -= 20) {
+            CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 64, &p), CR_OK);
+            CHECK_STATUS(cr_compile(&p, &target, &o), CR_OK);
+            CHECK_STATUS(
+                cr_pass_offload(&p, &target, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
+                CR_OK);
+            plan_of(&p);
+            if (!whole) whole = p.bound_bytes;
+            CHECK_INT(r.before, whole);
+            CHECK(whole != p.bound_bytes || !r.tensors);
+            CHECK_NEAR((double)r.after, (double)p.bound_bytes, 1e-3 * (double)whole);
+            cr_program_free(&p);
+        }
+        bench_close(&b);
+    }
+}
+
+/* Both ways together are never slower than each alone, and equal inputs give equal programs. */
+static void together_is_no_slower(void) {
+    const struct cr_cost_model target = gpu_target();
+    struct bench_model         b      = {0};
+    struct cr_program          p[4];
+    struct cr_fit_report       r[4] = {{0}};
+    CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
+    for (int k = 0; k < 4; k++) {
+        const struct cr_compile_options o = {.fuse       = true,
+                                             .reuse      = true,
+                                             .pool_limit = (size_t)7 << 30,
+                                             .recompute  = k != 0,
+                                             .report     = &r[k],
+                                             .offload    = k == 1 ? CR_SWAP_USE_NO : CR_SWAP_USE_AUTO};
+        CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
+        CHECK_STATUS(cr_compile(&p[k], &target, &o), CR_OK);
+    }
+    CHECK(r[0].offloaded > 0 && !r[0].recomputed && r[1].recomputed > 0 && !r[1].offloaded);
+    CHECK(r[2].seconds <= r[0].seconds * 1.0001 && r[2].seconds <= r[1].seconds * 1.0001);
+    struct cr_text a = {0}, c = {0};
+    cr_program_print(&p[2], &a);
+    cr_program_print(&p[3], &c);
+    CHECK(a.data && c.data && strcmp(a.data, c.data) == 0 &&
+          p[2].region_bytes[CR_REGION_POOL] == p[3].region_bytes[CR_REGION_POOL]);
+    cr_text_free(&a);
+    cr_text_free(&c);
+    for (int k = 0; k < 4; k++) cr_program_free(&p[k]);
+    bench_close(&b);
+}
+
+/* ---- sessions ---- */
+
+static cr_status open_session(struct cr_session *s, struct cr_config *c, bool execute, const char *const *more,
+                              int count) {
+    const char *overrides[16] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu", "model.arch=custom",
+                                 "model.depths=2,2",    "model.widths=8,16",  "model.stem=cifar", "train.threads=1"};
+    for (int i = 0; i < count; i++) overrides[8 + i] = more[i];
+    const struct cr_session_options o = {.train = true, .eval = true, .execute = execute};
+    CR_TRY(cr_config_open(c, NULL, overrides, 8 + count));
+    cr_status status = cr_session_open(c, &o, s);
+    if (status != CR_OK) cr_config_close(c);
+    return status;
+}
+
+static void too_little_is_said(void) {
+    static const char *const        no[]   = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
+                             *const swap[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
+    struct cr_session               s;
+    struct cr_config                c;
+    CHECK_STATUS(open_session(&s, &c, true, no, 3), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "[memory] limit");
+    CHECK_HAS(cr_error_message(), "more than that");
+    CHECK_HAS(cr_error_message(), "train.batch");
+    CHECK_HAS(cr_error_message(), "data.image_size");
+    CHECK_HAS(cr_error_message(), "memory.recompute = yes");
+    CHECK_STATUS(open_session(&s, &c, true, swap, 3), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "swapping that helps");
+}
+
+/* Pictures of evaluation that are larger than training's: a limit that training just keeps is kept by both. Where its
+ * batch is not given it is lowered, else training does with less. */
+static void evaluation_keeps_the_limit_too(void) {
+    const char       *more[] = {"train.batch=64",   "data.eval_crop=96",   "data.eval_resize=96", "memory.limit=1GiB",
+                                "memory.swap=best", "memory.recompute=no", "train.eval_batch=16"};
+    struct cr_session s;
+    struct cr_config  c;
+    char              limit[48];
+    size_t            bytes = 0, whole = 0;
+    for (int round = 0; round < 4; round++) { /* no limit to speak of; one that takes swapping; exactly what came out of
+                                                 that; the same, with a given batch */
+        REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 6 : 7));
+        const struct cr_program *all[] = {&s.train[0], &s.eval};
+        const size_t             train = cr_memory_need(s.device, &s.model.store, all, 1);
+        if (round == 0)
+            whole = s.train[0].region_bytes[CR_REGION_POOL];
+        else
+            CHECK(
+                s.fit.before == whole &&
+                s.fit.after ==
+                    s.train[0].region_bytes[CR_REGION_POOL]); /* of training, not of an evaluation that was given up */
+        if (round > 1) CHECK(cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
+        if (round > 1) CHECK(round == 3 ? s.eval_batch == 16 : s.eval_batch < 64);
+        if (round < 2) bytes = round == 0 ? train / 100 * 95 : train + 256;
+        snprintf(limit, sizeof limit, "memory.limit=%zuB", bytes);
+        more[3] = limit;
+        cr_session_close(&s);
+        cr_config_close(&c);
+    }
+}
+
+/* No batch of training makes room for an evaluation that is too large by itself. */
+static void a_batch_is_not_lowered_in_vain(void) {
+    static const char *const more[] = {"train.batch=auto", "memory.limit=32MiB", "train.eval_batch=4096"};
+    struct cr_session        s;
+    struct cr_config         c;
+    REQUIRE_OK(open_session(&s, &c, false, more, 3));
+    CHECK(s.batch > 8);
+    cr_session_close(&s);
+    cr_config_close(&c);
+    CHECK_STATUS(open_session(&s, &c, true, more, 3), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "train.eval_batch");
+}
+
+static void the_largest_batch_is_found(void) {
+    static const struct {
+        const char *limit, *slowdown;
+    } cases[] = {{"memory.limit=32MiB", "train.batch_slowdown=0"},
+                 {"memory.limit=32MiB", "train.batch_slowdown=20"},
+                 {"memory.limit=100MiB", "train.batch_slowdown=0"}};
+    int64_t found[3];
+    for (int k = 0; k < 3; k++) {
+        struct cr_session s;
+        struct cr_config  c;
+        const char       *more[] = {"train.batch=auto", cases[k].limit, cases[k].slowdown};
+        size_t            bytes;
+        found[k] = 0;
+        REQUIRE_OK(open_session(&s, &c, false, more, 3));
+        found[k]                        = s.batch;
+        const struct cr_program *all[2] = {&s.train[0], &s.eval};
+        CHECK(s.batch >= 8 && s.batch % (s.batch > 64 ? 32 : 8) == 0 && s.eval_batch <= s.batch);
+        CHECK(cr_bytes_parse(strchr(cases[k].limit, '=') + 1, &bytes) &&
+              cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
+        cr_session_close(&s);
+        cr_config_close(&c);
+        char larger[48]; /* the next one does not fit, or costs too much */
+        snprintf(larger, sizeof larger, "train.batch=%lld", (long long)(found[k] + (found[k] >= 64 ? 32 : 8)));
+        more[0] = larger;
+        REQUIRE_OK(open_session(&s, &c, false, more, 3));
+        const struct cr_program *next[1] = {&s.train[0]};
+        const double             percent = k == 1 ? 20 : 0;
+        CHECK(cr_memory_need(s.device, &s.model.store, next, 1) > bytes ||
+              100 * (s.fit.seconds / s.fit.seconds_before - 1) > percent);
+        cr_session_close(&s);
+        cr_config_close(&c);
+    }
+    CHECK(found[1] > found[0] && found[2] > found[0]);
+}
+
+TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(both_ways_were_met),
+      CASE(shipped_networks_fit), CASE(live_bytes_are_the_planners), CASE(together_is_no_slower),
+      CASE(too_little_is_said), CASE(evaluation_keeps_the_limit_too), CASE(a_batch_is_not_lowered_in_vain),
+      CASE(the_largest_batch_is_found))

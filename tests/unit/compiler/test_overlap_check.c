@@ -1,0 +1,198 @@
+/* tests/unit/compiler/test_overlap_check.c: a proof-reader (cr_plan_check) that must refuse every corrupted plan and no
+ * other, the ranges that may be poisoned, and compilation when memory runs out. */
+#include "tests/harness/compiler_support.h"
+
+/* ---- poison: memory as owners ---- */
+
+/* Plays the program on a pool that remembers which tensor each unit belongs to; dead ranges lose their owner before
+ * every op. Then every op must find its inputs whole, and every kept tensor must be whole at the end. */
+static int play(const struct cr_program *p, size_t unit) {
+    size_t           units = p->region_bytes[CR_REGION_POOL] / unit;
+    int             *owner = cr_alloc(units + 1, sizeof *owner), faults = 0;
+    struct cr_range *dead = cr_alloc((size_t)p->tensors + 1, sizeof *dead);
+    CR_ASSERT(owner && dead);
+    for (int i = 0; i <= p->ops; i++) {
+        int ranges = cr_plan_dead_ranges(p, i, dead);
+        for (int k = 0; k < ranges; k++) {
+            if (dead[k].begin >= dead[k].end || (k && dead[k].begin < dead[k - 1].end)) faults++;
+            for (size_t u = (dead[k].begin + unit - 1) / unit; u < (dead[k].end + unit - 1) / unit && u < units; u++)
+                owner[u] = -1;
+        }
+        for (int t = 0; t < p->tensors && i == p->ops; t++)
+            for (size_t u = 0; p->tensor[t].keep && p->tensor[t].first >= 0 && u * unit < p->tensor[t].bytes; u++)
+                faults += owner[p->tensor[t].offset / unit + u] != t;
+        if (i == p->ops) break;
+        int ids[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
+        for (int k = 0; k < n; k++) {
+            const struct cr_tensor *x = &p->tensor[ids[k]];
+            if (x->region != CR_REGION_POOL || ids[k] == p->op[i].workspace) continue;
+            for (size_t u = 0; u * unit < x->bytes; u++) faults += owner[x->offset / unit + u] != ids[k];
+        }
+        n = cr_op_writes(&p->op[i], ids);
+        for (int k = 0; k < n; k++) {
+            const struct cr_tensor *x = &p->tensor[ids[k]];
+            for (size_t u = 0; x->region == CR_REGION_POOL && u * unit < x->bytes; u++)
+                owner[x->offset / unit + u] = ids[k];
+        }
+    }
+    cr_free(owner);
+    cr_free(dead);
+    return faults;
+}
+
+static void poison_changes_nothing(void) {
+    for (int k = 0; k < 8; k++) {
+        struct bench_model   b;
+        struct cr_program    p;
+        enum cr_program_kind kind = k & 4 ? CR_PROGRAM_EVAL : CR_PROGRAM_STEP;
+        if (!compiled(&b, "resnet20", 32, 2, kind, k & 1, k & 2, &p)) return;
+        CHECK_INT(play(&p, 256), 0);
+        if (k & 2) { /* the play must be able to fail: two live tensors on one place */
+            int t = p.op[1].out[0];
+            for (int u = 0; u < p.tensors; u++)
+                if (u != t && p.tensor[u].region == CR_REGION_POOL && p.tensor[u].first > p.tensor[t].first &&
+                    p.tensor[u].first < p.tensor[t].last && p.op[p.tensor[u].first].workspace != u) {
+                    p.tensor[u].offset = p.tensor[t].offset;
+                    break;
+                }
+            CHECK(play(&p, 256) > 0);
+        }
+        cr_program_free(&p);
+        bench_close(&b);
+    }
+}
+
+/* ---- the proof-reader ---- */
+
+static bool pair_collides(const struct cr_program *p, int t, int u) {
+    const struct cr_tensor *a = &p->tensor[t], *b = &p->tensor[u];
+    int                     a_last = a->keep ? p->ops : a->last, b_last = b->keep ? p->ops : b->last;
+    bool                    time  = a->first <= b_last && b->first <= a_last;
+    bool                    space = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+    bool                    heirs = (a->alias == u && b->last == a->first) || (b->alias == t && a->last == b->first);
+    return time && space && !heirs;
+}
+
+/* Does moving or keeping tensor t (aliases untouched) leave the plan right? */
+static bool still_right(const struct cr_program *p, int t, size_t alignment) {
+    const struct cr_tensor *x = &p->tensor[t];
+    if (x->offset % alignment || x->offset + x->bytes > p->region_bytes[CR_REGION_POOL]) return false;
+    if (x->alias != CR_NONE && p->tensor[x->alias].offset != x->offset) return false;
+    for (int u = 0; u < p->tensors; u++) {
+        if (u == t || p->tensor[u].region != CR_REGION_POOL || p->tensor[u].first < 0) continue;
+        if (p->tensor[u].alias == t && (p->tensor[u].offset != x->offset || x->keep)) return false;
+        if (pair_collides(p, t, u)) return false;
+    }
+    return true;
+}
+
+static void corrupted_plans_are_refused(void) {
+    struct bench_model b;
+    struct cr_program  p;
+    int                refused = 0, fine = 0;
+    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
+    struct cr_rng rng = test_rng(77);
+    for (int round = 0; round < 3000; round++) {
+        int               t = (int)draw(&rng, 0, p.tensors - 1), u = (int)draw(&rng, 0, p.tensors - 1);
+        struct cr_tensor *x = &p.tensor[t], was = *x;
+        if (x->region != CR_REGION_POOL || p.tensor[u].region != CR_REGION_POOL) continue;
+        switch (draw(&rng, 0, 4)) {
+        case 0: x->offset = p.tensor[u].offset; break;
+        case 1: x->offset += (size_t)draw(&rng, 1, 511); break;
+        case 2: x->offset = (size_t)draw(&rng, 0, (int64_t)(p.region_bytes[CR_REGION_POOL] / 256) + 3) * 256; break;
+        case 3: x->keep = true; break;
+        default: x->offset = p.region_bytes[CR_REGION_POOL] - 256; break;
+        }
+        bool right = still_right(&p, t, 256);
+        if ((cr_plan_check(&p, 256) == CR_OK) != right)
+            TEST_FAIL_("round %d: %s at %zu: should be %s", round, x->name, x->offset, right ? "fine" : "refused");
+        refused += !right;
+        fine += right;
+        *x = was;
+    }
+    printf("    %d refused, %d fine\n", refused, fine);
+    CHECK(refused > 500 && fine > 50);
+    REQUIRE_OK(cr_plan_check(&p, 256));
+    size_t pool                    = p.region_bytes[CR_REGION_POOL];
+    p.region_bytes[CR_REGION_POOL] = pool - 1 - 255; /* the top life no longer fits */
+    CHECK_STATUS(cr_plan_check(&p, 256), CR_ERR_DEVICE);
+    p.region_bytes[CR_REGION_POOL] = pool;
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void false_aliases_are_refused(void) {
+    struct cr_program p;
+    int               id[5];
+    chain_program(&p, id);
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    struct cr_tensor *t = p.tensor, was[5];
+    for (int i = 0; i < 5; i++) was[i] = t[id[i]];
+#define REFUSED(change, says)                                                                                          \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        CHECK_STATUS(cr_plan_check(&p, 64), CR_ERR_DEVICE);                                                            \
+        CHECK_HAS(cr_error_message(), says);                                                                           \
+        for (int i = 0; i < 5; i++) t[id[i]] = was[i];                                                                 \
+        REQUIRE_OK(cr_plan_check(&p, 64));                                                                             \
+    } while (0)
+    REFUSED(t[id[1]].alias = CR_NONE, "share bytes"); /* in place without saying so */
+    REFUSED(t[id[3]].alias = id[2]; t[id[3]].offset = t[id[2]].offset, "does not die");
+    REFUSED(t[id[4]].alias = id[0], "taken over twice");
+    REFUSED(t[id[4]].alias = 99, "no such tensor");
+    REFUSED(t[id[4]].alias = id[4], "no such tensor");
+    REFUSED(t[id[1]].offset += 64; t[id[2]].offset += 64; t[id[0]].keep = false, "differ");
+    REFUSED(t[id[3]].keep = true, "it is kept");
+    REFUSED(t[id[0]].bytes -= 4, "differ");
+#undef REFUSED
+    p.op[4].kind   = CR_OP_bn_grad_finalize; /* an op that does not work in place */
+    p.op[4].out[0] = CR_NONE;
+    p.op[4].out[2] = id[4];
+    p.op[4].in[2]  = id[3];
+    CHECK_STATUS(cr_plan_check(&p, 64), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "in place");
+    cr_program_free(&p);
+}
+
+/* ---- compilation ---- */
+
+static void passes_survive_failing_allocations(void) {
+    struct bench_model b;
+    struct cr_program  p, q;
+    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
+    cr_program_free(&p);
+    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+    struct cr_cost_model      target  = greedy_target(256);
+    struct cr_compile_options options = {.fuse = true, .reuse = true};
+    int64_t                   live    = cr_alloc_live();
+    for (int n = 1;; n++) {
+        REQUIRE_OK(cr_program_copy(&p, &q));
+        cr_alloc_fail_at(n);
+        cr_status status = cr_compile(&q, &target, &options);
+        cr_alloc_fail_at(0);
+        cr_program_free(&q);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+        REQUIRE(n < 500);
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void unknown_passes_are_refused(void) {
+    struct cr_program         p;
+    int                       id[5];
+    struct cr_cost_model      target  = greedy_target(64);
+    struct cr_compile_options options = {.until = "plam"};
+    chain_program(&p, id);
+    CHECK_STATUS(cr_compile(&p, &target, &options), CR_ERR_USAGE);
+    CHECK_HAS(cr_error_message(), "\"plam\": use grad, fuse, select, order or plan");
+    options.until = "select";
+    REQUIRE_OK(cr_compile(&p, &target, &options));
+    CHECK_INT(p.region_bytes[CR_REGION_POOL], 0);
+    cr_program_free(&p);
+}
+
+TESTS(CASE(poison_changes_nothing), CASE(corrupted_plans_are_refused), CASE(false_aliases_are_refused),
+      CASE(passes_survive_failing_allocations), CASE(unknown_passes_are_refused))

@@ -1,0 +1,297 @@
+/* tests/unit/compiler/test_plan_memory.c: the planner: hand cases, thousands of random instances judged by a check of
+ * our own, optimal plans by brute force, real networks, storage taken over in place. */
+#include "tests/harness/compiler_support.h"
+
+/* ---- the core ---- */
+
+static size_t plain_bound(const struct cr_interval *life, int n, size_t alignment, size_t *sum) {
+    size_t most = 0;
+    *sum        = 0;
+    for (int i = 0; i < n; i++) { /* the load is largest where some life starts */
+        size_t load = 0;
+        if (life[i].lower >= life[i].upper) continue;
+        *sum += aligned(life[i].size, alignment);
+        for (int k = 0; k < n; k++)
+            if (life[k].lower <= life[i].lower && life[i].lower < life[k].upper)
+                load += aligned(life[k].size, alignment);
+        most = CR_MAX(most, load);
+    }
+    return most;
+}
+
+static void random_lives(struct cr_rng *rng, struct cr_interval *life, int n, int64_t horizon, int64_t size) {
+    for (int i = 0; i < n; i++) {
+        int64_t lower = draw(rng, -5, horizon), length = draw(rng, 0, 3) ? draw(rng, 1, 6) : draw(rng, 0, horizon);
+        life[i] = (struct cr_interval){
+            .lower = lower, .upper = lower + length, .size = (size_t)draw(rng, 0, size), .offset = 12345};
+    }
+}
+
+static void hand_case(void) {
+    /* Largest first: B at 0, A above it; C fits the gap that B leaves; D goes on top of nothing but A's end. */
+    struct cr_interval life[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
+    size_t             peak, bound;
+    REQUIRE_OK(cr_plan_intervals(life, 4, 10, &peak, &bound));
+    CHECK_INT(life[1].offset, 0);
+    CHECK_INT(life[2].offset, 0);
+    CHECK_INT(life[0].offset, 50);
+    CHECK_INT(life[3].offset, 40);
+    CHECK_INT(peak, 80);
+    CHECK_INT(bound, 80);
+}
+
+static void alignment_counts(void) {
+    struct cr_interval life[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
+    size_t             peak, bound;
+    REQUIRE_OK(cr_plan_intervals(life, 3, 64, &peak, &bound));
+    CHECK_INT(bound, 64 + 128 + 64);
+    CHECK_INT(peak, bound);
+    CHECK(intervals_valid(life, 3, 64, peak));
+}
+
+static void nothing_to_plan(void) {
+    size_t             peak = 7, bound = 7;
+    struct cr_interval life[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
+    REQUIRE_OK(cr_plan_intervals(NULL, 0, 64, &peak, &bound));
+    CHECK_INT(peak, 0);
+    CHECK_INT(bound, 0);
+    REQUIRE_OK(cr_plan_intervals(life, 3, 64, &peak, &bound));
+    CHECK_INT(peak, 0);
+    for (int i = 0; i < 3; i++) CHECK_INT(life[i].offset, 0);
+}
+
+static void too_many_bytes(void) {
+    struct cr_interval life[] = {{0, 1, SIZE_MAX / 3, 0}, {1, 2, SIZE_MAX - 5, 0}};
+    size_t             peak, bound;
+    CHECK_STATUS(cr_plan_intervals(life, 2, 256, &peak, &bound), CR_ERR_MEMORY);
+    CHECK_HAS(cr_error_message(), "batch");
+}
+
+static void random_instances(void) {
+    struct cr_interval life[120], again[120];
+    int                tight = 0;
+    double             worst = 1;
+    for (int round = 0; round < 3000; round++) {
+        struct cr_rng rng       = test_rng((uint64_t)round);
+        int           n         = (int)draw(&rng, 1, round < 2000 ? 25 : 120);
+        size_t        alignment = (size_t)draw(&rng, 1, 99), peak, bound, bound2, sum;
+        int64_t       horizon = draw(&rng, 2, 60), size = (int64_t)1 << draw(&rng, 2, 24);
+        random_lives(&rng, life, n, horizon, size);
+        memcpy(again, life, sizeof life);
+        REQUIRE_OK(cr_plan_intervals(life, n, alignment, &peak, &bound));
+        CHECK(intervals_valid(life, n, alignment, peak));
+        CHECK_INT(bound, plain_bound(life, n, alignment, &sum));
+        CHECK(bound <= peak);
+        CHECK(peak <= sum);
+        REQUIRE_OK(cr_plan_bound(life, n, alignment, &bound2));
+        CHECK_INT(bound2, bound);
+        if (round % 10 == 0) {
+            REQUIRE_OK(cr_plan_intervals(again, n, alignment, &peak, &bound));
+            for (int i = 0; i < n; i++) CHECK_INT(again[i].offset, life[i].offset);
+        }
+        tight += peak == bound;
+        if (bound) worst = CR_MAX(worst, (double)peak / (double)bound);
+    }
+    printf("    3000 instances: peak = bound in %d, worst peak/bound %.4f\n", tight, worst);
+    CHECK(tight > 2600);
+}
+
+/* Lowest place free of those set before, for every order: one of the orders is optimal. */
+static void try_orders(struct cr_interval *life, int n, unsigned used, size_t peak, size_t *best) {
+    if (peak >= *best) return;
+    if (used + 1 == 1u << n) {
+        *best = peak;
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (used >> i & 1) continue;
+        size_t at = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int k = 0; k < n; k++) {
+                bool time = life[k].lower < life[i].upper && life[i].lower < life[k].upper;
+                if ((used >> k & 1) && time && at < life[k].offset + life[k].size &&
+                    life[k].offset < at + life[i].size) {
+                    at    = life[k].offset + life[k].size;
+                    moved = true;
+                }
+            }
+        }
+        life[i].offset = at;
+        try_orders(life, n, used | 1u << i, CR_MAX(peak, at + life[i].size), best);
+    }
+}
+
+static void tiny_instances_against_the_optimum(void) {
+    int optimal = 0, rounds = 1500;
+    for (int round = 0; round < rounds; round++) {
+        struct cr_rng      rng = test_rng(100000 + (uint64_t)round);
+        int                n   = (int)draw(&rng, 3, 6);
+        struct cr_interval life[6], mine[6];
+        size_t             peak, bound, best = SIZE_MAX;
+        for (int i = 0; i < n; i++) {
+            int64_t lower = draw(&rng, 0, 6), length = draw(&rng, 1, 5), size = draw(&rng, 1, 9);
+            life[i] = (struct cr_interval){.lower = lower, .upper = lower + length, .size = (size_t)size};
+        }
+        memcpy(mine, life, sizeof life);
+        REQUIRE_OK(cr_plan_intervals(mine, n, 1, &peak, &bound));
+        try_orders(life, n, 0, 0, &best);
+        CHECK(bound <= best);
+        CHECK(best <= peak);
+        optimal += best == peak;
+    }
+    printf("    %d of %d tiny instances optimal\n", optimal, rounds);
+    CHECK(optimal >= rounds * 99 / 100);
+}
+
+static void planning_survives_failing_allocations(void) {
+    struct cr_interval life[30];
+    struct cr_rng      rng = test_rng(5);
+    size_t             peak, bound;
+    int64_t            live = cr_alloc_live();
+    random_lives(&rng, life, 30, 20, 100);
+    for (int n = 1;; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_plan_intervals(life, 30, 8, &peak, &bound);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+        REQUIRE(n < 50);
+    }
+}
+
+/* Hard public instances: a report of how far greedy placing goes, no bar. Their space is 1 MiB; the optimum fits. */
+static void hard_instances_report(void) {
+    const char *names[] = {"A", "C", "E", "G", "I", "K"};
+    if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
+    static struct cr_interval life[1000];
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        char path[1024], line[256];
+        snprintf(path, sizeof path, "%s/minimalloc/%s.1048576.csv", test_data_dir(), names[i]);
+        FILE *file = fopen(path, "r");
+        if (!file) SKIP("no minimalloc instances there");
+        int    n = 0;
+        size_t peak, bound;
+        while (fgets(line, sizeof line, file) && n < 1000) {
+            long long lower, upper, size;
+            if (sscanf(line, "%*d,%lld,%lld,%lld", &lower, &upper, &size) == 3)
+                life[n++] = (struct cr_interval){.lower = lower, .upper = upper, .size = (size_t)size};
+        }
+        fclose(file);
+        int64_t begin = cr_time_ns();
+        REQUIRE_OK(cr_plan_intervals(life, n, 1, &peak, &bound));
+        printf("    %s: %d lives, bound %zu, peak %zu, ratio %.4f, %.1f ms\n", names[i], n, bound, peak,
+               (double)peak / (double)bound, (double)(cr_time_ns() - begin) * 1e-6);
+        CHECK(intervals_valid(life, n, 1, peak));
+        CHECK(peak < bound * 3 / 2);
+    }
+}
+
+/* ---- programs ---- */
+
+static void networks_meet_the_bound(void) {
+    const char   *archs[]   = {"resnet18", "resnet50", "resnet152", "resnet20"};
+    const int64_t batches[] = {32, 100, 256};
+    for (size_t a = 0; a < CR_COUNT(archs); a++) {
+        double worst = 0, slowest = 0;
+        for (size_t k = 0; k < 2 * CR_COUNT(batches); k++) {
+            struct bench_model b;
+            struct cr_program  p;
+            if (!compiled(&b, archs[a], a < 3 ? 224 : 32, batches[k / 2], CR_PROGRAM_STEP, k % 2, true, &p)) return;
+            double ratio = (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes;
+            CHECK(ratio >= 1 && ratio <= 1.01);
+            int64_t begin = cr_time_ns();
+            REQUIRE_OK(cr_pass_plan(&p, 256, true));
+            slowest = CR_MAX(slowest, (double)(cr_time_ns() - begin) * 1e-6);
+            worst   = CR_MAX(worst, ratio);
+            cr_program_free(&p);
+            bench_close(&b);
+        }
+        printf("    %s: worst peak/bound %.6f, slowest plan %.2f ms\n", archs[a], worst, slowest);
+    }
+}
+
+/* What is alive at an op can never be less than the pool; so the bound is judged from outside too. */
+static void bound_is_the_largest_load(void) {
+    struct bench_model b;
+    struct cr_program  p;
+    if (!compiled(&b, "resnet20", 32, 3, CR_PROGRAM_STEP, true, true, &p)) return;
+    size_t most = 0;
+    for (int i = 0; i < p.ops; i++) {
+        size_t load = 0;
+        for (int t = 0; t < p.tensors; t++) {
+            const struct cr_tensor *x = &p.tensor[t];
+            if (x->region != CR_REGION_POOL || x->first < 0 || i < x->first || i > x->last) continue;
+            bool given_away = false; /* to an output of this very op */
+            for (int u = 0; u < p.tensors; u++) given_away |= p.tensor[u].alias == t && p.tensor[u].first == i;
+            if (!given_away) load += aligned(x->bytes, 256);
+        }
+        most = CR_MAX(most, load);
+    }
+    CHECK_INT(p.bound_bytes, most);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void without_reuse_everything_is_apart(void) {
+    struct bench_model b;
+    struct cr_program  p;
+    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, false, &p)) return;
+    size_t sum = 0;
+    for (int t = 0; t < p.tensors; t++) {
+        CHECK_INT(p.tensor[t].alias, CR_NONE);
+        if (p.tensor[t].region != CR_REGION_POOL) continue;
+        sum += aligned(p.tensor[t].bytes, 256);
+        for (int u = 0; u < t; u++)
+            if (p.tensor[u].region == CR_REGION_POOL)
+                CHECK(p.tensor[t].offset >= p.tensor[u].offset + p.tensor[u].bytes ||
+                      p.tensor[u].offset >= p.tensor[t].offset + p.tensor[t].bytes);
+    }
+    CHECK_INT(p.region_bytes[CR_REGION_POOL], sum);
+    CHECK(p.bound_bytes < sum / 2);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void storage_is_taken_over(void) {
+    struct cr_program p;
+    int               id[5];
+    chain_program(&p, id);
+    p.tensor[id[4]].keep = true;
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    CHECK_INT(p.tensor[id[1]].alias, id[0]);
+    CHECK_INT(p.tensor[id[2]].alias, id[1]);   /* both slots hold it, both may be taken */
+    CHECK_INT(p.tensor[id[3]].alias, CR_NONE); /* c is read again */
+    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the one that came last */
+    CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 448);
+    REQUIRE_OK(cr_plan_check(&p, 64));
+    p.tensor[id[1]].keep = true; /* read from outside: must not be overwritten */
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    CHECK_INT(p.tensor[id[2]].alias, CR_NONE);
+    CHECK_INT(p.region_bytes[CR_REGION_POOL], 3 * 448);
+    REQUIRE_OK(cr_plan_check(&p, 64));
+    cr_program_free(&p);
+}
+
+static void untouched_tensors_are_left_alone(void) {
+    struct cr_program p;
+    int               id[5];
+    chain_program(&p, id);
+    int    idle  = cr_tensor_add(&p, "idle", CR_F32, CR_REGION_POOL, 1, 1, 1, 1000000);
+    int    input = cr_tensor_add(&p, "input", CR_F32, CR_REGION_INPUT, 1, 1, 1, 10);
+    int    other = cr_tensor_add(&p, "input2", CR_F32, CR_REGION_INPUT, 1, 1, 1, 10);
+    size_t at    = p.tensor[other].offset;
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    CHECK(p.region_bytes[CR_REGION_POOL] < 4000);
+    CHECK_INT(p.tensor[idle].first, -1);
+    CHECK_INT(p.tensor[input].offset, 0);
+    CHECK_INT(p.tensor[other].offset, at);
+    REQUIRE_OK(cr_plan_check(&p, 64));
+    cr_program_free(&p);
+}
+
+TESTS(CASE(hand_case), CASE(alignment_counts), CASE(nothing_to_plan), CASE(too_many_bytes), CASE(random_instances),
+      CASE(tiny_instances_against_the_optimum), CASE(planning_survives_failing_allocations),
+      CASE(hard_instances_report), CASE(networks_meet_the_bound), CASE(bound_is_the_largest_load),
+      CASE(without_reuse_everything_is_apart), CASE(storage_is_taken_over), CASE(untouched_tensors_are_left_alone))

@@ -1,0 +1,412 @@
+/* tests/unit/compiler/test_synchronize.c: lanes and waits: hand cases, random programs on four lanes judged by a plain
+ * reachability of our own, and a proof-reader (cr_waits_check) that must agree with it on every corrupted order, before
+ * and after memory is shared. */
+#include "tests/harness/compiler_support.h"
+
+/* ---- building: sgd takes five tensors and gives three, of any size ---- */
+
+static int new_tensor(struct cr_program *p, enum cr_region region, int64_t elems) {
+    char name[32];
+    snprintf(name, sizeof name, "t%d", p->tensors);
+    return cr_tensor_add(p, name, CR_F32, region, 1, 1, 1, elems);
+}
+
+/* A tensor of the store that lies where we say. */
+static int store_tensor(struct cr_program *p, size_t offset, int64_t elems) {
+    int id               = new_tensor(p, CR_REGION_STORE, elems);
+    p->tensor[id].offset = offset;
+    return id;
+}
+
+/* An op with these reads and writes; -1 for none. Appended as it is: no slot rules here. */
+static int add_op(struct cr_program *p, enum cr_stream lane, int read0, int read1, int write0, int write1) {
+    struct cr_op op     = cr_op_make(CR_OP_zero, CR_NONE);
+    op.out[0]           = CR_NONE;
+    int any             = new_tensor(p, CR_REGION_POOL, 1);
+    op.out[0]           = any;
+    int index           = cr_emit(p, &op, "");
+    p->op[index].kind   = CR_OP_sgd;
+    p->op[index].stream = lane;
+    p->op[index].in[0] = read0, p->op[index].in[1] = read1;
+    p->op[index].out[0] = write0, p->op[index].out[1] = write1;
+    return index;
+}
+
+/* ---- the test's own truth ---- */
+
+enum { OPS_MAX = 64 };
+
+struct reach {
+    bool before[OPS_MAX][OPS_MAX]; /* [i][j]: i is complete when j starts */
+};
+
+static void find_reach(const struct cr_program *p, struct reach *r) {
+    memset(r, 0, sizeof *r);
+    for (int j = 0; j < p->ops; j++) {
+        for (int i = 0; i < j; i++) r->before[i][j] = p->op[i].stream == p->op[j].stream;
+        for (int k = 0; k < CR_OP_WAIT_MAX && p->op[j].wait[k] >= 0; k++) r->before[p->op[j].wait[k]][j] = true;
+        for (int i = 0; i < j; i++) /* through anything between */
+            for (int m = i + 1; m < j && !r->before[i][j]; m++) r->before[i][j] = r->before[i][m] && r->before[m][j];
+    }
+}
+
+static bool share_bytes(const struct cr_program *p, int a, int b, bool planned) {
+    const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
+    if (a == b) return true;
+    if (s->region != t->region || (s->region == CR_REGION_POOL && !planned)) return false;
+    return s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
+}
+
+static bool ops_conflict(const struct cr_program *p, int i, int j, bool planned) {
+    int ri[CR_OP_IDS_MAX], wi[CR_OP_IDS_MAX], rj[CR_OP_IDS_MAX], wj[CR_OP_IDS_MAX];
+    int nri = cr_op_reads(&p->op[i], ri), nwi = cr_op_writes(&p->op[i], wi), nrj = cr_op_reads(&p->op[j], rj),
+        nwj = cr_op_writes(&p->op[j], wj);
+    for (int a = 0; a < nwi; a++) {
+        for (int b = 0; b < nrj; b++)
+            if (share_bytes(p, wi[a], rj[b], planned)) return true;
+        for (int b = 0; b < nwj; b++)
+            if (share_bytes(p, wi[a], wj[b], planned)) return true;
+    }
+    for (int a = 0; a < nri; a++)
+        for (int b = 0; b < nwj; b++)
+            if (share_bytes(p, ri[a], wj[b], planned)) return true;
+    return false;
+}
+
+static bool truly_ordered(const struct cr_program *p, bool planned) {
+    struct reach r;
+    find_reach(p, &r);
+    for (int j = 0; j < p->ops; j++)
+        for (int i = 0; i < j; i++)
+            if (!r.before[i][j] && ops_conflict(p, i, j, planned)) return false;
+    return true;
+}
+
+static int waits_of(const struct cr_program *p, int op) {
+    int n = 0;
+    while (n < CR_OP_WAIT_MAX && p->op[op].wait[n] >= 0) n++;
+    return n;
+}
+
+/* ---- hand cases ---- */
+
+static void one_lane_needs_no_waits(void) {
+    struct cr_program p;
+    cr_program_init(&p, "one", NULL);
+    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
+    add_op(&p, CR_STREAM_COMPUTE, a, -1, b, -1);
+    p.op[1].wait[0] = 0; /* left over from somewhere */
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    CHECK_INT(waits_of(&p, 1), 0);
+    REQUIRE_OK(cr_waits_check(&p));
+    cr_program_free(&p);
+}
+
+static void every_hazard_waits(void) {
+    struct cr_program p;
+    cr_program_init(&p, "hazards", NULL);
+    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4),
+        c = new_tensor(&p, CR_REGION_POOL, 4);
+    int w = add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
+    int r = add_op(&p, CR_STREAM_TO_HOST, a, -1, b, -1); /* read after write */
+    int x =
+        add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);  /* write after read; the write it overwrites is its own lane's */
+    int y = add_op(&p, CR_STREAM_COMM, -1, -1, a, -1); /* write after write, and after r, which x knows */
+    int z = add_op(&p, CR_STREAM_COMM, c, -1, c, -1);  /* nothing */
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    CHECK_INT(waits_of(&p, w), 0);
+    CHECK_INT(waits_of(&p, r), 1);
+    CHECK_INT(p.op[r].wait[0], w);
+    CHECK_INT(waits_of(&p, x), 1);
+    CHECK_INT(p.op[x].wait[0], r);
+    CHECK_INT(waits_of(&p, y), 1); /* x implies r */
+    CHECK_INT(p.op[y].wait[0], x);
+    CHECK_INT(waits_of(&p, z), 0);
+    REQUIRE_OK(cr_waits_check(&p));
+    p.op[y].wait[0] = CR_NONE;
+    CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "op 3 (sgd, lane comm) touches t0");
+    CHECK_HAS(cr_error_message(), "op 2 (sgd, lane compute)");
+    cr_program_free(&p);
+}
+
+static void two_readers_do_not_wait(void) {
+    struct cr_program p;
+    cr_program_init(&p, "readers", NULL);
+    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4),
+        c = new_tensor(&p, CR_REGION_POOL, 4);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
+    int h = add_op(&p, CR_STREAM_TO_HOST, a, -1, b, -1);
+    int d = add_op(&p, CR_STREAM_TO_DEVICE, a, -1, c, -1);
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    CHECK_INT(waits_of(&p, h), 1);
+    CHECK_INT(waits_of(&p, d), 1);
+    CHECK_INT(p.op[d].wait[0], 0);
+    int last = add_op(&p, CR_STREAM_COMM, -1, -1, a, -1); /* must wait for both readers */
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    CHECK_INT(waits_of(&p, last), 2);
+    REQUIRE_OK(cr_waits_check(&p));
+    cr_program_free(&p);
+}
+
+static void planes_and_slices_share_bytes(void) {
+    struct cr_program p;
+    cr_program_init(&p, "planes", NULL);
+    int plane = store_tensor(&p, 256, 300), first = store_tensor(&p, 256, 64), second = store_tensor(&p, 512, 64);
+    int beyond = store_tensor(&p, 256 + 1200, 64), out = new_tensor(&p, CR_REGION_POOL, 4);
+    int g1     = add_op(&p, CR_STREAM_COMPUTE, -1, -1, first, -1);
+    int comm   = add_op(&p, CR_STREAM_COMM, first, -1, first, -1);
+    int g2     = add_op(&p, CR_STREAM_COMPUTE, -1, -1, second, beyond); /* another slice: runs beside the reduction */
+    int update = add_op(&p, CR_STREAM_COMPUTE, plane, -1, out, -1);
+    int other  = add_op(&p, CR_STREAM_COMM, beyond, -1, out, -1);
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    CHECK_INT(p.op[comm].wait[0], g1);
+    CHECK_INT(waits_of(&p, g2), 0);
+    CHECK_INT(waits_of(&p, update), 1);
+    CHECK_INT(p.op[update].wait[0], comm);
+    CHECK_INT(waits_of(&p, other), 1); /* out; beyond comes with it */
+    CHECK_INT(p.op[other].wait[0], update);
+    REQUIRE_OK(cr_waits_check(&p));
+    p.op[update].wait[0] = CR_NONE;
+    CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "touches t0");
+    CHECK_HAS(cr_error_message(), "as t1");
+    cr_program_free(&p);
+}
+
+static void impossible_waits_are_refused(void) {
+    struct cr_program p;
+    cr_program_init(&p, "waits", NULL);
+    int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, b, -1);
+    add_op(&p, CR_STREAM_COMM, b, -1, -1, -1);
+    const int wrong[] = {0, 1, 2, 7, -5};
+    for (size_t i = 0; i < CR_COUNT(wrong); i++) {
+        REQUIRE_OK(cr_pass_insert_waits(&p));
+        p.op[1].wait[0] = wrong[i];
+        CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
+        CHECK_HAS(cr_error_message(), "op 1 (sgd) waits for op");
+    }
+    cr_program_free(&p);
+}
+
+/* Swap-out on the copy lane: the memory may be used again only when compute has waited for the copy. */
+static void memory_waits_for_the_copy(void) {
+    struct cr_program p;
+    cr_program_init(&p, "swap", NULL);
+    int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64),
+        c = new_tensor(&p, CR_REGION_POOL, 64);
+    int d = new_tensor(&p, CR_REGION_POOL, 1), host = store_tensor(&p, 0, 64);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
+    add_op(&p, CR_STREAM_TO_HOST, a, -1, host, -1);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, b, -1);   /* runs beside the copy */
+    add_op(&p, CR_STREAM_COMPUTE, host, -1, d, -1); /* waits for it */
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, c, -1);
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    REQUIRE_OK(cr_plan_check(&p, 64));
+    REQUIRE_OK(cr_waits_check(&p));
+    CHECK(p.tensor[b].offset != p.tensor[a].offset);
+    CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 256);
+    p.tensor[b].offset = p.tensor[a].offset; /* fine in list order, not on lanes */
+    p.tensor[d].offset = 256;
+    REQUIRE_OK(cr_plan_check(&p, 64));
+    CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "op 2");
+    cr_program_free(&p);
+}
+
+/* In place over a tensor that a copy lane may still be reading. */
+static void copies_forbid_in_place(void) {
+    struct cr_program p;
+    cr_program_init(&p, "inplace", NULL);
+    int a = new_tensor(&p, CR_REGION_POOL, 64), host = store_tensor(&p, 0, 64);
+    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
+    add_op(&p, CR_STREAM_TO_HOST, a, -1, host, -1);
+    struct cr_op relu     = cr_op_make(CR_OP_relu, CR_NONE);
+    relu.in[CR_IN_relu_x] = a;
+    int op = cr_emit(&p, &relu, "y"), y = p.op[op].out[0];
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    CHECK_INT(p.tensor[y].alias, CR_NONE);
+    REQUIRE_OK(cr_waits_check(&p));
+    add_op(&p, CR_STREAM_COMPUTE, host, y, -1, -1);
+    p.op[op].in[0] = a;
+    p.op[1].stream = CR_STREAM_COMPUTE; /* now the copy is over when relu starts */
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    REQUIRE_OK(cr_pass_plan(&p, 64, true));
+    CHECK_INT(p.tensor[y].alias, a);
+    REQUIRE_OK(cr_waits_check(&p));
+    cr_program_free(&p);
+}
+
+/* ---- random programs ---- */
+
+static int some_tensor(struct cr_rng *rng, const struct cr_program *p, int limit) {
+    (void)p;
+    return draw(rng, 0, 3) ? (int)draw(rng, 0, limit - 1) : CR_NONE;
+}
+
+/* Transients are written once, before they are read; store tensors anyhow; some ops work in place. */
+static void random_program(struct cr_rng *rng, struct cr_program *p) {
+    cr_program_init(p, "random", NULL);
+    int lanes = (int)draw(rng, 2, CR_STREAMS), ops = (int)draw(rng, 5, OPS_MAX - 1);
+    for (int i = (int)draw(rng, 0, 6); i >= 0; i--) {
+        size_t offset = (size_t)draw(rng, 0, 20) * 64;
+        store_tensor(p, offset, draw(rng, 1, 200));
+    }
+    for (int i = 0; i < ops; i++) {
+        enum cr_stream lane  = draw(rng, 0, 2) ? CR_STREAM_COMPUTE : (enum cr_stream)draw(rng, 0, lanes - 1);
+        int            known = p->tensors, r0 = some_tensor(rng, p, known), r1 = some_tensor(rng, p, known),
+            w1 = some_tensor(rng, p, known);
+        if (w1 != CR_NONE && p->tensor[w1].region == CR_REGION_POOL) w1 = CR_NONE;
+        if (r0 != CR_NONE && p->tensor[r0].region == CR_REGION_POOL && draw(rng, 0, 1)) {
+            struct cr_op relu = cr_op_make(CR_OP_relu, CR_NONE);
+            char         name[16];
+            relu.stream = lane;
+            relu.in[0]  = r0;
+            snprintf(name, sizeof name, "r%d", i);
+            cr_emit(p, &relu, name);
+            continue;
+        }
+        int fresh = draw(rng, 0, 4) ? new_tensor(p, CR_REGION_POOL, draw(rng, 1, 100)) : CR_NONE;
+        int op    = add_op(p, lane, r0, r1, fresh, w1);
+        if (fresh == CR_NONE && w1 == CR_NONE && r0 == CR_NONE && r1 == CR_NONE)
+            p->op[op].out[0] = new_tensor(p, CR_REGION_POOL, 3);
+    }
+    /* add_op leaves a helper tensor that nothing touches: never read it */
+    for (int i = 0; i < p->ops; i++)
+        for (int s = 0; s < 2; s++) {
+            int t = p->op[i].in[s], written = 0;
+            for (int k = 0; k < i && t >= 0; k++)
+                for (int w = 0; w < 2; w++) written |= p->op[k].out[w] == t;
+            if (t >= 0 && p->tensor[t].region == CR_REGION_POOL && !written)
+                p->op[i].in[s] = p->op[i].kind == CR_OP_relu ? 0 : CR_NONE;
+        }
+    for (int t = 0; t < p->tensors; t++)
+        if (p->tensor[t].region == CR_REGION_POOL) p->tensor[t].keep = draw(rng, 0, 15) == 0;
+}
+
+static void random_orders_are_right(void) {
+    int waits = 0, aliases = 0, ratios = 0;
+    for (int round = 0; round < 3000; round++) {
+        struct cr_rng     rng = test_rng((uint64_t)round);
+        struct cr_program p;
+        random_program(&rng, &p);
+        REQUIRE_OK(cr_pass_insert_waits(&p));
+        CHECK(truly_ordered(&p, false));
+        REQUIRE_OK(cr_waits_check(&p));
+        for (int i = 0; i < p.ops; i++) { /* no wait is too much */
+            for (int k = waits_of(&p, i) - 1; k >= 0; k--) {
+                struct cr_op was = p.op[i];
+                waits++;
+                for (int m = k; m < CR_OP_WAIT_MAX; m++)
+                    p.op[i].wait[m] = m + 1 < CR_OP_WAIT_MAX ? p.op[i].wait[m + 1] : CR_NONE;
+                CHECK(cr_waits_check(&p) != CR_OK);
+                p.op[i] = was;
+            }
+        }
+        REQUIRE_OK(cr_pass_plan(&p, 64, true));
+        REQUIRE_OK(cr_plan_check(&p, 64));
+        REQUIRE_OK(cr_waits_check(&p));
+        CHECK(truly_ordered(&p, true));
+        for (int t = 0; t < p.tensors; t++) aliases += p.tensor[t].alias != CR_NONE;
+        ratios += p.region_bytes[CR_REGION_POOL] == p.bound_bytes;
+        REQUIRE_OK(cr_pass_plan(&p, 64, false));
+        REQUIRE_OK(cr_waits_check(&p));
+        cr_program_free(&p);
+    }
+    printf("    3000 programs: %d waits, %d in place, peak = bound in %d\n", waits, aliases, ratios);
+    CHECK(waits > 5000 && aliases > 1000);
+}
+
+/* Any change of a wait, a lane or an offset: the check and the plain truth agree. */
+static void corrupted_orders_are_judged_rightly(void) {
+    int refused = 0, fine = 0;
+    for (int round = 0; round < 4000; round++) {
+        struct cr_rng     rng = test_rng(50000 + (uint64_t)round);
+        struct cr_program p;
+        random_program(&rng, &p);
+        REQUIRE_OK(cr_pass_insert_waits(&p));
+        bool planned = round % 2;
+        if (planned) REQUIRE_OK(cr_pass_plan(&p, 64, true));
+        for (int k = 0; k < 4; k++) {
+            int i = (int)draw(&rng, 1, p.ops - 1), n = waits_of(&p, i), t = (int)draw(&rng, 0, p.tensors - 1);
+            if (planned && p.tensor[t].region == CR_REGION_POOL && draw(&rng, 0, 1)) {
+                p.tensor[t].offset = (size_t)draw(&rng, 0, (int64_t)p.region_bytes[CR_REGION_POOL] / 64) * 64;
+            } else if (n) {
+                int earlier = p.op[i].wait[n - 1];
+                do earlier--;
+                while (earlier >= 0 && p.op[earlier].stream != p.op[p.op[i].wait[n - 1]].stream);
+                p.op[i].wait[n - 1] = earlier >= 0 && draw(&rng, 0, 1) ? earlier : CR_NONE;
+            } else if (draw(&rng, 0, 2) == 0) {
+                int other = (int)draw(&rng, 0, i - 1); /* a wait too many does no harm */
+                if (p.op[other].stream != p.op[i].stream) p.op[i].wait[0] = other;
+            }
+            bool right = truly_ordered(&p, planned && p.region_bytes[CR_REGION_POOL]);
+            if ((cr_waits_check(&p) == CR_OK) != right)
+                TEST_FAIL_("round %d.%d: should be %s", round, k, right ? "fine" : "refused");
+            refused += !right;
+            fine += right;
+        }
+        cr_program_free(&p);
+    }
+    printf("    %d refused, %d fine\n", refused, fine);
+    CHECK(refused > 1000 && fine > 1000);
+}
+
+static void ordering_survives_failing_allocations(void) {
+    struct cr_rng     rng = test_rng(9);
+    struct cr_program p;
+    int64_t           live = cr_alloc_live();
+    random_program(&rng, &p);
+    int64_t with = cr_alloc_live();
+    for (int n = 1;; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_pass_insert_waits(&p);
+        if (status == CR_OK) status = cr_waits_check(&p);
+        if (status == CR_OK) status = cr_pass_plan(&p, 64, true);
+        if (status == CR_OK) status = cr_waits_check(&p);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), with);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+        REQUIRE(n < 100);
+    }
+    cr_program_free(&p);
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+/* Reductions of every gradient on the COMM lane beside the backward pass, then the update. */
+static void large_programs_are_quick(void) {
+    struct bench_model b;
+    struct cr_program  p;
+    const char        *overrides[] = {"model.arch=resnet152"};
+    REQUIRE_OK(bench_open(&b, overrides, 1, 224));
+    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 32, &p));
+    for (int i = 0; i < p.ops; i++) /* weight gradients run on a lane of their own */
+        if (p.op[i].kind == CR_OP_conv_wgrad) p.op[i].stream = CR_STREAM_COMM;
+    int64_t t0 = cr_time_ns();
+    REQUIRE_OK(cr_pass_insert_waits(&p));
+    int64_t t1 = cr_time_ns();
+    REQUIRE_OK(cr_waits_check(&p));
+    int64_t t2 = cr_time_ns();
+    REQUIRE_OK(cr_pass_plan(&p, 256, true));
+    int64_t t3 = cr_time_ns();
+    REQUIRE_OK(cr_waits_check(&p));
+    REQUIRE_OK(cr_plan_check(&p, 256));
+    int64_t t4 = cr_time_ns();
+    printf("    %d ops on two lanes: order %.1f, check %.1f, plan %.1f, both checks %.1f ms, peak/bound %.4f\n", p.ops,
+           (double)(t1 - t0) * 1e-6, (double)(t2 - t1) * 1e-6, (double)(t3 - t2) * 1e-6, (double)(t4 - t3) * 1e-6,
+           (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes);
+    CHECK(p.region_bytes[CR_REGION_POOL] <= p.bound_bytes + p.bound_bytes / 50);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(one_lane_needs_no_waits), CASE(every_hazard_waits), CASE(two_readers_do_not_wait),
+      CASE(planes_and_slices_share_bytes), CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy),
+      CASE(copies_forbid_in_place), CASE(random_orders_are_right), CASE(corrupted_orders_are_judged_rightly),
+      CASE(ordering_survives_failing_allocations), CASE(large_programs_are_quick))

@@ -1,0 +1,316 @@
+/* The config as text: the dump reads back to the same values, the difference, the help, the shipped configs, any
+ * locale, and every allocation failing. */
+#include "tests/harness/config_support.h"
+
+#include "config/keys.h"
+#include "core/rng.h"
+
+#include <inttypes.h>
+#include <locale.h>
+
+/* ---- random configs, through the tables only ---- */
+
+static double random_real(struct cr_rng *rng, double low, double high) {
+    switch (cr_rng_below(rng, 4)) {
+    case 0: return low;
+    case 1: return high;
+    case 2: return low + (high - low) * cr_rng_real(rng); /* all 53 bits */
+    default: {
+        double small = ldexp(cr_rng_real(rng), -(int)cr_rng_below(rng, 1020));
+        return small >= low && small <= high ? small : low;
+    }
+    }
+}
+
+static int64_t random_int(struct cr_rng *rng, int64_t low, int64_t high) {
+    if (cr_rng_below(rng, 4) == 0) return cr_rng_below(rng, 2) ? low : high;
+    return low + (int64_t)cr_rng_below(rng, (uint64_t)(high - low) + (high - low < INT64_MAX));
+}
+
+/* Texts of the letters that have a meaning in INI files; a text that no line can hold is drawn again. */
+static const char *random_text(struct cr_rng *rng, struct cr_arena *arena) {
+    static const char letters[] = "ab;#\"'=[]\\ \t%,:/.\xc3\xbc";
+    for (;;) {
+        size_t      length = (size_t)cr_rng_below(rng, cr_rng_below(rng, 20) ? 9 : 900);
+        char       *text   = cr_arena_alloc(arena, length + 1);
+        const char *why;
+        if (!text) return "";
+        for (size_t i = 0; i < length; i++) text[i] = letters[cr_rng_below(rng, sizeof letters - 1)];
+        if (cr_ini_can_hold(text, &why)) return text;
+    }
+}
+
+static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_config *config) {
+    void *field = (char *)config + key->offset;
+    switch (key->kind) {
+    case CR_KEY_AUTO:
+        *(int64_t *)field = cr_rng_below(rng, 4) == 0 ? 0 : random_int(rng, key->int_min, key->int_max);
+        break;
+    case CR_KEY_INT: *(int64_t *)field = random_int(rng, key->int_min, key->int_max); break;
+    case CR_KEY_REAL: *(double *)field = random_real(rng, key->real_min, key->real_max); break;
+    case CR_KEY_BOOL: *(bool *)field = cr_rng_below(rng, 2); break;
+    case CR_KEY_TEXT: *(const char **)field = random_text(rng, &config->arena); break;
+    case CR_KEY_ENUM: {
+        int value = (int)cr_rng_below(rng, (uint64_t)key->words.count);
+        memcpy(field, &value, sizeof value);
+        break;
+    }
+    case CR_KEY_INTS: {
+        struct cr_ints *list = field;
+        *list                = (struct cr_ints){.count = (int)cr_rng_below(rng, 33)};
+        for (int i = 0; i < list->count; i++) list->at[i] = random_int(rng, key->int_min, key->int_max);
+        break;
+    }
+    case CR_KEY_REALS: {
+        struct cr_reals *list = field;
+        *list                 = (struct cr_reals){.count = (int)cr_rng_below(rng, 33)};
+        for (int i = 0; i < list->count; i++) list->at[i] = random_real(rng, key->real_min, key->real_max);
+        break;
+    }
+    }
+}
+
+/* The values that rules between keys forbid, put right. */
+static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
+    if (c->model.arch == CR_ARCH_CUSTOM) {
+        c->model.depths.count = c->model.widths.count = 1 + (int)cr_rng_below(rng, 32);
+        for (int i = 0; i < 32; i++) {
+            bool used             = i < c->model.depths.count;
+            c->model.depths.at[i] = used ? random_int(rng, 1, 1000) : 0;
+            c->model.widths.at[i] = used ? random_int(rng, 1, 65536) : 0;
+        }
+    } else {
+        c->model.depths = c->model.widths = (struct cr_ints){0};
+        c->model.block                    = CR_BLOCK_AUTO;
+    }
+    c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
+    c->memory.limit    = cr_rng_below(rng, 2) ? "auto" : "8GiB";
+    c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
+    c->data.mean.count = c->data.std.count = 3;
+    c->data.scale       = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
+    c->data.erase_scale = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
+    c->data.jitter      = (struct cr_reals){cr_rng_below(rng, 2) ? 4 : 0, {0.4, 1, 0, random_real(rng, 0, 0.5)}};
+    if (!c->data.jitter.count) c->data.jitter = (struct cr_reals){0};
+    c->data.ratio     = (struct cr_reals){2, {random_real(rng, 0.01, 1), random_real(rng, 1, 100)}};
+    c->data.eval_crop = CR_MIN(c->data.eval_crop, c->data.eval_resize);
+    if (c->data.kind != CR_DATA_SHAPES && c->data.kind != CR_DATA_SYNTHETIC) {
+        c->data.train_images = c->data.val_images = 0;
+        if (!*c->data.root) c->data.root = "x";
+    }
+    for (int i = 0; i < 3; i++) {
+        c->data.mean.at[i] = random_real(rng, -10, 10);
+        c->data.std.at[i]  = random_real(rng, 1e-6, 100);
+    }
+    if (c->prune.pattern == CR_PRUNE_PATTERN_2_4) c->prune.sparsity = CR_MIN(c->prune.sparsity, 0.5);
+    c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
+    c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
+    if (!*c->prune.budget) c->prune.column = "";
+    c->optim.nesterov = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
+    if (c->schedule.kind == CR_SCHEDULE_ONE_CYCLE) c->schedule.warmup_epochs = 0;
+    if (c->ranks.transport == CR_TRANSPORT_PEER) c->ranks.reduce = CR_REDUCE_FP32;
+    c->schedule.low_momentum =
+        c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
+    c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
+    c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
+    for (int i = 0; i < c->schedule.milestones.count; i++) c->schedule.milestones.at[i] = i + cr_rng_real(rng) / 2;
+}
+
+static void dump_reads_back(void) {
+    for (uint64_t round = 0; round < 400; round++) {
+        struct cr_rng    rng = cr_rng_make(round, CR_RNG_TEST, 1, 0);
+        struct cr_config config, again;
+        struct cr_text   dump = {0}, second = {0}, differ = {0};
+        REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+        for (int i = 0; i < cr_key_count; i++)
+            if (round < 100 || cr_rng_below(&rng, 3)) randomise(&rng, &cr_keys[i], &config);
+        make_allowed(&rng, &config);
+        cr_config_dump(&config, &dump);
+        REQUIRE(!dump.failed);
+        REQUIRE_OK(cr_config_open(&again, file_text("c.ini", dump.data), NULL, 0));
+        CHECK_INT(cr_config_diff(&config, &again, &differ), 0);
+        if (differ.data) printf("    %s", differ.data);
+        CHECK_INT(again.train.seed, config.train.seed); /* not through the tables */
+        CHECK(again.optim.lr == config.optim.lr && again.data.std.at[2] == config.data.std.at[2]);
+        CHECK_STR(again.data.root, config.data.root);
+        cr_config_dump(&again, &second);
+        CHECK_STR(second.data, dump.data);
+        cr_config_close(&config);
+        cr_config_close(&again);
+        cr_text_free(&dump);
+        cr_text_free(&second);
+        cr_text_free(&differ);
+    }
+}
+
+static void dump_is_plain(void) {
+    static const char *const overrides[] = {"optim.lr=0.30000000000000004",   "data.root= /a;b",
+                                            "train.seed=9223372036854775807", "optim.weight_decay=5e-4",
+                                            "model.bn_eps=0.000001",          "schedule.milestones=100,150.5"};
+    static const char *const lines[]     = {"[model]\narch = resnet20\n",   "\nlr = 0.30000000000000004\n",
+                                            "\nroot = \"/a;b\"\n",          "\nseed = 9223372036854775807\n",
+                                            "\nweight_decay = 0.0005\n",    "\nbn_eps = 1e-06\n",
+                                            "\nmilestones = 100,150.5\n",   "\ndepths =\n",
+                                            "\nmean = 0.485,0.456,0.406\n", "\nratio = 0.75,1.3333333333333333\n",
+                                            "\n\n[memory]\nreuse = yes\n"};
+    struct cr_config         config;
+    struct cr_text           dump = {0};
+    REQUIRE_OK(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
+    cr_config_dump(&config, &dump);
+    for (size_t i = 0; i < CR_COUNT(lines); i++) CHECK_HAS(dump.data, lines[i]);
+    cr_text_free(&dump);
+    cr_config_close(&config);
+}
+
+static void tells_differences(void) {
+    static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
+                                            "model.arch=resnet56", "train.fuse=no"};
+    struct cr_config         a, b;
+    struct cr_text           out = {0};
+    REQUIRE_OK(cr_config_open(&a, NULL, NULL, 0));
+    REQUIRE_OK(cr_config_open(&b, NULL, overrides, (int)CR_COUNT(overrides)));
+    CHECK_INT(cr_config_diff(&a, &a, &out), 0);
+    CHECK(!out.data);
+    CHECK_INT(cr_config_diff(&a, &b, &out), 5);
+    CHECK_STR(out.data, "model.arch: resnet20 -> resnet56\ndata.root: (empty) -> \"a#\"\ntrain.fuse: yes -> no\n"
+                        "optim.lr: 0.1 -> 0.2\nschedule.milestones: (empty) -> 1,2\n");
+    cr_text_free(&out);
+    cr_config_close(&a);
+    cr_config_close(&b);
+}
+
+static void helps(void) {
+    struct cr_text out = {0};
+    cr_config_help(&out);
+    REQUIRE(!out.failed);
+    static const char *const parts[] = {
+        "\n[train]  the run\n",
+        "\n  batch = 128                     integer, 1 to 1000000, or auto\n        images a step",
+        "\n  device = auto                   one of auto, cpu, cuda\n",
+        "\n  lr = 0.1                        number, 0 to 1000\n", "\n  nesterov = no                   yes or no\n"};
+    for (size_t i = 0; i < CR_COUNT(parts); i++) CHECK_HAS(out.data, parts[i]);
+    for (int i = 0; i < cr_key_count; i++) {
+        char start[80];
+        snprintf(start, sizeof start, "\n  %s =", cr_keys[i].name);
+        CHECK_HAS(out.data, start);
+        CHECK_HAS(out.data, cr_keys[i].help);
+    }
+    for (char *save = NULL, *line = strtok_r(out.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (strlen(line) > 100) TEST_FAIL_("%zu columns: %s", strlen(line), line);
+    cr_text_free(&out);
+}
+
+static void ships_configs(void) {
+    static const struct {
+        const char       *name;
+        enum cr_arch      arch;
+        enum cr_data_kind kind;
+        int64_t           classes, batch;
+    } shipped[] = {{"demo", CR_ARCH_RESNET20, CR_DATA_SHAPES, 0, 0},
+                   {"cifar10-resnet20", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar10-resnet20-he", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar10-resnet20-lars", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 2048},
+                   {"cifar10-resnet20-adamw", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 256},
+                   {"cifar10-resnet18-modern", CR_ARCH_RESNET18, CR_DATA_CIFAR10, 0, 256},
+                   {"cifar10-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar10-resnet56-sparse", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
+                   {"cifar100-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR100, 0, 128},
+                   {"resnet50-modern", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
+                   {"resnet50-lars", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 512},
+                   {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
+                   {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
+                   {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
+                   {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};
+    for (size_t i = 0; i < CR_COUNT(shipped); i++) {
+        char             path[600];
+        struct cr_config config;
+        snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, shipped[i].name);
+        REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
+        CHECK_STR(config.name, shipped[i].name);
+        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo is free to change */
+        if (shipped[i].batch) CHECK_INT(config.train.batch, shipped[i].batch);
+        CHECK_INT(config.data.kind, shipped[i].kind);
+        CHECK_INT(config.model.classes, shipped[i].classes);
+        cr_config_close(&config);
+    }
+    /* the published CIFAR weights were trained on these */
+    struct cr_config config;
+    REQUIRE_OK(cr_config_open(&config, CR_SOURCE_DIR "/configs/cifar10-resnet56.ini", NULL, 0));
+    static const double mean[3] = {0.485, 0.456, 0.406}, std[3] = {0.229, 0.224, 0.225};
+    for (int i = 0; i < 3; i++) CHECK_NEAR(config.data.mean.at[i], mean[i], 0);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(config.data.std.at[i], std[i], 0);
+    CHECK_INT(config.model.shortcut, CR_SHORTCUT_A);
+    cr_config_close(&config);
+}
+
+static void ignores_the_locale(void) {
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "de_DE",
+                                        "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
+    const char              *found   = NULL;
+    for (size_t i = 0; i < CR_COUNT(names) && !found; i++) found = setlocale(LC_ALL, names[i]);
+    if (!found || strcmp(localeconv()->decimal_point, ",") != 0) {
+        setlocale(LC_ALL, "C");
+        SKIP("no locale with a decimal comma is installed");
+    }
+    static const char *const overrides[] = {"optim.lr=0.25"};
+    struct cr_config         config;
+    struct cr_text           dump   = {0};
+    cr_status                status = cr_config_open(&config, NULL, overrides, 1);
+    cr_config_dump(&config, &dump);
+    CHECK_STR(localeconv()->decimal_point, ","); /* put back */
+    setlocale(LC_ALL, "C");
+    REQUIRE_OK(status);
+    CHECK_NEAR(config.optim.lr, 0.25, 0);
+    CHECK_HAS(dump.data, "\nlr = 0.25\n");
+    cr_text_free(&dump);
+    cr_config_close(&config);
+}
+
+/* ---- every allocation fails once ---- */
+
+static cr_status use_config(const char *path) {
+    static const char *const overrides[] = {"train.batch=3", "optim.lr=0.5"};
+    struct cr_config         config;
+    struct cr_text           dump = {0}, help = {0}, differ = {0};
+    cr_status                status = cr_config_open(&config, path, overrides, 2);
+    if (status != CR_OK) return status;
+    cr_config_dump(&config, &dump);
+    cr_config_help(&help);
+    cr_config_diff(&config, &config, &differ);
+    if (dump.failed || help.failed || differ.failed) status = CR_NO_MEMORY(1);
+    cr_config_close(&config);
+    cr_text_free(&dump);
+    cr_text_free(&help);
+    cr_text_free(&differ);
+    return status;
+}
+
+static void survives_failing_allocations(void) {
+    file_text("base.ini", "[train]\nepochs = 3\n");
+    static const struct {
+        const char *text;
+        cr_status   want;
+    } files[] = {{"include = base.ini\n[data]\nroot = \"a b\"\n[model]\nweights = x\n", CR_OK},
+                 {"include = base.ini\n[train]\nbatch = 0\nx = 1\ny\n[trian]\n", CR_ERR_CONFIG}};
+    for (size_t i = 0; i < CR_COUNT(files); i++) {
+        const char *path = file_text("c.ini", files[i].text);
+        int64_t     live = cr_alloc_live(), n = 0;
+        cr_status   status;
+        do {
+            cr_alloc_fail_at(++n);
+            status = use_config(path);
+            cr_alloc_fail_at(0);
+            if (cr_alloc_live() != live)
+                TEST_FAIL_("allocation %lld: %lld blocks leak", (long long)n, (long long)(cr_alloc_live() - live));
+            if (status == CR_ERR_MEMORY) CHECK_HAS(cr_error_message(), "out of memory");
+        } while (status == CR_ERR_MEMORY && n < 1000);
+        CHECK_STATUS(status, files[i].want);
+        CHECK(n > 4);
+    }
+}
+
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(tells_differences), CASE(helps), CASE(ships_configs),
+      CASE(ignores_the_locale), CASE(survives_failing_allocations), CASE(leaves_nothing))

@@ -1,0 +1,251 @@
+/* INI files: what iniparser reads, what is refused because iniparser would read it otherwise than it looks, and the
+ * line that each complaint names. Truth: the INI grammar as documented for iniparser 4.1, written here line by line. */
+#include "tests/harness/config_support.h"
+
+#include "config/ini.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+
+struct line_case {
+    const char *line;
+    const char *value; /* NULL: refused */
+    const char *why;   /* part of the refusal */
+};
+
+static void reads_values(void) {
+    static const struct line_case cases[] = {
+        {"root = /a/b", "/a/b", NULL},
+        {"root=/a/b", "/a/b", NULL},
+        {"  root\t=  /a/b \t", "/a/b", NULL},
+        {"ROOT = /A/b", "/A/b", NULL},
+        {"root =", "", NULL},
+        {"root = ", "", NULL},
+        {"root = \"\"", "", NULL},
+        {"root = ''", "", NULL},
+        {"root = '' ; nothing", "", NULL},
+        {"root = # nothing", "", NULL},
+        {"root = a b  c", "a b  c", NULL},
+        {"root = a # b", "a", NULL},
+        {"root = a ; b # c", "a", NULL},
+        {"root = a\t# b", "a", NULL},
+        {"root = \"a;b#c\"", "a;b#c", NULL},
+        {"root = \"a\"#c", "a", NULL},
+        {"root = \"a\"  ; c \"d\"", "a", NULL},
+        {"root = '  a '", "  a ", NULL},
+        {"root = 'a\"b'", "a\"b", NULL},
+        {"root = \"a'b\"", "a'b", NULL},
+        {"root = a\"b'c", "a\"b'c", NULL},
+        {"root = b = c", "b = c", NULL},
+        {"root == c", "= c", NULL},
+        {"root = a\\b", "a\\b", NULL},
+        {"root = [x]", "[x]", NULL},
+        {"root = %s%n%d", "%s%n%d", NULL},
+        {"root = Bücher/图", "Bücher/图", NULL},
+        {"root = /a\r", "/a", NULL},
+        {"root = a;b", NULL, "c.ini:2: [data] root = a;b: ';' would start a comment"},
+        {"root = a#b", NULL, "'#' would start a comment"},
+        {"root =;b", NULL, "';' would start a comment"},
+        {"root = a 'b # c'", NULL, "comment starts inside quotes"},
+        {"root = \"abc", NULL, "the closing \" is missing"},
+        {"root = 'abc", NULL, "the closing ' is missing"},
+        {"root = \"", NULL, "the closing \" is missing"},
+        {"root = \"a\" b", NULL, "'b' stands after the closing quote"},
+        {"root = \"\"a", NULL, "'a' stands after the closing quote"},
+        {"root = \"a\\b\"", NULL, "backslash in quotes"},
+        {"root = a\\", NULL, "ends in a backslash"},
+        {"# a comment \\", NULL, "ends in a backslash"},
+        {"root", NULL, "neither [section] nor key = value"},
+        {"= a", NULL, "the name of a key"},
+        {"ro:ot = a", NULL, "'ro:ot': the name of a key"},
+        {"ro ot = a", NULL, "the name of a key"},
+        {"\"root\" = a", NULL, "the name of a key"},
+        {"root = a\rb", NULL, "byte 9 of the line is the control character 0x0d"},
+        {"root = a\x7f", NULL, "control character 0x7f"},
+        {"root = a\nroot = a", NULL, "c.ini:3: [data] root: is already set in line 2"},
+        {"root = a\nRoot = b", NULL, "is already set in line 2"},
+        {"[optim", NULL, "the ']' of a section is missing"},
+        {"[optim] # x", NULL, "nothing may follow a section"},
+        {"[optim] ]", NULL, "nothing may follow a section"},
+        {"[]", NULL, "the name of a section"},
+        {"[ ]", NULL, "the name of a section"},
+        {"[a:b]", NULL, "[a:b]: the name of a section"},
+        {"[a=b]", NULL, "the name of a section"},
+    };
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        char             text[200];
+        struct cr_config config;
+        snprintf(text, sizeof text, "[data]\n%s\n", cases[i].line);
+        if (!cases[i].value) {
+            CHECK_HAS(refusal(text, NULL), cases[i].why);
+            continue;
+        }
+        CHECK_STR(refusal(text, NULL), "");
+        if (cr_config_open(&config, file_text("c.ini", text), NULL, 0) != CR_OK) continue;
+        CHECK_STR(config.data.root, cases[i].value);
+        cr_config_close(&config);
+    }
+}
+
+/* Reads as iniparser alone would, to show that the values are iniparser's and that each line number is right. */
+static void knows_lines(void) {
+    struct cr_ini        ini;
+    struct cr_arena      arena      = {0};
+    struct cr_complaints complaints = {0};
+    const char          *path       = file_text("c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n"
+                                                                        "  [data]\nroot=\"a b\"\n[train]\nseed = 7");
+    REQUIRE_OK(cr_ini_read(&ini, path, &arena, &complaints));
+    static const struct cr_ini_entry want[] = {
+        {"", "include", "x.ini", 3}, {"train", NULL, "", 4}, {"train", "batch", "3", 5}, {"data", NULL, "", 7},
+        {"data", "root", "a b", 8},  {"train", NULL, "", 9}, {"train", "seed", "7", 10}};
+    CHECK_INT(complaints.count, 0);
+    CHECK_INT(ini.count, CR_COUNT(want));
+    for (int i = 0; i < ini.count && i < (int)CR_COUNT(want); i++) {
+        CHECK_STR(ini.entry[i].section, want[i].section);
+        CHECK_INT(ini.entry[i].line, want[i].line);
+        CHECK_STR(ini.entry[i].value, want[i].value);
+        CHECK(!ini.entry[i].key == !want[i].key);
+        if (want[i].key) CHECK_STR(ini.entry[i].key ? ini.entry[i].key : "", want[i].key);
+    }
+    cr_arena_free(&arena);
+    cr_complaints_free(&complaints);
+}
+
+static void refuses_bytes(void) {
+    static const char nul[] = "[train]\nbatch = 3\0\n", bom[] = "\xef\xbb\xbf[train]\nbatch = 3\n";
+    struct cr_config  config;
+    CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", nul, sizeof nul - 1), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "c.ini:2: byte 10 of the line is the control character 0x00");
+    CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", bom, sizeof bom - 1), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "c.ini:1: the file starts with a byte order mark");
+}
+
+/* Lines at the limit, one above, and far above iniparser's buffer. */
+static void limits_lines(void) {
+    static const int lengths[] = {900, 999, 1000, 1001, 1022, 1023, 1024, 1025, 5000};
+    for (size_t i = 0; i < CR_COUNT(lengths); i++) {
+        char             text[6000];
+        struct cr_config config;
+        int              used = snprintf(text, sizeof text, "[data]\nroot = a%*s#b", lengths[i] - 10, "");
+        CHECK_INT(used - 7, lengths[i]);
+        snprintf(text + used, sizeof text - (size_t)used, "\n[train]\nbatch = 5\n");
+        cr_status status = cr_config_open(&config, file_text("c.ini", text), NULL, 0);
+        if (lengths[i] <= 1000) {
+            CHECK_STATUS(status, CR_OK);
+            if (status != CR_OK) continue;
+            CHECK_STR(config.data.root, "a");
+            CHECK_INT(config.train.batch, 5);
+            cr_config_close(&config);
+        } else {
+            CHECK_STATUS(status, CR_ERR_CONFIG);
+            CHECK_HAS(cr_error_message(), "c.ini:2: the line has");
+        }
+    }
+}
+
+static void limits_files(void) {
+    struct cr_config config;
+    struct cr_text   text = {0};
+    for (int i = 0; i < 3000; i++) cr_text_add(&text, "[s%d]\n", i);
+    REQUIRE(!text.failed);
+    CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "\nand "); /* many complaints: told in part, the rest counted */
+    CHECK(strlen(cr_error_message()) < 3900);
+    while (text.length <= CR_INI_FILE_MAX) cr_text_add(&text, "# %080d\n", 0);
+    CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "c.ini: larger than 256 KiB");
+    cr_text_free(&text);
+}
+
+static void refuses_places(void) {
+    struct cr_config config;
+    CHECK_STATUS(cr_config_open(&config, in_folder("missing.ini"), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "missing.ini: no such file");
+    CHECK_STATUS(cr_config_open(&config, in_folder(""), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "is a folder");
+    file_text("c.ini", "[train]\n");
+    CHECK_STATUS(cr_config_open(&config, in_folder("c.ini/x.ini"), NULL, 0), CR_ERR_CONFIG);
+    const char *path = file_text("locked.ini", "[train]\n");
+    CHECK_INT(chmod(path, 0), 0);
+    if (geteuid() != 0) {
+        CHECK_STATUS(cr_config_open(&config, path, NULL, 0), CR_ERR_IO);
+        CHECK_HAS(cr_error_message(), "locked.ini: cannot be opened");
+    }
+}
+
+static void reads_a_pipe(void) {
+    struct cr_config config;
+    char             path[64];
+    int              ends[2];
+    REQUIRE(pipe(ends) == 0);
+    CHECK_INT(write(ends[1], "[train]\nbatch = 17\n", 19), 19);
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
+    CHECK_INT(config.train.batch, 17);
+    cr_config_close(&config);
+    close(ends[0]);
+}
+
+static void holds_values(void) {
+    static const struct line_case cases[] = {{"", "", NULL},
+                                             {"a b", "a b", NULL},
+                                             {" a", "\" a\"", NULL},
+                                             {"a;b", "\"a;b\"", NULL},
+                                             {"a#", "\"a#\"", NULL},
+                                             {"a\"b", "a\"b", NULL},
+                                             {"\"a", "'\"a'", NULL},
+                                             {"'", "\"'\"", NULL},
+                                             {"#\"", "'#\"'", NULL},
+                                             {"#'", "\"#'\"", NULL},
+                                             {"a\\b", "a\\b", NULL},
+                                             {"a\"'b", "a\"'b", NULL},
+                                             {"a\nb", NULL, "control"},
+                                             {"a\x1b[0m", NULL, "control"},
+                                             {"#\"'", NULL, "both kinds"},
+                                             {"\"'", NULL, "both kinds"},
+                                             {"a\\", NULL, "ends in a backslash"},
+                                             {"a;\\b", NULL, "backslash"}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const char    *why;
+        struct cr_text text = {0};
+        bool           can  = cr_ini_can_hold(cases[i].line, &why);
+        CHECK(can == (cases[i].value != NULL));
+        if (!can && !cases[i].value) CHECK_HAS(why, cases[i].why);
+        if (!can) continue;
+        cr_ini_add_value(&text, cases[i].line);
+        CHECK_STR(text.data ? text.data : "", cases[i].value ? cases[i].value : "");
+        cr_text_free(&text);
+    }
+}
+
+static void *open_often(void *path) {
+    bool bad = strstr(path, "bad") != NULL;
+    for (int i = 0; i < 50; i++) {
+        struct cr_config config;
+        cr_status        status = cr_config_open(&config, path, NULL, 0);
+        if (status == CR_OK) cr_config_close(&config);
+        if ((status == CR_OK) == bad) return (void *)"wrong status";
+    }
+    return NULL;
+}
+
+static void opens_in_threads(void) {
+    pthread_t threads[4];
+    char      paths[2][400];
+    snprintf(paths[0], sizeof paths[0], "%s", file_text("good.ini", "[train]\nbatch = 3\n"));
+    snprintf(paths[1], sizeof paths[1], "%s", file_text("bad.ini", "[train]\nbatch\n"));
+    for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&threads[i], NULL, open_often, paths[i % 2]) == 0);
+    for (int i = 0; i < 4; i++) {
+        void *wrong = NULL;
+        pthread_join(threads[i], &wrong);
+        CHECK(!wrong);
+    }
+}
+
+static void leaves_nothing(void) {
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(reads_values), CASE(knows_lines), CASE(refuses_bytes), CASE(limits_lines), CASE(limits_files),
+      CASE(refuses_places), CASE(reads_a_pipe), CASE(holds_values), CASE(opens_in_threads), CASE(leaves_nothing))

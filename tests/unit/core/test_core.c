@@ -1,0 +1,256 @@
+/* tests/unit/core/test_core.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary,
+ * initial weights against He's rule, memory that counts and fails on demand. */
+#include "core/dtype.h"
+#include "core/rng.h"
+#include "model/model.h"
+#include "tests/harness/test.h"
+
+/* ---- Philox4x32-10: the known answers published with Random123 ---- */
+
+static void philox_gives_the_published_words(void) {
+    static const struct {
+        uint32_t counter[4], key[2], want[4];
+    } known[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < CR_COUNT(known); i++) {
+        uint32_t out[4];
+        cr_philox(known[i].counter, known[i].key, out);
+        for (int w = 0; w < 4; w++) CHECK_INT(out[w], known[i].want[w]);
+    }
+}
+
+static void streams_are_apart_and_draws_in_range(void) {
+    struct cr_rng a = cr_rng_make(1, CR_RNG_ORDER, 5, 0), b = cr_rng_make(1, CR_RNG_AUGMENT, 5, 0);
+    struct cr_rng c = cr_rng_make(1, CR_RNG_ORDER, 5, 0), d = cr_rng_make(2, CR_RNG_ORDER, 5, 0);
+    int           same_purpose = 0, same_seed = 0;
+    int64_t       hits[7] = {0};
+    for (int i = 0; i < 7000; i++) {
+        uint32_t x = cr_rng_u32(&a);
+        CHECK_INT(x, cr_rng_u32(&c));
+        same_purpose += x == cr_rng_u32(&b);
+        same_seed += x == cr_rng_u32(&d);
+        double u = cr_rng_real(&b);
+        CHECK(u >= 0 && u < 1);
+        uint64_t k = cr_rng_below(&d, 7);
+        REQUIRE(k < 7);
+        hits[k]++;
+    }
+    CHECK(same_purpose < 3 && same_seed < 3);
+    for (int k = 0; k < 7; k++) CHECK_NEAR(hits[k], 1000, 5 * sqrt(1000 * 6.0 / 7));
+    CHECK_INT(cr_rng_below(&d, 1), 0);
+}
+
+/* ---- 16 bits ---- */
+
+/* The value of a half by its definition. */
+static double half_value(unsigned h, int exponent_bits) {
+    int    mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
+    int    exponent = (int)(h >> mantissa_bits) & ((1 << exponent_bits) - 1);
+    double mantissa = h & ((1u << mantissa_bits) - 1), value;
+    if (exponent == (1 << exponent_bits) - 1)
+        value = mantissa > 0 ? NAN : INFINITY;
+    else if (exponent == 0)
+        value = ldexp(mantissa, 1 - bias - mantissa_bits);
+    else
+        value = ldexp(ldexp(1, mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+    return h & 0x8000 ? -value : value;
+}
+
+struct half {
+    int exponent_bits;
+    float (*widen)(uint16_t);
+    uint16_t (*round)(float);
+};
+
+/* All 65536 values there and back, and between each two neighbours the middle (to the even one) and what lies beside.
+ */
+static void check_half(const struct half *type) {
+    const unsigned infinity = ((1u << type->exponent_bits) - 1) << (15 - type->exponent_bits);
+    int            wrong    = 0;
+    for (unsigned h = 0; h < 65536 && wrong < 5; h++) {
+        double want = half_value(h, type->exponent_bits);
+        float  got  = type->widen((uint16_t)h);
+        if (isnan(want)) {
+            wrong += !isnan(got) || !isnan(type->widen(type->round(got)));
+            continue;
+        }
+        wrong += (double)got != want || !signbit(got) != !signbit(want) || type->round(got) != h;
+        if ((h & 0x7fff) >= infinity) continue;
+        unsigned even = h & 1 ? h + 1 : h;
+        /* above the largest finite value lies infinity, as if the exponents went on */
+        double next   = (h & 0x7fff) + 1 == infinity ? want * 2 - half_value(h - 1, type->exponent_bits)
+                                                     : half_value(h + 1, type->exponent_bits);
+        float  middle = (float)((want + next) / 2);
+        if ((double)middle != (want + next) / 2) continue; /* below the smallest f32 */
+        wrong += type->round(middle) != even;
+        wrong += type->round(nextafterf(middle, got)) != h;
+        wrong += type->round(nextafterf(middle, h & 0x8000 ? -INFINITY : INFINITY)) != h + 1;
+        if (wrong) TEST_FAIL_("at %04x", h);
+    }
+    CHECK_INT(wrong, 0);
+    CHECK_INT(type->round(INFINITY), infinity);
+    CHECK_INT(type->round(-INFINITY), infinity | 0x8000);
+    CHECK_INT(type->round(3.4e38f), type->exponent_bits == 5 ? infinity : 0x7f80);
+    CHECK_INT(type->round(-0.0f), 0x8000);
+    CHECK_INT(type->round(1e-45f), 0);
+}
+
+static void f16_rounds_to_nearest_even(void) {
+    const struct half type = {5, cr_f16_to_f32, cr_f32_to_f16};
+    check_half(&type);
+    CHECK_INT(cr_f32_to_f16(65504), 0x7bff);
+    CHECK_INT(cr_f32_to_f16(65519.996f), 0x7bff);
+    CHECK_INT(cr_f32_to_f16(65520), 0x7c00);
+}
+static void bf16_rounds_to_nearest_even(void) {
+    const struct half type = {8, cr_bf16_to_f32, cr_f32_to_bf16};
+    check_half(&type);
+}
+
+/* ---- initial weights ---- */
+
+/* Mean, deviation and fourth moment (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within five
+ * of its own deviations. */
+static void check_moments(const struct cr_param_store *store, int param, const struct cr_config *config,
+                          double deviation, bool normal) {
+    const struct cr_param *q = &store->param[param];
+    double                 n = (double)q->elems, sum = 0, squares = 0, fourth = 0, largest = 0;
+    for (int64_t i = 0; i < q->elems; i++) {
+        double x = (double)cr_param_store_initial(store, param, i, config);
+        sum += x;
+        squares += x * x;
+        fourth += x * x * x * x;
+        largest = fmax(largest, fabs(x));
+    }
+    double variance = deviation * deviation, kurtosis = normal ? 3 : 1.8;
+    CHECK_NEAR(sum / n, 0, 5 * deviation / sqrt(n));
+    CHECK_NEAR(squares / n / variance, 1, 5 * sqrt((kurtosis - 1) / n));
+    CHECK_NEAR(fourth / n / (variance * variance), kurtosis, 5 * sqrt((normal ? 96 : 5.76) / n));
+    CHECK(largest <= deviation * (normal ? 6 : 1.7320509));
+}
+
+static void check_init(const char *const *overrides, int count, bool fan_out, bool normal) {
+    struct cr_config config;
+    struct cr_model  model;
+    REQUIRE_OK(cr_config_open(&config, NULL, overrides, count));
+    REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
+    const struct cr_param_store *store = &model.store;
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q = &store->param[i];
+        if (q->role == CR_ROLE_CONV) { /* fan: window times filters or channels */
+            double fan = (double)(q->dim[1] * q->dim[2] * (fan_out ? q->dim[0] : q->dim[3]));
+            check_moments(store, i, &config, sqrt(2 / fan), normal);
+        } else if (q->role == CR_ROLE_DENSE_WEIGHT) { /* torch.nn.Linear: uniform within 1/sqrt(inputs) */
+            check_moments(store, i, &config, 1 / sqrt(3.0 * 64), false);
+        } else if (q->role != CR_ROLE_DENSE_BIAS) {
+            bool  last = config.model.zero_init_last && strstr(q->name, "bn2.weight");
+            float want = q->role == CR_ROLE_VAR || (q->role == CR_ROLE_GAMMA && !last) ? 1 : 0;
+            for (int64_t k = 0; k < q->elems; k++) CHECK(cr_param_store_initial(store, i, k, &config) == want);
+        } else {
+            for (int64_t k = 0; k < q->elems; k++) CHECK(fabsf(cr_param_store_initial(store, i, k, &config)) <= 0.125f);
+        }
+    }
+    cr_model_close(&model);
+    cr_config_close(&config);
+}
+
+static void initial_weights_follow_he(void) {
+    static const char *const plain[] = {"model.arch=resnet20", "model.shortcut=B"};
+    static const char *const other[] = {"model.arch=resnet20", "model.init=he_fan_in", "model.init_shape=uniform",
+                                        "model.zero_init_last=yes", "train.seed=77"};
+    check_init(plain, CR_COUNT(plain), true, true);
+    check_init(other, CR_COUNT(other), false, false);
+}
+
+/* ---- networks ---- */
+
+static int64_t parameters_of(const char *const *overrides, int count) {
+    struct cr_config config;
+    struct cr_model  model;
+    int64_t          sum = -1;
+    if (cr_config_open(&config, NULL, overrides, count) != CR_OK) return -1;
+    if (cr_model_open(&config, 1000, 224, 224, &model) == CR_OK) {
+        sum = cr_param_store_trainable(&model.store);
+        cr_model_close(&model);
+    }
+    cr_config_close(&config);
+    return sum;
+}
+
+/* num_params of torchvision's weights. */
+static void networks_have_the_published_sizes(void) {
+    static const struct {
+        const char *arch;
+        int64_t     parameters;
+    } known[] = {{"model.arch=resnet18", 11689512},         {"model.arch=resnet34", 21797672},
+                 {"model.arch=resnet50", 25557032},         {"model.arch=resnet101", 44549160},
+                 {"model.arch=resnet152", 60192808},        {"model.arch=wide_resnet50_2", 68883240},
+                 {"model.arch=wide_resnet101_2", 126886696}};
+    for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
+}
+
+static void bottlenecks_have_a_width_of_their_own(void) {
+    static const char *const        wide[]   = {"model.arch=resnet50", "model.width_per_group=128"},
+                             *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
+    static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
+    static const char *const        odd[]    = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
+                                                "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
+    static const char *const        none[]   = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
+                                                "model.widths=4", "model.width_per_group=15"};
+    CHECK_INT(parameters_of(wide, 2), 68883240);
+    CHECK_INT(parameters_of(narrow, 2), 25557032);
+    /* 24 * 10 / 64 = 3: stem 7x7x3x24 and BN, 1x1 24 to 3, 3x3 3 to 3, 1x1 3 to 96, 1x1 24 to 96, classifier of 1000 */
+    CHECK_INT(parameters_of(odd, 6), 3528 + 48 + (72 + 6) + (81 + 6) + (288 + 192) + (2304 + 192) + 97000);
+    CHECK_INT(parameters_of(basic, 2), -1);
+    CHECK_HAS(cr_error_message(), "[model] width_per_group");
+    CHECK_HAS(cr_error_message(), "bottleneck");
+    CHECK_INT(parameters_of(none, 5), -1);
+    CHECK_HAS(cr_error_message(), "at least 16");
+    cr_error_clear();
+}
+
+/* ---- memory ---- */
+
+static void allocation_counts_and_fails_on_demand(void) {
+    const int64_t  live  = cr_alloc_live();
+    const uint64_t calls = cr_alloc_calls();
+    unsigned char *a = cr_alloc(100, 3), *none = cr_alloc(0, 8);
+    REQUIRE(a && none);
+    CHECK_INT((uintptr_t)a % 64, 0);
+    for (int i = 0; i < 300; i++) CHECK_INT(a[i], 0);
+    memset(a, 7, 300);
+    a = cr_realloc(a, 200, 3);
+    REQUIRE(a);
+    CHECK_INT(a[299], 7);
+    CHECK_INT(a[300], 0);
+    CHECK_INT(cr_alloc_live(), live + 2);
+    CHECK_INT(cr_alloc_calls(), calls + 3);
+    cr_alloc_fail_at(2);
+    void *first = cr_alloc(1, 1), *second = cr_alloc(1, 1), *third = cr_alloc(1, 1);
+    CHECK(first && !second && third);
+    CHECK(!cr_alloc(SIZE_MAX / 2, 3) && !cr_alloc(SIZE_MAX, 1) && !cr_realloc(a, SIZE_MAX / 4, 8));
+    cr_free(a), cr_free(none), cr_free(first), cr_free(third);
+    cr_free(NULL);
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+static void a_text_is_valid_json_or_failed(void) {
+    struct cr_text text = {0};
+    cr_text_add_json(&text, "a\"b\\c\n\x01");
+    CHECK_STR(text.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
+    cr_alloc_fail_at(1);
+    for (int i = 0; i < 1000 && !text.failed; i++) cr_text_add(&text, "%d", i);
+    cr_alloc_fail_at(0);
+    CHECK(text.failed);
+    cr_text_free(&text);
+}
+
+TESTS(CASE(philox_gives_the_published_words), CASE(streams_are_apart_and_draws_in_range),
+      CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(initial_weights_follow_he),
+      CASE(networks_have_the_published_sizes), CASE(bottlenecks_have_a_width_of_their_own),
+      CASE(allocation_counts_and_fails_on_demand), CASE(a_text_is_valid_json_or_failed))

@@ -1,0 +1,264 @@
+/* tests/unit/data/test_augment.c: what happens to a training picture behind its crop: each operation against PIL's
+ * pixels (tests/golden/augment/make.py), TrivialAugment's and ColorJitter's draws against their ranges, and that the
+ * picture is a function of (seed, epoch, sample) alone. */
+#include "data/data_internal.h"
+#include "formats/safetensors.h"
+#include "tests/harness/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size) {
+    const struct cr_st_entry *e     = cr_st_find(file, name);
+    uint8_t                  *bytes = e ? malloc((size_t)e->bytes) : NULL;
+    if (!bytes || cr_st_read(file, e, 0, bytes, (size_t)e->bytes) != CR_OK) {
+        TEST_FAIL_("%s is not there", name);
+        free(bytes);
+        return NULL;
+    }
+    *size = (int)e->dim[0];
+    return bytes;
+}
+
+/* Names are "OP AMOUNT PICTURE", with the number of the operation. */
+static void operations_are_pils(void) {
+    struct cr_st_file *file;
+    int                seen[CR_PIXELS_HUE + 1] = {0};
+    char               path[512];
+    snprintf(path, sizeof path, "%s/tests/golden/augment/pil.safetensors", CR_SOURCE_DIR);
+    REQUIRE_OK(cr_st_open(path, &file));
+    for (int i = 0; i < cr_st_count(file); i++) {
+        int         op, size, other, used = 0;
+        double      by;
+        const char *name = cr_st_at(file, i)->name;
+        if (sscanf(name, "%d %lf %n", &op, &by, &used) != 2 || !used) continue;
+        uint8_t *want = golden_read(file, name, &size), *got = golden_read(file, name + used, &other),
+                *copy = malloc((size_t)size * size * 3);
+        REQUIRE(want && got && copy && size == other);
+        cr_pixels_apply((enum cr_pixel_op)op, by, got, size, copy);
+        int wrong = 0, most = 0;
+        for (int k = 0; k < size * size * 3; k++) {
+            wrong += got[k] != want[k];
+            most = CR_MAX(most, abs(got[k] - want[k]));
+        }
+        if (wrong) TEST_FAIL_("%s: %d of %d bytes differ, by up to %d", name, wrong, size * size * 3, most);
+        seen[op]++;
+        free(want);
+        free(got);
+        free(copy);
+    }
+    for (int op = 0; op <= CR_PIXELS_HUE; op++) CHECK(seen[op] > 0 || op == CR_PIXELS_IDENTITY);
+    cr_st_close(file);
+}
+
+/* torchvision's table of TrivialAugmentWide: the largest amount of each operation, and its least. */
+static void trivial_has_torchvisions_ranges(void) {
+    static const struct {
+        double low, high;
+        int    amounts;
+    } want[14] = {{0, 0, 1},       {-0.99, 0.99, 61}, {-0.99, 0.99, 61}, {-32, 32, 61},    {-32, 32, 61},
+                  {-135, 135, 61}, {0.01, 1.99, 61},  {0.01, 1.99, 61},  {0.01, 1.99, 61}, {0.01, 1.99, 61},
+                  {2, 8, 7},       {0, 255, 31},      {0, 0, 1},         {0, 0, 1}};
+    enum { DRAWS = 140000 };
+    int           count[14] = {0}, amounts[14] = {0};
+    double        low[14], high[14], sum[14] = {0};
+    static double known[14][64];
+    for (int i = 0; i < DRAWS; i++) {
+        struct cr_rng    rng = cr_rng_make(3, CR_RNG_COLOUR, (uint64_t)i, 0);
+        enum cr_pixel_op op;
+        double           by;
+        cr_trivial_draw(&rng, &op, &by);
+        REQUIRE((int)op < 14);
+        low[op]  = count[op] ? fmin(low[op], by) : by;
+        high[op] = count[op] ? fmax(high[op], by) : by;
+        sum[op] += by;
+        count[op]++;
+        int k = 0;
+        while (k < amounts[op] && fabs(known[op][k] - by) > 1e-9) k++;
+        if (k == amounts[op] && k < 64) known[op][amounts[op]++] = by;
+    }
+    for (int op = 0; op < 14; op++) {
+        CHECK_NEAR(count[op], DRAWS / 14.0, 500); /* five deviations of 97 */
+        CHECK_NEAR(low[op], want[op].low, 1e-12);
+        CHECK_NEAR(high[op], want[op].high, 1e-12);
+        CHECK_INT(amounts[op], want[op].amounts);
+        CHECK_NEAR(sum[op] / count[op], (want[op].low + want[op].high) / 2,
+                   0.025 * (want[op].high - want[op].low) + (op == 10 ? 0.1 : 0));
+    }
+}
+
+enum { SIZE = 12 };
+static void draw_picture(uint8_t rgb[SIZE * SIZE * 3]) {
+    struct cr_rng rng = cr_rng_make(5, CR_RNG_TEST, 0, 0);
+    for (int i = 0; i < SIZE * SIZE * 3; i++) rgb[i] = (uint8_t)cr_rng_below(&rng, 256);
+}
+
+static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]) {
+    uint8_t               rgb[SIZE * SIZE * 3];
+    const struct cr_image image = {SIZE, SIZE, rgb};
+    draw_picture(rgb);
+    REQUIRE_OK(cr_prepare_train(prep, &image, 1, epoch, sample, out, box));
+}
+
+/* With operations that do nothing the picture is what the device would have made of picture and box. */
+static void shift_and_flip_come_first(void) {
+    struct cr_prepare plain = {.size = SIZE, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, with = plain;
+    with.jitter[3] = 1e-9; /* of a hue that does not turn */
+    int moved      = 0;
+    for (int i = 0; i < 50; i++) {
+        uint8_t a[SIZE * SIZE * 3], b[SIZE * SIZE * 3];
+        int32_t box[4], none[4];
+        prepare(&plain, 0, i, a, box);
+        prepare(&with, 0, i, b, none);
+        CHECK(!none[0] && !none[1] && !none[2]);
+        moved += box[0] || box[1] || box[2];
+        int wrong = 0;
+        for (int h = 0; h < SIZE; h++)
+            for (int w = 0; w < SIZE; w++)
+                for (int c = 0; c < 3; c++) {
+                    const int  y = h + box[0], x = box[2] ? box[1] + SIZE - 1 - w : box[1] + w;
+                    const bool out = y < 0 || y >= SIZE || x < 0 || x >= SIZE;
+                    /* the way through hue, saturation and value and back costs a few levels */
+                    wrong += abs((out ? 0 : a[(y * SIZE + x) * 3 + c]) - b[(h * SIZE + w) * 3 + c]) > 9;
+                }
+        CHECK_INT(wrong, 0);
+    }
+    CHECK(moved > 40);
+}
+
+static void a_picture_follows_from_epoch_and_sample(void) {
+    const struct cr_prepare trivial = {.size = SIZE, .crop = CR_CROP_NONE, .trivial = true},
+                            jitter  = {.size = SIZE, .crop = CR_CROP_NONE, .jitter = {0.4, 0.4, 0.4, 0.1}};
+    const struct cr_prepare *both[] = {&trivial, &jitter};
+    for (int k = 0; k < 2; k++) {
+        int other_sample = 0, other_epoch = 0;
+        for (int i = 0; i < 40; i++) {
+            uint8_t a[SIZE * SIZE * 3], b[SIZE * SIZE * 3];
+            int32_t box[4];
+            prepare(both[k], 2, i, a, box);
+            prepare(both[k], 2, i, b, box);
+            CHECK(memcmp(a, b, sizeof a) == 0);
+            prepare(both[k], 2, i + 1, b, box);
+            other_sample += memcmp(a, b, sizeof a) != 0;
+            prepare(both[k], 3, i, b, box);
+            other_epoch += memcmp(a, b, sizeof a) != 0;
+        }
+        CHECK(other_sample > 30 && other_epoch > 30);
+    }
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+/* ---- what the device is asked to erase and to mix ---- */
+
+enum { MIX_SIZE = 32, MIX_BATCH = 10, MIX_DRAWS = 20000 };
+static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
+    return (struct cr_prepare){.size        = MIX_SIZE,
+                               .mixes       = true,
+                               .mixup       = mixup,
+                               .cutmix      = cutmix,
+                               .erase       = erase,
+                               .erase_scale = {0.02, 0.33},
+                               .mix_prob    = 1,
+                               .cutmix_prob = 0.5};
+}
+
+/* Pairs of neighbours; the last of an odd batch has one too. A batch cut in pieces of even size keeps them. */
+static void partners_are_neighbours(void) {
+    const struct cr_prepare prep  = mixing(1, 0, 0);
+    static const int        odd[] = {1, 0, 3, 2, 3};
+    int32_t                 mix[CR_MIX_NUMBERS];
+    for (int at = 0; at < 5; at++) {
+        cr_prepare_mix(&prep, 1, 0, at, at, 5, mix);
+        CHECK_INT(mix[CR_MIX_PARTNER], odd[at]);
+    }
+    cr_prepare_mix(&prep, 1, 0, 0, 0, 1, mix);
+    CHECK_INT(mix[CR_MIX_PARTNER], 0);
+    for (int at = 0; at < 24; at++) {
+        int32_t part[CR_MIX_NUMBERS];
+        cr_prepare_mix(&prep, 1, 0, at, at, 24, mix);
+        cr_prepare_mix(&prep, 1, 0, at, at % 6, 6, part);
+        CHECK_INT(mix[CR_MIX_PARTNER], part[CR_MIX_PARTNER] + at / 6 * 6);
+    }
+}
+
+/* Beta(a, a) has mean 1/2 and variance 1/(4 (2a + 1)). */
+static void mixup_draws_from_beta(void) {
+    static const double alpha[] = {0.05, 0.2, 0.8, 1, 4};
+    for (size_t k = 0; k < CR_COUNT(alpha); k++) {
+        const struct cr_prepare prep     = mixing(alpha[k], 0, 0);
+        const double            variance = 1 / (4 * (2 * alpha[k] + 1));
+        double                  sum = 0, squares = 0, below = 0;
+        for (int i = 0; i < MIX_DRAWS; i++) {
+            int32_t mix[CR_MIX_NUMBERS];
+            cr_prepare_mix(&prep, 1, 0, i, i % MIX_BATCH, MIX_BATCH, mix);
+            const double share = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
+            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_LABEL_WEIGHT] &&
+                  mix[CR_MIX_PARTNER] == (i % MIX_BATCH ^ 1));
+            sum += share;
+            squares += (share - 0.5) * (share - 0.5);
+            below += share < 0.25;
+        }
+        CHECK_NEAR(sum / MIX_DRAWS, 0.5, 5 * sqrt(variance / MIX_DRAWS));
+        CHECK_NEAR(squares / MIX_DRAWS, variance, 0.03 * variance);
+        if (alpha[k] == 1) CHECK_NEAR(below / MIX_DRAWS, 0.25, 0.02); /* uniform */
+    }
+}
+
+/* The share of the label is the share of the area that is left; cuts have all sizes; each is as often as it should be.
+ */
+static void cutmix_counts_what_is_left(void) {
+    const struct cr_prepare both = mixing(1, 1, 0);
+    int                     cuts = 0, large = 0, plain = 0;
+    for (int i = 0; i < MIX_DRAWS; i++) {
+        int32_t  mix[CR_MIX_NUMBERS];
+        int32_t *cut = mix + CR_MIX_CUT;
+        cr_prepare_mix(&both, 1, 3, i, 0, MIX_BATCH, mix);
+        if (mix[CR_MIX_WEIGHT] != CR_MIX_ONE) continue;
+        cuts++;
+        const int area = (cut[2] - cut[0]) * (cut[3] - cut[1]);
+        CHECK(cut[0] >= 0 && cut[1] >= 0 && cut[2] <= MIX_SIZE && cut[3] <= MIX_SIZE && cut[2] >= cut[0] &&
+              cut[3] >= cut[1]);
+        CHECK_INT(mix[CR_MIX_LABEL_WEIGHT], (int)lrint((1 - (double)area / (MIX_SIZE * MIX_SIZE)) * CR_MIX_ONE));
+        large += area > MIX_SIZE * MIX_SIZE / 2;
+    }
+    CHECK_NEAR(cuts, MIX_DRAWS / 2.0, 400);
+    CHECK(large > cuts / 20);
+    struct cr_prepare rare = mixing(1, 1, 0);
+    rare.mix_prob          = 0.2;
+    for (int i = 0; i < MIX_DRAWS; i++) {
+        int32_t mix[CR_MIX_NUMBERS];
+        cr_prepare_mix(&rare, 1, 3, i, 0, MIX_BATCH, mix);
+        plain += mix[CR_MIX_LABEL_WEIGHT] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE;
+    }
+    CHECK(plain > 0.78 * MIX_DRAWS && plain < 0.83 * MIX_DRAWS); /* a few cuts are empty */
+}
+
+/* torchvision's RandomErasing: area 2 to 33 %, aspect 0.3 to 3.3, anywhere. */
+static void erasing_has_torchvisions_ranges(void) {
+    const struct cr_prepare prep   = mixing(0, 0, 0.25);
+    int                     erased = 0, edge = 0;
+    double                  sum = 0;
+    for (int i = 0; i < MIX_DRAWS; i++) {
+        int32_t  mix[CR_MIX_NUMBERS];
+        int32_t *e = mix + CR_MIX_ERASE;
+        cr_prepare_mix(&prep, 1, 0, i, 0, MIX_BATCH, mix);
+        CHECK(mix[CR_MIX_LABEL_WEIGHT] == CR_MIX_ONE && mix[CR_MIX_WEIGHT] == CR_MIX_ONE && !mix[CR_MIX_CUT + 2]);
+        if (!e[2]) continue;
+        const int h = e[2] - e[0], w = e[3] - e[1];
+        erased++;
+        edge += e[0] == 0 || e[1] == 0;
+        sum += (double)(h * w) / (MIX_SIZE * MIX_SIZE);
+        CHECK(e[0] >= 0 && e[1] >= 0 && e[2] <= MIX_SIZE && e[3] <= MIX_SIZE && h >= 1 && w >= 1 && h < MIX_SIZE &&
+              w < MIX_SIZE);
+        CHECK(h * w <= 0.36 * MIX_SIZE * MIX_SIZE && h * w >= 0.01 * MIX_SIZE * MIX_SIZE);
+    }
+    CHECK_NEAR(erased, 0.25 * MIX_DRAWS, 320);
+    CHECK_NEAR(sum / erased, 0.17, 0.015); /* attempts that do not fit are the large ones */
+    CHECK(edge > 0);
+}
+
+TESTS(CASE(partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left),
+      CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges),
+      CASE(shift_and_flip_come_first), CASE(a_picture_follows_from_epoch_and_sample))

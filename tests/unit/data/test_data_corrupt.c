@@ -1,0 +1,160 @@
+/* tests/unit/data/test_data_corrupt.c: pictures that cannot be read: skipped, replaced and counted, or named, whatever
+ * the workers do. */
+#include "tests/harness/loader_support.h"
+
+static void skipped_pictures_are_replaced_and_counted(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    put_text(folder, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
+    put_text(folder, "b/033.png", "");
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    uint64_t want = 0;
+    for (int workers = 0; workers <= 4; workers += 2) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 20, workers);
+        struct cr_loader        *loader;
+        uint64_t                 sum = CR_HASH_START;
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int epoch = 0; epoch < 3; epoch++) {
+            int times[PICTURES] = {0}, twice = 0;
+            for (int b = 0; b < 3; b++) {
+                struct cr_batch batch;
+                REQUIRE_OK(cr_loader_next(loader, &batch));
+                for (int i = 0; i < 20; i++) {
+                    CHECK_INT(batch.labels[i], sample_of(&batch, i) >= PICTURES / 2);
+                    times[sample_of(&batch, i)]++;
+                }
+                sum = cr_hash_bytes(sum, batch.images, 20 * 192);
+                cr_loader_release(loader, &batch);
+            }
+            CHECK(times[7] == 0 && times[33] == 0);
+            for (int i = 0; i < PICTURES; i++) twice += times[i] == 2;
+            CHECK_INT(twice, 2); /* the readable pictures after them stand in */
+        }
+        CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is met */
+        cr_loader_close(loader);
+        if (!workers) want = sum;
+        CHECK(sum == want);
+        options = plain_options(CR_SPLIT_VAL, 20, workers);
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int b = 0; b < 3; b++) {
+            struct cr_batch batch;
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            CHECK_INT(batch.count, 20);
+            for (int i = 0; i < 20; i++) {
+                int sample = b * 20 + i;
+                CHECK_INT(batch.labels[i], sample == 7 || sample == 33 ? -1 : sample >= PICTURES / 2);
+            }
+            cr_loader_release(loader, &batch);
+        }
+        CHECK_INT(cr_loader_corrupt(loader), 2);
+        cr_loader_close(loader);
+    }
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor
+ * on how long the loader has been running. */
+static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
+    char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+    size_t   count;
+    uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
+    REQUIRE(jpeg);
+    make_folder(folder);
+    for (int i = 0; i < 20; i++) {
+        text_into(path, "%s/%s/%02d.jpg", folder, i < 10 ? "a" : "b", i);
+        make_parents(path);
+        write_bytes(path, jpeg, i == 13 ? count - 60 : count);
+    }
+    cr_free(jpeg);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    cr_log_quiet(true);
+    uint64_t want = 0;
+    for (int workers = 0; workers <= 2; workers++) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 10, workers);
+        struct cr_loader        *loader;
+        struct cr_load_counts    counts;
+        options.prepare = (struct cr_prepare){
+            .size = 8, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.05, 0.2}, .ratio = {0.75, 1.33}, .hflip = 0.5};
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        uint64_t late = CR_HASH_START;
+        for (int b = 0; b < 8; b++) {
+            struct cr_batch batch;
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            if (b >= 6) late = sum_seen(late, &batch, 10, 8);
+            cr_loader_release(loader, &batch);
+        }
+        CHECK_INT(cr_loader_corrupt(loader), 1);
+        cr_loader_counts(loader, &counts);
+        CHECK(counts.images >= 80 && counts.images - counts.verified >= 19 && counts.images - counts.verified < 40);
+        CHECK(counts.file_bytes >= counts.images * 700 && counts.decode_ns > 0 && counts.resize_ns > 0 &&
+              counts.cpu_ns > 0);
+        cr_loader_close(loader);
+        options.epoch = 3; /* a run that starts here has proven nothing yet */
+        CHECK(sum_batches(set, options, 2, NULL) == late);
+        if (!workers) want = late;
+        CHECK(late == want);
+    }
+    cr_log_quiet(false);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+static void fatal_names_the_picture_in_order(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    put_text(folder, "b/045.png", "nonsense");
+    put_text(folder, "b/047.png", "nonsense");
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    for (int workers = 0; workers <= 4; workers += 2) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_VAL, 10, workers);
+        struct cr_loader        *loader;
+        struct cr_batch          batch;
+        options.corrupt_fatal = true;
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int b = 0; b < 4; b++) { /* the batches before the broken one come whole */
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            cr_loader_release(loader, &batch);
+        }
+        for (int again = 0; again < 2; again++) {
+            cr_error_clear();
+            CHECK_STATUS(cr_loader_next(loader, &batch), CR_ERR_FORMAT);
+            CHECK_HAS(cr_error_message(), "b/045.png");
+            CHECK_HAS(cr_error_message(), "data.corrupt");
+        }
+        cr_loader_close(loader);
+    }
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+static void nothing_readable_is_an_error(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
+    make_folder(folder);
+    for (int i = 0; i < 8; i++) {
+        snprintf(name, sizeof name, "%c/%d.jpg", "ab"[i % 2], i);
+        put_text(folder, name, "nonsense");
+    }
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 4, 2);
+    struct cr_loader        *loader;
+    struct cr_batch          batch;
+    REQUIRE_OK(cr_loader_open(set, &options, &loader));
+    CHECK_STATUS(cr_loader_next(loader, &batch), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "8 pictures in a row could not be read");
+    cr_loader_close(loader);
+    options.batch = 9;
+    CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "more than the 8 training pictures");
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+TESTS(CASE(skipped_pictures_are_replaced_and_counted), CASE(a_cut_picture_is_corrupt_whatever_its_crop),
+      CASE(fatal_names_the_picture_in_order), CASE(nothing_readable_is_an_error))

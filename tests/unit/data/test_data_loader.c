@@ -1,0 +1,279 @@
+/* The loader: the same bytes whatever the workers, exact resume, every evaluation sample once, corrupt pictures. */
+#include "tests/harness/loader_support.h"
+
+static void worker_count_changes_nothing(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    static const int batches[] = {1, 7, 32, 60};
+    for (size_t k = 0; k < CR_COUNT(batches); k++) {
+        int64_t  ends[2], want_ends[2];
+        int      n    = 3 * PICTURES / batches[k] + 2;
+        uint64_t want = sum_batches(set, plain_options(CR_SPLIT_TRAIN, batches[k], 0), n, want_ends);
+        CHECK(want_ends[0] >= 3 || batches[k] == 60);
+        for (int workers = 1; workers <= 4; workers += 3)
+            for (int prefetch = 1; prefetch <= 9; prefetch += 8) {
+                struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, batches[k], workers);
+                options.prefetch                 = prefetch;
+                CHECK(sum_batches(set, options, n, ends) == want);
+                CHECK(ends[0] == want_ends[0] && ends[1] == want_ends[1]);
+            }
+        struct cr_loader_options other = plain_options(CR_SPLIT_TRAIN, batches[k], 1);
+        other.seed                     = 10;
+        CHECK(sum_batches(set, other, n, ends) != want);
+    }
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+/* Started at any batch, the rest is the same as in the run that went through. */
+static void resume_continues_exactly(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2); /* 7 batches an epoch */
+    options.prepare.size             = 32;
+    CHECK_INT(cr_loader_batches(set, &options), 7);
+    for (int start = 0; start < 16; start++) {
+        uint64_t          whole = 0;
+        struct cr_loader *loader;
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int b = 0; b < start + 3; b++) {
+            struct cr_batch batch;
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            CHECK(batch.epoch == b / 7 && batch.index == b % 7 && batch.count == 5);
+            if (b == start) whole = CR_HASH_START;
+            whole = sum_seen(whole, &batch, 5, 32);
+            cr_loader_release(loader, &batch);
+        }
+        cr_loader_close(loader);
+        struct cr_loader_options later = options;
+        later.epoch                    = start / 7;
+        later.first_batch              = start % 7;
+        CHECK(sum_batches(set, later, 3, NULL) == whole);
+        later.epoch       = 0; /* the same place, said otherwise: batches run on into later epochs */
+        later.first_batch = start;
+        CHECK(sum_batches(set, later, 3, NULL) == whole);
+    }
+    cr_dataset_close(set);
+}
+
+/* Sums of 20 batches, taken when shifts and flips were still done by the workers: the draws and pixels are the same. */
+static void batches_are_those_of_the_host(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=32"));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2);
+    options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
+    CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x68cd682a82f8e672));
+    options.prepare = (struct cr_prepare){
+        .size = 32, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
+    CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x3a5c60d6e69e8220));
+    cr_dataset_close(set);
+}
+
+static void an_epoch_is_a_permutation(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2);
+    for (int drop = 0; drop < 2; drop++) {
+        struct cr_loader *loader;
+        int               first[2][PICTURES + 16] = {{0}}, same = 0;
+        options.drop_last = drop;
+        CHECK_INT(cr_loader_batches(set, &options), drop ? 3 : 4);
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int epoch = 0; epoch < 2; epoch++) {
+            int times[PICTURES] = {0};
+            for (int b = 0; b < (drop ? 3 : 4); b++) {
+                struct cr_batch batch;
+                REQUIRE_OK(cr_loader_next(loader, &batch));
+                CHECK_INT(batch.epoch, epoch);
+                CHECK_INT(batch.count, 16);
+                for (int i = 0; i < 16; i++) {
+                    int sample = sample_of(&batch, i);
+                    REQUIRE(sample >= 0 && sample < PICTURES);
+                    CHECK_INT(batch.labels[i], sample >= PICTURES / 2);
+                    first[epoch][b * 16 + i] = sample;
+                    times[sample]++;
+                }
+                cr_loader_release(loader, &batch);
+            }
+            int met = 0;
+            for (int i = 0; i < PICTURES; i++) {
+                met += times[i] > 0;
+                CHECK(times[i] <= (drop ? 1 : 2));
+            }
+            CHECK_INT(met, drop ? 48 : PICTURES); /* without drop_last all, the first four twice */
+            for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][PICTURES + i], first[epoch][i]);
+        }
+        for (int i = 0; i < 48; i++) same += first[0][i] == first[1][i];
+        CHECK(same < 12); /* the next epoch has another order */
+        cr_loader_close(loader);
+    }
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+static void evaluation_delivers_each_sample_once(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    static const int batches[] = {1, 7, 60, 64};
+    for (size_t k = 0; k < CR_COUNT(batches); k++)
+        for (int workers = 0; workers <= 3; workers++) {
+            struct cr_loader_options options = plain_options(CR_SPLIT_VAL, batches[k], workers);
+            struct cr_loader        *loader;
+            struct cr_batch          batch;
+            int                      next = 0;
+            REQUIRE_OK(cr_loader_open(set, &options, &loader));
+            for (;;) {
+                REQUIRE_OK(cr_loader_next(loader, &batch));
+                if (batch.count == 0) break;
+                CHECK(batch.boxes == NULL);
+                for (int i = 0; i < batches[k]; i++) {
+                    if (i < batch.count) {
+                        CHECK_INT(sample_of(&batch, i), next);
+                        CHECK_INT(batch.labels[i], next >= PICTURES / 2);
+                        next++;
+                    } else {
+                        CHECK_INT(batch.labels[i], -1);
+                        CHECK_INT(sample_of(&batch, i), -1); /* black */
+                    }
+                }
+                cr_loader_release(loader, &batch);
+            }
+            CHECK_INT(next, PICTURES);
+            REQUIRE_OK(cr_loader_next(loader, &batch)); /* asked again, it still says that it is over */
+            CHECK_INT(batch.count, 0);
+            CHECK_INT(cr_loader_corrupt(loader), 0);
+            cr_loader_close(loader);
+        }
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+/* ---- life and death ---- */
+
+static void closing_does_not_wait_for_the_rest(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=4096", "data.image_size=224"));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 1024, 3);
+    options.prepare =
+        (struct cr_prepare){.size = 224, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.9, 1}, .ratio = {1, 1}};
+    options.prefetch = 1;
+    for (int i = 0; i < 3; i++) {
+        struct cr_loader *loader;
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        int64_t start = cr_time_ns();
+        cr_loader_close(loader);
+        CHECK((double)(cr_time_ns() - start) < 1e9); /* the two batches in flight would take many seconds */
+    }
+    cr_loader_close(NULL);
+    cr_dataset_close(set);
+}
+
+static void no_allocation_after_the_first_batch(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=200", "data.image_size=48"));
+    for (int workers = 0; workers <= 2; workers++) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 50, workers);
+        options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
+        struct cr_loader *loader;
+        uint64_t          calls = 0;
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int b = 0; b < 60; b++) {
+            struct cr_batch batch;
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            cr_loader_release(loader, &batch);
+            if (b < 20) usleep(2000); /* on a busy machine a worker may be late to meet its first picture */
+            if (b == 20) calls = cr_alloc_calls();
+        }
+        CHECK_INT(cr_alloc_calls(), calls);
+        CHECK(cr_loader_wait_ns(loader) > 0);
+        cr_loader_close(loader);
+    }
+    cr_dataset_close(set);
+}
+
+/* A consumer may hold a batch while it asks for the next one. */
+static void a_batch_may_be_held(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
+    for (int workers = 0; workers <= 2; workers++) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 8, workers);
+        options.prepare.size             = 32;
+        options.prefetch                 = 1;
+        struct cr_loader *loader;
+        struct cr_batch   held, next;
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        REQUIRE_OK(cr_loader_next(loader, &held));
+        for (int b = 1; b < 20; b++) {
+            uint64_t sum = sum_bytes(held.images, 8 * 3072);
+            REQUIRE_OK(cr_loader_next(loader, &next));
+            CHECK(next.images != held.images && sum_bytes(held.images, 8 * 3072) == sum);
+            cr_loader_release(loader, &held);
+            held = next;
+        }
+        cr_loader_release(loader, &held);
+        cr_loader_close(loader);
+    }
+    cr_dataset_close(set);
+}
+
+static void failing_allocations_are_clean(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    put_text(folder, "a/007.png", "nonsense");
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    cr_log_quiet(true);
+    for (int workers = 0; workers <= 2; workers += 2) {
+        int64_t live = cr_alloc_live(), nth = 0;
+        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 3000;) {
+            struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 60, workers);
+            struct cr_loader        *loader  = NULL;
+            struct cr_batch          batch;
+            cr_alloc_fail_at(nth += nth < 60 ? 1 : 97);
+            status = cr_loader_open(set, &options, &loader);
+            if (status == CR_OK) status = cr_loader_next(loader, &batch);
+            cr_loader_close(loader);
+            cr_alloc_fail_at(0);
+            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
+            CHECK_INT(cr_alloc_live(), live);
+        }
+        CHECK(nth > 10 && nth < 3000);
+    }
+    cr_log_quiet(false);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+/* Not a verdict, but a number to look at: pad crop and flip of 32 px pictures, one thread. */
+static void speed_of_pad_crops(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=51200"));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 512, 0);
+    options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
+    int64_t           start          = cr_time_ns();
+    struct cr_loader *loader;
+    REQUIRE_OK(cr_loader_open(set, &options, &loader));
+    for (int b = 0; b < 100; b++) {
+        struct cr_batch batch;
+        REQUIRE_OK(cr_loader_next(loader, &batch));
+        cr_loader_release(loader, &batch);
+    }
+    cr_loader_close(loader);
+    printf("    %.0f pictures a second\n", 51200 / ((double)(cr_time_ns() - start) * 1e-9));
+    cr_dataset_close(set);
+}
+
+TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_are_those_of_the_host),
+      CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
+      CASE(closing_does_not_wait_for_the_rest), CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held),
+      CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))

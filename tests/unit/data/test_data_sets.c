@@ -1,0 +1,427 @@
+/* The formats: CIFAR, folders, shapes, synthetic. Counts and names against what is published, refusals by message. */
+#include "tests/harness/data_support.h"
+
+#include "data/data_internal.h"
+
+#include <fcntl.h>
+
+static cr_status try_open(enum cr_split split, struct cr_dataset **out, const char *const *overrides) {
+    struct cr_config config;
+    CR_TRY(make_config_(&config, overrides));
+    cr_status status = cr_dataset_open(&config, split, out);
+    cr_config_close(&config);
+    return status;
+}
+#define OPEN(split, out, ...) try_open((split), (out), (const char *const[]){__VA_ARGS__, NULL})
+
+/* Opening must fail with this status and a message that has both parts. */
+#define CHECK_REFUSED(want, part1, part2, split, ...)                                                                  \
+    do {                                                                                                               \
+        struct cr_dataset *refused_ = NULL;                                                                            \
+        int64_t            live_    = cr_alloc_live();                                                                 \
+        CHECK_STATUS(OPEN(split, &refused_, __VA_ARGS__), want);                                                       \
+        CHECK_HAS(cr_error_message(), part1);                                                                          \
+        CHECK_HAS(cr_error_message(), part2);                                                                          \
+        CHECK_INT(cr_alloc_live(), live_);                                                                             \
+    } while (0)
+
+/* ---- CIFAR ---- */
+
+enum { RECORD = 3073, RECORD100 = 3074 };
+
+static void fill_record(uint8_t *record, int label_bytes, int coarse, int fine) {
+    if (label_bytes == 2) record[0] = (uint8_t)coarse;
+    record[label_bytes - 1] = (uint8_t)fine;
+    for (int c = 0; c < 3; c++)
+        for (int p = 0; p < 1024; p++) record[label_bytes + c * 1024 + p] = (uint8_t)(p * (c + 1) + fine);
+}
+
+static void cifar_records_become_nhwc(void) {
+    uint8_t bytes[2 * RECORD100], pixels[2 * 3072];
+    int32_t labels[2];
+    fill_record(bytes, 2, 19, 7);
+    fill_record(bytes + RECORD100, 2, 0, 99);
+    REQUIRE_OK(cr_cifar_parse(bytes, sizeof bytes, 2, "train.bin", 0, pixels, labels));
+    CHECK_INT(labels[0], 7);
+    CHECK_INT(labels[1], 99);
+    for (int p = 0; p < 1024; p++)
+        for (int c = 0; c < 3; c++) CHECK_INT(pixels[3072 + p * 3 + c], (uint8_t)(p * (c + 1) + 99));
+    bytes[RECORD100 + 1] = 100;
+    CHECK_STATUS(cr_cifar_parse(bytes, sizeof bytes, 2, "train.bin", 40, pixels, labels), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "train.bin: record 41 has label 100, must be 0 to 99");
+    bytes[RECORD100 + 1] = 3, bytes[0] = 20;
+    CHECK_STATUS(cr_cifar_parse(bytes, sizeof bytes, 2, "train.bin", 40, pixels, labels), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "record 40 has label 20, must be 0 to 19");
+    CHECK_STATUS(cr_cifar_parse(bytes, RECORD + 5, 1, "x.bin", 0, pixels, labels), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "x.bin: cut off inside record 1");
+}
+
+/* A file of zero records with the given one at the end; sparse on the disk. */
+static void put_cifar(const char *root, const char *name, int64_t records, int label_bytes, int label) {
+    char    path[SUPPORT_PATH];
+    uint8_t record[RECORD100];
+    size_t  bytes = 3072 + (size_t)label_bytes;
+    text_into(path, "%s/%s", root, name);
+    make_parents(path);
+    fill_record(record, label_bytes, 1, label);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || pwrite(fd, record, bytes, (off_t)(bytes * (size_t)(records - 1))) != (ssize_t)bytes)
+        printf("    cannot write %s\n", path);
+    close(fd);
+}
+
+static void cifar10_folder_is_found_and_checked(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
+    make_folder(folder);
+    root_is(folder, root);
+    CHECK_REFUSED(CR_ERR_CONFIG, "test_batch.bin", "fetch-cifar10.sh", CR_SPLIT_VAL, "data.kind=cifar10", root);
+    put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 9);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root));
+    CHECK_INT(cr_dataset_count(set), 10000);
+    CHECK_INT(cr_dataset_classes(set), 10);
+    CHECK_STR(cr_dataset_class_name(set, 9), "truck"); /* built in: there is no batches.meta.txt */
+    cr_dataset_sample_name(set, 117, name, sizeof name);
+    CHECK_STR(name, "test_batch.bin[117]");
+    struct cr_image image;
+    int32_t         label;
+    REQUIRE_OK(cr_dataset_get(set, 9999, &image, &label));
+    CHECK_INT(label, 9);
+    CHECK_INT(image.rgb[3 * 5 + 1], 5 * 2 + 9);
+    cr_image_free(&image);
+    cr_dataset_close(set);
+    put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\r\nb\nc\nd\ne\nf\ng\nh\ni\nj\n\n");
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root));
+    CHECK_STR(cr_dataset_class_name(set, 0), "a");
+    cr_dataset_close(set);
+    put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\nb\n");
+    CHECK_REFUSED(CR_ERR_FORMAT, "batches.meta.txt", "2 class names, must be 10", CR_SPLIT_VAL, "data.kind=cifar10",
+                  root);
+    put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
+    put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 9999, 1, 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "test_batch.bin", "must be 30730000", CR_SPLIT_VAL, "data.kind=cifar10", root);
+    put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 10);
+    CHECK_REFUSED(CR_ERR_FORMAT, "record 9999", "label 10", CR_SPLIT_VAL, "data.kind=cifar10", root);
+    drop_folder(folder);
+    CHECK_REFUSED(CR_ERR_CONFIG, "data", "root", CR_SPLIT_VAL, "data.kind=cifar10", root);
+    make_folder(folder);
+    root_is(folder, root);
+    put_text(folder, "data_batch_1", "pickle");
+    CHECK_REFUSED(CR_ERR_CONFIG, "Python form", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10", root);
+    drop_folder(folder);
+}
+
+static void cifar100_reads_fine_labels(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    root_is(folder, root);
+    put_cifar(folder, "cifar-100-binary/test.bin", 10000, 2, 42);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar100", root));
+    CHECK_INT(cr_dataset_classes(set), 100);
+    CHECK_STR(cr_dataset_class_name(set, 0), "apple");
+    CHECK_STR(cr_dataset_class_name(set, 99), "worm");
+    for (int c = 1; c < 100; c++) CHECK(strcmp(cr_dataset_class_name(set, c - 1), cr_dataset_class_name(set, c)) < 0);
+    struct cr_image image;
+    int32_t         label;
+    REQUIRE_OK(cr_dataset_get(set, 9999, &image, &label));
+    CHECK_INT(label, 42);
+    cr_image_free(&image);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+/* The real set: counts by class and batch, first bytes, mean and deviation as published in the data's README. */
+static void cifar10_is_the_published_set(void) {
+    static const int by_batch[5][10] = {{1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981},
+                                        {984, 1007, 1010, 995, 1010, 988, 1008, 1026, 987, 985},
+                                        {994, 1042, 965, 997, 990, 1029, 978, 1015, 961, 1029},
+                                        {1003, 963, 1041, 976, 1004, 1021, 1004, 981, 1024, 983},
+                                        {1014, 1014, 952, 1016, 997, 1025, 980, 977, 1003, 1022}};
+    char             path[SUPPORT_PATH], root[SUPPORT_PATH];
+    if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
+    text_into(path, "%s/cifar10/data_batch_1.bin", test_data_dir());
+    if (access(path, R_OK) != 0) SKIP("no unpacked cifar10 in CRESNET_TEST_DATA");
+    text_into(path, "%s/cifar10", test_data_dir());
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path, root)));
+    REQUIRE(cr_dataset_count(set) == 50000);
+    int            counts[5][10] = {{0}};
+    double         sum[3] = {0}, square[3] = {0};
+    struct cr_text text = {0};
+    for (int64_t i = 0; i < 50000; i++) {
+        struct cr_image image;
+        int32_t         label;
+        REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
+        counts[i / 10000][label]++;
+        if (i == 0) CHECK(label == 6 && image.rgb[0] == 0x3b && image.rgb[3] == 0x2b && image.rgb[6] == 0x32);
+        int64_t s[3] = {0}, q[3] = {0};
+        for (int p = 0; p < 3072; p++) s[p % 3] += image.rgb[p], q[p % 3] += image.rgb[p] * image.rgb[p];
+        for (int c = 0; c < 3; c++) sum[c] += (double)s[c], square[c] += (double)q[c];
+        cr_image_free(&image);
+    }
+    CHECK(!memcmp(counts, by_batch, sizeof counts));
+    static const double mean[3] = {0.491400, 0.482158, 0.446531}, deviation[3] = {0.247032, 0.243485, 0.261588};
+    for (int c = 0; c < 3; c++) {
+        double m = sum[c] / 51.2e6 / 255, v = square[c] / 51.2e6 / 255 / 255 - m * m;
+        CHECK_NEAR(m, mean[c], 1e-6);
+        CHECK_NEAR(sqrt(v), deviation[c], 1e-6);
+    }
+    cr_dataset_describe(set, &text);
+    CHECK_STR(text.data, "50000 images, 10 classes, 5000 a class");
+    CHECK_STR(cr_dataset_class_name(set, 6), "frog");
+    cr_text_free(&text);
+    cr_dataset_close(set);
+}
+
+/* ---- folders ---- */
+
+static void put_flat(const char *root, int classes, int each) {
+    char name[128];
+    for (int c = 0; c < classes; c++)
+        for (int i = 0; i < each; i++) {
+            snprintf(name, sizeof name, "class%c/%03d.png", 'A' + c, i);
+            put_picture(root, name, 5, 4, c * 40 + i);
+        }
+}
+
+static void folders_are_listed_in_order(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH], link[SUPPORT_PATH], name[SUPPORT_PATH];
+    make_folder(folder);
+    put_picture(folder, "train/dog/b.png", 3, 4, 1);
+    put_picture(folder, "train/dog/deep/er/a.PNG", 3, 4, 2);
+    put_picture(folder, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
+    put_picture(folder, "train/Zebra/y.png", 3, 4, 4);
+    put_picture(folder, "train/dog/.hidden.png", 3, 4, 5);
+    put_picture(folder, "train/.trash/z.png", 3, 4, 6);
+    put_text(folder, "train/dog/notes.txt", "no picture");
+    put_text(folder, "train/readme.png", "not in a class");
+    put_picture(folder, "valid/dog/1.png", 3, 4, 1);
+    put_picture(folder, "valid/cat/1.png", 3, 4, 1);
+    put_picture(folder, "valid/Zebra/1.png", 3, 4, 1);
+    text_into(link, "%s/train/dog/loop", folder); /* a loop, a link to nowhere, a link to a picture, a pipe */
+    REQUIRE(symlink("..", link) == 0);
+    text_into(link, "%s/train/cat/gone.png", folder);
+    REQUIRE(symlink("/nonexistent/file.png", link) == 0);
+    text_into(link, "%s/train/cat/linked.png", folder);
+    REQUIRE(symlink("x.JPEG", link) == 0);
+    text_into(link, "%s/train/cat/pipe.png", folder);
+    REQUIRE(mkfifo(link, 0666) == 0);
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    static const char *const want[] = {"Zebra/y.png", "cat/linked.png", "cat/x.JPEG", "dog/b.png", "dog/deep/er/a.PNG"};
+    static const int         labels[] = {0, 1, 1, 2, 2}, colours[] = {4, 3, 3, 1, 2};
+    REQUIRE(cr_dataset_classes(set) == 3);
+    CHECK_STR(cr_dataset_class_name(set, 0), "Zebra"); /* by bytes: capitals first */
+    CHECK_STR(cr_dataset_class_name(set, 2), "dog");
+    REQUIRE(cr_dataset_count(set) == 5);
+    for (int64_t i = 0; i < 5; i++) {
+        struct cr_image image;
+        int32_t         label;
+        cr_dataset_sample_name(set, i, name, sizeof name);
+        CHECK_STR(name + strlen(folder) + strlen("/train/"), want[i]);
+        REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
+        CHECK_INT(label, labels[i]);
+        CHECK(image.width == 3 && image.height == 4 && image.rgb[0] == colours[i]);
+        cr_image_free(&image);
+    }
+    cr_dataset_close(set);
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=folder", root));
+    CHECK_INT(cr_dataset_count(set), 3);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+static void wrong_folders_are_refused(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH], other[SUPPORT_PATH];
+    make_folder(folder);
+    root_is(folder, root);
+    CHECK_REFUSED(CR_ERR_CONFIG, "/nonexistent/x", "data", CR_SPLIT_TRAIN, "data.kind=folder",
+                  "data.root=/nonexistent/x");
+    CHECK_REFUSED(CR_ERR_FORMAT, folder, "no class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    put_picture(folder, "train/a/1.png", 2, 2, 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    text_into(other, "%s/train/b", folder);
+    REQUIRE(mkdir(other, 0777) == 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no picture", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder",
+                  root);
+    put_text(folder, "train/b/x.webp", "RIFF");
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    put_picture(folder, "train/b/1.png", 2, 2, 0);
+    CHECK_REFUSED(CR_ERR_CONFIG, "val_fraction", "no val/", CR_SPLIT_VAL, "data.kind=folder", root);
+    put_picture(folder, "val/a/1.png", 2, 2, 0);
+    put_picture(folder, "val/c/1.png", 2, 2, 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_VAL, "data.kind=folder", root);
+    drop_folder(folder);
+}
+
+/* Held-out pictures: all of them in exactly one split, the right share of each class, the same when files are added. */
+static void val_fraction_holds_out_by_name(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[SUPPORT_PATH];
+    make_folder(folder);
+    put_flat(folder, 3, 20);
+    struct cr_dataset *train, *val;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root_is(folder, root), "data.val_fraction=0.25"));
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &val, "data.kind=folder", root, "data.val_fraction=0.25"));
+    CHECK_INT(cr_dataset_count(train), 45);
+    CHECK_INT(cr_dataset_count(val), 15);
+    char taken[3][20] = {{0}};
+    int  labels[3]    = {0};
+    for (int k = 0; k < 60; k++) {
+        const struct cr_dataset *set = k < 45 ? train : val;
+        struct cr_image          image;
+        int32_t                  label;
+        REQUIRE_OK(cr_dataset_get(set, k < 45 ? k : k - 45, &image, &label));
+        int i = image.rgb[0] - label * 40;
+        REQUIRE(i >= 0 && i < 20);
+        taken[label][i]++;
+        if (k >= 45) labels[label]++;
+        cr_image_free(&image);
+    }
+    for (int c = 0; c < 3; c++) {
+        CHECK_INT(labels[c], 5);
+        for (int i = 0; i < 20; i++) CHECK_INT(taken[c][i], 1);
+    }
+    cr_dataset_sample_name(val, 0, name, sizeof name);
+    CHECK_HAS(name, "classA/");
+    CHECK(cr_dataset_fingerprint(train) != cr_dataset_fingerprint(val));
+    uint64_t before = cr_dataset_fingerprint(train);
+    cr_dataset_close(train);
+    cr_dataset_close(val);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
+    CHECK(cr_dataset_fingerprint(train) == before);
+    cr_dataset_close(train);
+    put_picture(folder, "classA/new.png", 2, 2, 0);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
+    CHECK(cr_dataset_fingerprint(train) != before);
+    cr_dataset_close(train);
+    drop_folder(folder);
+}
+
+/* ---- shapes, synthetic ---- */
+
+static void shapes_are_made_once(void) {
+    char           folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], stamp[SUPPORT_PATH];
+    struct stat    first, second;
+    struct cr_text text = {0};
+    make_folder(folder);
+    text_into(path, "%s/here/shapes", folder);
+    text_into(stamp, "%s/shapes.txt", path);
+    struct cr_dataset *train, *val;
+    cr_log_quiet(true);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, root_is(path, root), "data.train_images=53", "data.val_images=20"));
+    REQUIRE(stat(stamp, &first) == 0);
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &val, root, "data.train_images=53", "data.val_images=20"));
+    REQUIRE(stat(stamp, &second) == 0 && first.st_ino == second.st_ino);
+    CHECK_INT(cr_dataset_count(train), 53);
+    CHECK_INT(cr_dataset_count(val), 20);
+    cr_dataset_describe(train, &text);
+    CHECK_STR(text.data, "53 images, 10 classes, 5-6 a class");
+    for (int c = 0; c < 10; c++) CHECK_STR(cr_dataset_class_name(val, c), cr_shapes_class(c));
+    uint8_t         drawn[32 * 32 * 3];
+    struct cr_image image;
+    int32_t         label;
+    REQUIRE_OK(cr_dataset_get(val, 7, &image, &label)); /* sorted: class 3, its second picture = index 13 */
+    cr_shapes_draw(CR_SPLIT_VAL, 13, drawn);
+    CHECK_INT(label, 3);
+    CHECK(image.width == 32 && image.height == 32 && !memcmp(image.rgb, drawn, sizeof drawn));
+    cr_image_free(&image);
+    cr_dataset_close(train);
+    cr_dataset_close(val);
+    cr_text_free(&text);
+    CHECK_REFUSED(CR_ERR_CONFIG, path, "is there already", CR_SPLIT_TRAIN, root, "data.train_images=60",
+                  "data.val_images=20");
+    CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root, "data.train_images=9");
+    text_into(path, "%s/readonly/x", "/proc");
+    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot be created", CR_SPLIT_TRAIN, root_is(path, root),
+                  "data.train_images=10");
+    setenv("XDG_CACHE_HOME", folder, 1);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.train_images=10", "data.val_images=10"));
+    cr_dataset_close(train);
+    text_into(path, "%s/cresnet/shapes-1-10-10/val/star/00000.png", folder);
+    CHECK(access(path, R_OK) == 0);
+    unsetenv("XDG_CACHE_HOME");
+    cr_log_quiet(false);
+    drop_folder(folder);
+}
+
+/* The drawing is the same everywhere, and no two pictures are equal. */
+static void shapes_are_the_same_everywhere(void) {
+    uint64_t hash = CR_HASH_START, seen[200];
+    for (int i = 0; i < 200; i++) {
+        uint8_t rgb[32 * 32 * 3];
+        cr_shapes_draw(i % 2 ? CR_SPLIT_VAL : CR_SPLIT_TRAIN, i / 2, rgb);
+        seen[i] = sum_bytes(rgb, sizeof rgb);
+        hash    = cr_hash_bytes(hash, rgb, sizeof rgb);
+        for (int k = 0; k < i; k++) CHECK(seen[k] != seen[i]);
+    }
+    CHECK(hash ==
+          UINT64_C(3530794328191104419)); /* changes with the drawing, and only with it: then raise GENERATION */
+}
+
+static void synthetic_is_a_function_of_seed_and_sample(void) {
+    struct cr_dataset *a, *b, *c;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
+    REQUIRE_OK(
+        OPEN(CR_SPLIT_TRAIN, &c, "data.kind=synthetic", "model.classes=7", "data.train_images=1000", "train.seed=2"));
+    int counts[7] = {0}, differs = 0;
+    for (int64_t i = 0; i < 1000; i++) {
+        struct cr_image x, y, z;
+        int32_t         lx, ly, lz;
+        REQUIRE_OK(cr_dataset_get(a, i, &x, &lx));
+        REQUIRE_OK(cr_dataset_get(b, i, &y, &ly));
+        REQUIRE_OK(cr_dataset_get(c, i, &z, &lz));
+        CHECK(lx == ly && x.width == 32 && !memcmp(x.rgb, y.rgb, 3072));
+        differs += memcmp(x.rgb, z.rgb, 3072) != 0;
+        counts[lx]++;
+        cr_image_free(&x);
+        cr_image_free(&y);
+        cr_image_free(&z);
+    }
+    CHECK_INT(differs, 1000);
+    for (int k = 0; k < 7; k++) CHECK_NEAR(counts[k], 1000 / 7.0, 60);
+    CHECK(cr_dataset_fingerprint(a) == cr_dataset_fingerprint(b) &&
+          cr_dataset_fingerprint(a) != cr_dataset_fingerprint(c));
+    cr_dataset_close(a);
+    cr_dataset_close(b);
+    cr_dataset_close(c);
+}
+
+/* Each format, with the n-th allocation failing for every n. */
+static void failing_allocations_are_clean(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    make_folder(folder);
+    root_is(folder, root);
+    put_flat(folder, 2, 3);
+    put_cifar(folder, "test_batch.bin", 10000, 1, 1);
+    put_text(folder, "batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
+    static const char *const kinds[] = {"data.kind=folder", "data.kind=cifar10", "data.kind=synthetic"};
+    for (size_t k = 0; k < CR_COUNT(kinds); k++) {
+        struct cr_config config;
+        REQUIRE_OK(make_config(&config, kinds[k], root, "data.val_fraction=0.5"));
+        int64_t live = cr_alloc_live(), nth = 0;
+        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 200;) {
+            struct cr_dataset *set   = NULL;
+            struct cr_image    image = {0};
+            int32_t            label;
+            cr_alloc_fail_at(++nth);
+            status = cr_dataset_open(&config, CR_SPLIT_VAL, &set);
+            if (status == CR_OK) status = cr_dataset_get(set, 0, &image, &label);
+            cr_alloc_fail_at(0);
+            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
+            cr_image_free(&image);
+            cr_dataset_close(set);
+            CHECK_INT(cr_alloc_live(), live);
+        }
+        CHECK(nth > 4 && nth < 200);
+        cr_config_close(&config);
+    }
+    drop_folder(folder);
+}
+
+TESTS(CASE(cifar_records_become_nhwc), CASE(cifar10_folder_is_found_and_checked), CASE(cifar100_reads_fine_labels),
+      CASE(cifar10_is_the_published_set), CASE(folders_are_listed_in_order), CASE(wrong_folders_are_refused),
+      CASE(val_fraction_holds_out_by_name), CASE(shapes_are_made_once), CASE(shapes_are_the_same_everywhere),
+      CASE(synthetic_is_a_function_of_seed_and_sample), CASE(failing_allocations_are_clean))

@@ -1,0 +1,389 @@
+/* PNG and JPEG decoding against PIL (tests/golden/data/make.py), on broken files, and the PNG writer. */
+#include "tests/harness/data_support.h"
+
+#include "data/data_internal.h"
+
+/* Every picture of decode.txt has PIL's pixels, to the bit. */
+static void golden_pictures_decode_as_in_pil(void) {
+    FILE *table = fopen(GOLDEN "decode.txt", "r");
+    REQUIRE(table);
+    char               name[128], path[SUPPORT_PATH];
+    int                width, height, seen = 0;
+    unsigned long long want;
+    while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &want) == 4) {
+        struct cr_image image;
+        text_into(path, GOLDEN "%s", name);
+        seen++;
+        if (cr_image_read(path, &image) != CR_OK) {
+            TEST_FAIL_("%s", cr_error_message());
+            continue;
+        }
+        CHECK_INT(image.width, width);
+        CHECK_INT(image.height, height);
+        if (sum_bytes(image.rgb, (size_t)width * height * 3) != want) TEST_FAIL_("%s: other pixels than PIL's", name);
+        cr_image_free(&image);
+    }
+    fclose(table);
+    CHECK(seen >= 20);
+}
+
+static void photos_decode_and_prepare_as_in_pil(void) {
+    if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
+    FILE *table = fopen(GOLDEN "photos.txt", "r");
+    REQUIRE(table);
+    struct cr_prepare  prep = {.size = 224, .eval_resize = 256};
+    uint8_t           *out  = cr_alloc(224 * 224, 3);
+    char               name[128], path[SUPPORT_PATH];
+    int                width, height, seen = 0;
+    unsigned long long want, want_eval;
+    while (fscanf(table, "%127s %d %d %llx %llx", name, &width, &height, &want, &want_eval) == 5) {
+        struct cr_image image;
+        text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
+        if (access(path, R_OK) != 0) continue;
+        seen++;
+        if (cr_image_read(path, &image) != CR_OK) {
+            TEST_FAIL_("%s", cr_error_message());
+            continue;
+        }
+        if (image.width != width || image.height != height || sum_bytes(image.rgb, (size_t)width * height * 3) != want)
+            TEST_FAIL_("%s: other pixels than PIL's", name);
+        CHECK_STATUS(cr_prepare_eval(&prep, &image, out), CR_OK);
+        if (sum_bytes(out, 224 * 224 * 3) != want_eval) TEST_FAIL_("%s: other pixels than torchvision's", name);
+        cr_image_free(&image);
+    }
+    fclose(table);
+    cr_free(out);
+    if (!seen) SKIP("no imagenet-sample-jpegs");
+    CHECK_INT(seen, 40);
+}
+
+/* ---- parts of pictures ---- */
+
+static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
+    box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)width);
+    box[3] = 1 + (int)cr_rng_below(rng, (uint64_t)height);
+    box[0] = (int)cr_rng_below(rng, (uint64_t)(width - box[2]) + 1);
+    box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
+}
+
+/* Boxes of a file have the pixels of the whole picture, to the bit. */
+static void check_boxes(const char *path, int times) {
+    struct cr_scratch scratch = {0};
+    struct cr_image   whole;
+    size_t            count;
+    uint8_t          *bytes = read_bytes(path, &count);
+    struct cr_rng     rng   = cr_rng_make(1, CR_RNG_TEST, count, 0);
+    REQUIRE(bytes);
+    REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
+    for (int k = 0; k < times; k++) {
+        struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
+        struct cr_lazy_image picture;
+        struct cr_window     window;
+        int                  box[4], differing = 0;
+        draw_box(&rng, whole.width, whole.height, box);
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
+        CHECK(picture.image.width == whole.width && picture.image.height == whole.height);
+        REQUIRE_OK(cr_lazy_image_window(&picture, box, 0, &scratch, &window));
+        REQUIRE(window.width == box[2] && window.height == box[3]);
+        CHECK(window.x == 0 && window.y == 0 && window.w == box[2] && window.h == box[3]);
+        for (int y = 0; y < box[3]; y++)
+            differing += memcmp(window.rgb + (size_t)y * window.stride,
+                                whole.rgb + ((size_t)(box[1] + y) * (size_t)whole.width + (size_t)box[0]) * 3,
+                                (size_t)box[2] * 3) != 0;
+        if (differing)
+            TEST_FAIL_("%s, box %d %d %d %d: %d rows differ", path, box[0], box[1], box[2], box[3], differing);
+    }
+    cr_image_free(&whole);
+    cr_scratch_free(&scratch);
+    cr_free(bytes);
+}
+
+static void boxes_equal_the_whole_picture(void) {
+    FILE *table = fopen(GOLDEN "decode.txt", "r");
+    REQUIRE(table);
+    char               name[128], path[SUPPORT_PATH];
+    int                width, height;
+    unsigned long long sum;
+    while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &sum) == 4)
+        check_boxes(text_into(path, GOLDEN "%s", name), 40);
+    fclose(table);
+}
+
+/* Calls `each` with every photo; false when there are none. */
+static bool for_each_photo(void (*each)(const char *path)) {
+    FILE *table = test_data_dir() ? fopen(GOLDEN "photos.txt", "r") : NULL;
+    char  name[128], path[SUPPORT_PATH];
+    int   seen = 0;
+    while (table && fscanf(table, "%127s %*d %*d %*x %*x", name) == 1) {
+        text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
+        if (access(path, R_OK) != 0) continue;
+        each(path);
+        seen++;
+    }
+    if (table) fclose(table);
+    return seen > 0;
+}
+
+static void check_photo_boxes(const char *path) {
+    check_boxes(path, 12);
+}
+static void boxes_of_photos_equal_the_whole_picture(void) {
+    if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
+}
+
+/* Mean difference of two pictures. */
+static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) {
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += abs(a[i] - b[i]);
+    return (double)sum / (double)count;
+}
+
+static double worst_scaled;
+static int    scaled_seen[4];
+
+/* The part of a picture that a scaled window says it is, resized, against the same from the whole picture. */
+static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4],
+                           const struct cr_window *window, int least) {
+    uint8_t         *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
+    struct cr_buffer tables = {0};
+    struct cr_resize job    = {.src        = window->rgb,
+                               .src_w      = window->width,
+                               .src_h      = window->height,
+                               .src_stride = window->stride,
+                               .x          = window->x,
+                               .y          = window->y,
+                               .w          = window->w,
+                               .h          = window->h,
+                               .full_w     = least,
+                               .full_h     = least,
+                               .part_w     = least,
+                               .part_h     = least,
+                               .dst        = a,
+                               .dst_stride = (size_t)least * 3};
+    REQUIRE_OK(cr_resize_run(&job, &tables));
+    REQUIRE_OK(cr_image_resize(whole, box[0], box[1], box[2], box[3], b, least, least, false));
+    double difference = mean_difference(a, b, (size_t)least * least * 3);
+    worst_scaled      = CR_MAX(worst_scaled, difference);
+    if (difference > 5)
+        TEST_FAIL_("%s, box %d %d %d %d to %d: mean difference %.2f", path, box[0], box[1], box[2], box[3], least,
+                   difference);
+    cr_free(tables.bytes);
+    cr_free(a);
+    cr_free(b);
+}
+
+static void check_scaled(const char *path) {
+    static const int  leasts[] = {16, 33, 64, 100};
+    struct cr_scratch scratch  = {0};
+    struct cr_image   whole;
+    size_t            count;
+    uint8_t          *bytes = read_bytes(path, &count);
+    struct cr_rng     rng   = cr_rng_make(2, CR_RNG_TEST, count, 0);
+    REQUIRE(bytes);
+    REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
+    for (int k = 0; k < 24; k++) {
+        struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
+        struct cr_lazy_image picture;
+        struct cr_window     window;
+        int                  box[4], least = leasts[k % 4], scale = 1;
+        draw_box(&rng, whole.width, whole.height, box);
+        if (box[2] < least || box[3] < least) continue;
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
+        REQUIRE_OK(cr_lazy_image_window(&picture, box, least, &scratch, &window));
+        CHECK(window.w >= least && window.h >= least && window.w > 0);
+        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;                 /* what the window shows */
+        CHECK(scale == 8 || box[2] / (2 * scale) < least || box[3] / (2 * scale) < least); /* no larger than needed */
+        CHECK(window.x >= 0 && window.y >= 0 && window.x + window.w <= window.width &&
+              window.y + window.h <= window.height);
+        scaled_seen[scale == 1 ? 0 : scale == 2 ? 1 : scale == 4 ? 2 : 3]++;
+        compare_scaled(path, &whole, box, &window, least);
+    }
+    cr_image_free(&whole);
+    cr_scratch_free(&scratch);
+    cr_free(bytes);
+}
+
+/* A box far larger than what is made of it may be decoded at a smaller scale: what comes out differs little, and lies
+ * where it must (one pixel beside would show). */
+static void scaled_boxes_look_the_same(void) {
+    worst_scaled = 0;
+    memset(scaled_seen, 0, sizeof scaled_seen);
+    if (!for_each_photo(check_scaled)) SKIP("no imagenet-sample-jpegs");
+    for (int i = 0; i < 4; i++) CHECK(scaled_seen[i] > 3);
+    printf("    worst mean difference %.2f levels\n", worst_scaled);
+}
+
+/* Damage behind the box: found in a picture that was not proven, not looked for in one that was. */
+static void damage_behind_a_box_is_found(void) {
+    static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
+    for (size_t n = 0; n < CR_COUNT(names); n++) {
+        char              path[SUPPORT_PATH];
+        size_t            count;
+        struct cr_scratch scratch = {0};
+        uint8_t          *bytes   = read_bytes(text_into(path, GOLDEN "%s", names[n]), &count);
+        REQUIRE(bytes);
+        for (size_t cut = count - 8; cut < count - 4; cut++)
+            for (int proven = 0; proven < 2; proven++) {
+                struct cr_stored     stored = {.bytes = bytes, .count = cut - 40, .verified = proven};
+                struct cr_lazy_image picture;
+                struct cr_window     window;
+                int                  box[4] = {0, 0, 8, 4};
+                REQUIRE_OK(cr_lazy_image_open(&stored, "cut.jpg", &scratch, &picture));
+                CHECK_STATUS(cr_lazy_image_window(&picture, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
+                if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
+            }
+        cr_scratch_free(&scratch);
+        cr_free(bytes);
+    }
+}
+
+static cr_status decode_status(const uint8_t *bytes, size_t count) {
+    struct cr_image image;
+    cr_status       status = cr_image_decode(bytes, count, "cut.pic", &image);
+    if (status == CR_OK) cr_image_free(&image);
+    return status;
+}
+
+/* Cut anywhere before the last pixels' data, a file is refused with its name; never a crash, never a leak. */
+static void cut_files_are_refused(void) {
+    static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
+                                        "cmyk.jpg", "l.jpg"};
+    for (size_t n = 0; n < CR_COUNT(names); n++) {
+        char   path[SUPPORT_PATH];
+        size_t count;
+        text_into(path, GOLDEN "%s", names[n]);
+        uint8_t *bytes = read_bytes(path, &count);
+        REQUIRE(bytes && count > 100);
+        int64_t live = cr_alloc_live();
+        /* The end chunk of a PNG (12 bytes) and the end marker of a JPEG are not needed for the pixels. */
+        size_t whole = strstr(names[n], "png") ? count - 16 : count - 8;
+        for (size_t cut = 0; cut < whole; cut++) {
+            if (decode_status(bytes, cut) == CR_OK)
+                TEST_FAIL_("%s cut to %zu of %zu bytes was taken", names[n], cut, count);
+            if (cut > 0) CHECK_HAS(cr_error_message(), "cut.pic");
+        }
+        CHECK_STATUS(decode_status(bytes, count), CR_OK);
+        CHECK_INT(cr_alloc_live(), live);
+        cr_free(bytes);
+    }
+}
+
+/* Every byte flipped in turn: any status but a crash or a leak (the sanitizers and the fuzzers listen). */
+static void damaged_files_do_no_harm(void) {
+    static const char *const names[] = {"la.png", "palette4.png", "rgb-422.jpg", "cmyk-progressive.jpg"};
+    int                      refused = 0;
+    for (size_t n = 0; n < CR_COUNT(names); n++) {
+        char   path[SUPPORT_PATH];
+        size_t count;
+        text_into(path, GOLDEN "%s", names[n]);
+        uint8_t *bytes = read_bytes(path, &count);
+        REQUIRE(bytes);
+        int64_t live = cr_alloc_live();
+        for (size_t i = 0; i < count; i++) {
+            bytes[i] ^= 0x55;
+            refused += decode_status(bytes, count) != CR_OK;
+            bytes[i] ^= 0x55;
+        }
+        CHECK_INT(cr_alloc_live(), live);
+        cr_free(bytes);
+    }
+    CHECK(refused > 1000);
+}
+
+static void other_files_are_named(void) {
+    static const struct {
+        const char *bytes, *says;
+        size_t      count;
+    } cases[] = {
+        {"", "empty", 0},
+        {"GIF89a....", "GIF", 10},
+        {"RIFF....WEBPVP8 ", "WebP", 16},
+        {"BM......", "BMP", 8},
+        {"hello", "neither", 5},
+        {"<!DOCTYPE html>", "HTML", 15},
+        {"\xff\xd8\xff", "JPEG", 3},
+        {"\x89PNG\r\n\x1a\n", "PNG", 8},
+        {"version https://git-lfs", "LFS", 22},
+    };
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        struct cr_image image;
+        CHECK_STATUS(cr_image_decode(cases[i].bytes, cases[i].count, "some/file.jpg", &image), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "some/file.jpg");
+        CHECK_HAS(cr_error_message(), cases[i].says);
+    }
+    struct cr_image image;
+    CHECK_STATUS(cr_image_read("/nonexistent/x.png", &image), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "/nonexistent/x.png");
+    CHECK_STATUS(cr_image_read("/", &image), CR_ERR_IO);
+}
+
+/* A header that claims a huge picture must cost neither memory nor time. */
+static void bombs_are_refused(void) {
+    struct cr_image image;
+    size_t          count;
+    uint8_t        *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
+    REQUIRE(jpeg);
+    size_t at = 0; /* the frame header: ff c0, length, precision, height, width */
+    while (at + 9 < count && !(jpeg[at] == 0xff && jpeg[at + 1] == 0xc0)) at++;
+    REQUIRE(at + 9 < count);
+    jpeg[at + 5] = jpeg[at + 7] = 0x3f; /* about 16000 x 16000 */
+    CHECK_STATUS(cr_image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "bomb.jpg");
+    jpeg[at + 5] = jpeg[at + 7] = 0xff; /* beyond the limit of a side */
+    CHECK_STATUS(cr_image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "at most");
+    cr_free(jpeg);
+    /* 16000 x 16000 pixels of 8-bit colour, in a PNG whose header has a right check sum and nothing behind it. */
+    static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0, 0,    13,
+                                  'I',  'H', 'D', 'R', 0,    0,    0x3e, 0x80, 0,    0, 0x3e, 0x80,
+                                  8,    2,   0,   0,   0,    0xce, 0x1c, 0x48, 0x89, 0, 0,    0,
+                                  0,    'I', 'D', 'A', 'T',  0x35, 0xaf, 6,    0x1e};
+    CHECK_STATUS(cr_image_decode(png, sizeof png, "bomb.png", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "cannot hold 16000 x 16000");
+}
+
+static void written_png_reads_back(void) {
+    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_folder(folder);
+    text_into(path, "%s/a.png", folder);
+    static const int sizes[][2] = {{1, 1}, {17, 3}, {64, 200}};
+    for (size_t i = 0; i < CR_COUNT(sizes); i++) {
+        struct cr_image image = make_picture(sizes[i][0], sizes[i][1]), back;
+        REQUIRE_OK(cr_image_write_png(path, image.rgb, image.width, image.height));
+        REQUIRE_OK(cr_image_read(path, &back));
+        CHECK(back.width == image.width && back.height == image.height);
+        CHECK(memcmp(back.rgb, image.rgb, (size_t)image.width * image.height * 3) == 0);
+        cr_image_free(&image);
+        cr_image_free(&back);
+    }
+    CHECK_STATUS(cr_image_write_png("/nonexistent/a.png", (const uint8_t *)"abc", 1, 1), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "/nonexistent/a.png");
+    drop_folder(folder);
+}
+
+/* The n-th allocation fails, for every n: out of memory is said, nothing leaks. (libjpeg has an allocator of its own.)
+ */
+static void failing_allocations_are_clean(void) {
+    static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
+    for (size_t n = 0; n < CR_COUNT(names); n++) {
+        char path[SUPPORT_PATH];
+        text_into(path, GOLDEN "%s", names[n]);
+        int64_t live = cr_alloc_live(), nth = 0;
+        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 100;) {
+            struct cr_image image = {0};
+            cr_alloc_fail_at(++nth);
+            status = cr_image_read(path, &image);
+            cr_alloc_fail_at(0);
+            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
+            cr_image_free(&image);
+            CHECK_INT(cr_alloc_live(), live);
+        }
+        CHECK(nth > 2 && nth < 100);
+    }
+}
+
+TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil),
+      CASE(boxes_equal_the_whole_picture), CASE(boxes_of_photos_equal_the_whole_picture),
+      CASE(scaled_boxes_look_the_same), CASE(damage_behind_a_box_is_found), CASE(cut_files_are_refused),
+      CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused),
+      CASE(written_png_reads_back), CASE(failing_allocations_are_clean))

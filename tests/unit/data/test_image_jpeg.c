@@ -1,0 +1,214 @@
+/* Our own JPEG decoder against libjpeg: files of every usual kind, made here, whole and in parts, have the same pixels
+ * to the bit; damaged ones get the same verdict. */
+#include "tests/harness/data_support.h"
+
+#include "data/data_internal.h"
+
+#include <jpeglib.h>
+
+struct form {
+    int  h, v; /* of luma; 0: grey */
+    int  quality, width, height, restart;
+    bool optimize, progressive, noise;
+};
+
+/* A JPEG of the made-up picture, or of noise; cr_free. */
+static uint8_t *make_jpeg(const struct form *form, size_t *count) {
+    struct jpeg_compress_struct jpeg;
+    struct jpeg_error_mgr       errors;
+    struct cr_image             image = make_picture(form->width, form->height);
+    unsigned char              *bytes = NULL;
+    unsigned long               size  = 0;
+    struct cr_rng               rng   = cr_rng_make((uint64_t)form->quality, CR_RNG_TEST, (uint64_t)form->width, 0);
+    for (int i = 0; form->noise && i < form->width * form->height * 3; i++)
+        image.rgb[i] = (uint8_t)(cr_rng_below(&rng, 8) ? cr_rng_u32(&rng) : 255 * cr_rng_below(&rng, 2));
+    jpeg.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&jpeg);
+    jpeg_mem_dest(&jpeg, &bytes, &size);
+    jpeg.image_width      = (JDIMENSION)form->width;
+    jpeg.image_height     = (JDIMENSION)form->height;
+    jpeg.input_components = form->h ? 3 : 1;
+    jpeg.in_color_space   = form->h ? JCS_RGB : JCS_GRAYSCALE;
+    jpeg_set_defaults(&jpeg);
+    jpeg_set_quality(&jpeg, form->quality, TRUE);
+    if (form->h) {
+        jpeg.comp_info[0].h_samp_factor = form->h;
+        jpeg.comp_info[0].v_samp_factor = form->v;
+    }
+    jpeg.restart_interval = (unsigned)form->restart;
+    jpeg.optimize_coding  = form->optimize;
+    if (form->progressive) jpeg_simple_progression(&jpeg);
+    jpeg_start_compress(&jpeg, TRUE);
+    for (int y = 0; y < form->height; y++) {
+        JSAMPROW row = image.rgb + (size_t)y * (size_t)form->width * (form->h ? 3 : 1);
+        jpeg_write_scanlines(&jpeg, &row, 1);
+    }
+    jpeg_finish_compress(&jpeg);
+    jpeg_destroy_compress(&jpeg);
+    cr_image_free(&image);
+    uint8_t *copy = cr_alloc(size, 1);
+    memcpy(copy, bytes, size);
+    free(bytes);
+    *count = size;
+    return copy;
+}
+
+/* The box by one decoder: a sum of its pixels. */
+static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
+                            struct cr_scratch *scratch, uint64_t *sum) {
+    struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = proven};
+    struct cr_lazy_image picture;
+    struct cr_window     window;
+    *sum = CR_HASH_START;
+    cr_jpeg_only_libjpeg(only_libjpeg);
+    cr_status status = cr_lazy_image_open(&stored, "made.jpg", scratch, &picture);
+    if (status == CR_OK) status = cr_lazy_image_window(&picture, box, 0, scratch, &window);
+    cr_jpeg_only_libjpeg(false);
+    for (int y = 0; status == CR_OK && y < box[3]; y++)
+        *sum = cr_hash_bytes(*sum, window.rgb + (size_t)y * window.stride, (size_t)box[2] * 3);
+    return status;
+}
+
+static void check_form(const struct form *form, struct cr_scratch *scratch, struct cr_rng *rng) {
+    size_t   count;
+    uint8_t *bytes = make_jpeg(form, &count);
+    for (int k = 0; k < 8; k++) {
+        int      box[4] = {0, 0, form->width, form->height};
+        uint64_t ours, theirs;
+        if (k) {
+            box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)form->width);
+            box[3] = 1 + (int)cr_rng_below(rng, (uint64_t)form->height);
+            box[0] = (int)cr_rng_below(rng, (uint64_t)(form->width - box[2]) + 1);
+            box[1] = (int)cr_rng_below(rng, (uint64_t)(form->height - box[3]) + 1);
+        }
+        REQUIRE_OK(decode_box(bytes, count, box, k % 2, false, scratch, &ours));
+        REQUIRE_OK(decode_box(bytes, count, box, k % 2, true, scratch, &theirs));
+        if (ours != theirs)
+            TEST_FAIL_("%d x %d, luma %d x %d, quality %d, box %d %d %d %d: other pixels", form->width, form->height,
+                       form->h, form->v, form->quality, box[0], box[1], box[2], box[3]);
+    }
+    cr_free(bytes);
+}
+
+static const int luma[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
+
+static void usual_files_have_the_pixels_of_libjpeg(void) {
+    static const int  qualities[] = {3, 40, 75, 92, 100};
+    static const int  sizes[][2]  = {{1, 1},   {2, 3},   {3, 40},  {4, 4},    {5, 5},   {7, 9},
+                                     {16, 16}, {17, 33}, {64, 48}, {131, 97}, {300, 40}};
+    struct cr_scratch scratch     = {0};
+    struct cr_rng     rng         = cr_rng_make(4, CR_RNG_TEST, 0, 0);
+    for (size_t l = 0; l < CR_COUNT(luma); l++)
+        for (size_t q = 0; q < CR_COUNT(qualities); q++)
+            for (size_t s = 0; s < CR_COUNT(sizes); s++) {
+                struct form form = {luma[l][0],         luma[l][1],  qualities[q],
+                                    sizes[s][0],        sizes[s][1], .optimize = (s + q) % 2,
+                                    .noise = s % 3 == 1};
+                check_form(&form, &scratch, &rng);
+            }
+    cr_scratch_free(&scratch);
+}
+
+/* What is left to libjpeg, in between, so that nothing of one picture is carried to the next. */
+static void unusual_files_too(void) {
+    struct cr_scratch scratch = {0};
+    struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
+    for (int k = 0; k < 40; k++) {
+        struct form form = {luma[k % 6][0],
+                            luma[k % 6][1],
+                            80,
+                            40 + k,
+                            33,
+                            .restart     = k % 4 == 1 ? 3 : 0,
+                            .progressive = k % 4 == 2,
+                            .optimize    = k % 3 == 0};
+        check_form(&form, &scratch, &rng);
+    }
+    cr_scratch_free(&scratch);
+}
+
+/* Every byte altered in turn, and every length cut: both decoders take the file, or both refuse it. */
+static void damaged_files_get_the_same_verdict(void) {
+    struct cr_scratch scratch = {0};
+    int               refused = 0, taken = 0;
+    for (size_t l = 0; l < 5; l++) {
+        struct form form = {luma[l][0], luma[l][1], 60, 50, 37, .noise = l % 2};
+        size_t      count;
+        uint8_t    *bytes = make_jpeg(&form, &count);
+        uint64_t    ours, theirs;
+        for (size_t i = 2; i < count; i++)
+            for (int cut = 0; cut < 2; cut++) {
+                int box[4] = {3, 2, 20, 9};
+                if (!cut) bytes[i] ^= (uint8_t)(1 + i * 37 % 255);
+                cr_status a = decode_box(bytes, cut ? i : count, box, false, false, &scratch, &ours);
+                cr_status b = decode_box(bytes, cut ? i : count, box, false, true, &scratch, &theirs);
+                if (!cut) bytes[i] ^= (uint8_t)(1 + i * 37 % 255);
+                if (a != b)
+                    TEST_FAIL_("form %zu, byte %zu, %s: %s, libjpeg: %s", l, i, cut ? "cut" : "altered",
+                               cr_status_name(a), cr_status_name(b));
+                a == CR_OK ? taken++ : refused++;
+            }
+        cr_free(bytes);
+    }
+    CHECK(taken > 500 && refused > 2000);
+    cr_scratch_free(&scratch);
+}
+
+/* The first segment of this kind from `at` on, or NULL. */
+static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
+    for (size_t at = 2; at + 4 <= count && bytes[at] == 0xff && bytes[at + 1] != 0xda;) {
+        if (bytes[at + 1] == marker) return bytes + at;
+        at += 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
+    }
+    return NULL;
+}
+
+/* Coefficients that no encoder makes, since the quantiser is not the one that they were made with: where the transform
+ * leaves 16 bits or the table that clamps, libjpeg's ways of it differ, and ours must be whichever it takes. */
+static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
+    static const uint8_t steps[] = {2, 9, 16, 40, 255};
+    struct cr_scratch    scratch = {0};
+    for (size_t l = 0; l < 5; l++)
+        for (size_t k = 0; k < CR_COUNT(steps); k++) {
+            struct form form   = {luma[l][0], luma[l][1], 100, 90, 70, .noise = k % 2};
+            int         box[4] = {0, 0, 90, 70};
+            uint64_t    ours, theirs;
+            size_t      count;
+            uint8_t    *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xdb);
+            REQUIRE(table && table[3] == 67);
+            memset(table + 5, steps[k], 64);
+            REQUIRE_OK(decode_box(bytes, count, box, false, false, &scratch, &ours));
+            REQUIRE_OK(decode_box(bytes, count, box, false, true, &scratch, &theirs));
+            if (ours != theirs) TEST_FAIL_("form %zu, steps of %d: other pixels", l, steps[k]);
+            cr_free(bytes);
+        }
+    cr_scratch_free(&scratch);
+}
+
+/* A Huffman code of ones alone, which the format keeps free: libjpeg refuses the table, and so do we. */
+static void codes_of_ones_are_refused(void) {
+    struct cr_scratch scratch = {0};
+    struct form       form    = {1, 1, 80, 40, 30, .restart = 0};
+    int               box[4]  = {0, 0, 40, 30};
+    uint64_t          sum;
+    size_t            count;
+    uint8_t          *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xc4);
+    REQUIRE(table && table[3] == 31 && table[4] == 0 && table[13] == 1); /* DC: one code of 9 bits, 8 ones and a 0 */
+    size_t   head = (size_t)(table - bytes) + 33;
+    uint8_t *more = cr_alloc(count + 1, 1);
+    memcpy(more, bytes, head);
+    more[head] = 0; /* one more symbol, with the next code */
+    memcpy(more + head + 1, bytes + head, count - head);
+    more[table - bytes + 3]  = 32;
+    more[table - bytes + 13] = 2;
+    REQUIRE_OK(decode_box(bytes, count, box, false, false, &scratch, &sum));
+    for (int only_libjpeg = 0; only_libjpeg < 2; only_libjpeg++)
+        for (int proven = 0; proven < 2; proven++)
+            CHECK_STATUS(decode_box(more, count + 1, box, proven, only_libjpeg, &scratch, &sum), CR_ERR_FORMAT);
+    cr_free(more);
+    cr_free(bytes);
+    cr_scratch_free(&scratch);
+}
+
+TESTS(CASE(usual_files_have_the_pixels_of_libjpeg), CASE(unusual_files_too), CASE(damaged_files_get_the_same_verdict),
+      CASE(huge_coefficients_have_the_pixels_of_libjpeg), CASE(codes_of_ones_are_refused))

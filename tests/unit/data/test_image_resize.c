@@ -1,0 +1,336 @@
+/* The resize against PIL and the preparation of samples against torchvision (tests/golden/data/make.py). */
+#include "tests/harness/data_support.h"
+
+#include "data/data_internal.h"
+
+static void resize_is_that_of_pil(void) {
+    FILE *table = fopen(GOLDEN "resize.txt", "r");
+    REQUIRE(table);
+    int                w, h, out_w, out_h, seen = 0;
+    double             x0, y0, x1, y1;
+    unsigned long long want;
+    while (fscanf(table, "%d %d %lf %lf %lf %lf %d %d %llx", &w, &h, &x0, &y0, &x1, &y1, &out_w, &out_h, &want) == 9) {
+        struct cr_image image = make_picture(w, h);
+        size_t          bytes = (size_t)out_w * out_h * 3;
+        uint8_t        *out = cr_alloc(bytes, 1), *mirrored = cr_alloc(bytes, 1);
+        CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, out, out_w, out_h, false), CR_OK);
+        CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, mirrored, out_w, out_h, true), CR_OK);
+        if (sum_bytes(out, bytes) != want)
+            TEST_FAIL_("%d x %d, box %g %g %g %g to %d x %d: other pixels than PIL's", w, h, x0, y0, x1, y1, out_w,
+                       out_h);
+        for (int y = 0; y < out_h; y++)
+            for (int x = 0; x < out_w; x++)
+                if (memcmp(out + ((size_t)y * out_w + x) * 3, mirrored + ((size_t)y * out_w + out_w - 1 - x) * 3, 3)) {
+                    TEST_FAIL_("%d x %d to %d x %d: the mirrored picture differs at %d, %d", w, h, out_w, out_h, x, y);
+                    y = out_h, x = out_w;
+                }
+        cr_image_free(&image);
+        cr_free(out);
+        cr_free(mirrored);
+        seen++;
+    }
+    fclose(table);
+    CHECK_INT(seen, 80);
+}
+
+/* A part of a result is that part of the whole result. */
+static void parts_equal_the_whole(void) {
+    struct cr_image  image = make_picture(123, 77);
+    uint8_t          whole[50 * 40 * 3], part[13 * 9 * 3];
+    struct cr_buffer tables = {0};
+    struct cr_resize job    = {.src        = image.rgb,
+                               .src_w      = 123,
+                               .src_h      = 77,
+                               .src_stride = 123 * 3,
+                               .x          = 3.5,
+                               .y          = 2,
+                               .w          = 100,
+                               .h          = 70,
+                               .full_w     = 50,
+                               .full_h     = 40,
+                               .part_w     = 13,
+                               .part_h     = 9,
+                               .dst        = part,
+                               .dst_stride = 13 * 3};
+    REQUIRE_OK(cr_image_resize(&image, 3.5, 2, 100, 70, whole, 50, 40, false));
+    for (job.part_y = 0; job.part_y <= 31; job.part_y += 31)
+        for (job.part_x = 0; job.part_x <= 37; job.part_x++) {
+            REQUIRE_OK(cr_resize_run(&job, &tables));
+            for (int y = 0; y < 9; y++)
+                CHECK(!memcmp(part + y * 13 * 3, whole + ((job.part_y + y) * 50 + job.part_x) * 3, 13 * 3));
+        }
+    cr_free(tables.bytes);
+    cr_image_free(&image);
+}
+
+/* With and without the wider instructions: parts, mirrored ones, boxes at every edge, reductions and enlargements. What
+ * the CPU lacks is left out by itself. */
+static void all_levels_give_the_same_bits(void) {
+    struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
+    struct cr_buffer tables = {0};
+    for (int k = 0; k < 300; k++) {
+        int              w = 1 + (int)cr_rng_below(&rng, 300), h = 1 + (int)cr_rng_below(&rng, 200);
+        struct cr_image  image = make_picture(w, h);
+        struct cr_resize job   = {.src = image.rgb, .src_w = w, .src_h = h, .src_stride = (size_t)w * 3};
+        job.x                  = cr_rng_real(&rng) * w * 0.5;
+        job.y                  = cr_rng_real(&rng) * h * 0.5;
+        job.w                  = (w - job.x) * (0.3 + 0.7 * cr_rng_real(&rng));
+        job.h                  = (h - job.y) * (0.3 + 0.7 * cr_rng_real(&rng));
+        if (k % 3 == 0) job.x = job.y = 0, job.w = w, job.h = h;
+        job.full_w     = 1 + (int)cr_rng_below(&rng, 250);
+        job.full_h     = 1 + (int)cr_rng_below(&rng, 250);
+        job.part_w     = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_w);
+        job.part_h     = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_h);
+        job.part_x     = (int)cr_rng_below(&rng, (uint64_t)(job.full_w - job.part_w) + 1);
+        job.part_y     = (int)cr_rng_below(&rng, (uint64_t)(job.full_h - job.part_h) + 1);
+        job.flip       = k % 2;
+        job.dst_stride = (size_t)job.part_w * 3;
+        size_t   bytes = job.dst_stride * (size_t)job.part_h, guard = 64;
+        uint8_t *out[3];
+        for (int level = 0; level < 3; level++) {
+            out[level] = cr_alloc(bytes + guard, 1);
+            memset(out[level], 0xa5, bytes + guard);
+            job.dst = out[level];
+            cr_resize_limit((enum cr_resize_level)level);
+            CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
+            for (size_t i = 0; i < guard; i++) CHECK(out[level][bytes + i] == 0xa5);
+        }
+        for (int level = 1; level < 3; level++)
+            if (memcmp(out[0], out[level], bytes))
+                TEST_FAIL_("level %d: %d x %d to %d x %d, part %d %d %d %d: other bits", level, w, h, job.full_w,
+                           job.full_h, job.part_x, job.part_y, job.part_w, job.part_h);
+        for (int level = 0; level < 3; level++) cr_free(out[level]);
+        cr_image_free(&image);
+    }
+    cr_free(tables.bytes);
+}
+
+static void evaluation_is_that_of_torchvision(void) {
+    FILE *table = fopen(GOLDEN "eval.txt", "r");
+    REQUIRE(table);
+    int                w, h, short_side, crop, seen = 0;
+    unsigned long long want;
+    while (fscanf(table, "%d %d %d %d %llx", &w, &h, &short_side, &crop, &want) == 5) {
+        struct cr_image   image = make_picture(w, h);
+        struct cr_prepare prep  = {.size = crop, .eval_resize = short_side};
+        uint8_t          *out   = cr_alloc((size_t)crop * crop, 3);
+        memset(out, 0xaa, (size_t)crop * crop * 3);
+        CHECK_STATUS(cr_prepare_eval(&prep, &image, out), CR_OK);
+        if (sum_bytes(out, (size_t)crop * crop * 3) != want)
+            TEST_FAIL_("%d x %d, short side %d, crop %d: other pixels than torchvision's", w, h, short_side, crop);
+        cr_image_free(&image);
+        cr_free(out);
+        seen++;
+    }
+    fclose(table);
+    CHECK_INT(seen, 17);
+}
+
+/* A training picture as the network sees it. */
+static cr_status train_picture(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
+                               int64_t epoch, int64_t sample, uint8_t *out) {
+    int32_t  box[4];
+    uint8_t *whole = cr_alloc((size_t)prep->size * prep->size, 3);
+    if (!whole) return CR_NO_MEMORY(1);
+    cr_status status = cr_prepare_train(prep, image, seed, epoch, sample, whole, box);
+    if (status == CR_OK) {
+        const int most = prep->crop == CR_CROP_PAD ? prep->pad : 0;
+        CHECK(abs(box[0]) <= most && abs(box[1]) <= most && (box[2] == 0 || box[2] == 1) && box[3] == 0);
+        apply_box(whole, prep->size, box, out);
+    }
+    cr_free(whole);
+    return status;
+}
+
+/* Sums of 64 training pictures, taken when shifts and flips were still done here on the host: to the byte. */
+static void boxed_pictures_are_those_of_the_host(void) {
+    static const struct {
+        struct cr_prepare prep;
+        int               width, height;
+        uint64_t          sum;
+    } cases[] = {
+        {{.size = 12, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, 12, 12, UINT64_C(0xc976a4f6f6fbe780)},
+        {{.size = 16, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5}, 20, 13, UINT64_C(0x55871f1fb34eb4b6)},
+        {{.size = 8, .crop = CR_CROP_PAD, .pad = 20, .hflip = 0.5}, 8, 8, UINT64_C(0x9e7e4a7a6c660cf2)},
+        {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 12, 12, UINT64_C(0x7ad2553ebf8ecfcb)},
+        {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 30, 17, UINT64_C(0xdfe70efc56dfe273)},
+        {{.size = 12, .crop = CR_CROP_NONE, .eval_resize = 9, .hflip = 0.5}, 12, 20, UINT64_C(0xfd029d10bb821ea1)},
+        {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5},
+         45,
+         37,
+         UINT64_C(0x850adca8963ea981)},
+        {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {1, 1}, .ratio = {1, 1}, .hflip = 0.5},
+         24,
+         24,
+         UINT64_C(0x91794372c7b3fd01)},
+    };
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        struct cr_image image = make_picture(cases[k].width, cases[k].height);
+        uint8_t         out[24 * 24 * 3];
+        uint64_t        sum = CR_HASH_START;
+        for (int s = 0; s < 64; s++) {
+            REQUIRE_OK(train_picture(&cases[k].prep, &image, 21, s % 3, s, out));
+            sum = cr_hash_bytes(sum, out, (size_t)cases[k].prep.size * cases[k].prep.size * 3);
+        }
+        if (sum != cases[k].sum) TEST_FAIL_("case %d: another sum", (int)k);
+        cr_image_free(&image);
+    }
+}
+
+/* A pad crop is one of the (2 pad + 1)^2 places, mirrored or not, and all of them come up about equally often. */
+static void pad_crops_are_uniform(void) {
+    enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
+    struct cr_image   image = make_picture(SIZE, SIZE);
+    struct cr_prepare prep  = {.size = SIZE, .crop = CR_CROP_PAD, .pad = PAD, .hflip = 0.5};
+    uint8_t           out[SIZE * SIZE * 3], want[PLACES * PLACES * 2][SIZE * SIZE * 3];
+    int               times[PLACES * PLACES * 2] = {0};
+    for (int k = 0; k < PLACES * PLACES * 2; k++)
+        for (int y = 0; y < SIZE; y++)
+            for (int x = 0; x < SIZE; x++) {
+                int  from_x = (k % 2 ? SIZE - 1 - x : x) + k / 2 % PLACES - PAD, from_y = y + k / 2 / PLACES - PAD;
+                bool inside = from_x >= 0 && from_x < SIZE && from_y >= 0 && from_y < SIZE;
+                for (int c = 0; c < 3; c++)
+                    want[k][(y * SIZE + x) * 3 + c] = inside ? image.rgb[(from_y * SIZE + from_x) * 3 + c] : 0;
+            }
+    for (int s = 0; s < DRAWS; s++) {
+        REQUIRE_OK(train_picture(&prep, &image, 5, s % 7, s, out));
+        int k = 0;
+        while (k < PLACES * PLACES * 2 && memcmp(out, want[k], sizeof out)) k++;
+        REQUIRE(k < PLACES * PLACES * 2);
+        times[k]++;
+    }
+    for (int k = 0; k < PLACES * PLACES * 2; k++) CHECK_NEAR(times[k], DRAWS / 50.0, 6 * sqrt(DRAWS / 50.0));
+    cr_image_free(&image);
+}
+
+static void flips_follow_their_probability(void) {
+    struct cr_image   image = make_picture(8, 8);
+    struct cr_prepare prep  = {.size = 8, .crop = CR_CROP_NONE};
+    uint8_t           out[8 * 8 * 3];
+    for (int tenths = 0; tenths <= 10; tenths += 5) {
+        int flipped = 0;
+        prep.hflip  = tenths / 10.0;
+        for (int s = 0; s < 4000; s++) {
+            REQUIRE_OK(train_picture(&prep, &image, 1, 0, s, out));
+            flipped += memcmp(out, image.rgb, sizeof out) != 0;
+        }
+        CHECK_NEAR(flipped, 400.0 * tenths, tenths % 10 ? 200 : 0);
+    }
+    cr_image_free(&image);
+}
+
+/* Boxes lie inside, have an allowed area and aspect (but for rounding), and their mean area is the range's middle. */
+static void random_boxes_keep_their_law(void) {
+    struct cr_prepare prep = {.scale = {0.08, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
+    const int         w = 400, h = 300, draws = 20000;
+    double            areas = 0, wide = 0;
+    struct cr_rng     rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
+    for (int i = 0; i < draws; i++) {
+        int box[4];
+        cr_prepare_draw_box(&prep, w, h, &rng, box);
+        REQUIRE(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0 && box[0] + box[2] <= w && box[1] + box[3] <= h);
+        double area = (double)box[2] * box[3] / (w * h), aspect = (double)box[2] / box[3];
+        REQUIRE(area > 0.079 && area < 1.001 && aspect > 0.74 && aspect < 1.35);
+        areas += area;
+        wide += aspect > 1;
+    }
+    /* torchvision: RandomResizedCrop.get_params, 100,000 draws on a 400 x 300 picture: mean area 0.4341, wide 0.5782.
+     */
+    CHECK_NEAR(areas / draws, 0.4341, 0.008);
+    CHECK_NEAR(wide / draws, 0.5782, 0.015);
+}
+
+/* What cannot fit falls back to the centre, with the aspect cut to the range: values from torchvision's rule. */
+static void odd_pictures_fall_back_to_the_centre(void) {
+    struct cr_prepare prep = {.scale = {0.9, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
+    struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 1, 0);
+    int               box[4];
+    cr_prepare_draw_box(&prep, 1000, 10, &rng, box);
+    CHECK(box[0] == 493 && box[1] == 0 && box[2] == 13 && box[3] == 10);
+    cr_prepare_draw_box(&prep, 10, 1000, &rng, box);
+    CHECK(box[0] == 0 && box[1] == 493 && box[2] == 10 && box[3] == 13);
+    cr_prepare_draw_box(&prep, 1, 1, &rng, box);
+    CHECK(box[0] == 0 && box[1] == 0 && box[2] == 1 && box[3] == 1);
+}
+
+/* The crop is cut out first and resized then; it depends on seed, epoch and sample, and on nothing else. */
+static void random_resized_crops_are_functions_of_their_keys(void) {
+    struct cr_image   image = make_picture(90, 60);
+    struct cr_prepare prep  = {
+         .size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.2, 0.5}, .ratio = {0.75, 4.0 / 3}};
+    uint8_t a[24 * 24 * 3], b[24 * 24 * 3];
+    REQUIRE_OK(train_picture(&prep, &image, 11, 2, 33, a));
+    REQUIRE_OK(train_picture(&prep, &image, 11, 2, 33, b));
+    CHECK(!memcmp(a, b, sizeof a));
+    int           box[4];
+    struct cr_rng rng = cr_rng_make(11, CR_RNG_AUGMENT, 33, 2);
+    cr_prepare_draw_box(&prep, 90, 60, &rng, box);
+    struct cr_image cut = {box[2], box[3], cr_alloc((size_t)box[2] * box[3], 3)};
+    for (int y = 0; y < box[3]; y++)
+        memcpy(cut.rgb + (size_t)y * box[2] * 3, image.rgb + ((size_t)(box[1] + y) * 90 + box[0]) * 3,
+               (size_t)box[2] * 3);
+    REQUIRE_OK(cr_image_resize(&cut, 0, 0, cut.width, cut.height, b, 24, 24, false));
+    CHECK(!memcmp(a, b, sizeof a));
+    const int64_t others[3][3] = {{12, 2, 33}, {11, 3, 33}, {11, 2, 34}};
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_OK(train_picture(&prep, &image, (uint64_t)others[i][0], others[i][1], others[i][2], b));
+        CHECK(memcmp(a, b, sizeof a));
+    }
+    cr_image_free(&cut);
+    cr_image_free(&image);
+}
+
+static void check_prepare(struct cr_prepare want, enum cr_split split, const char *const *overrides) {
+    struct cr_config  config;
+    struct cr_prepare prep;
+    REQUIRE_OK(make_config_(&config, overrides));
+    REQUIRE_OK(cr_prepare_from_config(&config, split, &prep));
+    if (prep.size != want.size || prep.eval_resize != want.eval_resize || prep.crop != want.crop)
+        TEST_FAIL_("%s, %s: size %d, eval_resize %d, crop %d", overrides[0], overrides[1], prep.size, prep.eval_resize,
+                   prep.crop);
+    cr_config_close(&config);
+}
+#define CHECK_PREPARE(s, r, c, split, ...)                                                                             \
+    check_prepare((struct cr_prepare){.size = s, .eval_resize = r, .crop = c}, split,                                  \
+                  (const char *const[]){__VA_ARGS__, "data.root=x", NULL})
+
+static void sizes_follow_from_the_config(void) {
+    CHECK_PREPARE(32, 0, CR_CROP_PAD, CR_SPLIT_TRAIN, "data.kind=cifar10", "model.arch=resnet20");
+    CHECK_PREPARE(32, 0, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=cifar10", "model.arch=resnet20");
+    CHECK_PREPARE(32, 0, CR_CROP_PAD, CR_SPLIT_TRAIN, "data.kind=shapes", "model.arch=resnet18");
+    CHECK_PREPARE(224, 256, CR_CROP_RANDOM_RESIZED, CR_SPLIT_TRAIN, "data.kind=folder", "model.arch=resnet50");
+    CHECK_PREPARE(224, 256, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50");
+    CHECK_PREPARE(160, 182, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50",
+                  "data.image_size=160");
+    CHECK_PREPARE(288, 329, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50",
+                  "data.eval_crop=288");
+    CHECK_PREPARE(224, 232, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=folder", "model.arch=resnet50",
+                  "data.eval_resize=232");
+    CHECK_PREPARE(32, 0, CR_CROP_RANDOM_RESIZED, CR_SPLIT_TRAIN, "data.kind=folder", "model.arch=resnet20");
+    CHECK_PREPARE(224, 0, CR_CROP_NONE, CR_SPLIT_TRAIN, "data.kind=synthetic", "model.arch=resnet50");
+}
+
+/* Pictures of any shape come out at the right size, whichever crop is asked for (the sanitizers watch the borders). */
+static void any_picture_fits_any_crop(void) {
+    static const enum cr_crop crops[] = {CR_CROP_NONE, CR_CROP_PAD, CR_CROP_RANDOM_RESIZED};
+    for (int w = 1; w < 40; w += 6)
+        for (int h = 1; h < 90; h += 11)
+            for (size_t c = 0; c < CR_COUNT(crops); c++) {
+                struct cr_image   image = make_picture(w, h);
+                struct cr_prepare prep  = {
+                     .size = 17, .crop = crops[c], .pad = 40, .scale = {0.01, 1}, .ratio = {0.1, 10}, .hflip = 0.5};
+                uint8_t *out = cr_alloc(17 * 17, 3);
+                for (int s = 0; s < 4; s++) {
+                    prep.eval_resize = s % 2 ? 20 : 0;
+                    CHECK_STATUS(train_picture(&prep, &image, 1, 0, s, out), CR_OK);
+                }
+                cr_image_free(&image);
+                cr_free(out);
+            }
+}
+
+TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(all_levels_give_the_same_bits),
+      CASE(evaluation_is_that_of_torchvision), CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform),
+      CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
+      CASE(odd_pictures_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
+      CASE(sizes_follow_from_the_config), CASE(any_picture_fits_any_crop))

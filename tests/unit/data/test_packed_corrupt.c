@@ -1,0 +1,349 @@
+/* tests/unit/data/test_packed_corrupt.c: packed files that are cut, altered or hold wrong numbers, and packing that
+ * fails or is stopped. */
+#include "tests/harness/packed_support.h"
+
+/* ---- files that are not what they should be ---- */
+
+static void put32(uint8_t *b, uint64_t v) {
+    for (int i = 0; i < 4; i++) b[i] = (uint8_t)(v >> 8 * i);
+}
+static void put64(uint8_t *b, uint64_t v) {
+    for (int i = 0; i < 8; i++) b[i] = (uint8_t)(v >> 8 * i);
+}
+static uint64_t get(const uint8_t *b, int bytes) {
+    uint64_t v = 0;
+    for (int i = bytes - 1; i >= 0; i--) v = v << 8 | b[i];
+    return v;
+}
+
+/* Right checksums for whatever the tables say now. */
+static void mend(uint8_t *bytes, size_t count) {
+    uint64_t names = get(bytes + CR_PACK_AT_NAMES_BYTES, 8), index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
+    if (names <= count - CR_PACK_HEADER_BYTES && index <= count) {
+        uint32_t crc = cr_crc32c(0, bytes + CR_PACK_HEADER_BYTES, (size_t)names);
+        put32(bytes + CR_PACK_AT_TABLES_CRC, cr_crc32c(crc, bytes + index, count - (size_t)index));
+    }
+    put32(bytes + CR_PACK_AT_HEADER_CRC, cr_crc32c(0, bytes, CR_PACK_AT_HEADER_CRC));
+}
+
+static cr_status try_bytes(const uint8_t *bytes, size_t count) {
+    struct cr_pack *pack;
+    cr_status       status = cr_pack_open_bytes(bytes, count, "some.crpk", &pack);
+    if (status != CR_OK) return status;
+    status = cr_pack_verify(pack, 1);
+    cr_pack_close(pack);
+    return status;
+}
+
+/* The bytes of a small pack; cr_free. */
+static uint8_t *pack_bytes(int raw, size_t *count) {
+    char folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_pack(folder, packed, raw, 2);
+    uint8_t *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), count);
+    drop_folder(folder);
+    return bytes;
+}
+
+static void cut_and_altered_files_are_refused(void) {
+    size_t   count;
+    uint8_t *bytes = pack_bytes(0, &count);
+    REQUIRE(bytes && count > 2000);
+    REQUIRE_OK(try_bytes(bytes, count));
+    int64_t live = cr_alloc_live();
+    for (size_t cut = 0; cut < count; cut += 1 + cut / 50) {
+        CHECK_STATUS(try_bytes(bytes, cut), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "some.crpk");
+        if (cut >= CR_PACK_HEADER_BYTES) CHECK_HAS(cr_error_message(), "cut off");
+        CHECK_HAS(cr_error_message(), "cresnet data pack");
+    }
+    uint8_t *longer = cr_alloc(count + 1, 1);
+    memcpy(longer, bytes, count);
+    CHECK_STATUS(try_bytes(longer, count + 1), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "longer");
+    cr_free(longer);
+    /* Every byte of the file counts: one flipped bit anywhere is found by the checksums. */
+    for (size_t i = 0; i < count; i += i < 400 || i > count - 600 ? 1 : 37) {
+        bytes[i] ^= (uint8_t)(1 << i % 8);
+        CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "some.crpk");
+        bytes[i] ^= (uint8_t)(1 << i % 8);
+    }
+    CHECK_INT(cr_alloc_live(), live);
+    cr_free(bytes);
+}
+
+/* Numbers that cannot be, under right checksums. */
+static void wrong_numbers_are_refused(void) {
+    size_t   count;
+    uint8_t *good = pack_bytes(0, &count);
+    REQUIRE(good);
+    uint8_t *bytes = cr_alloc(count, 1);
+    uint64_t index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), pictures = get(good + CR_PACK_AT_COUNT, 8);
+    CHECK_INT(pictures, 16);
+    static const uint64_t values[] = {0,
+                                      1,
+                                      2,
+                                      15,
+                                      17,
+                                      1000,
+                                      UINT32_MAX / 2,
+                                      UINT32_MAX,
+                                      (uint64_t)1 << 40,
+                                      UINT64_MAX / 32 + 1,
+                                      UINT64_MAX - 31,
+                                      UINT64_MAX};
+    static const struct {
+        int at, bytes; /* at < 0: in the index, from its end */
+    } fields[] = {{CR_PACK_AT_VERSION, 4},
+                  {CR_PACK_AT_FORM, 4},
+                  {CR_PACK_AT_FILE_BYTES, 8},
+                  {CR_PACK_AT_COUNT, 8},
+                  {CR_PACK_AT_CLASSES, 4},
+                  {CR_PACK_AT_NAMES_BYTES, 8},
+                  {CR_PACK_AT_INDEX_OFFSET, 8},
+                  {-32, 8},
+                  {-24, 4},
+                  {-20, 4},
+                  {-16, 4},
+                  {-12, 4},
+                  {-8, 4},
+                  {-64, 8},
+                  {-56, 4}};
+    int tried  = 0;
+    for (size_t f = 0; f < CR_COUNT(fields); f++)
+        for (size_t v = 0; v < CR_COUNT(values); v++) {
+            size_t   at  = fields[f].at < 0 ? count - (size_t)-fields[f].at : (size_t)fields[f].at;
+            uint64_t now = fields[f].bytes == 4 ? (uint32_t)values[v] : values[v];
+            memcpy(bytes, good, count);
+            if (get(good + at, fields[f].bytes) == now) continue;
+            fields[f].bytes == 4 ? put32(bytes + at, now) : put64(bytes + at, now);
+            if (fields[f].at != -20 || now > 1) { /* another label that exists is another label, no fault */
+                mend(bytes, count);
+                CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+                CHECK_HAS(cr_error_message(), "some.crpk");
+                tried++;
+            }
+        }
+    CHECK(tried > 120);
+    memcpy(bytes, good, count);
+    put32(bytes + CR_PACK_AT_VERSION, 2);
+    CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "version 2");
+    memcpy(bytes, good, count); /* pictures that overlap */
+    put64(bytes + index + 32, get(good + index, 8));
+    mend(bytes, count);
+    CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+    memcpy(bytes, good,
+           count); /* a byte between the pictures and the index that belongs to nobody, checksums all right */
+    uint64_t last = index + 32 * (pictures - 1), at = get(good + last, 8), shorter = get(good + last + 8, 4) - 1;
+    put32(bytes + last + 8, shorter);
+    put32(bytes + last + 24, cr_crc32c(0, bytes + at, (size_t)shorter));
+    mend(bytes, count);
+    CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "to nobody");
+    memcpy(bytes, good, count); /* no 0 behind the last name; an empty name */
+    bytes[CR_PACK_HEADER_BYTES + get(good + CR_PACK_AT_NAMES_BYTES, 8) - 1] = 'x';
+    mend(bytes, count);
+    CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "names");
+    memcpy(bytes, good, count);
+    bytes[CR_PACK_HEADER_BYTES] = 0;
+    mend(bytes, count);
+    CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
+    cr_free(bytes);
+    cr_free(good);
+}
+
+/* A picture that was altered after packing is met as any corrupt picture is; the others are read. */
+static void an_altered_picture_is_skipped(void) {
+    char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
+    size_t count;
+    make_pack(folder, packed, 18, 2);
+    uint8_t *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), &count);
+    bytes[get(bytes + get(bytes + CR_PACK_AT_INDEX_OFFSET, 8) + 5 * 32, 8)] ^= 1; /* the first byte of picture 5 */
+    write_bytes(path, bytes, count);
+    cr_free(bytes);
+    struct cr_dataset *set;
+    struct cr_image    image;
+    int32_t            label;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)));
+    CHECK_STATUS(cr_dataset_get(set, 5, &image, &label), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "train.crpk: picture 5");
+    CHECK_HAS(cr_error_message(), "cresnet data pack");
+    REQUIRE_OK(cr_dataset_get(set, 6, &image, &label));
+    cr_image_free(&image);
+    struct cr_loader_options options = {
+        .split = CR_SPLIT_VAL, .batch = 16, .prefetch = 1, .prepare = {.size = 14, .eval_resize = 18}};
+    struct cr_loader *loader;
+    struct cr_batch   batch;
+    REQUIRE_OK(cr_loader_open(set, &options, &loader));
+    cr_log_quiet(true);
+    REQUIRE_OK(cr_loader_next(loader, &batch));
+    cr_log_quiet(false);
+    for (int i = 0; i < 16; i++) CHECK((batch.labels[i] < 0) == (i == 5));
+    CHECK_INT(cr_loader_corrupt(loader), 1);
+    cr_loader_close(loader);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+/* Of some bad pictures the first is named, however many threads look. */
+static void verifying_names_the_first_fault(void) {
+    size_t   count;
+    uint8_t *bytes = pack_bytes(0, &count);
+    REQUIRE(bytes);
+    uint64_t        index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
+    struct cr_pack *pack;
+    for (int workers = 0; workers < 6; workers++) {
+        REQUIRE_OK(cr_pack_open_bytes(bytes, count, "some.crpk", &pack));
+        REQUIRE_OK(cr_pack_verify(pack, workers));
+        for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
+        CHECK_STATUS(cr_pack_verify(pack, workers), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "picture 7 ");
+        for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
+        cr_pack_close(pack);
+    }
+    cr_free(bytes);
+}
+
+/* The file is written over in place after it was opened: what its index says then is not believed either. */
+static void a_file_changed_in_use_is_refused(void) {
+    for (int raw = 0; raw <= 18; raw += 18) {
+        size_t   count;
+        uint8_t *bytes = pack_bytes(raw, &count);
+        REQUIRE(bytes);
+        struct cr_pack      *pack;
+        struct cr_pack_entry entry;
+        const uint8_t       *at;
+        uint64_t             index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
+        REQUIRE_OK(cr_pack_open_bytes(bytes, count, "some.crpk", &pack));
+        REQUIRE_OK(cr_pack_read(pack, 2, &entry, &at));
+        memset(bytes + index, 0xff, count - index);
+        CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "some.crpk: was changed while it was in use");
+        memset(bytes + index, 0, count - index);
+        CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
+        put64(bytes + index + 64, count - 3); /* begins in the file and ends behind it */
+        put32(bytes + index + 72, 12);
+        put32(bytes + index + 80, 2);
+        put32(bytes + index + 84, 2);
+        CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
+        cr_pack_close(pack);
+        cr_free(bytes);
+    }
+}
+
+static void wrong_folders_are_refused(void) {
+    char               folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+    struct cr_dataset *set = NULL;
+    make_pack(folder, packed, 0, 1);
+    CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed"), CR_ERR_CONFIG);
+    CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(folder, root)), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "there is no");
+    CHECK_HAS(cr_error_message(), "train.crpk");
+    /* a validation set of other classes */
+    struct cr_pack_options options = {.workers = 1};
+    struct cr_pack_result  result;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=synthetic", "data.train_images=20"));
+    REQUIRE_OK(cr_pack_dataset(set, text_into(path, "%s/val.crpk", packed), &options, &result));
+    cr_dataset_close(set);
+    CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "different classes");
+    REQUIRE(unlink(path) == 0 && mkdir(path, 0777) == 0);
+    CHECK_STATUS(OPEN(CR_SPLIT_VAL, &set, "data.kind=packed", root), CR_ERR_IO);
+    drop_folder(folder);
+}
+
+/* ---- writing under faults ---- */
+
+/* The n-th change of the disk fails, for every n: nothing stays but what was there, and nothing leaks. */
+static void failing_writes_leave_nothing(void) {
+    char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], out[SUPPORT_PATH];
+    make_folder(folder);
+    put_set(folder);
+    text_into(out, "%s/out", folder);
+    mkdir(out, 0777);
+    text_into(path, "%s/train.crpk", out);
+    struct cr_dataset     *set;
+    struct cr_pack_options options = {.workers = 1};
+    struct cr_pack_result  result;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    int64_t   live = cr_alloc_live();
+    int       nth  = 0;
+    cr_status status;
+    do {
+        cr_fs_fail_at(++nth, 1, ENOSPC);
+        status = cr_pack_dataset(set, path, &options, &result);
+        cr_fs_fail_at(0, 0, 0);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_IO);
+        CHECK_INT(cr_alloc_live(), live);
+        if (access(path, F_OK) == 0) { /* only the last step, syncing the folder, comes after the rename */
+            struct cr_pack *pack;
+            REQUIRE_OK(cr_pack_open(path, &pack));
+            cr_pack_close(pack);
+            unlink(path);
+        }
+        CHECK(rmdir(out) == 0 && mkdir(out, 0777) == 0); /* it is empty */
+    } while (nth < 200);
+    CHECK(nth > 20 && nth < 200);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+static void a_stopped_packing_leaves_what_was_there(void) {
+    char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+    size_t count, count_after;
+    make_pack(folder, packed, 0, 1);
+    text_into(path, "%s/train.crpk", packed);
+    uint8_t               *before = read_bytes(path, &count);
+    struct cr_dataset     *set;
+    struct cr_pack_result  result;
+    atomic_int             stop    = 2;
+    struct cr_pack_options options = {.workers = 3, .raw_side = 10, .stop = &stop};
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    CHECK_STATUS(cr_pack_dataset(set, path, &options, &result), CR_ERR_INTERRUPTED);
+    cr_dataset_close(set);
+    uint8_t *after = read_bytes(path, &count_after);
+    CHECK(count == count_after && !memcmp(before, after, count));
+    cr_free(before);
+    cr_free(after);
+    unlink(path);
+    unlink(text_into(path, "%s/val.crpk", packed));
+    CHECK(rmdir(packed) == 0); /* nothing else was in it */
+    drop_folder(folder);
+}
+
+static void failing_allocations_are_clean(void) {
+    char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], path[SUPPORT_PATH];
+    make_pack(folder, packed, 0, 1);
+    root_is(packed, packed_root);
+    struct cr_dataset     *set;
+    struct cr_pack_options options = {.workers = 1, .corrupt_fatal = true};
+    struct cr_pack_result  result;
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    for (int what = 0; what < 2; what++) {
+        int64_t live = cr_alloc_live(), nth = 0;
+        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 500;) {
+            struct cr_dataset *opened = NULL;
+            struct cr_config   config;
+            REQUIRE_OK(make_config(&config, "data.kind=packed", packed_root));
+            cr_alloc_fail_at(++nth);
+            status = what ? cr_dataset_open(&config, CR_SPLIT_TRAIN, &opened)
+                          : cr_pack_dataset(set, text_into(path, "%s/x.crpk", folder), &options, &result);
+            cr_alloc_fail_at(0);
+            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
+            cr_dataset_close(opened);
+            cr_config_close(&config);
+            CHECK_INT(cr_alloc_live(), live);
+        }
+        CHECK(nth > 4 && nth < 500);
+    }
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+TESTS(CASE(cut_and_altered_files_are_refused), CASE(wrong_numbers_are_refused), CASE(an_altered_picture_is_skipped),
+      CASE(verifying_names_the_first_fault), CASE(a_file_changed_in_use_is_refused), CASE(wrong_folders_are_refused),
+      CASE(failing_writes_leave_nothing), CASE(a_stopped_packing_leaves_what_was_there),
+      CASE(failing_allocations_are_clean))

@@ -1,0 +1,174 @@
+/* The CPU device: choice of backend, tables of rows, memory, the initial store. */
+#include "tests/harness/reference_run.h"
+
+/* ---- backends and rows ---- */
+
+static void every_op_has_a_ref_row(void) {
+    const struct cr_device_options options = {.ref_only = true};
+    struct cr_device              *device;
+    REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
+    for (int kind = 0; kind < CR_OP_COUNT; kind++) {
+        char name[64];
+        int  rows = 0;
+        snprintf(name, sizeof name, "ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
+        for (int i = 0; device->kernels[i]; i++) {
+            const struct cr_kernel *row = device->kernels[i];
+            if (row->op != (enum cr_op_kind)kind) continue;
+            rows++;
+            CHECK_STR(row->name, name);
+            CHECK(row->launch && row->deterministic && !row->accepts);
+        }
+        if (rows != 1) TEST_FAIL_("%s: %d ref rows", name, rows);
+    }
+    cr_device_close(device);
+}
+
+static void rows_of_the_full_device(void) {
+    const struct cr_device_options options = {.threads = 1};
+    struct cr_device              *device;
+    REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
+    const struct cr_kernel *const *rows                  = device->kernels;
+    bool                           ref_seen[CR_OP_COUNT] = {false};
+    for (int i = 0; rows[i]; i++) {
+        CHECK(!ref_seen[rows[i]->op]); /* ref rows stand last within their kind */
+        ref_seen[rows[i]->op] = strncmp(rows[i]->name, "ref.", 4) == 0;
+        CHECK(!rows[i]->prepare == !rows[i]->release);
+        for (int k = 0; k < i; k++) CHECK(strcmp(rows[i]->name, rows[k]->name) != 0);
+    }
+    for (int kind = 0; kind < CR_OP_COUNT; kind++) CHECK(ref_seen[kind]);
+    CHECK_HAS(device->caps.text, "CPU, 1 thread");
+    CHECK(device->caps.alignment >= 64 && device->caps.flops_per_s > 0 && device->caps.bytes_per_s > 0);
+    cr_device_close(device);
+}
+
+static void find_walks_on(void) {
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F32, 1));
+    struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
+    op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
+    ref_emit(&run, &op, "y");
+    int                     index = -1;
+    const struct cr_kernel *row   = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);
+    REQUIRE(row);
+    CHECK_STR(row->name, "ref.relu");
+    CHECK(run.device->kernels[index] == row);
+    CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == row);
+    CHECK(!cr_kernel_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
+    ref_close(&run);
+}
+
+static void choice_of_device(void) {
+    const struct cr_device_options options = {0};
+    struct cr_device              *device  = NULL;
+    bool                           cuda    = false;
+    for (const struct cr_backend *const *b = cr_backends(); *b; b++) cuda |= strcmp((*b)->name, "cuda") == 0;
+    REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
+    CHECK_STR(device->backend->name, "cpu");
+    cr_device_close(device);
+    REQUIRE_OK(cr_device_open(CR_DEVICE_AUTO, &options, &device));
+    CHECK(cuda || strcmp(device->backend->name, "cpu") == 0);
+    cr_device_close(device);
+    cr_device_close(NULL);
+    if (cuda) return;
+    struct cr_device *untouched = NULL;
+    CHECK_STATUS(cr_device_open(CR_DEVICE_CUDA, &options, &untouched), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "this build has no CUDA; use --device cpu");
+    CHECK(!untouched);
+}
+
+/* ---- memory ---- */
+
+static void regions(void) {
+    static const size_t sizes[] = {1, 255, 4096, 100001};
+    struct ref_run      run;
+    REQUIRE_OK(ref_open(&run, CR_F32, 1));
+    for (size_t i = 0; i < CR_COUNT(sizes); i++) {
+        void *region, *back = cr_alloc(sizes[i], 1), *data = cr_alloc(sizes[i], 1);
+        REQUIRE_OK(run.device->backend->reserve(run.device, sizes[i], &region));
+        CHECK((uintptr_t)region % 256 == 0);
+        for (size_t k = 0; k < sizes[i]; k++) CHECK(((char *)region)[k] == 0);
+        memset(data, 0x5a, sizes[i]);
+        REQUIRE_OK(run.device->backend->put(run.device, region, data, sizes[i]));
+        REQUIRE_OK(run.device->backend->get(run.device, back, region, sizes[i]));
+        REQUIRE_OK(run.device->backend->sync(run.device));
+        CHECK(memcmp(back, data, sizes[i]) == 0);
+        run.device->backend->release(run.device, region);
+        cr_free(back);
+        cr_free(data);
+    }
+    void *region = NULL;
+    CHECK_STATUS(run.device->backend->reserve(run.device, SIZE_MAX - 10, &region), CR_ERR_MEMORY);
+    CHECK(!region);
+    run.device->backend->release(run.device, NULL);
+    ref_close(&run);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+static struct cr_config init_config(void) {
+    struct cr_config config = {0};
+    config.model.init       = CR_INIT_HE_FAN_OUT;
+    config.train.seed       = 5;
+    return config;
+}
+
+static void add_params(struct ref_run *run) {
+    cr_param_store_add(&run->store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
+    cr_param_store_add(&run->store, "bn.weight", CR_ROLE_GAMMA, (const int64_t[4]){1, 1, 1, 5}, CR_NONE);
+    cr_param_store_add(&run->store, "bn.running_var", CR_ROLE_VAR, (const int64_t[4]){1, 1, 1, 5}, CR_NONE);
+}
+
+static void initial_store(void) {
+    const struct cr_config config = init_config();
+    for (int wide = 0; wide < 2; wide++) {
+        struct ref_run run;
+        REQUIRE_OK(ref_open(&run, wide ? CR_F64 : CR_F32, 1));
+        add_params(&run);
+        int conv = cr_tensor_store(&run.p, CR_BUFFER_VALUE, 0), gamma = cr_tensor_store(&run.p, CR_BUFFER_VALUE, 1);
+        int var   = cr_tensor_store(&run.p, CR_BUFFER_RUNNING, 2),
+            state = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
+        REQUIRE_OK(ref_bind(&run));
+        ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
+        REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
+        /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's order */
+        CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
+                   (double)cr_param_store_initial(&run.store, 0, 48, &config), 0);
+        CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);
+        CHECK_NEAR(ref_at(&run, var, 4), 1, 0);
+        CHECK_NEAR(ref_at(&run, state, CR_STATE_LOSS_SCALE), 1, 0);
+        ref_close(&run);
+    }
+}
+
+static cr_status open_and_init(void) {
+    const struct cr_config         config  = init_config();
+    const struct cr_device_options options = {.threads = 1};
+    struct cr_param_store          store   = {.real = CR_F64};
+    struct cr_device              *device  = NULL;
+    void                          *region  = NULL;
+    cr_status                      status  = CR_OK;
+    cr_param_store_add(&store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
+    if (store.failed) status = CR_NO_MEMORY(0);
+    if (status == CR_OK) status = cr_device_open(CR_DEVICE_CPU, &options, &device);
+    if (status == CR_OK) status = device->backend->reserve(device, cr_param_store_bytes(&store), &region);
+    if (status == CR_OK) status = device->backend->init_store(device, &store, &config, region);
+    if (device) device->backend->release(device, region);
+    cr_device_close(device);
+    cr_param_store_free(&store);
+    return status;
+}
+
+static void failing_allocations(void) {
+    cr_status status = CR_ERR_MEMORY;
+    int       n      = 0;
+    while (status != CR_OK && n < 20) {
+        cr_alloc_fail_at(++n);
+        status = open_and_init();
+        cr_alloc_fail_at(0);
+        CHECK(status == CR_OK || status == CR_ERR_MEMORY);
+        CHECK_INT(cr_alloc_live(), 0);
+    }
+    CHECK(n > 4 && status == CR_OK);
+}
+
+TESTS(CASE(every_op_has_a_ref_row), CASE(rows_of_the_full_device), CASE(find_walks_on), CASE(choice_of_device),
+      CASE(regions), CASE(initial_store), CASE(failing_allocations))

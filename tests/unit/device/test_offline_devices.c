@@ -1,0 +1,190 @@
+/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not there: what their rows take, by the list
+ * and, where CUDA is compiled in and its libraries are there, by asking them; both against what is known of the
+ * kernels, and against each other. */
+#include "compiler/compiler.h"
+#include "model/model.h"
+#include "runtime/executor.h"
+#include "tests/harness/conv_cases.h"
+#include "tests/harness/test.h"
+
+static struct cr_device *open_listed(const char *name, bool deterministic) {
+    const struct cr_device_options options = {.deterministic = deterministic};
+    struct cr_device              *device  = NULL;
+    const struct cr_gpu           *gpu     = cr_gpu_find(name);
+    if (!gpu || cr_gpu_open_from_list(gpu, &options, "a test wants it", &device) != CR_OK)
+        TEST_FAIL_("%s: %s", name, cr_error_message());
+    return device;
+}
+
+/* NULL: it can be asked nothing here. */
+static struct cr_device *open_asked(const char *name, bool deterministic) {
+    const struct cr_device_options options = {.deterministic = deterministic};
+    struct cr_device              *device  = NULL;
+    bool                           asked   = false;
+    if (cr_gpu_open_offline(cr_gpu_find(name), &options, &device, &asked) != CR_OK)
+        TEST_FAIL_("%s: %s", name, cr_error_message());
+    if (asked) return device;
+    cr_device_close(device);
+    return NULL;
+}
+
+/* ---- the table ---- */
+
+static void gpus_are_found_by_name(void) {
+    struct cr_text names = {0};
+    cr_gpu_names(&names);
+    CHECK_STR(names.data, "h200, h100, a100, rtx4090");
+    cr_text_free(&names);
+    CHECK(cr_gpu_find("h200x") == NULL);
+    const struct cr_gpu *h200 = cr_gpu_find("h200"), *a100 = cr_gpu_find("a100");
+    REQUIRE(h200 && a100);
+    CHECK_INT(h200->cc, 90);
+    CHECK_INT(a100->cc, 80);
+    CHECK(h200->memory_bytes > (size_t)139 << 30 && h200->memory_bytes < (size_t)142 << 30);
+    CHECK_NEAR(h200->flops_per_s * h200->f32_fraction, 0.8 * 67e12, 1e12);
+    CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
+}
+
+static void a_described_gpu_has_its_figures(void) {
+    const struct cr_gpu *gpu    = cr_gpu_find("h100");
+    struct cr_device    *device = open_listed("h100", false);
+    REQUIRE(gpu && device);
+    CHECK_INT(device->caps.alignment, 256);
+    CHECK(device->caps.half && device->caps.bytes_per_s == gpu->bytes_per_s);
+    CHECK_INT(device->backend->memory_free(device), gpu->memory_bytes);
+    CHECK_NEAR(cr_device_flops(device, CR_MATH_TF32) / cr_device_flops(device, CR_MATH_F16), 0.5, 1e-12);
+    CHECK_HAS(device->caps.text, "NVIDIA H100");
+    CHECK_HAS(device->caps.text, "a test wants it");
+    CHECK(device->caps.to_host_bytes_per_s > 0 && device->caps.to_host_bytes_per_s < gpu->copy_bytes_per_s);
+    cr_device_close(device);
+}
+
+/* ---- what rows take ---- */
+
+static const struct takes {
+    const char          *gpu;
+    bool                 deterministic;
+    enum cr_dtype        real;
+    enum form            form;
+    struct shape_of_conv shape;
+    bool                 yes;
+} table[] = {
+    {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
+    {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
+    /* sums: cuDNN's in f16 and in no fixed order, own for 1x1 on 9.0 */
+    {"h200", false, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"h200", true, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", false, CR_BF16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", false, CR_F32, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"a100", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"a100", false, CR_F16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"h200", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, true}, /* a CIFAR network's */
+    {"a100", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, false},
+    /* prologues and masks without sums have a fixed order */
+    {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
+    /* behind a data gradient a pass of our own does it in order, for every type */
+    {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"a100", true, CR_F32, DGRAD_BN, {8, 56, 64, 64, 3, 2, 1}, true},
+    {"h200", true, CR_F16, DGRAD_BN, {8, 56, 20, 64, 3, 1, 1}, false},
+    {"h200", false, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"h200", true, CR_BF16, DGRAD_BN, {8, 56, 256, 64, 1, 1, 0}, true},
+    {"h200", true, CR_BF16, DGRAD_ADD, {8, 56, 64, 64, 3, 1, 1}, true},
+};
+
+static bool accepts(const struct cr_device *device, const struct takes *t) {
+    struct alone a;
+    alone_open(&a, t->form, t->real, &t->shape);
+    const bool yes = cr_device_accepts(device, &a.p, &a.op);
+    alone_close(&a);
+    return yes;
+}
+
+static void check_table(struct cr_device *(*open)(const char *name, bool deterministic)) {
+    int asked = 0;
+    for (size_t i = 0; i < CR_COUNT(table); i++) {
+        struct cr_device *device = open(table[i].gpu, table[i].deterministic);
+        if (!device) continue;
+        asked++;
+        if (accepts(device, &table[i]) != table[i].yes)
+            TEST_FAIL_("row %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
+                       table[i].yes ? "refused" : "taken");
+        cr_device_close(device);
+    }
+    if (!asked) SKIP("no CUDA in this build, or its libraries are not there");
+}
+static void the_list_is_right(void) {
+    check_table(open_listed);
+}
+static void rows_answer_without_a_gpu(void) {
+    check_table(open_asked);
+}
+
+/* ---- whole programs ---- */
+
+static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
+    char              arch_is[64];
+    const char *const overrides[] = {arch_is, "data.kind=synthetic", "data.image_size=64", "data.eval_crop=64"};
+    struct cr_config  config;
+    struct cr_model   model;
+    cr_status         status;
+    snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
+    CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
+    CR_TRY(cr_model_open(&config, 10, 64, 64, &model));
+    cr_model_set_real(&model, real);
+    struct cr_cost_model            target = cr_device_cost_model(device);
+    const struct cr_compile_options how    = {.fuse = true, .reuse = true};
+    CR_TRY(cr_model_program(&model, &config, CR_PROGRAM_STEP, 16, p));
+    status = cr_compile(p, &target, &how);
+    if (status == CR_OK) status = cr_plan_check(p, target.alignment);
+    p->store = NULL; /* goes with the model */
+    cr_model_close(&model);
+    cr_config_close(&config);
+    return status;
+}
+
+static void the_list_makes_the_programs_of_the_rows(void) {
+    static const char *const   archs[] = {"resnet18", "resnet50"};
+    static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
+    static const char *const   gpus[]  = {"h200", "a100"};
+    for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
+        const char         *gpu = gpus[i % 2], *arch = archs[i / 2 % 2];
+        const enum cr_dtype real   = reals[i / 4];
+        struct cr_device   *listed = open_listed(gpu, true), *asked = open_asked(gpu, true);
+        struct cr_program   a, b;
+        REQUIRE(listed);
+        REQUIRE_OK(compile_for(listed, arch, real, &a));
+        if (asked) {
+            REQUIRE_OK(compile_for(asked, arch, real, &b));
+            if (a.ops != b.ops)
+                TEST_FAIL_("%s, %s on %s: %d ops by the list, %d by asking", arch, cr_dtype_name(real), gpu, a.ops,
+                           b.ops);
+            for (int k = 0; k < CR_MIN(a.ops, b.ops); k++) CHECK_INT(a.op[k].kind, b.op[k].kind);
+            CHECK(b.region_bytes[CR_REGION_POOL] >= a.region_bytes[CR_REGION_POOL]); /* workspaces */
+            cr_program_free(&b);
+        }
+        cr_program_free(&a);
+        cr_device_close(listed);
+        cr_device_close(asked);
+    }
+}
+
+static void fused_programs_are_shorter_on_newer_gpus(void) {
+    struct cr_device *h200 = open_listed("h200", true), *a100 = open_listed("a100", true);
+    struct cr_program new, old;
+    REQUIRE(h200 && a100);
+    REQUIRE_OK(compile_for(h200, "resnet50", CR_BF16, &new));
+    REQUIRE_OK(compile_for(a100, "resnet50", CR_BF16, &old));
+    CHECK(new.ops < old.ops);
+    cr_program_free(&new);
+    cr_program_free(&old);
+    cr_device_close(h200);
+    cr_device_close(a100);
+}
+
+TESTS(CASE(gpus_are_found_by_name), CASE(a_described_gpu_has_its_figures), CASE(the_list_is_right),
+      CASE(rows_answer_without_a_gpu), CASE(the_list_makes_the_programs_of_the_rows),
+      CASE(fused_programs_are_shorter_on_newer_gpus))

@@ -1,0 +1,354 @@
+/* What PyTorch and finite differences do not show about the ref rows: NaN, ties, suppressed updates, loss scale,
+ * accumulation, threads. */
+#include "tests/harness/reference_run.h"
+
+/* ---- NaN and ties ---- */
+
+static void relu_keeps_nan(void) {
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F32, 1));
+    struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
+    op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 4);
+    int y               = ref_emit(&run, &op, "y");
+    REQUIRE_OK(ref_bind(&run));
+    const double x[4] = {-1, NAN, 2, (double)INFINITY};
+    for (int i = 0; i < 4; i++) ref_set(&run, op.in[0], i, x[i]);
+    REQUIRE_OK(ref_exec(&run, 0, 1));
+    CHECK(ref_at(&run, y, 0) == 0 && isnan(ref_at(&run, y, 1)) && ref_at(&run, y, 2) == 2 && isinf(ref_at(&run, y, 3)));
+    ref_close(&run);
+}
+
+static void maxpool_nan_and_ties(void) {
+    const double in[3][4] = {
+        {1, 3, 3, 2}, {1, NAN, 5, NAN}, {-(double)INFINITY, -(double)INFINITY, -(double)INFINITY, -(double)INFINITY}};
+    const int      where[3] = {1, 1, 0};
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F32, 1));
+    struct cr_op op              = cr_op_make(CR_OP_maxpool, CR_NONE);
+    op.in[CR_IN_maxpool_x]       = ref_leaf(&run, "x", 1, 2, 2, 1);
+    op.out[CR_OUT_maxpool_index] = CR_NEW;
+    op.attr.conv                 = (struct cr_conv_attr){.window = 2, .stride = 2};
+    int y = ref_emit(&run, &op, "y"), index = run.p.op[0].out[CR_OUT_maxpool_index];
+    REQUIRE_OK(ref_bind(&run));
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < 4; i++) ref_set(&run, op.in[0], i, in[k][i]);
+        REQUIRE_OK(ref_exec(&run, 0, 1));
+        CHECK_INT(ref_at(&run, index, 0), where[k]);
+        double want = in[k][where[k]];
+        CHECK(isnan(want) ? isnan(ref_at(&run, y, 0)) : ref_at(&run, y, 0) == want);
+    }
+    ref_close(&run);
+}
+
+/* Logits, label -> right, right in top 5, valid. */
+static void loss_ranks(void) {
+    static const struct {
+        double logits[7];
+        int    label, valid, right, correct5;
+    } cases[] = {
+        {{0, 9, 1, 1, 1, 1, 1}, 1, 1, 1, 1},     {{3, 3, 0, 0, 0, 0, 0}, 0, 1, 1, 1},
+        {{3, 3, 0, 0, 0, 0, 0}, 1, 1, 0, 1},     {{1, 1, 1, 1, 1, 1, 1}, 4, 1, 0, 1},
+        {{1, 1, 1, 1, 1, 1, 1}, 5, 1, 0, 0},     {{6, 5, 4, 3, 2, 1, 0}, 4, 1, 0, 1},
+        {{6, 5, 4, 3, 2, 1, 0}, 5, 1, 0, 0},     {{NAN, 1, 1, 1, 1, 1, 1}, 0, 1, 0, 0},
+        {{0, 9, 1, 1, 1, 1, 1}, -1, 0, 0, 0},    {{0, 9, 1, 1, 1, 1, 1}, 7, 0, 0, 0},
+        {{0, 0, 0, 0, 0, 0, 1e300}, 6, 1, 1, 1},
+    };
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F64, 1));
+    struct cr_op op             = cr_op_make(CR_OP_loss, CR_NONE);
+    op.in[CR_IN_loss_logits]    = ref_leaf(&run, "logits", 1, 1, 1, 7);
+    op.in[CR_IN_loss_labels]    = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 1, 1, 1, 1);
+    op.in[CR_IN_loss_metrics]   = ref_leaf(&run, "old", 1, 1, 1, 4);
+    op.out[CR_OUT_loss_metrics] = ref_leaf(&run, "metrics", 1, 1, 1, 4);
+    cr_emit(&run.p, &op, "");
+    REQUIRE_OK(ref_bind(&run));
+    ref_fill(&run, op.in[CR_IN_loss_metrics], 10, 0); /* sums go on from the old ones */
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        for (int i = 0; i < 7; i++) ref_set(&run, op.in[0], i, cases[k].logits[i]);
+        ref_set(&run, op.in[CR_IN_loss_labels], 0, cases[k].label);
+        REQUIRE_OK(ref_exec(&run, 0, 1));
+        const int want[3] = {cases[k].valid, cases[k].right, cases[k].correct5};
+        for (int i = 0; i < 3; i++)
+            if (ref_at(&run, op.out[0], i + 1) != 10 + want[i])
+                TEST_FAIL_("case %d: metric %d moved by %g, want %d", (int)k, i + 1,
+                           ref_at(&run, op.out[0], i + 1) - 10, want[i]);
+        double loss = ref_at(&run, op.out[0], 0) - 10;
+        CHECK(isnan(cases[k].logits[0]) ? isnan(loss) : loss >= 0 && isfinite(loss));
+    }
+    ref_close(&run);
+}
+
+static void running_statistics_survive_bad_batches(void) {
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F32, 1));
+    struct cr_op op               = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    const int    stats            = ref_leaf(&run, "stats", 2, 1, 1, 3);
+    op.in[CR_IN_bn_finalize_sums] = stats;
+    for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 3);
+    const int mean = op.in[CR_IN_bn_finalize_running_mean], var = op.in[CR_IN_bn_finalize_running_var];
+    op.out[CR_OUT_bn_finalize_running_mean] = mean;
+    op.out[CR_OUT_bn_finalize_running_var]  = var;
+    op.attr.bn                              = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
+    int saved                               = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_mean_rstd);
+    REQUIRE_OK(ref_bind(&run));
+    for (int i = 1; i < 5; i++) ref_fill(&run, op.in[i], 1, 0);
+    const double sums[6] = {8, NAN, 8, 15, 1, (double)INFINITY}; /* channel 0: variance 15/4 - 4, below 0 by rounding */
+    for (int i = 0; i < 6; i++) ref_set(&run, stats, i, sums[i]);
+    REQUIRE_OK(ref_exec(&run, 0, 1));
+    CHECK_NEAR(ref_at(&run, mean, 0), 1.5, 0);
+    CHECK_NEAR(ref_at(&run, var, 0), 0.5, 0);
+    CHECK_NEAR(ref_at(&run, saved, 3), 2, 0); /* 1/sqrt(0 + eps) */
+    for (int c = 1; c < 3; c++) {
+        CHECK_NEAR(ref_at(&run, mean, c), 1, 0);
+        CHECK_NEAR(ref_at(&run, var, c), 1, 0);
+    }
+    ref_close(&run);
+}
+
+/* ---- accumulation ---- */
+
+static void gradients_accumulate(void) {
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, CR_F64, 2));
+    int x = ref_leaf(&run, "x", 2, 1, 1, 3), dy = ref_leaf(&run, "dy", 2, 1, 1, 4), out[8], ops = 0;
+    for (int twice = 0; twice < 2; twice++) {
+        struct cr_op conv = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dense = cr_op_make(CR_OP_dense_wgrad, CR_NONE);
+        struct cr_op bias = cr_op_make(CR_OP_dense_bgrad, CR_NONE), fin = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
+        conv.in[0] = dense.in[0] = x;
+        conv.in[1] = dense.in[1] = bias.in[0] = dy;
+        fin.in[0] = fin.in[2]       = x; /* 2,1,1,3 */
+        fin.in[1]                   = ref_leaf(&run, twice ? "gamma2" : "gamma", 1, 1, 1, 3);
+        conv.attr.conv              = (struct cr_conv_attr){.stride = 1, .accumulate = twice};
+        dense.attr.dense.accumulate = bias.attr.dense.accumulate = twice;
+        fin.attr.bn                                              = (struct cr_bn_attr){.count = 2, .accumulate = twice};
+        conv.out[0]                                              = ref_leaf(&run, twice ? "dw.2" : "dw", 4, 1, 1, 3);
+        dense.out[0]                                             = ref_leaf(&run, twice ? "dwd.2" : "dwd", 4, 1, 1, 3);
+        bias.out[0]                                              = ref_leaf(&run, twice ? "db.2" : "db", 1, 1, 1, 4);
+        fin.out[0]                  = ref_leaf(&run, twice ? "dgamma.2" : "dgamma", 1, 1, 1, 3);
+        fin.out[1]                  = ref_leaf(&run, twice ? "dbeta.2" : "dbeta", 1, 1, 1, 3);
+        const struct cr_op *list[4] = {&conv, &dense, &bias, &fin};
+        for (int i = 0; i < 4; i++) {
+            out[ops++] = list[i]->out[0];
+            cr_emit(&run.p, list[i], twice ? "b" : "a");
+        }
+    }
+    REQUIRE_OK(ref_bind(&run));
+    ref_fill(&run, x, 0, 1);
+    ref_fill(&run, dy, 0, 1);
+    for (int i = 0; i < 8; i++) ref_fill(&run, out[i], 100, 0);
+    REQUIRE_OK(ref_exec(&run, 0, 8));
+    for (int i = 0; i < 4; i++)
+        for (int64_t k = 0; k < cr_tensor_elems(&run.p.tensor[out[i]]); k++)
+            CHECK_NEAR(ref_at(&run, out[i + 4], k), ref_at(&run, out[i], k) + 100, 1e-12);
+    ref_close(&run);
+}
+
+/* ---- the update ---- */
+
+struct update {
+    struct ref_run run;
+    int            value, grad, momentum, state, metrics, norm;
+};
+
+static cr_status open_update(struct update *u) {
+    struct ref_run *run = &u->run;
+    CR_TRY(ref_open(run, CR_F32, 2));
+    cr_param_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){3, 3, 3, 3}, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
+    u->value                       = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
+    u->grad                        = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
+    u->momentum                    = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
+    u->state                       = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    u->metrics                     = ref_leaf(run, "metrics", 1, 1, 1, 4);
+    check.in[CR_IN_grad_norm_grad] = op.in[CR_IN_sgd_grad] = u->grad;
+    check.in[CR_IN_grad_norm_metrics]                      = u->metrics;
+    check.in[CR_IN_grad_norm_state]                        = u->state;
+    u->norm                                                = ref_emit(run, &check, "norm");
+    op.in[CR_IN_sgd_norm]                                  = u->norm;
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = u->value;
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum;
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = u->state;
+    op.attr.sgd.micro_batches                         = 2;
+    cr_emit(&run->p, &op, "");
+    run->step = (struct cr_step_block){.lr = 0.5f, .momentum = 0.5f, .weight_decay = 0.5f};
+    CR_TRY(ref_bind(run));
+    ref_fill(run, u->value, 1, 0);
+    return CR_OK;
+}
+
+/* A gradient of 1 everywhere but for one element, and a loss. */
+static double update_once(struct update *u, double bad_gradient, double loss) {
+    ref_fill(&u->run, u->grad, 1, 0);
+    ref_set(&u->run, u->grad, 40, bad_gradient);
+    ref_set(&u->run, u->metrics, 0, loss);
+    if (ref_exec(&u->run, 0, 2) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return ref_at(&u->run, u->norm, 1);
+}
+
+static void bad_gradients_change_nothing(void) {
+    const double  bad[3][2] = {{NAN, 1}, {(double)INFINITY, 1}, {1, NAN}};
+    struct update u;
+    REQUIRE_OK(open_update(&u));
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(update_once(&u, bad[i][0], bad[i][1]), 1);
+        for (int k = 0; k < 81; k++) CHECK(ref_at(&u.run, u.value, k) == 1 && ref_at(&u.run, u.momentum, k) == 0);
+        CHECK_INT(ref_at(&u.run, u.state, CR_STATE_NONFINITE), 1);
+        CHECK_INT(ref_at(&u.run, u.state, CR_STATE_SKIPPED), i + 1);
+        CHECK_INT(ref_at(&u.run, u.state, CR_STATE_UPDATES), 0);
+        CHECK_INT(ref_at(&u.run, u.state, CR_STATE_BATCHES), 2 * (i + 1));
+    }
+    CHECK_INT(update_once(&u, 1, 1), 0);
+    CHECK_NEAR(ref_at(&u.run, u.value, 40), 0.25, 0); /* 1 - 0.5*(1 + 0.5*1) */
+    CHECK_INT(ref_at(&u.run, u.state, CR_STATE_NONFINITE), 0);
+    CHECK_INT(ref_at(&u.run, u.state, CR_STATE_UPDATES), 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* does not move unless asked to */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
+    CHECK_NEAR(ref_at(&u.run, u.value, 90), 1, 0); /* beyond the parameter: the plane's padding */
+    ref_close(&u.run);
+}
+
+static void loss_scale_moves(void) {
+    struct update u;
+    REQUIRE_OK(open_update(&u));
+    ref_set(&u.run, u.state, CR_STATE_LOSS_SCALE, 8);
+    update_once(&u, NAN, 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* one that was set stays */
+    u.run.p.op[1].attr.sgd.moving_scale = true;
+    update_once(&u, NAN, 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
+    for (int i = 0; i < 1999; i++) update_once(&u, 1, 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
+    update_once(&u, 1, 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
+    for (int i = 0; i < 9; i++) update_once(&u, NAN, 1);
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* the least */
+    ref_close(&u.run);
+}
+
+/* Masked updates against the rule in doubles: what is pruned is 0 from the first on, all else as without a mask. */
+enum { MASKED = 135, MASKED_PLANE = 192 };
+
+static bool is_pruned(int i) {
+    return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */
+}
+
+static cr_status open_masked(struct ref_run *run) {
+    CR_TRY(ref_open(run, CR_F32, 2));
+    run->store.has_mask = true;
+    cr_param_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 3}, CR_NONE);
+    struct cr_op op        = cr_op_make(CR_OP_sgd, CR_NONE);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
+    op.in[CR_IN_sgd_mask]                             = cr_tensor_store(&run->p, CR_BUFFER_MASK, CR_NONE);
+    op.in[CR_IN_sgd_norm]                             = ref_leaf(run, "norm", 1, 1, 1, 2);
+    op.attr.sgd                                       = (struct cr_sgd_attr){.nesterov = true, .micro_batches = 1};
+    cr_emit(&run->p, &op, "");
+    run->step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.5f, .weight_decay = 0.25f};
+    CR_TRY(ref_bind(run));
+    uint8_t *bits = ref_data(run, op.in[CR_IN_sgd_mask]);
+    for (int i = 0; i < MASKED_PLANE; i++)
+        if (i >= MASKED || !is_pruned(i)) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+    return CR_OK;
+}
+
+static void check_masked_row(const struct cr_kernel *row) {
+    struct ref_run run;
+    double         w[MASKED_PLANE] = {0}, m[MASKED_PLANE] = {0};
+    REQUIRE_OK(open_masked(&run));
+    const struct cr_op *op   = &run.p.op[0];
+    struct cr_call      call = {.program = &run.p, .op = op, .step = &run.step};
+    CHECK_INT(cr_param_store_buffer_bytes(&run.store, CR_BUFFER_MASK), MASKED_PLANE / 8);
+    for (int s = 0; s < CR_INS_sgd; s++) call.in[s] = ref_data(&run, op->in[s]);
+    for (int s = 0; s < CR_OUTS_sgd; s++) call.out[s] = ref_data(&run, op->out[s]);
+    for (int i = 0; i < MASKED; i++) { /* pruned ones too: the first update clears them */
+        w[i] = (double)(float)sin(i + 1.0);
+        ref_set(&run, op->in[CR_IN_sgd_value], i, w[i]);
+    }
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < MASKED; i++) {
+            const double g = (double)(float)cos(i * (k + 1.0)), d = g + 0.25 * w[i], next = 0.5 * m[i] + d;
+            ref_set(&run, op->in[CR_IN_sgd_grad], i, g);
+            w[i] = is_pruned(i) ? 0 : w[i] - 0.125 * (d + 0.5 * next);
+            m[i] = is_pruned(i) ? 0 : next;
+        }
+        call.prepared = NULL;
+        REQUIRE_OK(ref_launch(&run, row, &call));
+        for (int i = 0; i < MASKED_PLANE; i++) {
+            const double bound = i >= MASKED || is_pruned(i) ? 0 : 1e-6;
+            CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_value], i), w[i], bound);
+            CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_momentum], i), m[i], bound);
+        }
+    }
+    ref_close(&run);
+}
+
+static void masks_hold_in_every_row(void) {
+    const struct cr_device_options options = {.threads = 2};
+    struct cr_device              *cpu     = NULL;
+    struct ref_run                 run;
+    const struct cr_kernel        *row;
+    int                            rows = 0, index = -1;
+    REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
+    REQUIRE_OK(open_masked(&run));
+    while ((row = cr_kernel_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
+        check_masked_row(row);
+        rows++;
+    }
+    CHECK(rows >= 2); /* the reference and a tuned one */
+    ref_close(&run);
+    cr_device_close(cpu);
+}
+
+/* ---- threads ---- */
+
+/* Forward and backward of a convolution, a BN and the gradient check, into one hash of all bits. */
+static uint64_t bits_with_threads(int threads) {
+    struct ref_run run;
+    uint64_t       hash = 1469598103934665603u;
+    if (ref_open(&run, CR_F32, threads) != CR_OK) return 0;
+    int x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5),
+        metrics       = ref_leaf(&run, "m", 1, 1, 1, 4);
+    struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), stats = cr_op_make(CR_OP_bn_sums, CR_NONE);
+    struct cr_op wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE);
+    conv.in[0]         = x;
+    conv.in[1]         = w;
+    conv.attr.conv = wgrad.attr.conv = dgrad.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
+    int y                                              = ref_emit(&run, &conv, "y");
+    stats.in[0]                                        = y;
+    ref_emit(&run, &stats, "stats");
+    wgrad.in[0] = x;
+    wgrad.in[1] = dgrad.in[0] = y;
+    dgrad.in[1]               = w;
+    wgrad.out[0]              = ref_leaf(&run, "dw", 70, 3, 3, 5);
+    dgrad.out[0]              = ref_leaf(&run, "dx", 3, 9, 7, 5);
+    ref_emit(&run, &wgrad, "");
+    ref_emit(&run, &dgrad, "");
+    check.in[0] = wgrad.out[0];
+    check.in[1] = metrics;
+    check.in[2] = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
+    ref_emit(&run, &check, "norm");
+    if (ref_bind(&run) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    ref_fill(&run, x, 0, 1);
+    ref_fill(&run, w, 0, 1);
+    if (ref_exec(&run, 0, run.p.ops) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    for (int t = 0; t < run.p.tensors; t++)
+        for (size_t i = 0; run.own[t] && i < run.p.tensor[t].bytes; i++)
+            hash = (hash ^ ((unsigned char *)run.own[t])[i]) * 1099511628211u;
+    ref_close(&run);
+    return hash;
+}
+
+static void any_number_of_threads_gives_the_same_bits(void) {
+    uint64_t one = bits_with_threads(1);
+    CHECK(one != 0);
+    for (int threads = 2; threads <= 5; threads++) CHECK(bits_with_threads(threads) == one);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(relu_keeps_nan), CASE(maxpool_nan_and_ties), CASE(loss_ranks), CASE(running_statistics_survive_bad_batches),
+      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves),
+      CASE(masks_hold_in_every_row), CASE(any_number_of_threads_gives_the_same_bits))

@@ -1,0 +1,412 @@
+/* The reference rows against PyTorch (tests/golden/make_ref_golden.py), in f64 and in f32 programs.
+ * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only,
+ * and an f32 result by the rounding of each op's output as well. */
+#include "formats/safetensors.h"
+#include "tests/harness/reference_run.h"
+
+#include <float.h>
+
+#ifndef CR_SOURCE_DIR
+#define CR_SOURCE_DIR "."
+#endif
+
+static struct cr_st_file *golden; /* opened on first use, closed by the last case */
+
+static const struct cr_st_entry *golden_find(const char *part, const char *name) {
+    char full[128];
+    if (!golden && cr_st_open(CR_SOURCE_DIR "/tests/golden/ref_golden.safetensors", &golden) != CR_OK) {
+        TEST_FAIL_("%s", cr_error_message());
+        exit(1);
+    }
+    snprintf(full, sizeof full, "%s.%s", part, name);
+    const struct cr_st_entry *e = cr_st_find(golden, full);
+    if (!e) TEST_FAIL_("no golden tensor %s", full);
+    return e;
+}
+
+/* Values of a golden tensor "part.name" as doubles; NULL (and a failure) when it is not there. cr_free it. */
+static double *golden_read(const char *part, const char *name, int64_t *count) {
+    const struct cr_st_entry *e = golden_find(part, name);
+    if (!e) return NULL;
+    int64_t n      = (int64_t)(e->bytes / cr_dtype_bytes(e->dtype));
+    void   *raw    = cr_alloc((size_t)n, cr_dtype_bytes(e->dtype));
+    double *values = cr_alloc((size_t)n, sizeof *values);
+    if (cr_st_read(golden, e, 0, raw, e->bytes) != CR_OK) TEST_FAIL_("%s.%s: %s", part, name, cr_error_message());
+    for (int64_t i = 0; i < n; i++)
+        values[i] = e->dtype == CR_F64   ? ((double *)raw)[i]
+                    : e->dtype == CR_F32 ? (double)((float *)raw)[i]
+                                         : ((int32_t *)raw)[i];
+    cr_free(raw);
+    *count = n;
+    return values;
+}
+
+/* A leaf of the golden tensor's shape (d[4]; N,C tensors become N,1,1,C and vectors 1,1,1,C); filled by golden_fill. */
+static void golden_shape(const char *part, const char *name, int64_t d[4]) {
+    const struct cr_st_entry *e = golden_find(part, name);
+    for (int i = 0; i < 4; i++) d[i] = 1;
+    if (!e) return;
+    if (e->dims == 4)
+        memcpy(d, e->dim, 4 * sizeof *d);
+    else if (e->dims == 2)
+        d[0] = e->dim[0], d[3] = e->dim[1];
+    else if (e->dims == 1)
+        d[3] = e->dim[0];
+}
+
+static int golden_leaf(struct ref_run *run, const char *part, const char *name) {
+    int64_t d[4];
+    golden_shape(part, name, d);
+    return ref_leaf(run, name, d[0], d[1], d[2], d[3]);
+}
+
+static void golden_fill(struct ref_run *run, int tensor, const char *part, const char *name) {
+    int64_t n      = 0;
+    double *values = golden_read(part, name, &n);
+    CHECK_INT(n, cr_tensor_elems(&run->p.tensor[tensor]));
+    for (int64_t i = 0; values && i < n; i++) ref_set(run, tensor, i, values[i]);
+    cr_free(values);
+}
+
+/* Every element within `ulps` roundings of the tensor's type, at the tensor's largest magnitude. */
+static void golden_check(const struct ref_run *run, int tensor, const char *part, const char *name, double ulps) {
+    int64_t n    = 0;
+    double *want = golden_read(part, name, &n), largest = 0;
+    if (!want) return;
+    CHECK_INT(n, cr_tensor_elems(&run->p.tensor[tensor]));
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(want[i]));
+    double unit = run->p.tensor[tensor].dtype == CR_F32 ? FLT_EPSILON / 2 : DBL_EPSILON / 2, worst = -1;
+    for (int64_t i = 0; i < n; i++) {
+        double off = fabs(ref_at(run, tensor, i) - want[i]);
+        if (!(off <= ulps * unit * largest) && off > worst) {
+            worst = off;
+            TEST_FAIL_("%s.%s[%lld] = %.17g, want %.17g (%s, %.1f roundings)", part, name, (long long)i,
+                       ref_at(run, tensor, i), want[i], cr_dtype_name(run->p.tensor[tensor].dtype),
+                       off / (unit * largest));
+        }
+    }
+    cr_free(want);
+}
+
+/* One op whose inputs, in slot order, are golden tensors in[], and whose only output is compared with `out`. */
+static void check_op(enum cr_dtype real, const char *part, struct cr_op op, const char *const in[], const char *out,
+                     double ulps) {
+    struct ref_run run;
+    REQUIRE_OK(ref_open(&run, real, 2));
+    for (int s = 0; in[s]; s++) op.in[s] = golden_leaf(&run, part, in[s]);
+    op.out[0] = golden_leaf(&run, part, out);
+    cr_emit(&run.p, &op, "");
+    REQUIRE_OK(ref_bind(&run));
+    for (int s = 0; in[s]; s++) golden_fill(&run, op.in[s], part, in[s]);
+    ref_fill(&run, op.out[0], 99, 0); /* whatever stood there must not show */
+    REQUIRE_OK(ref_exec(&run, 0, 1));
+    golden_check(&run, op.out[0], part, out, ulps);
+    ref_close(&run);
+}
+#define INPUTS(...)                                                                                                    \
+    (const char *const[]) {                                                                                            \
+        __VA_ARGS__, NULL                                                                                              \
+    }
+
+static const enum cr_dtype types[2] = {CR_F64, CR_F32};
+/* Roundings allowed to one op: f64 sums in another order (up to some hundred terms); f32 rounds once. */
+static const double one_op[2] = {64, 1.01};
+
+static void conv(void) {
+    static const char *const parts[] = {"conv.3x3",   "conv.3x3s2", "conv.7x7s2", "conv.1x1",
+                                        "conv.1x1s2", "conv.5x5",   "conv.wide",  "conv.nopad"};
+    for (size_t i = 0; i < CR_COUNT(parts) * 2; i++) {
+        const char *part = parts[i / 2];
+        int64_t     n;
+        double     *attr = golden_read(part, "attr", &n);
+        REQUIRE(attr);
+        struct cr_op op = cr_op_make(CR_OP_conv, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
+        struct cr_op wgrad  = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
+        op.attr.conv.stride = (int)attr[0];
+        op.attr.conv.pad    = (int)attr[1];
+        dgrad.attr = wgrad.attr = op.attr;
+        cr_free(attr);
+        check_op(types[i % 2], part, op, INPUTS("x", "w"), "y", one_op[i % 2]);
+        check_op(types[i % 2], part, dgrad, INPUTS("dy", "w"), "dx", one_op[i % 2]);
+        check_op(types[i % 2], part, wgrad, INPUTS("x", "dy"), "dw", one_op[i % 2]);
+    }
+}
+
+static void dense_and_avgpool(void) {
+    for (int i = 0; i < 2; i++) {
+        struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE);
+        check_op(types[i], "dense", op, INPUTS("x", "w", "b"), "y", one_op[i]);
+        check_op(types[i], "dense", cr_op_make(CR_OP_dense_dgrad, CR_NONE), INPUTS("dy", "w"), "dx", one_op[i]);
+        check_op(types[i], "dense", cr_op_make(CR_OP_dense_wgrad, CR_NONE), INPUTS("x", "dy"), "dw", one_op[i]);
+        check_op(types[i], "dense", cr_op_make(CR_OP_dense_bgrad, CR_NONE), INPUTS("dy"), "db", one_op[i]);
+        check_op(types[i], "avgpool", cr_op_make(CR_OP_avgpool, CR_NONE), INPUTS("x"), "y", one_op[i]);
+        check_op(types[i], "avgpool", cr_op_make(CR_OP_avgpool_grad, CR_NONE), INPUTS("dy"), "dx", one_op[i]);
+    }
+}
+
+static void check_maxpool(enum cr_dtype real, const char *part) {
+    struct ref_run run;
+    int64_t        n;
+    double        *attr = golden_read(part, "attr", &n);
+    REQUIRE(attr);
+    REQUIRE_OK(ref_open(&run, real, 2));
+    int x = golden_leaf(&run, part, "x"), dy = golden_leaf(&run, part, "dy"), dx = golden_leaf(&run, part, "dx");
+    struct cr_op op = cr_op_make(CR_OP_maxpool, CR_NONE), g = cr_op_make(CR_OP_maxpool_grad, CR_NONE);
+    op.in[CR_IN_maxpool_x]       = x;
+    op.out[CR_OUT_maxpool_index] = CR_NEW;
+    op.attr.conv = (struct cr_conv_attr){.window = (int)attr[0], .stride = (int)attr[1], .pad = (int)attr[2]};
+    int at       = cr_emit(&run.p, &op, "y");
+    g.in[CR_IN_maxpool_grad_dy]    = dy;
+    g.in[CR_IN_maxpool_grad_index] = run.p.op[at].out[CR_OUT_maxpool_index];
+    g.out[CR_OUT_maxpool_grad_dx]  = dx;
+    g.attr                         = op.attr;
+    cr_emit(&run.p, &g, "");
+    REQUIRE_OK(ref_bind(&run));
+    golden_fill(&run, x, part, "x");
+    golden_fill(&run, dy, part, "dy");
+    REQUIRE_OK(ref_exec(&run, 0, 2));
+    golden_check(&run, run.p.op[at].out[0], part, "y", 0);
+    golden_check(&run, dx, part, "dx", 1.01);
+    ref_close(&run);
+    cr_free(attr);
+}
+
+static void maxpool(void) {
+    for (int i = 0; i < 2; i++) {
+        check_maxpool(types[i], "pool.3s2");
+        check_maxpool(types[i], "pool.2s2");
+        check_maxpool(types[i], "pool.3s1");
+    }
+}
+
+/* ---- batch normalisation: two training batches with all gradients, then evaluation ---- */
+
+struct bn_net {
+    int x, dy, gamma, beta, mean, var, y, dx, dgamma, relu_dx, relu_dgamma, dbeta, eval_y;
+    int training_ops; /* the ops after these are evaluation's */
+};
+
+/* Backward of BN, of dy or of dy through the ReLU whose output is `y`. */
+static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const struct cr_op *fin, int y,
+                         const char *name, int dgamma) {
+    char         full[64];
+    struct cr_op gs = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
+    struct cr_op ga                     = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    gs.in[CR_IN_bn_grad_sums_dy]        = net->dy;
+    gs.in[CR_IN_bn_grad_sums_x]         = net->x;
+    gs.in[CR_IN_bn_grad_sums_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
+    gs.in[CR_IN_bn_grad_sums_y]         = y;
+    snprintf(full, sizeof full, "%s.stats", name);
+    gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, full);
+    gf.in[CR_IN_bn_grad_finalize_gamma]     = net->gamma;
+    gf.in[CR_IN_bn_grad_finalize_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
+    gf.out[CR_OUT_bn_grad_finalize_dgamma]  = dgamma;
+    gf.out[CR_OUT_bn_grad_finalize_dbeta]   = net->dbeta;
+    gf.attr                                 = fin->attr;
+    snprintf(full, sizeof full, "%s.coef", name);
+    ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coef);
+    ga.in[CR_IN_bn_grad_apply_dy]   = net->dy;
+    ga.in[CR_IN_bn_grad_apply_x]    = net->x;
+    ga.in[CR_IN_bn_grad_apply_y]    = y;
+    return ref_emit(run, &ga, name);
+}
+
+static void build_bn(struct ref_run *run, struct bn_net *net) {
+    struct cr_op stats = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), coef = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
+    net->x                         = golden_leaf(run, "bn.0", "x");
+    net->dy                        = golden_leaf(run, "bn.0", "dy");
+    net->gamma                     = golden_leaf(run, "bn", "weight");
+    net->beta                      = golden_leaf(run, "bn", "bias");
+    net->mean                      = golden_leaf(run, "bn", "running_mean");
+    net->var                       = golden_leaf(run, "bn", "running_var");
+    net->dgamma                    = ref_leaf(run, "dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    net->relu_dgamma               = ref_leaf(run, "relu.dgamma", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    net->dbeta                     = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
+    const int64_t          *d      = run->p.tensor[net->x].dim;
+    const struct cr_bn_attr attr   = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
+    stats.in[CR_IN_bn_sums_x]      = net->x;
+    const int params[4]            = {net->gamma, net->beta, net->mean, net->var};
+    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &stats, "stats");
+    for (int i = 0; i < 4; i++)
+        fin.in[CR_IN_bn_finalize_gamma + i] = coef.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
+    fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
+    fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
+    fin.attr.bn = coef.attr.bn          = attr;
+    int finalize                        = cr_emit(&run->p, &fin, "coef");
+    fin                                 = run->p.op[finalize];
+    apply.in[CR_IN_bn_apply_x]          = net->x;
+    apply.in[CR_IN_bn_apply_scale_bias] = fin.out[CR_OUT_bn_finalize_scale_bias];
+    net->y                              = ref_emit(run, &apply, "y");
+    apply.attr.bn.relu                  = true;
+    int relu_y                          = ref_emit(run, &apply, "relu.y");
+    net->relu_dx                        = build_bn_grad(run, net, &fin, relu_y, "relu.dx", net->relu_dgamma);
+    net->dx                             = build_bn_grad(run, net, &fin, CR_NONE, "dx", net->dgamma);
+    net->training_ops                   = run->p.ops;
+    apply.attr.bn.relu                  = false;
+    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &coef, "eval.coef");
+    net->eval_y                         = ref_emit(run, &apply, "eval.y");
+}
+
+/* In an f32 program coefficients, means and sums are rounded between ops; xhat times its mean cancels some digits. */
+static void check_bn(enum cr_dtype real, double ulps) {
+    struct ref_run run;
+    struct bn_net  net;
+    REQUIRE_OK(ref_open(&run, real, 2));
+    build_bn(&run, &net);
+    REQUIRE_OK(ref_bind(&run));
+    golden_fill(&run, net.gamma, "bn", "weight");
+    golden_fill(&run, net.beta, "bn", "bias");
+    golden_fill(&run, net.mean, "bn", "running_mean");
+    golden_fill(&run, net.var, "bn", "running_var");
+    for (int i = 0; i < 2; i++) {
+        const char *part = i ? "bn.1" : "bn.0";
+        golden_fill(&run, net.x, part, "x");
+        golden_fill(&run, net.dy, part, "dy");
+        REQUIRE_OK(ref_exec(&run, 0, net.training_ops));
+        golden_check(&run, net.y, part, "y", ulps);
+        golden_check(&run, net.dx, part, "dx", ulps);
+        golden_check(&run, net.dgamma, part, "dgamma", ulps);
+        golden_check(&run, net.dbeta, part, "dbeta", ulps);
+        golden_check(&run, net.relu_dx, part, "relu.dx", ulps);
+        golden_check(&run, net.relu_dgamma, part, "relu.dgamma", ulps);
+        golden_check(&run, net.mean, part, "running_mean", ulps);
+        golden_check(&run, net.var, part, "running_var", ulps);
+    }
+    golden_fill(&run, net.x, "bn.eval", "x");
+    REQUIRE_OK(ref_exec(&run, net.training_ops, run.p.ops));
+    golden_check(&run, net.eval_y, "bn.eval", "y", ulps);
+    ref_close(&run);
+}
+
+static void bn(void) {
+    check_bn(CR_F64, 64);
+    check_bn(CR_F32, 16);
+}
+
+/* ---- loss ---- */
+
+static void check_loss(enum cr_dtype real, const char *part, double ulps) {
+    struct ref_run run;
+    int64_t        n;
+    double        *smoothing = golden_read(part, "smoothing", &n);
+    REQUIRE(smoothing);
+    REQUIRE_OK(ref_open(&run, real, 2));
+    int          logits = golden_leaf(&run, part, "logits"), metrics = golden_leaf(&run, part, "metrics");
+    int          labels = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 8, 1, 1, 1);
+    struct cr_op op = cr_op_make(CR_OP_loss, CR_NONE), g = cr_op_make(CR_OP_loss_grad, CR_NONE);
+    op.in[CR_IN_loss_logits] = g.in[CR_IN_loss_grad_logits] = logits;
+    op.in[CR_IN_loss_labels] = g.in[CR_IN_loss_grad_labels] = labels;
+    op.in[CR_IN_loss_metrics] = op.out[CR_OUT_loss_metrics] = metrics;
+    g.in[CR_IN_loss_grad_state]                             = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
+    g.out[CR_OUT_loss_grad_dx]                              = logits; /* in place, as the planner may do */
+    op.attr.loss = g.attr.loss = (struct cr_loss_attr){.smoothing = (float)smoothing[0], .weight = 1};
+    cr_emit(&run.p, &op, "");
+    cr_emit(&run.p, &g, "");
+    REQUIRE_OK(ref_bind(&run));
+    golden_fill(&run, logits, part, "logits");
+    golden_fill(&run, labels, part, "labels");
+    REQUIRE_OK(ref_exec(&run, 0, 2));
+    golden_check(&run, metrics, part, "metrics", ulps);
+    golden_check(&run, logits, part, "dx", ulps);
+    ref_close(&run);
+    cr_free(smoothing);
+}
+
+static void loss(void) {
+    for (int i = 0; i < 2; i++) {
+        check_loss(types[i], "loss.plain", one_op[i]);
+        check_loss(types[i], "loss.smooth", one_op[i]);
+    }
+}
+
+/* ---- SGD over whole planes: decay and no decay, a frozen parameter, momentum, clipping ---- */
+
+struct sgd_case {
+    const char *part;
+    bool        nesterov;
+    float       clip;
+};
+
+static void build_sgd(struct ref_run *run, bool nesterov, int *metrics, int *norm) {
+    static const char *const names[] = {"w", "gamma", "frozen"};
+    for (int i = 0; i < 3; i++) {
+        int64_t d[4];
+        golden_shape("sgd", names[i], d);
+        cr_param_store_add(&run->store, names[i], i == 1 ? CR_ROLE_GAMMA : CR_ROLE_CONV, d, CR_NONE);
+    }
+    run->store.param[2].frozen = true;
+    *metrics                   = ref_leaf(run, "metrics", 1, 1, 1, 4);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
+    check.in[CR_IN_grad_norm_grad]                    = op.in[CR_IN_sgd_grad];
+    check.in[CR_IN_grad_norm_metrics]                 = *metrics;
+    check.in[CR_IN_grad_norm_state]                   = op.in[CR_IN_sgd_state];
+    op.in[CR_IN_sgd_norm] = *norm = ref_emit(run, &check, "norm");
+    op.attr.sgd                   = (struct cr_sgd_attr){.nesterov = nesterov, .micro_batches = 3};
+    cr_emit(&run->p, &op, "");
+}
+
+/* Gradients of step i, as they would be with this loss scale; the frozen parameter has none. */
+static void fill_gradients(struct ref_run *run, int step, double scale) {
+    static const char *const names[] = {"w", "gamma"};
+    for (int k = 0; k < 2; k++) {
+        int64_t n = 0, elems = run->store.param[k].elems;
+        double *g = golden_read("sgd.grad", names[k], &n);
+        int     t = cr_tensor_store(&run->p, CR_BUFFER_GRAD, k);
+        for (int64_t i = 0; g && i < elems; i++) ref_set(run, t, i, scale * g[step * elems + i]);
+        cr_free(g);
+    }
+}
+
+static void check_sgd(enum cr_dtype real, const struct sgd_case *c, double scale, double ulps) {
+    struct ref_run run;
+    int            metrics, norm, value[3], momentum, state;
+    int64_t        n = 0;
+    REQUIRE_OK(ref_open(&run, real, 2));
+    build_sgd(&run, c->nesterov, &metrics, &norm);
+    for (int k = 0; k < 3; k++) value[k] = cr_tensor_store(&run.p, CR_BUFFER_VALUE, k);
+    for (int k = 0; k < 2; k++) cr_tensor_store(&run.p, CR_BUFFER_GRAD, k);
+    momentum = cr_tensor_store(&run.p, CR_BUFFER_MOMENTUM, 0);
+    state    = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
+    run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0x1p-5f, .clip_norm = c->clip};
+    REQUIRE_OK(ref_bind(&run));
+    golden_fill(&run, value[0], "sgd", "w");
+    golden_fill(&run, value[1], "sgd", "gamma");
+    golden_fill(&run, value[2], "sgd", "frozen");
+    ref_set(&run, state, CR_STATE_LOSS_SCALE, scale);
+    double *squares = golden_read(c->part, "squares", &n);
+    for (int i = 0; squares && i < 4; i++) {
+        fill_gradients(&run, i, scale);
+        REQUIRE_OK(ref_exec(&run, 0, 2));
+        CHECK_NEAR(ref_at(&run, norm, 0), squares[i], 1e-6 * squares[i]);
+    }
+    golden_check(&run, value[0], c->part, "w", ulps);
+    golden_check(&run, value[1], c->part, "gamma", ulps);
+    golden_check(&run, value[2], "sgd", "frozen", 0);
+    golden_check(&run, momentum, c->part, "momentum", ulps);
+    CHECK_INT(ref_at(&run, state, CR_STATE_UPDATES), 4);
+    CHECK_INT(ref_at(&run, state, CR_STATE_BATCHES), 12);
+    CHECK_INT(ref_at(&run, state, CR_STATE_SKIPPED), 0);
+    cr_free(squares);
+    ref_close(&run);
+}
+
+static void sgd(void) {
+    static const struct sgd_case cases[] = {{"sgd.plain", false, 0}, {"sgd.nesterov", true, 0}, {"sgd.clip", true, 8}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        check_sgd(CR_F64, &cases[i], 1, 64);
+        check_sgd(CR_F32, &cases[i], 1, 8); /* four updates, each rounding value, momentum and norm */
+        check_sgd(CR_F64, &cases[i], 1024, 64);
+    }
+}
+
+static void nothing_leaks(void) {
+    cr_st_close(golden);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(loss), CASE(sgd), CASE(nothing_leaks))

@@ -1,0 +1,201 @@
+/* The safetensors container: our writer and reader against the files of tests/tools/st.py, and real weights. What must
+ * be refused, and what fails: tests/unit/formats/test_safetensors_corrupt.c. */
+#include "formats/json.h"
+#include "tests/harness/safetensors_demo.h"
+
+static void check_demo(const char *path) {
+    struct cr_st_file *file;
+    REQUIRE_OK(cr_st_open(path, &file));
+    CHECK_INT(cr_st_count(file), DEMO);
+    for (size_t i = 0; i < DEMO; i++) {
+        const struct cr_st_entry *want = &demo[i].entry, *got = cr_st_find(file, want->name);
+        unsigned char             data[64] = {0};
+        CHECK(got != NULL);
+        if (!got) continue;
+        CHECK_INT(got->dtype, want->dtype);
+        CHECK_INT(got->dims, want->dims);
+        for (int d = 0; d < want->dims; d++) CHECK_INT(got->dim[d], want->dim[d]);
+        REQUIRE_OK(cr_st_read(file, got, 0, data, (size_t)got->bytes));
+        CHECK(!got->bytes || !memcmp(data, demo[i].data, (size_t)got->bytes));
+        if (got->bytes < 2) continue;
+        REQUIRE_OK(cr_st_read(file, got, 1, data, (size_t)got->bytes - 1));
+        CHECK(!memcmp(data, (const char *)demo[i].data + 1, (size_t)got->bytes - 1));
+    }
+    for (int i = 1; i < cr_st_count(file); i++)
+        CHECK_INT(cr_st_at(file, i)->offset, cr_st_at(file, i - 1)->offset + cr_st_at(file, i - 1)->bytes);
+    CHECK(cr_st_find(file, "a") == NULL);
+    CHECK(cr_st_find(file, "__metadata__") == NULL);
+    CHECK_STR(cr_st_meta_find(file, "answer"), "forty \"two\"");
+    CHECK_STR(cr_st_meta_find(file, "b"), "");
+    CHECK(cr_st_meta_find(file, "c") == NULL);
+    cr_st_close(file);
+}
+
+static bool same_bytes(const char *path_a, const char *path_b) {
+    char  *a = NULL, *b = NULL;
+    size_t na = 0, nb = 1;
+    bool   same = cr_file_read(path_a, 1 << 20, &a, &na) == CR_OK && cr_file_read(path_b, 1 << 20, &b, &nb) == CR_OK &&
+                na == nb && !memcmp(a, b, na);
+    cr_free(a);
+    cr_free(b);
+    return same;
+}
+
+static void reads_golden(void) {
+    check_demo(GOLDEN "demo.safetensors");
+}
+
+/* Equal to the byte to the file of the independent writer, in whatever order the entries are given. */
+static void writes_golden(void) {
+    REQUIRE(folder_open());
+    for (size_t turn = 0; turn < DEMO; turn++) {
+        const char *path = in_folder("demo");
+        REQUIRE_OK(write_demo(path, turn));
+        CHECK(same_bytes(path, GOLDEN "demo.safetensors"));
+        check_demo(path);
+        unlink(path);
+    }
+    folder_close();
+}
+
+static void python_reads_ours(void) {
+    char command[1024];
+    if (system("/usr/bin/python3 -c 'import numpy' >/dev/null 2>&1")) SKIP("needs python3 with numpy");
+    REQUIRE(folder_open());
+    REQUIRE_OK(write_demo(in_folder("demo"), 3));
+    snprintf(command, sizeof command, "/usr/bin/python3 -B %s/tests/tools/st.py verify-demo %s", CR_SOURCE_DIR,
+             in_folder("demo"));
+    CHECK_INT(system(command), 0);
+    snprintf(command, sizeof command, "/usr/bin/python3 -B %s/tests/tools/st.py demo %s", CR_SOURCE_DIR,
+             in_folder("theirs"));
+    CHECK_INT(system(command), 0);
+    check_demo(in_folder("theirs"));
+    folder_close();
+}
+
+static void empty_file(void) {
+    struct cr_st_writer *writer;
+    struct cr_st_file   *file;
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_st_create(in_folder("empty"), NULL, 0, NULL, 0, &writer));
+    REQUIRE_OK(cr_st_finish(writer));
+    REQUIRE_OK(cr_st_open(in_folder("empty"), &file));
+    CHECK_INT(cr_st_count(file), 0);
+    CHECK(cr_st_find(file, "x") == NULL);
+    CHECK(cr_st_meta_find(file, "x") == NULL);
+    cr_st_close(file);
+    folder_close();
+}
+
+/* Enough tensors to make the tables grow, and every escape. */
+static void many_tensors(void) {
+    enum { MANY = 3000 };
+    static struct cr_st_entry entries[MANY];
+    static char               names[MANY][24];
+    struct cr_st_writer      *writer;
+    struct cr_st_file        *file;
+    REQUIRE(folder_open());
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "\t\x01\"\\/%d", i * 7919 % MANY);
+        entries[i] = (struct cr_st_entry){.name = names[i], .dtype = CR_I64};
+    }
+    REQUIRE_OK(cr_st_create(in_folder("many"), entries, MANY, NULL, 0, &writer));
+    for (int i = 0; i < MANY; i++) {
+        int64_t value = atoi(strrchr(cr_st_writer_entry(writer, i)->name, '/') + 1);
+        REQUIRE_OK(cr_st_write(writer, &value, 8));
+    }
+    REQUIRE_OK(cr_st_finish(writer));
+    REQUIRE_OK(cr_st_open(in_folder("many"), &file));
+    CHECK_INT(cr_st_count(file), MANY);
+    for (int i = 0; i < MANY; i++) {
+        const struct cr_st_entry *entry = cr_st_find(file, names[i]);
+        int64_t                   value = -1;
+        REQUIRE(entry != NULL);
+        REQUIRE_OK(cr_st_read(file, entry, 0, &value, 8));
+        CHECK_INT(value, i * 7919 % MANY);
+    }
+    cr_st_close(file);
+    folder_close();
+}
+
+/* Names as other writers may spell them. */
+static void escapes_are_decoded(void) {
+    static const char  header[] = " {\"__metadata__\":{\"\\u0061\":\"\\u00e9\"},\n"
+                                  "\"\\ud83d\\ude00\\u20ac\\u00E9\\b\\f\\n\\r\\t\\/\\\\\\\"\\u007f\""
+                                  " : {\"shape\":[ ],\t\"data_offsets\":[0 , 8],\"dtype\":\"I64\"}}\r\n ";
+    struct cr_st_file *file;
+    REQUIRE(folder_open());
+    REQUIRE_OK(write_raw(in_folder("x"), header + 1, sizeof header - 2, 8));
+    REQUIRE_OK(cr_st_open(in_folder("x"), &file));
+    CHECK_STR(cr_st_at(file, 0)->name, "\U0001f600\u20ac\u00e9\b\f\n\r\t/\\\"\x7f");
+    CHECK_STR(cr_st_meta_find(file, "a"), "\u00e9");
+    cr_st_close(file);
+    folder_close();
+}
+
+/* ---- small helpers ---- */
+
+static void quoted_names(void) {
+    char out[20];
+    cr_json_quote(out, sizeof out, "a\"b\x1b");
+    CHECK_STR(out, "\"a\\\"b\\u001b\"");
+    cr_json_quote(out, sizeof out, "0123456789abcdef");
+    CHECK_STR(out, "\"012345...\"");
+    cr_json_quote(out, sizeof out, "01234\u00fc\u00fc\u00fc");
+    CHECK(cr_utf8_valid(out, strlen(out)));
+    CHECK_HAS(out, "...");
+}
+
+static void shapes_as_text(void) {
+    char out[CR_ST_SHAPE_TEXT];
+    cr_st_shape_text(out, 0, NULL);
+    CHECK_STR(out, "[]");
+    cr_st_shape_text(out, 4, (int64_t[]){64, 3, 7, 7});
+    CHECK_STR(out, "[64, 3, 7, 7]");
+    int64_t large = INT64_MAX;
+    cr_st_shape_text(out, 8, (int64_t[]){large, large, large, large, large, large, large, large});
+    CHECK_INT(strlen(out), 8 * 19 + 7 * 2 + 2);
+}
+
+/* ---- real weights ---- */
+
+static void read_real(const char *name, int tensors, int64_t trainable) {
+    char               path[1024], layer[64];
+    struct cr_st_file *file;
+    int64_t            values = 0;
+    snprintf(path, sizeof path, "%s/resnet-cifar10-weights/%s", test_data_dir(), name);
+    REQUIRE_OK(cr_st_open(path, &file));
+    CHECK_INT(cr_st_count(file), tensors);
+    for (int i = 0; i < cr_st_count(file); i++) {
+        const struct cr_st_entry *entry = cr_st_at(file, i);
+        CHECK_INT(entry->dtype, CR_F32);
+        if (!strstr(entry->name, "running_")) values += (int64_t)(entry->bytes / 4);
+    }
+    CHECK_INT(values, trainable);
+    CHECK_STR(cr_st_meta_find(file, "format"), "pt");
+    for (int stage = 1; stage <= 3; stage++)
+        for (int conv = 1; conv <= 2; conv++) {
+            snprintf(layer, sizeof layer, "layer%d.0.conv%d.weight", stage, conv);
+            const struct cr_st_entry *entry = cr_st_find(file, layer);
+            REQUIRE(entry && entry->dims == 4);
+            CHECK_INT(entry->dim[0], 8 << stage);
+            CHECK_INT(entry->dim[1], conv == 1 && stage > 1 ? 4 << stage : 8 << stage);
+            CHECK_INT(entry->dim[2] * 10 + entry->dim[3], 33);
+        }
+    const struct cr_st_entry *linear = cr_st_find(file, "linear.weight");
+    REQUIRE(linear && linear->dims == 2);
+    CHECK_INT(linear->dim[0] * 100 + linear->dim[1], 1064);
+    float variance[16];
+    REQUIRE_OK(cr_st_read(file, cr_st_find(file, "bn1.running_var"), 0, variance, sizeof variance));
+    for (int i = 0; i < 16; i++) CHECK(variance[i] > 0 && variance[i] < 100);
+    cr_st_close(file);
+}
+
+static void real_weights(void) {
+    if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
+    read_real("resnet20-cifar10.safetensors", 97, 269722);
+    read_real("resnet32-cifar10.safetensors", 157, 464154);
+}
+
+TESTS(CASE(reads_golden), CASE(writes_golden), CASE(python_reads_ours), CASE(empty_file), CASE(many_tensors),
+      CASE(escapes_are_decoded), CASE(quoted_names), CASE(shapes_as_text), CASE(real_weights))

@@ -1,0 +1,257 @@
+/* The safetensors container: every flaw of tests/golden/safetensors/bad.txt, cut and changed files, missing memory,
+ * failing calls, full disks. */
+#include "tests/harness/safetensors_demo.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#define CORPUS CR_SOURCE_DIR "/tests/fuzz/corpus/fuzz_safetensors/"
+
+/* ---- refusals ---- */
+
+static void bad_files_are_refused(void) {
+    char   *list = NULL, *save = NULL;
+    int     count = 0;
+    int64_t live  = cr_alloc_live();
+    REQUIRE_OK(cr_file_read(GOLDEN "bad.txt", 1 << 20, &list, NULL));
+    for (char *line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char               path[1024], *part = strchr(line, '\t');
+        struct cr_st_file *file = NULL;
+        REQUIRE(part != NULL);
+        *part++ = 0;
+        snprintf(path, sizeof path, "%s%s", CORPUS, line);
+        cr_error_clear();
+        cr_status status = cr_st_open(path, &file);
+        if (status != CR_ERR_FORMAT) TEST_FAIL_("%s: status %s (%s)", line, cr_status_name(status), cr_error_message());
+        CHECK(!strncmp(cr_error_message(), path, strlen(path)));
+        CHECK_HAS(cr_error_message() + CR_MIN(strlen(path), strlen(cr_error_message())), part);
+        CHECK(file == NULL);
+        count++;
+    }
+    cr_free(list);
+    CHECK(count >= 89);
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+/* Every prefix of a good file, and every good file with a byte more, is refused. */
+static void every_cut_is_refused(void) {
+    char  *bytes;
+    size_t length;
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_file_read(GOLDEN "demo.safetensors", 1 << 20, &bytes, &length));
+    for (size_t cut = 0; cut <= length + 1; cut++) {
+        struct cr_st_file *file;
+        const char        *path = in_folder("cut");
+        if (cut == length) continue;
+        REQUIRE_OK(cr_fs_write_new(path, bytes, cut)); /* length + 1: cr_file_read put a 0 there */
+        CHECK_STATUS(cr_st_open(path, &file), CR_ERR_FORMAT);
+        unlink(path);
+    }
+    cr_free(bytes);
+    folder_close();
+}
+
+/* One byte of the header changed: opened or refused, but never a crash, and what opens has sound entries. */
+static void every_flip_is_survived(void) {
+    char  *bytes;
+    size_t length;
+    int    refused = 0, opened = 0;
+    REQUIRE(folder_open());
+    REQUIRE_OK(cr_file_read(GOLDEN "demo.safetensors", 1 << 20, &bytes, &length));
+    for (size_t i = 0; i < length; i++)
+        for (int bit = 0; bit < 8; bit += 3) {
+            struct cr_st_file *file;
+            const char        *path = in_folder("flip");
+            bytes[i] ^= (char)(1 << bit);
+            REQUIRE_OK(cr_fs_write_new(path, bytes, length));
+            bytes[i] ^= (char)(1 << bit);
+            if (cr_st_open(path, &file) != CR_OK) {
+                refused++;
+            } else {
+                opened++;
+                char data[64];
+                for (int t = 0; t < cr_st_count(file); t++)
+                    REQUIRE_OK(cr_st_read(file, cr_st_at(file, t), 0, data, (size_t)cr_st_at(file, t)->bytes));
+                cr_st_close(file);
+            }
+            unlink(path);
+        }
+    CHECK(refused > 500);
+    CHECK(opened > 100); /* names and data may change */
+    cr_free(bytes);
+    folder_close();
+}
+
+static void things_that_are_no_files(void) {
+    struct cr_st_file *file;
+    REQUIRE(folder_open());
+    CHECK_STATUS(cr_st_open(in_folder("none"), &file), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "No such file");
+    CHECK_HAS(cr_error_message(), in_folder("none"));
+    CHECK_STATUS(cr_st_open(folder, &file), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "is a folder");
+    CHECK_STATUS(cr_st_open("/dev/null", &file), CR_ERR_IO);
+    CHECK_INT(mkfifo(in_folder("pipe"), 0600), 0);
+    CHECK_STATUS(cr_st_open(in_folder("pipe"), &file), CR_ERR_IO); /* and does not wait */
+    folder_close();
+}
+
+/* A header above the format's limit is refused before memory is asked for; the file is a hole, so it costs no disk. */
+static void header_beyond_the_limit(void) {
+    struct cr_st_file *file;
+    REQUIRE(folder_open());
+    REQUIRE_OK(write_raw(in_folder("x"), "{", CR_ST_HEADER_MAX + 1, 0));
+    CHECK_INT(truncate(in_folder("x"), CR_ST_HEADER_MAX + 100), 0);
+    uint64_t calls = cr_alloc_calls();
+    CHECK_STATUS(cr_st_open(in_folder("x"), &file), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "larger than the format allows");
+    CHECK_INT(cr_alloc_calls() - calls, 2);
+    folder_close();
+}
+
+static void file_shrinks_while_open(void) {
+    struct cr_st_file *file;
+    float              data[6];
+    REQUIRE(folder_open());
+    REQUIRE_OK(write_demo(in_folder("demo"), 0));
+    REQUIRE_OK(cr_st_open(in_folder("demo"), &file));
+    CHECK_INT(truncate(in_folder("demo"), 600), 0);
+    CHECK_STATUS(cr_st_read(file, cr_st_find(file, "a.weight"), 0, data, sizeof data), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "became shorter");
+    cr_st_close(file);
+    folder_close();
+}
+
+/* ---- the writer's failures ---- */
+
+static void writer_refuses(void) {
+    struct cr_st_entry   entry = {.name = "a", .dtype = CR_F32, .dims = 1, .dim = {2}};
+    struct cr_st_writer *writer;
+    float                data[2] = {1, 2};
+    REQUIRE(folder_open());
+    const char *path = in_folder("x");
+    /* too little */
+    REQUIRE_OK(cr_st_create(path, &entry, 1, NULL, 0, &writer));
+    REQUIRE_OK(cr_st_write(writer, data, 4));
+    CHECK_STATUS(cr_st_create(path, &entry, 1, NULL, 0, &(struct cr_st_writer *){NULL}),
+                 CR_ERR_IO); /* is there already */
+    CHECK_STATUS(cr_st_finish(writer), CR_ERR_FORMAT);
+    CHECK(access(path, F_OK) < 0);
+    /* names and values that no reader would take */
+    entry.name = "a\xff";
+    CHECK_STATUS(cr_st_create(path, &entry, 1, NULL, 0, &writer), CR_ERR_FORMAT);
+    entry.name             = "a";
+    struct cr_st_meta meta = {"class", "caf\xe9"};
+    CHECK_STATUS(cr_st_create(path, &entry, 1, &meta, 1, &writer), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "UTF-8");
+    CHECK(access(path, F_OK) < 0);
+    /* abandoned */
+    REQUIRE_OK(cr_st_create(path, &entry, 1, NULL, 0, &writer));
+    cr_st_abandon(writer);
+    CHECK(access(path, F_OK) < 0);
+    cr_st_abandon(NULL);
+    folder_close();
+}
+
+static void memory_runs_out(void) {
+    struct cr_st_file *file;
+    int64_t            live = cr_alloc_live(), n;
+    REQUIRE(folder_open());
+    for (n = 1; n < 1000; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = write_demo(in_folder("demo"), 0);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_INT(status, CR_ERR_MEMORY);
+        CHECK(access(in_folder("demo"), F_OK) < 0);
+    }
+    CHECK(n > 4 && n < 1000);
+    for (n = 1; n < 1000; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_st_open(in_folder("demo"), &file);
+        cr_alloc_fail_at(0);
+        if (status == CR_OK) break;
+        CHECK_INT(status, CR_ERR_MEMORY);
+        CHECK_INT(cr_alloc_live(), live);
+    }
+    CHECK(n > 4 && n < 1000);
+    if (n < 1000) cr_st_close(file);
+    CHECK_INT(cr_alloc_live(), live);
+    folder_close();
+}
+
+static void calls_fail(void) {
+    int64_t live = cr_alloc_live();
+    REQUIRE(folder_open());
+    for (int64_t n = 1;; n++) {
+        uint64_t before = cr_fs_calls();
+        cr_fs_fail_at(n, 1, EIO);
+        cr_status status = write_demo(in_folder("demo"), 0);
+        cr_fs_fail_at(0, 0, 0);
+        if (cr_fs_calls() - before < (uint64_t)n) {
+            CHECK_INT(status, CR_OK);
+            CHECK(n > 10);
+            break;
+        }
+        CHECK_INT(status, CR_ERR_IO);
+        CHECK_HAS(cr_error_message(), in_folder("demo"));
+        CHECK(access(in_folder("demo"), F_OK) < 0);
+        CHECK_INT(cr_alloc_live(), live);
+    }
+    folder_close();
+}
+
+static void write_big(const char *path, size_t bytes, cr_status want, const char *message) {
+    struct cr_st_entry   entry = {.name = "a", .dtype = CR_U8, .dims = 1, .dim = {(int64_t)bytes}};
+    struct cr_st_writer *writer;
+    char                *data = cr_alloc(bytes, 1);
+    REQUIRE(data != NULL);
+    cr_status status = cr_st_create(path, &entry, 1, NULL, 0, &writer);
+    if (status == CR_OK) {
+        status = cr_st_write(writer, data, bytes / 2);
+        if (status == CR_OK) status = cr_st_write(writer, data + bytes / 2, bytes - bytes / 2);
+        if (status == CR_OK)
+            status = cr_st_finish(writer);
+        else
+            cr_st_abandon(writer);
+    }
+    CHECK_INT(status, want);
+    CHECK_HAS(cr_error_message(), message);
+    CHECK_HAS(cr_error_message(), path);
+    CHECK(access(path, F_OK) < 0);
+    cr_free(data);
+}
+
+static void disk_is_full(void) {
+    REQUIRE(folder_open());
+    if (mount("none", folder, "tmpfs", 0, "size=1m") < 0) {
+        folder_close();
+        SKIP("needs the right to mount a tmpfs");
+    }
+    write_big(in_folder("big"), 3 << 20, CR_ERR_IO, "disk full: 2097");
+    write_big(in_folder("big"), 3 << 20, CR_ERR_IO, "bytes (2.0 MiB) could not be written");
+    umount(folder);
+    folder_close();
+}
+
+static void file_size_limit(void) {
+    REQUIRE(folder_open());
+    struct rlimit old, small;
+    CHECK_INT(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small          = old;
+    small.rlim_cur = 1 << 20;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &small), 0);
+    write_big(in_folder("big"), 3 << 20, CR_ERR_IO, "file size limit reached: 2097");
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    folder_close();
+}
+
+TESTS(CASE(bad_files_are_refused), CASE(every_cut_is_refused), CASE(every_flip_is_survived),
+      CASE(things_that_are_no_files), CASE(header_beyond_the_limit), CASE(file_shrinks_while_open),
+      CASE(writer_refuses), CASE(memory_runs_out), CASE(calls_fail), CASE(disk_is_full), CASE(file_size_limit))

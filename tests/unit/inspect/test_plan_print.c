@@ -1,0 +1,88 @@
+/* tests/unit/inspect/test_plan_print.c: what `cresnet plan` prints. */
+#include "inspect/plan_print.h"
+#include "tests/harness/compiler_support.h"
+
+static void printed_lives_plan_again(void) {
+    struct bench_model        b;
+    struct cr_program         p;
+    static struct cr_interval life[2000];
+    int                       n    = 0;
+    struct cr_text            text = {0};
+    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
+    cr_plan_print_csv(&p, &text);
+    REQUIRE(!text.failed && text.data);
+    CHECK(strncmp(text.data, "id,lower,upper,size,offset\n", 27) == 0);
+    for (char *line = strchr(text.data, '\n'); line && line[1] && n < 2000; line = strchr(line + 1, '\n')) {
+        int       id;
+        long long lower, upper, size, offset;
+        REQUIRE(sscanf(line + 1, "%d,%lld,%lld,%lld,%lld", &id, &lower, &upper, &size, &offset) == 5);
+        life[n++] = (struct cr_interval){lower, upper, (size_t)size, (size_t)offset};
+    }
+    CHECK(n > 100);
+    CHECK(intervals_valid(life, n, 256, p.region_bytes[CR_REGION_POOL]));
+    size_t bound;
+    REQUIRE_OK(cr_plan_bound(life, n, 256, &bound));
+    CHECK_INT(bound, p.bound_bytes);
+    cr_text_free(&text);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void json_is_one_line(void) {
+    struct bench_model b;
+    struct cr_program  p;
+    struct cr_text     text = {0};
+    char               want[128];
+    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
+    cr_plan_print_json(&p, &b.config, "an \"invented\" device", 2, 1.5, 77, &text);
+    REQUIRE(!text.failed);
+    CHECK(strchr(text.data, '\n') == text.data + text.length - 1);
+    snprintf(want, sizeof want, "\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
+             p.region_bytes[CR_REGION_POOL], p.bound_bytes);
+    CHECK_HAS(text.data, want);
+    CHECK_HAS(text.data, "\"an \\\"invented\\\" device\"");
+    cr_text_free(&text);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void printing_survives_failing_allocations(void) {
+    struct bench_model b;
+    struct cr_program  p;
+    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
+    int64_t live = cr_alloc_live();
+    for (int n = 1;; n++) {
+        struct cr_text text = {0};
+        cr_alloc_fail_at(n);
+        cr_plan_print_summary(&p, &text);
+        cr_plan_print_csv(&p, &text);
+        cr_plan_print_json(&p, &b.config, "device", 2, 1.5, 77, &text);
+        cr_alloc_fail_at(0);
+        bool failed = text.failed;
+        cr_text_free(&text);
+        CHECK_INT(cr_alloc_live(), live);
+        if (!failed) break;
+        REQUIRE(n < 100);
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static void programs_without_a_plan_print(void) {
+    struct cr_program p;
+    int               id[5];
+    struct cr_text    text = {0};
+    chain_program(&p, id);
+    cr_plan_print_summary(&p, &text); /* not planned */
+    cr_plan_print_csv(&p, &text);
+    cr_program_free(&p);
+    cr_program_init(&p, "empty", NULL);
+    cr_plan_print_summary(&p, &text);
+    CHECK(!text.failed);
+    CHECK_HAS(text.data, "program chain: 5 ops");
+    cr_text_free(&text);
+    cr_program_free(&p);
+}
+
+TESTS(CASE(printed_lives_plan_again), CASE(json_is_one_line), CASE(printing_survives_failing_allocations),
+      CASE(programs_without_a_plan_print))

@@ -1,0 +1,235 @@
+/* tests/unit/model/test_onnx.c: the ONNX files of ResNet-18, ResNet-50 and a published CIFAR ResNet-20 give, in
+ * onnxruntime, the logits that they have here and in PyTorch, with batch normalisation as it is and folded. Needs
+ * onnxruntime (tools/peers.py), python3 with torchvision (Debian: python3-torchvision), for the CIFAR net
+ * CRESNET_TEST_DATA; skipped without. The bound on a logit is computed, not chosen: four times the largest distance
+ * between PyTorch's own float32 and float64 logits. */
+#include "model/onnx.h"
+#include "session/session.h"
+#include "session/state.h"
+#include "tests/harness/peer_support.h"
+
+#include <unistd.h>
+
+enum { IMAGES = 4, CLASSES_MAX = 1000 };
+
+struct net {
+    const char *name;
+    int         size, classes;
+};
+
+static char runtime[512];
+
+static bool shell(const char *fmt, ...) CR_PRINTF(1, 2);
+static bool shell(const char *fmt, ...) {
+    char    command[2048];
+    va_list list;
+    va_start(list, fmt);
+    vsnprintf(command, sizeof command, fmt, list);
+    va_end(list);
+    return system(command) == 0;
+}
+
+/* An interpreter with onnxruntime; "" when there is none. */
+static void find_runtime(void) {
+    char  command[700];
+    FILE *out;
+    snprintf(
+        command, sizeof command,
+        "cd %s/tests/tools && python3 -c 'import peers; print(peers.interpreter(\"onnxruntime\", \"numpy\") or \"\")'",
+        CR_SOURCE_DIR);
+    out = popen(command, "r");
+    if (!out) return;
+    if (!fgets(runtime, sizeof runtime, out)) *runtime = 0;
+    runtime[strcspn(runtime, "\n")] = 0;
+    pclose(out);
+}
+
+/* Why there is nothing to compare with; NULL: there is. */
+static const char *lacks(bool cifar) {
+    static int torch = -1;
+    if (torch < 0) {
+        const char *data = test_data_dir();
+        snprintf(folder, sizeof folder, "%s/onnx", CR_BINARY_DIR);
+        find_runtime();
+        torch = *runtime && shell("mkdir -p %s && /usr/bin/python3 -c 'import torchvision' 2>/dev/null", folder) &&
+                shell("/usr/bin/python3 %s/tests/tools/onnx_peer.py truth %s %s%s >%s/log 2>&1", CR_SOURCE_DIR, folder,
+                      data ? data : "", data ? "/resnet-cifar10-weights/resnet20-cifar10.safetensors" : "", folder);
+    }
+    if (!*runtime) return "no python3 with onnxruntime (scripts/deps.sh: need_peers)";
+    if (!torch) return "no python3 with torchvision";
+    return cifar && !test_data_dir() ? "no CRESNET_TEST_DATA" : NULL;
+}
+
+static cr_status open_net(const struct net *net, struct cr_config *c, struct cr_session *s) {
+    char arch[64], size[64], path[512];
+    snprintf(arch, sizeof arch, "model.arch=%s", net->name);
+    snprintf(size, sizeof size, "data.image_size=%d", net->size);
+    snprintf(path, sizeof path, "%s/%s.safetensors", folder, net->name);
+    const char *overrides[] = {arch, size, "data.kind=synthetic", "train.batch=4", "train.device=cpu"};
+    CR_TRY(cr_config_open(c, NULL, overrides, CR_COUNT(overrides)));
+    const struct cr_session_options o = {.eval = true, .execute = true, .classes = net->classes};
+    CR_TRY(cr_session_open(c, &o, s));
+    return cr_session_load_weights(s, path, true);
+}
+
+static cr_status write_onnx(struct cr_session *s, bool fold, const char *path) {
+    struct cr_program eval;
+    float            *value, *running;
+    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, 1, &eval));
+    CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &value));
+    CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_RUNNING, &running));
+    const struct cr_onnx_network network = {
+        .eval = &eval, .value = value, .running = running, .classes = s->model.classes, .fold = fold};
+    cr_status status = cr_onnx_write(&network, path);
+    cr_program_free(&eval);
+    cr_free(value);
+    cr_free(running);
+    return status;
+}
+
+static double distance(const float *a, const double *truth, int count) {
+    double most = 0;
+    for (int i = 0; i < count; i++) most = fmax(most, isnan(a[i]) ? INFINITY : fabs((double)a[i] - truth[i]));
+    return most;
+}
+
+static void compare(const struct net *net) {
+    static uint8_t             pixels[IMAGES * 64 * 64 * 3];
+    static double              f32[IMAGES * CLASSES_MAX], f64[IMAGES * CLASSES_MAX];
+    static float               ours[IMAGES * CLASSES_MAX], theirs[IMAGES * CLASSES_MAX];
+    struct cr_config           c;
+    struct cr_session          s;
+    const struct cr_step_block step  = {0};
+    const int                  count = IMAGES * net->classes;
+    const char                *why   = lacks(net->classes == 10);
+    double                     bound = 0;
+    char                       path[512];
+    cr_log_quiet(true);
+    if (why) SKIP(why);
+    REQUIRE(read_file(net->name, "u8", pixels, (size_t)(IMAGES * net->size * net->size * 3)));
+    REQUIRE(read_file(net->name, "f32", f32, (size_t)count * sizeof *f32));
+    REQUIRE(read_file(net->name, "f64", f64, (size_t)count * sizeof *f64));
+    REQUIRE_OK(open_net(net, &c, &s));
+    REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
+    REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
+    REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
+    for (int i = 0; i < count; i++) bound = fmax(bound, 4 * fabs(f32[i] - f64[i]));
+    CHECK(bound > 0 && distance(ours, f64, count) <= bound);
+    printf("    %s: bound %.3g, ours %.3g", net->name, bound, distance(ours, f64, count));
+    for (int fold = 0; fold < 2; fold++) {
+        snprintf(path, sizeof path, "%s/%s-%d.onnx", folder, net->name, fold);
+        REQUIRE_OK(write_onnx(&s, fold, path));
+        REQUIRE(
+            shell("%s %s/tests/tools/onnx_peer.py run %s %s/%s.u8 %d %s/%s.out >%s/log 2>&1 || { cat %s/log; false; }",
+                  runtime, CR_SOURCE_DIR, path, folder, net->name, net->size, folder, net->name, folder, folder));
+        REQUIRE(read_file(net->name, "out", theirs, (size_t)count * sizeof *theirs));
+        printf(", onnxruntime %s%.3g", fold ? "folded " : "", distance(theirs, f64, count));
+        CHECK(distance(theirs, f64, count) <= bound);
+        unlink(path);
+    }
+    printf("\n");
+    cr_session_close(&s);
+    cr_config_close(&c);
+}
+
+static void resnet18(void) {
+    compare(&(struct net){"resnet18", 64, 1000});
+}
+static void resnet50(void) {
+    compare(&(struct net){"resnet50", 64, 1000});
+}
+static void cifar_resnet20(void) {
+    compare(&(struct net){"resnet20", 32, 10});
+}
+
+/* A ResNet-D with squeeze and excitation, on odd sides, drawn: no published weights, so the truth is our own forward
+ * pass, which other tests compare with PyTorch's. Both compute in float32: the bound is 256 of its roundings of the
+ * largest logit. */
+static void deep_stem_and_excitation(void) {
+    enum { SIZE = 54, CLASSES = 7 };
+    static const char *const        overrides[] = {"model.arch=resnet18",  "model.stem=deep",     "model.shortcut=D",
+                                                   "model.excitation=yes", "data.kind=synthetic", "data.image_size=54",
+                                                   "train.batch=4",        "train.device=cpu"};
+    static uint8_t                  pixels[IMAGES * SIZE * SIZE * 3];
+    static float                    ours[IMAGES * CLASSES], theirs[IMAGES * CLASSES];
+    static double                   truth[IMAGES * CLASSES];
+    struct cr_config                c;
+    struct cr_session               s;
+    char                            path[512];
+    double                          largest = 0;
+    const struct cr_step_block      step    = {0};
+    const struct cr_session_options o       = {.eval = true, .execute = true, .classes = CLASSES};
+    cr_log_quiet(true);
+    if (lacks(false)) SKIP(lacks(false));
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i * 31 + i / 7);
+    snprintf(path, sizeof path, "%s/deep.u8", folder);
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f && fwrite(pixels, 1, sizeof pixels, f) == sizeof pixels && fclose(f) == 0);
+    REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
+    REQUIRE_OK(cr_session_open(&c, &o, &s));
+    REQUIRE_OK(cr_session_init(&s));
+    REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
+    REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
+    REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
+    for (int i = 0; i < IMAGES * CLASSES; i++) {
+        truth[i] = (double)ours[i];
+        largest  = fmax(largest, fabs(truth[i]));
+    }
+    for (int fold = 0; fold < 2; fold++) {
+        snprintf(path, sizeof path, "%s/deep-%d.onnx", folder, fold);
+        REQUIRE_OK(write_onnx(&s, fold, path));
+        REQUIRE(shell(
+            "%s %s/tests/tools/onnx_peer.py run %s %s/deep.u8 %d %s/deep.out >%s/log 2>&1 || { cat %s/log; false; }",
+            runtime, CR_SOURCE_DIR, path, folder, SIZE, folder, folder, folder));
+        REQUIRE(read_file("deep", "out", theirs, sizeof theirs));
+        printf("    ResNet-18-D with SE%s: %.3g of %.3g\n", fold ? ", folded" : "",
+               distance(theirs, truth, IMAGES * CLASSES), largest);
+        CHECK(distance(theirs, truth, IMAGES * CLASSES) <= 256 * 0x1p-24 * largest);
+        unlink(path);
+    }
+    cr_session_close(&s);
+    cr_config_close(&c);
+}
+
+/* Whatever allocation fails: no file, no leak. */
+static void failing_allocations(void) {
+    static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
+                                                   "model.stem=cifar",  "model.block=basic", "data.kind=synthetic",
+                                                   "data.image_size=8", "train.batch=2",     "train.device=cpu"};
+    struct cr_config                c;
+    struct cr_session               s;
+    struct cr_program               eval;
+    float                          *value, *running;
+    char                            path[256];
+    const struct cr_session_options o = {.eval = true, .execute = true, .classes = 3};
+    cr_log_quiet(true);
+    snprintf(path, sizeof path, "/tmp/cresnet-onnx-%d", (int)getpid());
+    REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
+    REQUIRE_OK(cr_session_open(&c, &o, &s));
+    REQUIRE_OK(cr_session_init(&s));
+    REQUIRE_OK(cr_model_program(&s.model, &c, CR_PROGRAM_EVAL, 1, &eval));
+    REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_VALUE, &value));
+    REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_RUNNING, &running));
+    const char *const            names[] = {"a\"b", "\xc3\xa4", "c"};
+    const struct cr_onnx_network network = {
+        .eval = &eval, .value = value, .running = running, .class_names = names, .classes = 3, .fold = true};
+    for (int64_t n = 1; !test_failures_; n++) {
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cr_status status = cr_onnx_write(&network, path);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+        CHECK(access(path, F_OK) != 0);
+    }
+    CHECK(access(path, F_OK) == 0);
+    unlink(path);
+    cr_free(value);
+    cr_free(running);
+    cr_program_free(&eval);
+    cr_session_close(&s);
+    cr_config_close(&c);
+}
+
+TESTS(CASE(resnet18), CASE(resnet50), CASE(cifar_resnet20), CASE(deep_stem_and_excitation), CASE(failing_allocations))

@@ -1,0 +1,234 @@
+/* tests/unit/optim/test_update.c: the update rules and the moving averages on single parameters: against PyTorch's
+ * numbers, against formulas written down here, and in what all rules must do alike: masks, frozen parameters,
+ * suppressed updates, loss scales. Whole runs are in tests/programs/test_golden_train.c. */
+#include "tests/harness/reference_run.h"
+
+struct unit {
+    struct ref_run run;
+    int            value[3], grad[3], metrics, norm, state, momentum, second, ema, mask;
+};
+
+enum { W, V, FROZEN, ELEMS = 4 };
+
+/* w: four weights that decay; v: one gamma; and a frozen filter. */
+static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, bool mask, struct cr_sgd_attr attr) {
+    static const char *const names[] = {"w", "v", "frozen"};
+    struct ref_run          *run     = &u->run;
+    struct cr_program       *p       = &run->p;
+    REQUIRE_OK(ref_open(run, real, 2));
+    for (int i = 0; i < 3; i++)
+        cr_param_store_add(&run->store, names[i], i == V ? CR_ROLE_GAMMA : CR_ROLE_CONV,
+                           (const int64_t[]){1, 1, 1, i == V ? 1 : ELEMS}, CR_NONE);
+    cr_param_store_add(&run->store, "mean", CR_ROLE_MEAN, (const int64_t[]){1, 1, 1, 2}, CR_NONE);
+    run->store.param[FROZEN].frozen = true;
+    run->store.has_second           = kind == CR_OP_adamw;
+    run->store.has_mask             = mask;
+    run->store.has_ema              = true;
+    u->metrics                      = ref_leaf(run, "metrics", 1, 1, 1, 4);
+    u->state                        = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
+    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(kind, CR_NONE),
+                 ema                  = cr_op_make(CR_OP_ema, CR_NONE);
+    check.in[CR_IN_grad_norm_grad]    = cr_tensor_store(p, CR_BUFFER_GRAD, CR_NONE);
+    check.in[CR_IN_grad_norm_metrics] = u->metrics;
+    check.in[CR_IN_grad_norm_state]   = u->state;
+    u->norm                           = ref_emit(run, &check, "norm");
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum =
+        cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = u->state;
+    op.in[CR_IN_sgd_grad]                             = check.in[CR_IN_grad_norm_grad];
+    op.in[CR_IN_sgd_norm]                             = u->norm;
+    u->mask                                           = mask ? cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE) : CR_NONE;
+    op.in[CR_IN_sgd_mask]                             = u->mask;
+    if (kind == CR_OP_adamw)
+        op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = u->second =
+            cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
+    if (kind == CR_OP_lars) {
+        struct cr_op norms                = cr_op_make(CR_OP_param_norms, CR_NONE);
+        norms.in[CR_IN_param_norms_value] = op.in[CR_IN_sgd_value];
+        norms.in[CR_IN_param_norms_grad]  = op.in[CR_IN_sgd_grad];
+        norms.in[CR_IN_param_norms_state] = u->state;
+        op.in[CR_IN_lars_norms]           = ref_emit(run, &norms, "norms");
+    }
+    op.attr.sgd = attr;
+    cr_emit(p, &op, "");
+    ema.in[CR_IN_ema_value]    = op.in[CR_IN_sgd_value];
+    ema.in[CR_IN_ema_running]  = cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE);
+    ema.in[CR_IN_ema_norm]     = u->norm;
+    ema.in[CR_IN_ema_state]    = u->state;
+    ema.in[CR_IN_ema_mask]     = u->mask;
+    ema.in[CR_IN_ema_averages] = ema.out[CR_OUT_ema_averages] = u->ema = cr_tensor_store(p, CR_BUFFER_EMA, CR_NONE);
+    ema.in[CR_IN_ema_running_averages]                                 = ema.out[CR_OUT_ema_running_averages] =
+        cr_tensor_store(p, CR_BUFFER_EMA_RUNNING, CR_NONE);
+    ema.attr.ema = (struct cr_ema_attr){.decay = 0.9, .warmup = true};
+    cr_emit(p, &ema, "");
+    for (int k = 0; k < 3; k++) u->value[k] = cr_tensor_store(p, CR_BUFFER_VALUE, k);
+    for (int k = 0; k < 2; k++) u->grad[k] = cr_tensor_store(p, CR_BUFFER_GRAD, k);
+    REQUIRE_OK(ref_bind(run));
+    for (int i = 0; mask && i < run->store.value_elems / 8; i++) ref_set(run, u->mask, i, 0xff);
+    ref_set(run, u->state, CR_STATE_LOSS_SCALE, 1);
+}
+
+static void set_all(struct unit *u, int tensor, const double *x, int n) {
+    for (int i = 0; i < n; i++) ref_set(&u->run, tensor, i, x[i]);
+}
+
+static void step(struct unit *u, const double g[ELEMS], double gv, double scale) {
+    for (int i = 0; i < ELEMS; i++) ref_set(&u->run, u->grad[W], i, scale * g[i]);
+    ref_set(&u->run, u->grad[V], 0, scale * gv);
+    ref_set(&u->run, u->state, CR_STATE_LOSS_SCALE, scale);
+    REQUIRE_OK(ref_exec(&u->run, 0, u->run.p.ops));
+}
+
+static const double start[ELEMS]    = {1.0, -0.5, 2.0, 0.25};
+static const double grads[3][ELEMS] = {{0.5, -2.0, 1e-9, 0.0}, {0.25, 1.0, -1e-9, 4.0}, {-0.5, 0.125, 3e-9, -4.0}};
+
+static void start_values(struct unit *u) {
+    set_all(u, u->value[W], start, ELEMS);
+    ref_set(&u->run, u->value[V], 0, 0.75);
+    set_all(u, u->value[FROZEN], (const double[]){3, -3, 3, -3}, ELEMS);
+}
+
+/* torch.optim.AdamW([{w, weight_decay=0.25}, {v, weight_decay=0}], lr=0.125, betas=(0.875, 0.96875), eps=1e-8),
+ * gradients of v as those of w's second element; printed with %.15g after each step, in float64. */
+static void adamw_is_torchs(void) {
+    static const double want[3][ELEMS + 1] = {
+        {0.8437500025, -0.359375000625, 1.92613636363636, 0.2421875, 0.874999999375},
+        {0.700876517844669, -0.31637008659228, 1.8667021780303, 0.141077706283776, 0.906774444638189},
+        {0.667871858666857, -0.286785108179142, 1.7969046431058, 0.143859500757843, 0.926472857845318}};
+    const struct cr_sgd_attr attr = {.beta2 = 0.96875, .eps = 1e-8, .micro_batches = 1};
+    for (int scale = 1; scale <= 1024; scale *= 1024) {
+        struct unit u;
+        unit_open(&u, CR_OP_adamw, CR_F64, false, attr);
+        u.run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0.25f};
+        start_values(&u);
+        for (int s = 0; s < 3; s++) {
+            step(&u, grads[s], grads[s][1], scale);
+            for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[W], i), want[s][i], 1e-14);
+            CHECK_NEAR(ref_at(&u.run, u.value[V], 0), want[s][ELEMS], 1e-14);
+        }
+        CHECK_NEAR(ref_at(&u.run, u.momentum, 0), 0.0126953125, 1e-15);
+        CHECK_NEAR(ref_at(&u.run, u.second, 0), 0.01703643798828125, 1e-15);
+        for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[FROZEN], i), i % 2 ? -3 : 3, 0);
+        ref_close(&u.run);
+    }
+}
+
+/* The formula of graph/ops.def, once more. */
+static void lars_by_hand(void) {
+    const struct cr_sgd_attr attr = {.trust = 0.01, .eps = 1e-6, .nesterov = true, .micro_batches = 1};
+    const double             mu = 0.75, lr = 2, decay = 0.125;
+    struct unit              u;
+    double                   w[ELEMS], m[ELEMS] = {0}, v = 0.75, mv = 0;
+    unit_open(&u, CR_OP_lars, CR_F64, false, attr);
+    u.run.step =
+        (struct cr_step_block){.lr = (float)lr, .momentum = (float)mu, .weight_decay = (float)decay, .clip_norm = 1};
+    start_values(&u);
+    memcpy(w, start, sizeof w);
+    for (int s = 0; s < 3; s++) {
+        double all = grads[s][1] * grads[s][1], ww = 0, gg = 0;
+        for (int i = 0; i < ELEMS; i++) {
+            all += grads[s][i] * grads[s][i];
+            ww += w[i] * w[i];
+            gg += grads[s][i] * grads[s][i];
+        }
+        const double clip = fmin(1, 1 / (sqrt(all) + 1e-6));
+        const double r    = 0.01 * sqrt(ww) / (clip * sqrt(gg) + decay * sqrt(ww) + 1e-6);
+        for (int i = 0; i < ELEMS; i++) {
+            const double g = r * (clip * grads[s][i] + decay * w[i]);
+            m[i]           = mu * m[i] + g;
+            w[i] -= lr * (g + mu * m[i]);
+        }
+        mv = mu * mv + clip * grads[s][1]; /* a gamma: no ratio, no decay */
+        v -= lr * (clip * grads[s][1] + mu * mv);
+        step(&u, grads[s], grads[s][1], 4);
+        for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[W], i), w[i], 1e-14);
+        CHECK_NEAR(ref_at(&u.run, u.value[V], 0), v, 1e-14);
+    }
+    ref_close(&u.run);
+}
+
+/* All weights 0, as behind a start at 0, or all gradients: the plain step, and no division by 0. */
+static void lars_without_a_norm(void) {
+    static const double      zero[ELEMS] = {0};
+    const struct cr_sgd_attr attr        = {.trust = 0.01, .micro_batches = 1};
+    struct unit              u;
+    unit_open(&u, CR_OP_lars, CR_F64, false, attr);
+    u.run.step = (struct cr_step_block){.lr = 0.5f, .weight_decay = 0.125f};
+    step(&u, grads[1], 0, 1);
+    for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[W], i), -0.5 * grads[1][i], 1e-15);
+    start_values(&u);
+    step(&u, zero, 0, 1);
+    for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[W], i), start[i] - 0.5 * 0.125 * start[i], 1e-15);
+    ref_close(&u.run);
+}
+
+static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars};
+static const struct cr_sgd_attr some    = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
+
+/* An update that is suppressed moves nothing but its counter, and AdamW's corrections count applied ones alone. */
+static void suppressed_updates_do_not_count(void) {
+    for (size_t k = 0; k < CR_COUNT(rules); k++) {
+        struct unit a, b;
+        unit_open(&a, rules[k], CR_F32, false, some);
+        unit_open(&b, rules[k], CR_F32, false, some);
+        a.run.step = b.run.step = (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
+        start_values(&a);
+        start_values(&b);
+        const double bad[ELEMS] = {1, NAN, 1, 1};
+        step(&a, grads[0], 1, 1);
+        step(&a, bad, 1, 1);
+        step(&a, grads[1], 1, 1);
+        step(&b, grads[0], 1, 1);
+        step(&b, grads[1], 1, 1);
+        for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&a.run, a.value[W], i), ref_at(&b.run, b.value[W], i), 0);
+        for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&a.run, a.ema, i), ref_at(&b.run, b.ema, i), 0);
+        CHECK_INT(ref_at(&a.run, a.state, CR_STATE_UPDATES), 2);
+        CHECK_INT(ref_at(&a.run, a.state, CR_STATE_SKIPPED), 1);
+        ref_close(&a.run);
+        ref_close(&b.run);
+    }
+}
+
+static void what_is_pruned_is_zero_everywhere(void) {
+    for (size_t k = 0; k < CR_COUNT(rules); k++) {
+        struct unit u;
+        unit_open(&u, rules[k], CR_F32, true, some);
+        u.run.step = (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
+        start_values(&u);
+        ref_set(&u.run, u.mask, 0, 0xfd); /* element 1 of w */
+        for (int i = 0; i < ELEMS; i++) ref_set(&u.run, u.momentum, i, 1);
+        if (rules[k] == CR_OP_adamw) ref_set(&u.run, u.second, 1, 1);
+        ref_set(&u.run, u.ema, 1, 1);
+        step(&u, grads[0], 1, 1);
+        CHECK_NEAR(ref_at(&u.run, u.value[W], 1), 0, 0);
+        CHECK_NEAR(ref_at(&u.run, u.momentum, 1), 0, 0);
+        if (rules[k] == CR_OP_adamw) CHECK_NEAR(ref_at(&u.run, u.second, 1), 0, 0);
+        CHECK_NEAR(ref_at(&u.run, u.ema, 1), 0, 0);
+        CHECK(ref_at(&u.run, u.value[W], 0) != 0 && ref_at(&u.run, u.ema, 0) != 0);
+        ref_close(&u.run);
+    }
+}
+
+/* ema = d*ema + (1-d)*w with d = 0, then min(0.9, 1 - (1+n)^(-2/3)) behind n updates; over frozen parameters too. */
+static void averages_by_hand(void) {
+    struct unit u;
+    double      e = 0;
+    unit_open(&u, CR_OP_sgd, CR_F64, false, some);
+    u.run.step = (struct cr_step_block){.lr = 0.5f, .momentum = 0.5f};
+    start_values(&u);
+    for (int n = 0; n < 60; n++) {
+        step(&u, grads[n % 3], 1, 1);
+        const double w = ref_at(&u.run, u.value[W], 0), d = n == 0 ? 0 : fmin(0.9, 1 - pow(1 + n, -2.0 / 3));
+        e = d * e + (1 - d) * w;
+        CHECK_NEAR(ref_at(&u.run, u.ema, 0), e, 1e-13 * fmax(1, fabs(e)));
+        if (n == 0) CHECK_NEAR(ref_at(&u.run, u.ema, 0), w, 0);
+    }
+    const int64_t frozen = u.run.store.param[FROZEN].offset;
+    for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.ema, frozen + i), i % 2 ? -3 : 3, 0);
+    ref_close(&u.run);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(adamw_is_torchs), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
+      CASE(what_is_pruned_is_zero_everywhere), CASE(averages_by_hand))

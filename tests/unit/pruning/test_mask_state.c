@@ -1,0 +1,159 @@
+/* tests/unit/pruning/test_mask_state.c: pruned networks between store and files: saved and loaded to the bit, files
+ * whose size follows the density, memory that runs out, files that do not fit. */
+#include "tests/harness/pruning_session.h"
+#include "tests/harness/test.h"
+
+static char dir[SUPPORT_PATH];
+
+static bool begin(struct pruned *a) {
+    make_folder(dir);
+    cr_log_quiet(true);
+    return pruned_open(a, (const char *const[]){"train.device=cpu", NULL}) == CR_OK;
+}
+
+static void end(struct pruned *a) {
+    pruned_close(a);
+    drop_folder(dir);
+    cr_log_quiet(false);
+}
+
+static int64_t file_size(const char *file) {
+    char     path[SUPPORT_PATH];
+    size_t   size  = 0;
+    uint8_t *bytes = read_bytes(text_into(path, "%s/%s", dir, file), &size);
+    cr_free(bytes);
+    return bytes ? (int64_t)size : -1;
+}
+
+static void saved_and_loaded_to_the_bit(void) {
+    struct pruned      a, b;
+    struct cr_position at;
+    char               path[SUPPORT_PATH];
+    int64_t            before = INT64_MAX;
+    REQUIRE(begin(&a));
+    for (int step = 0; step <= 10; step += 2) {
+        char name[SUPPORT_PATH];
+        if (step) REQUIRE_OK(pruned_prune(&a, 0.1 * step));
+        REQUIRE_OK(pruned_save(&a, dir, step));
+        REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "train.seed=9", NULL}));
+        CHECK(!pruned_same(&a, &b));
+        REQUIRE_OK(cr_state_load(&b.session, text_into(path, "%s/step-%d", dir, step), &at));
+        CHECK(pruned_same(&a, &b));
+        CHECK_INT(at.step, step);
+        pruned_close(&b);
+        const int64_t size = file_size(text_into(name, "step-%d/model.safetensors", step));
+        if (step != 2) CHECK(size < before); /* at 18 % values and gaps are more than all values */
+        before = size;
+    }
+    end(&a);
+}
+
+static void updates_keep_zeros(void) {
+    struct pruned a, b;
+    int64_t       alive, count;
+    REQUIRE(begin(&a));
+    REQUIRE_OK(pruned_prune(&a, 1));
+    REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", NULL}));
+    REQUIRE_OK(pruned_prune(&b, 1));
+    REQUIRE_OK(pruned_steps(&a, 5));
+    REQUIRE_OK(pruned_alive(&a, &alive, &count));
+    CHECK_INT(alive, 0);
+    CHECK(count > 4000);
+    CHECK(!pruned_same(&a, &b)); /* what is kept has moved */
+    pruned_close(&b);
+    end(&a);
+}
+
+/* Values of what is kept, a byte each for gaps, and the header: nothing of what is pruned. */
+static void size_follows_density(void) {
+    struct pruned a;
+    REQUIRE(begin(&a));
+    REQUIRE_OK(pruned_prune(&a, 1));
+    REQUIRE_OK(pruned_save(&a, dir, 1));
+    int64_t                 kept = 0, dense = 0;
+    struct cr_state_buffers planes;
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    const struct cr_param_store *store = &a.session.model.store;
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q      = &store->param[i];
+        const int64_t          pruned = cr_param_is_running(q->role) ? 0 : cr_prune_count(q, planes.mask);
+        if (pruned)
+            kept += q->elems - pruned;
+        else
+            dense += q->elems;
+    }
+    cr_state_buffers_free(&planes);
+    const int64_t size = file_size("step-1/model.safetensors"), header = 8192;
+    CHECK(size > 5 * kept + 4 * dense && size < 5 * kept + 4 * dense + header);
+    end(&a);
+}
+
+static void a_session_without_masks_reads_weights(void) {
+    struct pruned           a, b;
+    struct cr_state_buffers planes;
+    char                    path[SUPPORT_PATH];
+    bool                    pruned;
+    REQUIRE(begin(&a));
+    REQUIRE_OK(pruned_prune(&a, 1));
+    REQUIRE_OK(pruned_save(&a, dir, 3));
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
+    CHECK(!b.session.model.store.has_mask);
+    REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
+    const char *region = b.session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
+    CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), planes.value,
+                 cr_param_store_buffer_bytes(&b.session.model.store, CR_BUFFER_VALUE)) == 0);
+    REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));
+    CHECK(pruned);
+    cr_state_buffers_free(&planes);
+    pruned_close(&b);
+    end(&a);
+}
+
+static void failing_allocations_leave_nothing(void) {
+    struct pruned      a, b;
+    struct cr_position at;
+    char               path[SUPPORT_PATH];
+    REQUIRE(begin(&a));
+    REQUIRE_OK(pruned_prune(&a, 1));
+    REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", NULL}));
+    for (int what = 0; what < 3; what++) {
+        cr_status status = CR_ERR_MEMORY;
+        for (int64_t nth = 1; status != CR_OK && nth < 2000; nth++) {
+            const int64_t live = cr_alloc_live();
+            cr_alloc_fail_at(nth);
+            if (what == 0) status = pruned_save(&a, dir, 1);
+            if (what == 1) status = cr_state_load(&b.session, text_into(path, "%s/step-1", dir), &at);
+            if (what == 2) status = pruned_prune(&b, 1);
+            cr_alloc_fail_at(0);
+            CHECK_INT(cr_alloc_live(), live);
+            if (status != CR_OK && status != CR_ERR_MEMORY)
+                TEST_FAIL_("%d, allocation %lld: %s", what, (long long)nth, cr_error_message());
+        }
+        CHECK_STATUS(status, CR_OK);
+    }
+    CHECK(pruned_same(&a, &b));
+    pruned_close(&b);
+    end(&a);
+}
+
+static void files_that_do_not_fit(void) {
+    struct pruned      a, b;
+    struct cr_position at;
+    char               path[SUPPORT_PATH];
+    REQUIRE(begin(&a));
+    REQUIRE_OK(pruned_prune(&a, 1));
+    REQUIRE_OK(pruned_save(&a, dir, 1));
+    REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "model.widths=8,8", NULL}));
+    CHECK_STATUS(cr_state_load(&b.session, text_into(path, "%s/step-1", dir), &at), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "\"layer2.0.conv1.weight\" has shape [16, 8, 3, 3] in the file, [8, 8, 3, 3] here");
+    pruned_close(&b);
+    REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "model.depths=1", "model.widths=8", NULL}));
+    CHECK_STATUS(cr_session_load_weights(&b.session, path, true), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "is in the file, but not wanted here");
+    pruned_close(&b);
+    end(&a);
+}
+
+TESTS(CASE(saved_and_loaded_to_the_bit), CASE(updates_keep_zeros), CASE(size_follows_density),
+      CASE(a_session_without_masks_reads_weights), CASE(failing_allocations_leave_nothing), CASE(files_that_do_not_fit))

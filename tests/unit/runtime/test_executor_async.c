@@ -1,0 +1,364 @@
+/* tests/unit/runtime/test_executor_async.c: exec on a device that works beside the host, without a GPU: the CPU device
+ * behind a cr_async that does all at once and fails when told to. What is asked: the first error is the one that is
+ * read, and nothing is left behind. */
+#include "core/rng.h"
+#include "model/model.h"
+#include "runtime/executor.h"
+#include "tests/harness/data_support.h"
+
+static const char *const tiny[] = {"model.arch=custom",   "model.depths=1,1",  "model.widths=4,6", "model.classes=3",
+                                   "data.kind=synthetic", "data.image_size=8", "train.device=cpu", "train.threads=1"};
+
+/* ---- the device ---- */
+
+static bool      faulty, recording;
+static long long marks_closed;
+
+static cr_status fault(const char *where) {
+    return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where);
+}
+
+static cr_status fake_sync(struct cr_device *d) {
+    return (void)d, faulty ? fault("sync") : CR_OK;
+}
+static cr_status fake_new(struct cr_device *d, size_t bytes, void **out) {
+    (void)d;
+    void *p = cr_alloc(bytes, 1);
+    if (!p) return CR_NO_MEMORY(bytes);
+    *out = p;
+    return CR_OK;
+}
+static void fake_free(struct cr_device *d, void *p) {
+    (void)d, cr_free(p);
+}
+static cr_status fake_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
+    (void)d, (void)lane;
+    memcpy(dst, src, bytes);
+    return CR_OK;
+}
+static cr_status fake_mark_open(struct cr_device *d, void **mark) {
+    return fake_new(d, 1, mark);
+}
+static void fake_mark_close(struct cr_device *d, void *mark) {
+    (void)d, marks_closed += mark != NULL, cr_free(mark);
+}
+static cr_status fake_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
+    return (void)d, (void)lane, (void)mark, CR_OK;
+}
+static cr_status fake_wait(struct cr_device *d, void *mark) {
+    return (void)mark, fake_sync(d);
+}
+static cr_status fake_begin(struct cr_device *d) {
+    return (void)d, recording = true, CR_OK;
+}
+static cr_status fake_end(struct cr_device *d, void **out) {
+    recording = false;
+    return faulty ? fault("capture_end") : fake_new(d, 1, out);
+}
+static cr_status fake_replay(struct cr_device *d, void *r) {
+    return (void)d, (void)r, CR_OK;
+}
+static cr_status fake_get_small(struct cr_device *d, enum cr_stream lane, void *const *host, const void *const *src,
+                                const size_t *bytes, int count) {
+    for (int i = 0; i < count; i++) CR_TRY(fake_copy(d, lane, host[i], src[i], bytes[i]));
+    return CR_OK;
+}
+static void fake_push(const char *name) {
+    (void)name;
+}
+static void fake_pop(void) {}
+
+static const struct cr_async fake_async = {.host_reserve          = fake_new,
+                                           .host_release          = fake_free,
+                                           .put                   = fake_copy,
+                                           .get                   = fake_copy,
+                                           .get_small             = fake_get_small,
+                                           .move                  = fake_copy,
+                                           .event_create          = fake_mark_open,
+                                           .event_destroy         = fake_mark_close,
+                                           .event_record          = fake_mark,
+                                           .event_record_external = fake_mark,
+                                           .stream_wait_event     = fake_mark,
+                                           .host_wait             = fake_wait,
+                                           .capture_begin         = fake_begin,
+                                           .capture_end           = fake_end,
+                                           .graph_launch          = fake_replay,
+                                           .graph_destroy         = fake_free,
+                                           .range_push            = fake_push,
+                                           .range_pop             = fake_pop};
+
+/* ---- a bound evaluation program ---- */
+
+struct bound { /* what an exec stands on */
+    struct cr_config        config;
+    struct cr_model         model;
+    struct cr_backend       backend;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    const struct cr_kernel *rows[512];
+    struct cr_kernel        broken;
+};
+
+static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
+    (void)d, (void)call;
+    if (!recording) return CR_OK;
+    faulty = true;
+    return CR_FAIL(CR_ERR_DEVICE, "the cause");
+}
+
+/* With `breaks`, the first op's kernel does nothing but fail while it is recorded. */
+static cr_status bound_open(struct bound *b, bool breaks) {
+    const struct cr_device_options  options = {.threads = 1, .ref_only = true};
+    const struct cr_compile_options how     = {.reuse = true};
+    const struct cr_program        *all[]   = {&b->program};
+    int                             count   = 0;
+    *b                                      = (struct bound){.backend = cr_backend_cpu};
+    b->backend.async                        = &fake_async;
+    b->backend.sync                         = fake_sync;
+    CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
+    CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
+    b->device->backend          = &b->backend;
+    struct cr_cost_model target = cr_device_cost_model(b->device);
+    CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
+    CR_TRY(cr_compile(&b->program, &target, &how));
+    for (const struct cr_kernel *const *row = b->device->kernels; *row; row++) b->rows[count++] = *row;
+    b->broken        = *b->rows[b->program.op[0].kernel];
+    b->broken.launch = launch_breaks;
+    if (breaks) b->rows[b->program.op[0].kernel] = &b->broken;
+    b->device->kernels = b->rows;
+    return cr_memory_open(&b->memory, b->device, &b->model.store, all, 1);
+}
+
+static void bound_close(struct bound *b) {
+    faulty = recording = false;
+    cr_memory_close(&b->memory);
+    cr_program_free(&b->program);
+    cr_device_close(b->device);
+    cr_model_close(&b->model);
+    cr_config_close(&b->config);
+}
+
+/* ---- cases ---- */
+
+static void the_first_error_outlives_closing_a_faulty_device(void) {
+    struct bound          b;
+    struct cr_exec       *exec;
+    struct cr_step_block  step = {0};
+    struct cr_exec_result r;
+    REQUIRE_OK(bound_open(&b, false));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    faulty = true;
+    CHECK_STATUS(cr_exec_result(exec, 1, &r), CR_ERR_DEVICE);
+    char told[256];
+    snprintf(told, sizeof told, "%s", cr_error_message());
+    CHECK(*told != 0);
+    cr_exec_close(exec);
+    CHECK_STR(cr_error_message(), told); /* main prints it after all is closed */
+    bound_close(&b);
+}
+
+static void closing_a_faulty_device_says_nothing_itself(void) {
+    struct bound    b;
+    struct cr_exec *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    cr_error_clear();
+    faulty = true;
+    cr_exec_close(exec);
+    CHECK_STR(cr_error_message(), "");
+    bound_close(&b);
+}
+
+static void a_broken_recording_tells_the_cause(void) {
+    struct bound         b;
+    struct cr_exec      *exec;
+    struct cr_step_block step = {0};
+    REQUIRE_OK(bound_open(&b, true));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    CHECK_STATUS(cr_exec_run(exec, &step), CR_ERR_DEVICE);
+    CHECK(strstr(cr_error_message(), "the cause") != NULL);
+    cr_exec_close(exec);
+    CHECK(strstr(cr_error_message(), "the cause") != NULL);
+    bound_close(&b);
+}
+
+static void opening_survives_failing_allocations(void) {
+    struct bound    b;
+    struct cr_exec *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    const int64_t live = cr_alloc_live();
+    for (int64_t n = 1; !test_failures_; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_exec_open(&b.program, &b.memory, &exec);
+        cr_alloc_fail_at(0);
+        if (status == CR_OK) {
+            CHECK(n > CR_EXEC_RESULTS + 2); /* result, marks, ops */
+            cr_exec_close(exec);
+        } else
+            CHECK_STATUS(status, CR_ERR_MEMORY);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+    }
+    CHECK(marks_closed > 0);
+    bound_close(&b);
+}
+
+/* ---- what is done once ---- */
+
+static int launched[2][64]; /* [recording][op] */
+
+static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) {
+    (void)d;
+    launched[recording][call->op - call->program->op]++;
+    return CR_OK;
+}
+
+/* Did the ops before `once` run `early` times, the others `late` times and into the recording `recorded` times, since
+ * last asked? */
+static void check_launches(const struct cr_program *p, int early, int late, int recorded) {
+    for (int i = 0; i < p->ops; i++) {
+        CHECK_INT(launched[0][i], i < p->hoisted ? early : late);
+        CHECK_INT(launched[1][i], i < p->hoisted ? 0 : recorded);
+    }
+    memset(launched, 0, sizeof launched);
+}
+
+/* Ops of parameters only stay out of the recording, and run again when they are told to and not else. */
+static void early_ops_are_run_once_and_not_recorded(void) {
+    static struct cr_kernel         counted[512];
+    const struct cr_compile_options how  = {.reuse = true, .fuse = true};
+    struct cr_step_block            step = {0};
+    struct bound                    b;
+    struct cr_exec                 *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    cr_program_free(&b.program);
+    struct cr_cost_model target = cr_device_cost_model(b.device);
+    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
+    REQUIRE_OK(cr_compile(&b.program, &target, &how));
+    CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
+    for (int i = 0; b.rows[i]; i++) {
+        counted[i]        = *b.rows[i];
+        counted[i].launch = launch_counts;
+        b.rows[i]         = &counted[i];
+    }
+    memset(launched, 0, sizeof launched);
+    cr_memory_close(&b.memory);
+    const struct cr_program *all[] = {&b.program};
+    REQUIRE_OK(cr_memory_open(&b.memory, b.device, &b.model.store, all, 1));
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 1, 1, 1);
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 0, 0, 0); /* replayed */
+    cr_exec_refresh(exec);
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 1, 0, 0);
+    REQUIRE_OK(cr_exec_run(exec, &step));
+    check_launches(&b.program, 0, 0, 0);
+    cr_exec_close(exec);
+    bound_close(&b);
+}
+
+/* Ring included. */
+static void memory_survives_failing_allocations(void) {
+    struct bound     b;
+    struct cr_memory m;
+    REQUIRE_OK(bound_open(&b, false));
+    const struct cr_program *all[] = {&b.program};
+    const int64_t            live  = cr_alloc_live();
+    for (int64_t n = 1; !test_failures_; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_memory_open(&m, b.device, &b.model.store, all, 1);
+        cr_alloc_fail_at(0);
+        if (status == CR_OK)
+            cr_memory_close(&m);
+        else
+            CHECK_STATUS(status, CR_ERR_MEMORY);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+    }
+    bound_close(&b);
+}
+
+/* ---- batches of two programs in one INPUT region ---- */
+
+static char   what[64]; /* in their order: m a mark on the compute lane, w the other lane waits, p pictures */
+static size_t whats;
+
+static void note(char c) {
+    if (whats + 1 < sizeof what) what[whats++] = c;
+}
+static cr_status noted_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
+    if (lane == CR_STREAM_COMPUTE) note('m');
+    return fake_mark(d, lane, mark);
+}
+static cr_status noted_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
+    if (lane == CR_STREAM_TO_DEVICE) note('w');
+    return fake_mark(d, lane, mark);
+}
+static cr_status noted_put(struct cr_device *d, enum cr_stream lane, void *to, const void *host, size_t bytes) {
+    note('p');
+    return fake_copy(d, lane, to, host, bytes);
+}
+
+/* What stands before the pictures of a batch. */
+static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictures, void *input, const char *want) {
+    struct cr_tensor        images = {.bytes = (size_t)pictures};
+    const struct cr_program p = {.tensor = &images, .tensors = 1, .region_bytes[CR_REGION_INPUT] = images.bytes + 16};
+    void                   *host;
+    memset(what, 0, sizeof what);
+    whats = 0;
+    REQUIRE_OK(cr_feed_slot(b->device, ring, &host));
+    REQUIRE_OK(cr_feed_send(b->device, ring, &p, input));
+    *strchr(what, 'p') = 0;
+    CHECK_STR(what, want);
+}
+
+/* Every byte, none beside; many pieces, parts of one, nothing. */
+static void large_batches_are_copied_whole(void) {
+    static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
+    const size_t        room    = (14 << 20) + 64;
+    struct cr_rng       rng     = cr_rng_make(7, CR_RNG_TEST, 0, 0);
+    uint8_t            *from = cr_alloc(room, 1), *to = cr_alloc(room, 1);
+    REQUIRE(from && to);
+    for (size_t i = 0; i + 4 <= room; i += 4) memcpy(from + i, &(uint32_t){cr_rng_u32(&rng)}, 4);
+    for (size_t k = 0; k < CR_COUNT(sizes); k++) {
+        memset(to, 0x5a, room);
+        cr_feed_copy(to + 3, from + 5, sizes[k]);
+        CHECK(memcmp(to + 3, from + 5, sizes[k]) == 0);
+        CHECK(to[2] == 0x5a && to[3 + sizes[k]] == 0x5a);
+    }
+    cr_free(from);
+    cr_free(to);
+}
+
+/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it
+ * is done. */
+static void larger_pictures_wait_for_the_whole_run_before(void) {
+    struct bound         b;
+    struct cr_feed_ring *ring;
+    struct cr_async      noted = fake_async;
+    unsigned char        input[256];
+    noted.event_record      = noted_mark;
+    noted.stream_wait_event = noted_wait;
+    noted.put               = noted_put;
+    REQUIRE_OK(bound_open(&b, false));
+    b.backend.async = &noted;
+    REQUIRE_OK(cr_feed_open(b.device, sizeof input, 16, &ring));
+    check_send(&b, ring, 96, input, "w");
+    check_send(&b, ring, 96, input, "w");
+    check_send(&b, ring, 192, input, "mw");
+    check_send(&b, ring, 192, input, "w");
+    check_send(&b, ring, 96, input, "w"); /* inside the pictures of the run before */
+    check_send(&b, ring, 192, input, "mw");
+    cr_feed_close(b.device, ring);
+    bound_close(&b);
+}
+
+TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
+      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations),
+      CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations),
+      CASE(larger_pictures_wait_for_the_whole_run_before), CASE(large_batches_are_copied_whole))

@@ -1,0 +1,243 @@
+/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. What
+ * is asked: a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
+#include "core/files.h"
+#include "session/confusion.h"
+#include "session/session.h"
+#include "tests/harness/data_support.h"
+
+#define TINY                                                                                                           \
+    "model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.shortcut=B", "model.classes=3",                \
+        "model.zero_init_last=yes", "data.kind=synthetic", "data.image_size=8", "data.train_images=8",                 \
+        "data.val_images=5", "data.workers=0", "train.batch=4", "train.epochs=1", "train.device=cpu",                  \
+        "train.threads=1"
+
+static const char *const tiny[] = {TINY};
+
+static cr_status open_session(const struct cr_config *config, struct cr_session *s) {
+    const struct cr_session_options options = {.train = true, .eval = true, .execute = true, .classes = 3};
+    return cr_session_open(config, &options, s);
+}
+
+static void session_open_survives_failing_allocations(void) {
+    struct cr_config         config;
+    struct cr_session        s;
+    static const char *const more[] = {TINY, "train.accumulate=3"};
+    REQUIRE_OK(cr_config_open(&config, NULL, more, CR_COUNT(more)));
+    const int64_t live = cr_alloc_live();
+    for (int64_t n = 1;; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = open_session(&config, &s);
+        cr_alloc_fail_at(0);
+        if (status == CR_OK) {
+            cr_session_close(&s);
+            CHECK(n > 50); /* it did allocate */
+            CHECK_INT(cr_alloc_live(), live);
+            break;
+        }
+        if (status != CR_ERR_MEMORY || cr_alloc_live() != live)
+            TEST_FAIL_("allocation %lld: %s (%s), %lld blocks left", (long long)n, cr_status_name(status),
+                       cr_error_trail(), (long long)(cr_alloc_live() - live));
+        if (test_failures_) break;
+    }
+    cr_config_close(&config);
+}
+
+static void model_programs_survive_failing_allocations(void) {
+    static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_EVAL};
+    struct cr_config                  config;
+    struct cr_model                   model;
+    REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
+    const int64_t live = cr_alloc_live();
+    for (int64_t n = 1; !test_failures_; n++) {
+        cr_alloc_fail_at(n);
+        cr_status status = cr_model_open(&config, 3, 8, 8, &model);
+        for (size_t k = 0; status == CR_OK && k < CR_COUNT(kinds); k++) {
+            struct cr_program p;
+            status = cr_model_program(&model, &config, kinds[k], 4, &p);
+            if (status == CR_OK) cr_program_free(&p);
+            if (status != CR_OK || k + 1 == CR_COUNT(kinds)) cr_model_close(&model);
+        }
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+    }
+    cr_config_close(&config);
+}
+
+static void evaluating_and_predicting_survive_failing_allocations(void) {
+    char                      dir[SUPPORT_PATH], good[SUPPORT_PATH], bad[SUPPORT_PATH];
+    struct cr_config          config;
+    struct cr_session         s;
+    struct cr_dataset        *set;
+    struct cr_scores          scores, each;
+    struct cr_confusion       confusion = {0};
+    struct cr_sample_callback judge     = cr_confusion_callback(&confusion);
+    struct cr_prediction      top[6];
+    REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
+    REQUIRE_OK(open_session(&config, &s));
+    REQUIRE_OK(cr_session_init(&s));
+    REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+    make_folder(dir);
+    put_picture(dir, "good.png", 9, 7, 100);
+    put_text(dir, "bad.png", "no picture");
+    text_into(good, "%s/good.png", dir);
+    text_into(bad, "%s/bad.png", dir);
+    const char *const pictures[] = {good, good, good, good, good, bad}; /* more than a batch */
+    for (int64_t n = 1; !test_failures_; n++) {
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
+        if (status == CR_OK) status = cr_session_predict(&s, pictures, 5, top);
+        if (status == CR_OK) status = cr_confusion_open(s.model.classes, &confusion);
+        if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &judge, &each);
+        cr_confusion_close(&confusion);
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+    }
+    CHECK_INT(scores.images, 5);
+    CHECK(each.images == 5 && each.correct1 == scores.correct1 && each.loss_sum == scores.loss_sum);
+    for (int i = 0; i < 5; i++) {
+        CHECK_INT(top[i].count, 3); /* as many as there are classes */
+        CHECK_NEAR((double)(top[i].probability[0] + top[i].probability[1] + top[i].probability[2]), 1, 1e-5);
+        CHECK(top[i].probability[0] >= top[i].probability[1] && top[i].label[0] == top[0].label[0]);
+    }
+    REQUIRE_OK(cr_session_predict(&s, pictures, 6, top));
+    CHECK(top[4].count == 3 && !*top[4].error);
+    CHECK_INT(top[5].count, 0);
+    CHECK_HAS(top[5].error, "bad.png");
+    drop_folder(dir);
+    cr_dataset_close(set);
+    cr_session_close(&s);
+    cr_config_close(&config);
+}
+
+/* ---- whole runs ---- */
+
+struct run {
+    char        dir[SUPPORT_PATH], output[SUPPORT_PATH];
+    const char *overrides[32];
+    int         count;
+};
+
+static void run_prepare(struct run *r, const char *const *more, int count) {
+    make_folder(r->dir);
+    text_into(r->output, "train.output=%s/run", r->dir);
+    r->count = 0;
+    for (size_t i = 0; i < CR_COUNT(tiny); i++) r->overrides[r->count++] = tiny[i];
+    for (int i = 0; i < count; i++) r->overrides[r->count++] = more[i];
+    r->overrides[r->count++] = r->output;
+}
+
+static cr_status run_train(const struct run *r, const char *resume) {
+    struct cr_config config;
+    int              signal_taken;
+    CR_TRY(cr_config_open(&config, NULL, r->overrides, r->count));
+    const struct cr_train_options options = {.resume = resume, .overrides = r->overrides, .override_count = r->count};
+    cr_status                     status  = cr_train(&config, &options, &signal_taken);
+    cr_config_close(&config);
+    return status;
+}
+
+/* Loads every step-N into a session; returns how many there are. */
+static int load_all(const struct run *r) {
+    struct cr_config  config;
+    struct cr_session s;
+    int               found = 0;
+    if (cr_config_open(&config, NULL, r->overrides, r->count) != CR_OK || open_session(&config, &s) != CR_OK) {
+        TEST_FAIL_("%s", cr_error_message());
+        return -1;
+    }
+    for (int step = 0; step < 100; step++) {
+        char path[SUPPORT_PATH];
+        text_into(path, "%s/run/step-%d", r->dir, step);
+        if (access(path, F_OK) < 0) continue;
+        found++;
+        if (cr_session_load_weights(&s, path, true) != CR_OK) TEST_FAIL_("%s: %s", path, cr_error_message());
+    }
+    cr_session_close(&s);
+    cr_config_close(&config);
+    return found;
+}
+
+static void training_survives_failing_allocations(void) {
+    static const char *const more[] = {"train.save_every=1"};
+    struct run               r;
+    cr_log_quiet(true);
+    int64_t stride = 1;
+    for (int64_t n = 1; !test_failures_; n += stride) {
+        run_prepare(&r, more, 1);
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cr_status status = run_train(&r, NULL);
+        cr_alloc_fail_at(0);
+        if (cr_alloc_live() != live)
+            TEST_FAIL_("allocation %lld: %lld blocks left", (long long)n, (long long)(cr_alloc_live() - live));
+        if (status != CR_OK && status != CR_ERR_MEMORY)
+            TEST_FAIL_("allocation %lld: %s: %s", (long long)n, cr_status_name(status), cr_error_message());
+        if (status == CR_OK) CHECK_INT(load_all(&r), 2);
+        drop_folder(r.dir);
+        if (status == CR_OK) break;
+        stride = n < 40 ? 1 : 3; /* every third of what are many alike */
+    }
+    cr_log_quiet(false);
+}
+
+/* A resumed run reads its checkpoint and then goes on. */
+static void resuming_survives_failing_allocations(void) {
+    static const char *const more[] = {"train.steps=1"};
+    struct run               r;
+    cr_log_quiet(true);
+    run_prepare(&r, more, 1);
+    REQUIRE_OK(run_train(&r, NULL));
+    r.overrides[CR_COUNT(tiny)] = "train.steps=2";
+    for (int64_t n = 1; !test_failures_; n += n < 40 ? 1 : 3) {
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cr_status status = run_train(&r, "auto");
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CR_OK) break;
+        CHECK_STATUS(status, CR_ERR_MEMORY);
+    }
+    CHECK(load_all(&r) >= 1);
+    drop_folder(r.dir);
+    cr_log_quiet(false);
+}
+
+/* A disk that is full from the n-th change on: the run ends with one error that says so, and what was saved before can
+ * be loaded and gone on from. */
+static void a_full_disk_ends_a_run_cleanly(void) {
+    static const char *const more[] = {"train.save_every=1", "train.epochs=2", "train.keep=9"};
+    struct run               r;
+    int                      seen = 0;
+    cr_log_quiet(true);
+    for (int64_t n = 1; !test_failures_; n += 7) {
+        run_prepare(&r, more, 3);
+        cr_fs_fail_at(n, 1000000, ENOSPC);
+        cr_status status = run_train(&r, NULL);
+        cr_fs_fail_at(0, 0, 0);
+        if (status != CR_OK) {
+            CHECK_STATUS(status, CR_ERR_IO);
+            CHECK(strstr(cr_error_message(), "disk full") || strstr(cr_error_message(), "No space left"));
+        }
+        int found = load_all(&r);
+        if (status == CR_OK)
+            CHECK_INT(found, 4);
+        else if (found > seen) {
+            seen = found;
+            REQUIRE_OK(run_train(&r, "auto"));
+            CHECK_INT(load_all(&r), 4);
+        }
+        drop_folder(r.dir);
+        if (status == CR_OK) break;
+    }
+    CHECK(seen >= 3); /* the disk did fill up in mid-run */
+    cr_log_quiet(false);
+}
+
+TESTS(CASE(session_open_survives_failing_allocations), CASE(model_programs_survive_failing_allocations),
+      CASE(evaluating_and_predicting_survive_failing_allocations), CASE(training_survives_failing_allocations),
+      CASE(resuming_survives_failing_allocations), CASE(a_full_disk_ends_a_run_cleanly))

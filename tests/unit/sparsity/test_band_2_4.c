@@ -1,0 +1,156 @@
+/* tests/unit/sparsity/test_band_2_4.c: sparse filters cut up for the sparse tensor cores. The packed form is read back
+ * as PTX describes the operands of mma.sp m16n8k32, weight by weight, and compared with the dense filter. */
+#include "sparsity/band_2_4.h"
+#include "tests/harness/test.h"
+
+struct shape {
+    int64_t K, R, S, C, stride, chunk;
+    int     kept; /* of 100 */
+};
+static const struct shape shapes[] = {{1, 1, 1, 1, 1, 8, 100}, {70, 3, 3, 20, 1, 8, 10}, {64, 3, 3, 16, 2, 16, 40},
+                                      {5, 3, 3, 7, 1, 8, 100}, {33, 1, 1, 70, 1, 32, 5}, {130, 5, 3, 9, 3, 16, 2},
+                                      {16, 7, 7, 3, 2, 8, 30}, {64, 1, 1, 64, 1, 64, 0}};
+enum { C_STEP = 16, R_STEP = 100000, S_PHASE = 10000, S_STEP = 1000 };
+
+static uint32_t seed;
+static uint32_t draw(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+
+static float *make(const struct shape *s) {
+    const int64_t count = s->K * s->R * s->S * s->C;
+    float        *w     = cr_alloc((size_t)count, sizeof *w);
+    for (int64_t i = 0; w && i < count; i++) w[i] = (int)(draw() % 100) < s->kept ? 1.0f : 0.0f;
+    return w;
+}
+
+/* The element of the filter that stands at stored place `slot` (0..15) of `row`, and its column (0..31). */
+static uint32_t stored(const struct cr_mma_sp *u, int64_t fragment, int row, int slot, int *column) {
+    const uint32_t *word = u->places + fragment * 32;
+    const int       pair = slot / 2, lane = row % 8 * 4 + pair % 4, reg = row / 8 + pair / 4 * 2;
+    const uint32_t  places = word[row % 8 * 4 + pair / 4] >> (row / 8 * 16 + pair % 4 * 4) & 15u;
+    CHECK((places & 3u) < places >> 2);
+    CHECK_INT(word[row % 8 * 4 + pair / 4], word[row % 8 * 4 + pair / 4 + 2]);
+    *column = pair * 4 + (int)(slot % 2 ? places >> 2 : places & 3u);
+    return u->from[(fragment * 32 + lane) * 8 + reg * 2 + slot % 2];
+}
+
+/* Counts what a fragment names in back[K][R][S][C]; offsets are turned back into taps and channels, and must say the
+ * same. */
+static void add_fragment(const struct shape *s, const struct cr_mma_sp *u, int64_t chunk, int64_t k0,
+                         const uint32_t *offset, int64_t fragment, uint8_t *back) {
+    for (int row = 0; row < 16; row++)
+        for (int slot = 0; slot < 16; slot++) {
+            int            column;
+            const uint32_t from = stored(u, fragment, row, slot, &column);
+            if (from == CR_SPARSE_FILL) continue;
+            const int64_t o = offset[column / 8], r = o / R_STEP, phase = o % R_STEP / S_PHASE,
+                          q = o % S_PHASE / S_STEP * s->stride + phase;
+            const int64_t c = chunk * s->chunk + o % S_STEP / C_STEP * 8 + column % 8, k = k0 + row;
+            CHECK_INT(((k * s->R + r) * s->S + q) * s->C + c, from);
+            if (from < s->K * s->R * s->S * s->C) back[from]++;
+        }
+}
+
+static void same_without_weights(const struct cr_mma_sp_map *map, const struct cr_mma_sp_layout *how,
+                                 const struct cr_mma_sp *whole) {
+    struct cr_mma_sp u;
+    REQUIRE(cr_mma_sp_make(map, how, false, &u) == CR_OK);
+    CHECK(!u.from && !u.places && u.steps == whole->steps && u.fragments == whole->fragments);
+    CHECK(memcmp(u.run, whole->run, (size_t)(u.chunks * u.bands * 5 + 1) * 2 * sizeof *u.run) == 0);
+    CHECK(memcmp(u.offset, whole->offset, (size_t)(u.steps + 1) * 4 * sizeof *u.offset) == 0);
+    cr_mma_sp_free(&u);
+}
+
+static void one(const struct shape *s) {
+    const int64_t                 count = s->K * s->R * s->S * s->C;
+    float                        *w     = make(s);
+    uint8_t                      *back  = cr_alloc((size_t)count, sizeof *back);
+    struct cr_sparse              sparse;
+    struct cr_mma_sp_map          map;
+    struct cr_mma_sp              u;
+    const struct cr_mma_sp_layout how = {.stride  = s->stride,
+                                         .chunk   = s->chunk,
+                                         .c_step  = C_STEP,
+                                         .r_step  = R_STEP,
+                                         .s_phase = S_PHASE,
+                                         .s_step  = S_STEP,
+                                         .bands   = (s->K + 63) / 64 + 1};
+    REQUIRE(w && back);
+    REQUIRE(cr_sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+    REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
+    REQUIRE(cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
+    CHECK_INT(cr_mma_sp_count(&map, &how), u.fragments);
+    same_without_weights(&map, &how, &u);
+    for (int64_t band = 0; band < u.bands; band++)
+        for (int64_t chunk = 0; chunk < u.chunks; chunk++)
+            for (int list = 0; list < 5; list++) {
+                const uint32_t *run = u.run + ((band * u.chunks + chunk) * 5 + list) * 2;
+                int64_t         at  = run[1];
+                for (uint32_t step = run[0]; step < run[2]; step++)
+                    for (int g = list ? list - 1 : 0; g < (list ? list : 4); g++, at++)
+                        add_fragment(s, &u, chunk, band * 64 + g * 16, u.offset + step * 4, at, back);
+                CHECK_INT(at, run[3]);
+            }
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++) wrong += back[i] != (w[i] != 0.0f);
+    CHECK_INT(wrong, 0);
+    cr_mma_sp_free(&u);
+    cr_mma_sp_map_free(&map);
+    cr_sparse_free(&sparse);
+    cr_free(back);
+    cr_free(w);
+}
+
+static void weights_come_back(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) one(&shapes[i]);
+}
+
+/* A filter of a tenth is walked little more than once, an empty one not at all, a full one twice. */
+static void work_follows_density(void) {
+    static const int    kept[]  = {0, 10, 100};
+    static const double least[] = {0, 1, 2}, most[] = {0, 1.25, 2};
+    for (int i = 0; i < 3; i++) {
+        const struct shape            s   = {64, 3, 3, 64, 1, 64, kept[i]};
+        const struct cr_mma_sp_layout how = {.stride = 1, .chunk = 64, .c_step = 16, .bands = 1};
+        struct cr_sparse              sparse;
+        struct cr_mma_sp_map          map;
+        struct cr_mma_sp              u;
+        float                        *w = make(&s);
+        REQUIRE(w && cr_sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
+        REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK && cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
+        const double walks = (double)u.fragments / (4.0 * 9 * 64 / 32);
+        CHECK(walks >= least[i] && walks <= most[i]);
+        cr_mma_sp_free(&u);
+        cr_mma_sp_map_free(&map);
+        cr_sparse_free(&sparse);
+        cr_free(w);
+    }
+}
+
+static void memory_may_end(void) {
+    const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 8, .bands = 1};
+    const int64_t                 live   = cr_alloc_live();
+    const float                   two[2] = {1, 0};
+    struct cr_sparse              sparse;
+    struct cr_mma_sp_map          map;
+    struct cr_mma_sp              u;
+    REQUIRE(cr_sparse_encode(two, NULL, 1, 1, 1, 2, &sparse) == CR_OK);
+    for (int nth = 1; nth <= 2; nth++) {
+        cr_alloc_fail_at(nth);
+        CHECK(cr_mma_sp_map_make(&sparse, &map) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
+    REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
+    for (int nth = 1; nth <= 5; nth++) {
+        cr_alloc_fail_at(nth);
+        CHECK(cr_mma_sp_make(&map, &how, true, &u) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
+    cr_mma_sp_map_free(&map);
+    cr_sparse_free(&sparse);
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+TESTS(CASE(weights_come_back), CASE(work_follows_density), CASE(memory_may_end))

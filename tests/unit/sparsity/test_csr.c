@@ -1,0 +1,333 @@
+/* tests/unit/sparsity/test_csr.c: forms of sparse filters. Each form is read back by a loop of its own, weight by
+ * weight. */
+#include "sparsity/sparsity.h"
+#include "tests/harness/test.h"
+
+struct shape {
+    int64_t K, R, S, C;
+};
+static const struct shape shapes[] = {{1, 1, 1, 1},   {8, 3, 3, 16}, {5, 3, 3, 7},
+                                      {33, 1, 1, 70}, {7, 5, 3, 9},  {64, 7, 7, 3}};
+enum { WEIGHTS = 64 * 7 * 7 * 8 };
+
+static float    filter[WEIGHTS], back[WEIGHTS];
+static uint8_t  mask[WEIGHTS];
+static uint32_t seed;
+
+static uint32_t draw(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+
+/* About a tenth is kept; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of
+ * the kept. */
+static int64_t make(const struct shape *s) {
+    const int64_t taps = s->R * s->S * s->C;
+    int64_t       kept = 0;
+    for (int64_t i = 0; i < s->K * taps; i++) {
+        const int64_t k = i / taps;
+        mask[i]         = draw() % 10 == 0;
+        if (s->K >= 3 && (k == 0 || k == s->K - 1)) mask[i] = 0;
+        if (s->K >= 3 && k == 1) mask[i] = 1;
+        filter[i] = mask[i] ? (float)(i + 1) : 0.0f;
+        kept += mask[i];
+    }
+    return kept;
+}
+
+static void rows_come_back(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        const struct shape *s    = &shapes[i];
+        const int64_t       kept = make(s), count = s->K * s->R * s->S * s->C;
+        struct cr_sparse    sparse;
+        REQUIRE(cr_sparse_encode(filter, i % 2 ? mask : NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+        CHECK_INT(cr_sparse_nnz(&sparse), kept);
+        memset(back, 0xff, sizeof back);
+        cr_sparse_decode(&sparse, back);
+        CHECK(memcmp(back, filter, (size_t)count * sizeof *back) == 0);
+        cr_sparse_free(&sparse);
+    }
+}
+
+/* From bits that begin anywhere in a byte: the same places as from bytes. */
+static void places_come_from_bits(void) {
+    static uint8_t bits[WEIGHTS / 8 + 8];
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (int64_t first = 0; first < 18; first++) {
+            const struct shape *s     = &shapes[i];
+            const int64_t       count = s->K * s->R * s->S * s->C, kept = make(s);
+            struct cr_sparse    a, b;
+            memset(bits, 0xff, sizeof bits); /* neighbours are kept */
+            for (int64_t j = 0; j < count; j++)
+                if (!mask[j]) bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
+            REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &a) == CR_OK);
+            REQUIRE(cr_sparse_from_bits(bits, first, s->K, s->R, s->S, s->C, &b) == CR_OK);
+            CHECK(b.value == NULL);
+            CHECK(memcmp(a.row, b.row, (size_t)(s->K + 1) * sizeof *a.row) == 0);
+            CHECK(memcmp(a.index, b.index, (size_t)kept * sizeof *a.index) == 0);
+            cr_sparse_free(&a);
+            cr_sparse_free(&b);
+        }
+}
+
+static void kept_zeros_stay_kept(void) {
+    const float      two[2]   = {0.0f, 3.0f};
+    const uint8_t    which[2] = {1, 0};
+    struct cr_sparse sparse;
+    REQUIRE(cr_sparse_encode(two, which, 1, 1, 1, 2, &sparse) == CR_OK);
+    CHECK_INT(cr_sparse_nnz(&sparse), 1);
+    CHECK_INT(sparse.index[0], 0);
+    CHECK(sparse.value[0] == 0.0f);
+    cr_sparse_free(&sparse);
+}
+
+/* One shape, one way of stretching: every entry is found again at the offset that a plain walk over the filter gives.
+ */
+static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
+    struct cr_sparse        sparse;
+    struct cr_linear_filter to;
+    make(s);
+    REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+    const struct cr_linear_layout how = {.stride   = stride,
+                                         .chunk    = chunk,
+                                         .c_step   = 100000,
+                                         .r_phase  = 7000,
+                                         .r_step   = 300,
+                                         .s_phase  = 50,
+                                         .s_step   = 1,
+                                         .rows     = s->K + 2,
+                                         .multiple = multiple};
+    REQUIRE(cr_sparse_linearize(&sparse, &how, &to) == CR_OK);
+    int64_t counted = -1;
+    CHECK(cr_sparse_linearize_count(&sparse, &how, &counted) == CR_OK && counted == to.entries);
+    CHECK_INT(to.chunks, (s->C + chunk - 1) / chunk);
+    for (int64_t i = 0; i < to.chunks; i++)
+        for (int64_t k = 0; k < to.rows; k++) {
+            const uint32_t *start = &to.start[i * to.rows + k];
+            uint32_t        at = start[0], last = 0;
+            for (int64_t r = 0; k < s->K && r < s->R; r++)
+                for (int64_t q = 0; q < s->S; q++)
+                    for (int64_t c = i * chunk; c < CR_MIN(s->C, (i + 1) * chunk); c++) {
+                        const int64_t w = ((k * s->R + r) * s->S + q) * s->C + c;
+                        if (!mask[w]) continue;
+                        last = (uint32_t)((c - i * chunk) * 100000 + r % stride * 7000 + r / stride * 300 +
+                                          q % stride * 50 + q / stride);
+                        CHECK(at < start[1] && to.entry[at].value == filter[w] && to.entry[at].offset == last);
+                        at++;
+                    }
+            CHECK_INT((start[1] - start[0]) % multiple, 0);
+            CHECK(start[1] - at < multiple);
+            for (; at < start[1]; at++) CHECK(to.entry[at].value == 0.0f && to.entry[at].offset == last);
+        }
+    cr_linear_filter_free(&to);
+    cr_sparse_free(&sparse);
+}
+static void offsets_are_stretched(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        stretched_once(&shapes[i], shapes[i].C, 1, 1);
+        stretched_once(&shapes[i], 4, 2, 2);
+        stretched_once(&shapes[i], 3, 3, 4);
+    }
+}
+
+static void slices_hold_every_row(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        const struct shape     *s    = &shapes[i];
+        const int64_t           taps = s->R * s->S * s->C, lanes = 32;
+        struct cr_sparse        sparse;
+        struct cr_linear_filter to;
+        make(s);
+        REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+        REQUIRE(cr_sparse_sell(&sparse, lanes, &to) == CR_OK);
+        CHECK_INT(to.rows, (s->K + lanes - 1) / lanes);
+        CHECK_INT(cr_sparse_sell_count(&sparse, lanes), to.entries);
+        memset(back, 0, sizeof back);
+        for (int64_t slice = 0; slice < to.rows; slice++)
+            for (uint32_t step = to.start[slice]; step < to.start[slice + 1]; step++)
+                for (int64_t lane = 0; lane < lanes; lane++) {
+                    const struct cr_sparse_entry e = to.entry[step * lanes + lane];
+                    const int64_t                k = slice * lanes + lane, r = e.offset >> 24, q = e.offset >> 16 & 255,
+                                  c = e.offset & 65535;
+                    if (e.value == 0.0f) continue;
+                    CHECK(k < s->K && r < s->R && q < s->S && c < s->C);
+                    if (k < s->K) back[k * taps + (r * s->S + q) * s->C + c] += e.value;
+                }
+        CHECK(memcmp(back, filter, (size_t)(s->K * taps) * sizeof *back) == 0);
+        cr_linear_filter_free(&to);
+        cr_sparse_free(&sparse);
+    }
+}
+
+/* ---- turned ---- */
+
+enum { SIDE_H = 7, SIDE_W = 5 };
+
+/* dx = sum of dy * w over all outputs that saw a pixel, one output after the other. */
+static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy,
+                    float *dx) {
+    memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
+    for (int64_t i = 0; i < P * Q * s->K * s->R * s->S; i++) {
+        const int64_t q = i % s->S, r = i / s->S % s->R, k = i / s->S / s->R % s->K, pixel = i / s->S / s->R / s->K;
+        const int64_t h = pixel / Q * stride - pad + r, w = pixel % Q * stride - pad + q;
+        for (int64_t c = 0; h >= 0 && h < SIDE_H && w >= 0 && w < SIDE_W && c < s->C; c++)
+            dx[(h * SIDE_W + w) * s->C + c] += dy[pixel * s->K + k] * filter[((k * s->R + r) * s->S + q) * s->C + c];
+    }
+}
+
+/* What one phase's filter makes of dy at a pixel. */
+static float turned_at(const struct cr_sparse *f, const struct cr_transposition *t, int64_t i, int64_t j, int64_t c,
+                       int64_t P, int64_t Q, const float *dy) {
+    float sum = 0;
+    for (int64_t e = f->row[c]; e < f->row[c + 1]; e++) {
+        const int64_t k = f->index[e] % f->C, q = f->index[e] / f->C % f->S, r = f->index[e] / f->C / f->S;
+        const int64_t row = i - t->pad + r, column = j - t->pad + q;
+        CHECK(r < f->R && (e == f->row[c] || f->index[e] > f->index[e - 1])); /* in order */
+        if (row >= 0 && row < P && column >= 0 && column < Q)
+            sum += dy[(row * Q + column) * f->C + k] * filter[f->element[e]];
+    }
+    return sum;
+}
+
+static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
+    static float     dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
+    const int64_t    P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
+    struct cr_sparse sparse;
+    make(s);
+    if (SIDE_H + 2 * pad < s->R || SIDE_W + 2 * pad < s->S) return;
+    for (int64_t i = 0; i < s->K * s->R * s->S * s->C; i++)
+        filter[i] = mask[i] ? (float)(draw() % 9) + 1 : 0.0f; /* sums are exact */
+    for (int64_t i = 0; i < P * Q * s->K; i++) dy[i] = (float)(draw() % 9);
+    REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+    scatter(s, stride, pad, P, Q, dy, want);
+    int64_t seen = 0;
+    for (int64_t h = 0; h < stride; h++)
+        for (int64_t w = 0; w < stride; w++) {
+            const struct cr_transposition t      = cr_sparse_transposition(s->R, s->S, stride, pad, h, w);
+            struct cr_sparse              turned = {0};
+            CHECK(t.pad >= 0);
+            if (t.R) REQUIRE(cr_sparse_transpose(&sparse, &t, &turned) == CR_OK);
+            if (t.R) seen += cr_sparse_nnz(&turned);
+            for (int64_t i = 0; h + i * stride < SIDE_H; i++)
+                for (int64_t j = 0; w + j * stride < SIDE_W; j++)
+                    for (int64_t c = 0; c < s->C; c++) {
+                        const float x = t.R ? turned_at(&turned, &t, i, j, c, P, Q, dy) : 0;
+                        CHECK(x == want[((h + i * stride) * SIDE_W + w + j * stride) * s->C + c]);
+                    }
+            cr_sparse_free(&turned);
+        }
+    CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
+    cr_sparse_free(&sparse);
+}
+static void turned_filters_give_gradients(void) {
+    for (size_t i = 0; i < CR_COUNT(shapes); i++)
+        for (int64_t stride = 1; stride <= 4; stride++)
+            for (int64_t pad = 0; pad <= 3; pad++) turned_once(&shapes[i], stride, pad);
+}
+
+static void memory_may_end(void) {
+    struct cr_sparse              sparse;
+    struct cr_linear_filter       to;
+    const struct cr_linear_layout how  = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
+    const int64_t                 live = cr_alloc_live();
+    make(&shapes[1]);
+    for (int nth = 1; nth <= 3; nth++) {
+        cr_alloc_fail_at(nth);
+        CHECK(cr_sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
+    REQUIRE(cr_sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_OK);
+    for (int nth = 1; nth <= 4; nth++) {
+        const struct cr_transposition turn = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
+        struct cr_sparse              turned;
+        cr_alloc_fail_at(nth);
+        CHECK(cr_sparse_transpose(&sparse, &turn, &turned) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
+    for (int nth = 1; nth <= 6; nth++) {
+        int64_t counted;
+        cr_alloc_fail_at(nth);
+        CHECK(cr_sparse_linearize(&sparse, &how, &to) == CR_ERR_MEMORY);
+        cr_alloc_fail_at(CR_MIN(nth, 3));
+        CHECK(cr_sparse_linearize_count(&sparse, &how, &counted) == CR_ERR_MEMORY);
+        cr_alloc_fail_at(CR_MIN(nth, 2));
+        CHECK(cr_sparse_sell(&sparse, 32, &to) == CR_ERR_MEMORY);
+    }
+    cr_alloc_fail_at(0);
+    cr_sparse_free(&sparse);
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+/* ---- 2:4 ---- */
+
+enum { ROWS = 32, COLUMNS = 64 };
+static uint16_t dense[ROWS][COLUMNS], values[ROWS][COLUMNS / 2], places[ROWS][COLUMNS / 16], again[ROWS][COLUMNS];
+
+/* All sixteen patterns of four but those of more than two, in turn. */
+static void make_24(void) {
+    for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
+        static const unsigned patterns[] = {0, 1, 2, 4, 8, 3, 5, 9, 6, 10, 12};
+        const unsigned        pattern    = patterns[(unsigned)i * 7 % CR_COUNT(patterns)];
+        uint16_t             *four       = &dense[0][0] + i * 4;
+        for (unsigned j = 0; j < 4; j++) four[j] = (uint16_t)(pattern >> j & 1u ? (draw() & 0x3fffu) + 1 : 0);
+    }
+}
+
+static void two_of_four_come_back(void) {
+    make_24();
+    REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
+    for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
+        const unsigned two = (unsigned)(&places[0][0])[i / 4] >> 4 * (i % 4);
+        CHECK((two & 3u) < (two >> 2 & 3u));
+    }
+    memset(again, 0xff, sizeof again);
+    cr_sparse_24_decode(&values[0][0], &places[0][0], ROWS, COLUMNS, &again[0][0]);
+    CHECK(memcmp(again, dense, sizeof dense) == 0);
+    dense[3][4] = dense[3][5] = dense[3][7] = 1;
+    CHECK(!cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
+}
+
+/* Of a pattern, from any bit on; rows may end in the middle of a group, which the next row does not fill. */
+static void two_of_four_are_told(void) {
+    static const struct {
+        int     columns;
+        uint8_t row[2][10]; /* of two rows */
+        bool    is;
+    } cases[] = {{8, {{1, 1, 0, 0, 0, 1, 0, 1}, {0, 0, 1, 1, 1, 0, 1, 0}}, true},
+                 {8, {{1, 1, 0, 0, 0, 1, 0, 1}, {0, 0, 1, 1, 1, 0, 1, 1}}, false},
+                 {8, {{1, 1, 0, 1, 0, 0, 0, 0}, {0}}, false},
+                 {8, {{0, 0, 1, 1, 1, 1, 0, 0}, {1, 1, 0, 0, 0, 0, 1, 1}}, true}, /* four neighbours of two groups */
+                 {6, {{0, 0, 0, 0, 1, 1}, {1, 1, 0, 0, 1, 1}}, true},
+                 {6, {{0, 0, 0, 0, 1, 1}, {1, 1, 1, 0, 0, 0}}, false},
+                 {3, {{1, 0, 1}, {1, 1, 0}}, true},
+                 {3, {{1, 0, 1}, {1, 1, 1}}, false}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++)
+        for (int64_t first = 0; first < 9; first++) {
+            uint8_t bits[8];
+            memset(bits, 0xff, sizeof bits);
+            for (int64_t j = 0; j < 2 * cases[i].columns; j++)
+                if (!cases[i].row[j / cases[i].columns][j % cases[i].columns])
+                    bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
+            CHECK_INT(cr_sparse_is_24(bits, first, 2, cases[i].columns), cases[i].is);
+        }
+}
+
+/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for
+ * columns 0-15, the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
+static void words_of_lanes(void) {
+    make_24();
+    REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
+    for (int row = 0; row < ROWS; row += 16)
+        for (int column = 0; column < COLUMNS; column += 32)
+            for (int lane = 0; lane < 32; lane++) {
+                const uint32_t word = cr_sparse_24_word(&places[0][0], COLUMNS, row, column, lane);
+                for (int e = 0; e < 16; e++) {
+                    const int      r = row + lane / 4 + e / 8 * 8, first = column + lane % 2 * 16;
+                    const unsigned place = word >> 2 * e & 3u;
+                    CHECK_INT(dense[r][first + e % 8 / 2 * 4 + (int)place], values[r][first / 2 + e % 8]);
+                }
+            }
+}
+
+TESTS(CASE(rows_come_back), CASE(places_come_from_bits), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched),
+      CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
+      CASE(two_of_four_come_back), CASE(two_of_four_are_told), CASE(words_of_lanes))

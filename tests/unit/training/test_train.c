@@ -1,0 +1,365 @@
+/* tests/unit/training/test_train.c: what a training run promises: it goes on to the bit wherever it was cut, frozen
+ * parts stay as they are, a loss that is not finite ends it without harm, weights are taken over or refused as [model]
+ * head says, evaluation counts every picture once, and the step loop allocates nothing. */
+#include "tests/harness/train_support.h"
+
+/* ---- resume ---- */
+
+/* Cut after every single step, at the end of an epoch and in the middle, with batches left over. */
+static void cut_everywhere(const char *accumulate, int total) {
+    struct run r;
+    prepare(&r);
+    give(&r, accumulate);
+    resumes_bitwise(&r, total, 1);
+    changes_the_weights(&r, "train.seed=2");
+    finish(&r);
+}
+static void resume_is_equal_to_the_bit(void) {
+    cut_everywhere("train.accumulate=1", 12);
+}
+static void resume_with_batches_left_over(void) {
+    cut_everywhere("train.accumulate=4", 2); /* one update and two batches that are left, an epoch */
+    cut_everywhere("train.accumulate=2", 6);
+}
+
+/* Prunings before updates 3, 5, 7, 9 and after the last: cut at, before and behind each. */
+static void resume_in_the_middle_of_pruning(void) {
+    static const char *const keys[] = {"prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7",
+                                       "prune.frequency=2"};
+    static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
+    struct run               r;
+    for (int parts = 0; parts < 2; parts++) {
+        prepare(&r);
+        for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
+        give(&r, more[parts]);
+        resumes_bitwise(&r, parts ? 6 : 12, 1);
+        changes_the_weights(&r, "prune.frequency=3");
+        finish(&r);
+    }
+}
+
+static void workers_and_saving_do_not_change_a_bit(void) {
+    struct run r;
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=0"));
+    REQUIRE_OK(TRAIN(&r, "b", "data.workers=3", "data.prefetch=1", "train.save_every=1", "train.eval_every=0"));
+    check_same(&r, "a", "b");
+    finish(&r);
+}
+
+static void a_change_of_the_run_needs_force(void) {
+    struct run r;
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=3"));
+    CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "train.batch=2"), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "train.batch: 4 -> 2");
+    CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "model.widths=4,8"), CR_ERR_CONFIG);
+    CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "data.train_images=27"), CR_ERR_CONFIG);
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=4", "optim.lr=0.01")); /* neither model nor order */
+    const char *const forced[] = {"train.steps=5", "train.batch=2", NULL};
+    REQUIRE_OK(train(&r, "a", "auto", true, forced));
+    CHECK_STATUS(TRAIN(&r, "a", "train.steps=9"), CR_ERR_CONFIG); /* in use */
+    finish(&r);
+}
+
+/* The same command line goes on with the batch that was found when the run began, whatever the memory is now. */
+static void a_batch_that_was_found_stays(void) {
+    struct run r;
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "whole", "train.batch=24", "train.steps=2"));
+    REQUIRE_OK(TRAIN(&r, "cut", "train.batch=auto", "memory.limit=1GiB", "train.steps=1"));
+    REQUIRE_OK(RESUME(&r, "cut", "train.batch=auto", "memory.limit=2GiB", "train.steps=2"));
+    check_same(&r, "whole", "cut");
+    CHECK_STATUS(TRAIN(&r, "few", "train.batch=auto", "train.accumulate=27"), CR_ERR_CONFIG); /* of 26 pictures */
+    CHECK_HAS(cr_error_message(), "the training set has 26");
+    finish(&r);
+}
+
+static void a_run_that_could_not_begin_leaves_its_folder_free(void) {
+    struct run r;
+    prepare(&r);
+    CHECK_STATUS(TRAIN(&r, "a", "model.weights=no-such-file.safetensors"), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "no-such-file.safetensors");
+    CHECK_HAS(cr_error_message(), "model.weights= to train from scratch");
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=1"));
+    finish(&r);
+}
+
+/* ---- what is in a session's store, read through the lists that checkpoints use ---- */
+
+static cr_status open_session(const struct run *r, const char *const *more, struct cr_config *config,
+                              struct cr_session *s) {
+    struct run all = *r;
+    for (; *more; more++) give(&all, *more);
+    const struct cr_session_options options = {.train = true, .eval = true, .execute = true};
+    CR_TRY(cr_config_open(config, NULL, all.value, all.count));
+    cr_status status = cr_session_open(config, &options, s);
+    if (status == CR_OK) status = cr_session_init(s);
+    if (status != CR_OK) cr_config_close(config);
+    return status;
+}
+#define OPEN(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
+
+static const float *values_of(const struct cr_session *s, int param) {
+    const struct cr_param *q     = &s->model.store.param[param];
+    enum cr_param_buffer   plane = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
+    const char            *base  = s->memory.region[CR_REGION_STORE];
+    return (const float *)(const void *)(base + cr_param_store_buffer_offset(&s->model.store, plane)) + q->offset;
+}
+
+/* Compares each parameter of two sessions; `frozen` names the prefixes that must be equal to the bit, all others
+ * differ. */
+static void check_frozen(const struct cr_session *before, const struct cr_session *after, const char *const *frozen) {
+    for (int i = 0; i < before->model.store.params; i++) {
+        const struct cr_param *q    = &before->model.store.param[i];
+        bool                   held = false;
+        for (int k = 0; frozen[k]; k++) held |= strncmp(q->name, frozen[k], strlen(frozen[k])) == 0;
+        bool same = memcmp(values_of(before, i), values_of(after, i), (size_t)q->elems * sizeof(float)) == 0;
+        if (same != held) TEST_FAIL_("%s %s", q->name, same ? "did not change" : "changed");
+    }
+}
+
+static void check_freeze(const char *freeze, const char *const *frozen) {
+    struct run        r;
+    struct cr_config  config_a, config_b;
+    struct cr_session before, after;
+    char              path[SUPPORT_PATH];
+    prepare(&r);
+    /* weights whose running statistics are not the ones a fresh network has */
+    REQUIRE_OK(TRAIN(&r, "start", "train.steps=3"));
+    char weights[SUPPORT_PATH + 32], start[SUPPORT_PATH];
+    text_into(start, "%s/start/last", r.dir);
+    snprintf(weights, sizeof weights, "model.weights=%s", start);
+    REQUIRE_OK(TRAIN(&r, "frozen", weights, freeze, "optim.weight_decay=0.1", "optim.decay_norm_bias=yes"));
+    REQUIRE_OK(OPEN(&r, &config_a, &before, "train.steps=0"));
+    REQUIRE_OK(OPEN(&r, &config_b, &after, "train.steps=0"));
+    REQUIRE_OK(cr_session_load_weights(&before, start, true));
+    REQUIRE_OK(cr_session_load_weights(&after, text_into(path, "%s/frozen/last", r.dir), true));
+    check_frozen(&before, &after, frozen);
+    cr_session_close(&before);
+    cr_session_close(&after);
+    cr_config_close(&config_a);
+    cr_config_close(&config_b);
+    finish(&r);
+}
+static void frozen_parts_do_not_change(void) {
+    check_freeze("model.freeze=stem,layer1", (const char *const[]){"conv1", "bn1", "layer1", NULL});
+    check_freeze("model.freeze=layer2", (const char *const[]){"layer2", NULL});
+    check_freeze("model.freeze=stem,layer1,layer2", (const char *const[]){"conv1", "bn1", "layer1", "layer2", NULL});
+    check_freeze("model.freeze=fc", (const char *const[]){"fc", NULL});
+}
+
+/* ---- a loss that is not finite ---- */
+
+/* Decay times rate far above 2 makes the weights grow without bound. */
+static void an_infinite_loss_stops_and_harms_nothing(void) {
+    struct run        r;
+    struct cr_config  config;
+    struct cr_session s;
+    char              path[SUPPORT_PATH];
+    prepare(&r);
+    give(&r, "optim.lr=1000"), give(&r, "optim.weight_decay=10"), give(&r, "schedule.kind=constant");
+    give(&r, "schedule.warmup_epochs=0"), give(&r, "optim.decay_norm_bias=yes"), give(&r, "train.save_every=1");
+    CHECK_STATUS(TRAIN(&r, "a", "train.epochs=9"), CR_ERR_NUMERIC);
+    CHECK_HAS(cr_error_message(), "is not finite");
+    CHECK_HAS(cr_error_message(), "optim.lr");
+    REQUIRE_OK(OPEN(&r, &config, &s, "train.steps=0"));
+    REQUIRE_OK(cr_session_load_weights(&s, text_into(path, "%s/a", r.dir), true));
+    for (int i = 0; i < s.model.store.params; i++)
+        for (int64_t k = 0; k < s.model.store.param[i].elems; k++)
+            if (!isfinite(values_of(&s, i)[k])) TEST_FAIL_("%s is not finite", s.model.store.param[i].name);
+    cr_session_close(&s);
+    cr_config_close(&config);
+    finish(&r);
+}
+
+/* ---- weights ---- */
+
+static void weights_fit_or_are_refused(void) {
+    struct run        r;
+    struct cr_config  config;
+    struct cr_session s;
+    char              path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "three", "train.steps=1"));
+    text_into(path, "%s/three", r.dir);
+    snprintf(weights, sizeof weights, "model.weights=%s", path);
+    /* another number of classes */
+    CHECK_STATUS(TRAIN(&r, "keep", weights, "model.classes=7", "model.head=keep"), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "3 classes");
+    REQUIRE_OK(TRAIN(&r, "auto", weights, "model.classes=7", "train.steps=1"));
+    /* another width */
+    CHECK_STATUS(TRAIN(&r, "wide", weights, "model.widths=4,8"), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "has shape");
+    CHECK_HAS(cr_error_message(), "layer2.0.conv1.weight");
+    /* head = new replaces one that would fit, keep takes it */
+    for (int fresh = 0; fresh < 2; fresh++) {
+        REQUIRE_OK(OPEN(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
+        int fc            = cr_param_store_find(&s.model.store, "fc.weight"),
+            conv          = cr_param_store_find(&s.model.store, "conv1.weight");
+        const float first = *values_of(&s, fc), conv_first = *values_of(&s, conv);
+        REQUIRE_OK(cr_session_load_weights(&s, path, false));
+        CHECK((*values_of(&s, fc) == first) == (fresh == 1));
+        CHECK(*values_of(&s, conv) != conv_first);
+        cr_session_close(&s);
+        cr_config_close(&config);
+    }
+    finish(&r);
+}
+
+/* ---- evaluation ---- */
+
+static void evaluation_counts_every_picture_once(void) {
+    struct run r;
+    prepare(&r);
+    static const char *const batches[] = {"train.eval_batch=1", "train.eval_batch=3", "train.eval_batch=5",
+                                          "train.eval_batch=64"};
+    struct cr_scores         first     = {0};
+    for (size_t i = 0; i < CR_COUNT(batches); i++) {
+        struct cr_config   config;
+        struct cr_session  s;
+        struct cr_dataset *set;
+        struct cr_scores   scores;
+        REQUIRE_OK(OPEN(&r, &config, &s, batches[i]));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+        REQUIRE_OK(cr_session_evaluate(&s, set, NULL, &scores));
+        if (!i) first = scores;
+        CHECK_INT(scores.images, 5);
+        CHECK_INT(scores.correct1, first.correct1);
+        CHECK_INT(scores.correct5, 5); /* three classes: the right one is always among five */
+        CHECK_NEAR(scores.loss_sum, first.loss_sum, 1e-4);
+        const volatile int stop = 1;
+        CHECK_STATUS(cr_session_evaluate(&s, set, (volatile const int *)&stop, &scores), CR_ERR_INTERRUPTED);
+        cr_dataset_close(set);
+        cr_session_close(&s);
+        cr_config_close(&config);
+    }
+    finish(&r);
+}
+
+/* Pictures that cannot be read count nowhere but among the corrupt ones. */
+static void evaluation_leaves_corrupt_pictures_out(void) {
+    struct run r;
+    char       root[SUPPORT_PATH], value[SUPPORT_PATH];
+    prepare(&r);
+    text_into(root, "%s/set", r.dir);
+    for (int i = 0; i < 12; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s/%c/%d.png", i < 6 ? "train" : "val", "abc"[i % 3], i);
+        put_picture(root, name, 8, 8, i * 20);
+    }
+    put_text(root, "val/a/broken.png", "this is no picture");
+    for (int fatal = 0; fatal < 2; fatal++) {
+        struct cr_config   config;
+        struct cr_session  s;
+        struct cr_dataset *set;
+        struct cr_scores   scores;
+        REQUIRE_OK(OPEN(&r, &config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0",
+                        "data.val_images=0", fatal ? "data.corrupt=fatal" : "data.corrupt=skip"));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+        cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
+        CHECK_INT(status, fatal ? CR_ERR_FORMAT : CR_OK);
+        if (fatal) CHECK_HAS(cr_error_message(), "broken.png");
+        if (!fatal) CHECK_INT(scores.images, 6);
+        if (!fatal) CHECK_INT(scores.corrupt, 1);
+        cr_dataset_close(set);
+        cr_session_close(&s);
+        cr_config_close(&config);
+    }
+    finish(&r);
+}
+
+/* Some updates; the loader begins anew each time. */
+static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
+    const struct cr_loader_options options = {
+        .split = CR_SPLIT_TRAIN, .prepare = s->prepare_train, .batch = 4, .seed = 1, .prefetch = 2, .drop_last = true};
+    const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f};
+    struct cr_loader          *loader;
+    REQUIRE_OK(cr_loader_open(set, &options, &loader));
+    for (int step = 0; step < 3; step++) {
+        struct cr_batch batch;
+        REQUIRE_OK(cr_loader_next(loader, &batch));
+        REQUIRE_OK(cr_exec_feed(s->train_exec[0], batch.images, batch.labels, batch.boxes));
+        cr_loader_release(loader, &batch);
+        REQUIRE_OK(cr_exec_run(s->train_exec[0], &block));
+    }
+    cr_loader_close(loader);
+}
+
+/* What evaluation does once for many batches must not outlive the training between two evaluations. */
+static void an_evaluation_before_changes_nothing(void) {
+    struct run r;
+    double     loss[2];
+    prepare(&r);
+    for (int before = 0; before < 2; before++) {
+        struct cr_config   config;
+        struct cr_session  s;
+        struct cr_dataset *train_set, *val_set;
+        struct cr_scores   scores;
+        REQUIRE_OK(OPEN(&r, &config, &s, NULL));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &train_set));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &val_set));
+        CHECK(s.eval.hoisted > 0);
+        if (before) REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
+        train_a_little(&s, train_set);
+        REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
+        loss[before] = scores.loss_sum;
+        cr_dataset_close(train_set);
+        cr_dataset_close(val_set);
+        cr_session_close(&s);
+        cr_config_close(&config);
+    }
+    CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
+    finish(&r);
+}
+
+/* ---- the law of the step loop ---- */
+
+static void the_step_loop_allocates_nothing(void) {
+    static const char *const ways[] = {"data.workers=0", "data.workers=2"};
+    for (size_t w = 0; w < CR_COUNT(ways); w++) {
+        struct run         r;
+        struct cr_config   config;
+        struct cr_session  s;
+        struct cr_dataset *set;
+        struct cr_loader  *loader;
+        uint64_t           after_first = 0;
+        prepare(&r);
+        REQUIRE_OK(OPEN(&r, &config, &s, ways[w]));
+        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &set));
+        const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
+                                                  .prepare   = s.prepare_train,
+                                                  .batch     = 4,
+                                                  .seed      = 1,
+                                                  .workers   = (int)config.data.workers,
+                                                  .prefetch  = 2,
+                                                  .drop_last = true};
+        const struct cr_step_block     block   = {.lr = 0.01f, .momentum = 0.9f};
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        for (int step = 1; step <= 100; step++) {
+            struct cr_batch batch;
+            float           metrics[4];
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            REQUIRE_OK(cr_exec_feed(s.train_exec[0], batch.images, batch.labels, batch.boxes));
+            cr_loader_release(loader, &batch);
+            REQUIRE_OK(cr_exec_run(s.train_exec[0], &block));
+            REQUIRE_OK(cr_exec_get(s.train_exec[0], s.train[0].metrics, metrics));
+            /* a worker's scratch is made with its first picture: with workers that may be a few steps later */
+            if (step == (config.data.workers ? 30 : 1)) after_first = cr_alloc_calls();
+        }
+        CHECK_INT(cr_alloc_calls(), after_first);
+        cr_loader_close(loader);
+        cr_dataset_close(set);
+        cr_session_close(&s);
+        cr_config_close(&config);
+        finish(&r);
+    }
+}
+
+TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
+      CASE(workers_and_saving_do_not_change_a_bit), CASE(a_change_of_the_run_needs_force),
+      CASE(a_batch_that_was_found_stays), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
+      CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing),
+      CASE(weights_fit_or_are_refused), CASE(evaluation_counts_every_picture_once),
+      CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
+      CASE(the_step_loop_allocates_nothing))

@@ -1,0 +1,186 @@
+/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: they go on
+ * to the bit wherever they were cut, pruned or not; averages are evaluated, saved and taken over; a rule that needs
+ * keys says so. */
+#include "tests/harness/train_support.h"
+
+#include <math.h>
+
+static void check_all(const struct run *r, const char *a, const char *b, bool averages) {
+    check_same(r, a, b);
+    if (averages) CHECK(same_file(r, a, b, "ema.safetensors"));
+}
+
+/* Cut behind some of the twelve updates, `more` as in TRAIN. */
+static void check_cuts(const char *const *keys, bool averages) {
+    static const int cuts[] = {1, 4, 6, 11};
+    struct run       r;
+    prepare(&r);
+    for (; *keys; keys++) give(&r, *keys);
+    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
+    for (size_t i = 0; i < CR_COUNT(cuts); i++) {
+        char name[32], steps[32];
+        snprintf(name, sizeof name, "cut%d", cuts[i]);
+        snprintf(steps, sizeof steps, "train.steps=%d", cuts[i]);
+        REQUIRE_OK(TRAIN(&r, name, steps));
+        REQUIRE_OK(RESUME(&r, name, "train.steps=0"));
+        check_all(&r, "whole", name, averages);
+    }
+    REQUIRE_OK(TRAIN(&r, "other", "optim.weight_decay=0.3"));
+    CHECK(!same_file(&r, "whole", "other", "model.safetensors")); /* the comparison can fail */
+    if (averages) CHECK(!same_file(&r, "whole", "other", "ema.safetensors"));
+    finish(&r);
+}
+#define CUTS(averages, ...) check_cuts((const char *const[]){__VA_ARGS__, NULL}, averages)
+#define PRUNED "prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"
+
+static void adamw_goes_on(void) {
+    CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no");
+    CUTS(true, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9", PRUNED);
+}
+static void lars_goes_on(void) {
+    CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no");
+}
+static void mixed_pictures_go_on(void) {
+    CUTS(false, "data.mixup=0.4", "data.cutmix=1", "data.erase=0.5", "data.augment=trivial",
+         "data.jitter=0.4,0.4,0.4,0.1");
+}
+static void sgd_with_averages_goes_on(void) {
+    CUTS(true, "ema.decay=0.9", PRUNED);
+    CUTS(true, "ema.decay=0.9", "schedule.kind=one_cycle", "schedule.warmup_epochs=0", "schedule.low_momentum=0.8");
+}
+
+static void workers_do_not_change_what_is_mixed(void) {
+    struct run r;
+    prepare(&r);
+    give(&r, "data.mixup=0.4");
+    give(&r, "data.erase=0.5");
+    give(&r, "data.augment=trivial");
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=0"));
+    REQUIRE_OK(TRAIN(&r, "b", "data.workers=3", "data.prefetch=1"));
+    check_same(&r, "a", "b");
+    REQUIRE_OK(TRAIN(&r, "other", "data.mix_prob=0.5"));
+    CHECK(!same_file(&r, "a", "other", "model.safetensors"));
+    finish(&r);
+}
+
+/* The same update without averages: they change nothing. */
+static void averages_change_nothing_else(void) {
+    struct run r;
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "with", "ema.decay=0.9"));
+    REQUIRE_OK(TRAIN(&r, "without", "ema.decay=0"));
+    check_same(&r, "with", "without");
+    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one has none */
+    finish(&r);
+}
+
+static cr_status scores_of(const struct run *r, const char *weights, struct cr_scores *scores) {
+    struct cr_config                config;
+    struct cr_session               s   = {0};
+    struct cr_dataset              *set = NULL;
+    const struct cr_session_options o   = {.eval = true, .execute = true};
+    cr_status                       status;
+    CR_TRY(cr_config_open(&config, NULL, r->value, r->count));
+    CR_TRY_OUT(cr_session_open(&config, &o, &s));
+    CR_TRY_OUT(cr_session_load_weights(&s, weights, true));
+    CR_TRY_OUT(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+    CR_TRY_OUT(cr_session_evaluate(&s, set, NULL, scores));
+out:
+    cr_dataset_close(set);
+    cr_session_close(&s);
+    cr_config_close(&config);
+    return status;
+}
+
+/* The number behind "key": in the last evaluation of log.jsonl. */
+static double logged(const struct run *r, const char *name, const char *key) {
+    char   path[SUPPORT_PATH], quoted[64];
+    char  *text, *at = NULL;
+    double value = NAN;
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    if (cr_file_read(text_into(path, "%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return NAN;
+    for (char *next = text; (next = strstr(next, quoted)) != NULL; next++) at = next;
+    if (at) value = strtod(at + strlen(quoted), NULL);
+    cr_free(text);
+    return value;
+}
+
+/* What the log says of the averages is what their file scores, and best.json has the better of both. */
+static void averages_are_evaluated(void) {
+    struct run       r;
+    struct cr_scores raw, ema;
+    char             path[SUPPORT_PATH], *text;
+    prepare(&r);
+    give(&r, "ema.decay=0.95");
+    give(&r, "data.val_images=40");
+    REQUIRE_OK(TRAIN(&r, "a", "train.eval_every=0"));
+    REQUIRE_OK(scores_of(&r, text_into(path, "%s/a/last/model.safetensors", r.dir), &raw));
+    REQUIRE_OK(scores_of(&r, text_into(path, "%s/a/last/ema.safetensors", r.dir), &ema));
+    CHECK(fabs(raw.loss_sum - ema.loss_sum) > 1e-3);
+    CHECK_NEAR(logged(&r, "a", "loss"), raw.loss_sum / 40, 1e-6);
+    CHECK_NEAR(logged(&r, "a", "ema_loss"), ema.loss_sum / 40, 1e-6);
+    CHECK_NEAR(logged(&r, "a", "ema_right"), (double)ema.correct1, 0);
+    CHECK_NEAR(logged(&r, "a", "ema_top5"), (double)ema.correct5 / 40, 1e-6);
+    REQUIRE_OK(cr_file_read(text_into(path, "%s/a/best.json", r.dir), 4096, &text, NULL));
+    double top1 = -1, raw1 = -1, ema1 = -1;
+    CHECK_INT(sscanf(text, "{\"step\":12,\"top1\":%lf,\"raw_top1\":%lf,\"ema_top1\":%lf}", &top1, &raw1, &ema1), 3);
+    CHECK_NEAR(raw1, (double)raw.correct1 / 40, 1e-9);
+    CHECK_NEAR(ema1, (double)ema.correct1 / 40, 1e-9);
+    CHECK_NEAR(top1, fmax(raw1, ema1), 0);
+    cr_free(text);
+    finish(&r);
+}
+
+/* A run that had none may get averages when it goes on, and one that had them may go on without. */
+static void averages_begin_when_asked_for(void) {
+    struct run r;
+    prepare(&r);
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=4"));
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=8", "ema.decay=0.5"));
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=10", "ema.decay=0.5"));
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=0", "ema.decay=0"));
+    REQUIRE_OK(TRAIN(&r, "b", "train.steps=0"));
+    check_same(&r, "a", "b");
+    finish(&r);
+}
+
+/* A step folder whose averages are spoilt is passed over, as one whose weights are. */
+static void spoilt_averages_are_passed_over(void) {
+    struct run r;
+    char       path[SUPPORT_PATH];
+    prepare(&r);
+    give(&r, "ema.decay=0.9");
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=4", "train.save_every=2"));
+    put_text(text_into(path, "%s/a/step-4", r.dir), "ema.safetensors", "no tensors");
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=0", "train.save_every=1000"));
+    REQUIRE_OK(TRAIN(&r, "b", "train.steps=0"));
+    check_all(&r, "a", "b", true);
+    finish(&r);
+}
+
+static cr_status refusal_of(const char *const *keys, int n) {
+    struct cr_config config;
+    cr_status        status = cr_config_open(&config, NULL, keys, n);
+    if (status == CR_OK) cr_config_close(&config);
+    return status;
+}
+#define REFUSED(words, ...)                                                                                            \
+    do {                                                                                                               \
+        const char *const keys[] = {__VA_ARGS__};                                                                      \
+        CHECK_STATUS(refusal_of(keys, (int)CR_COUNT(keys)), CR_ERR_CONFIG);                                            \
+        CHECK_HAS(cr_error_message(), words);                                                                          \
+    } while (0)
+
+static void keys_that_do_not_fit_are_named(void) {
+    REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
+    REFUSED("adamw has no such form", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
+    REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
+    REFUSED("is for one_cycle", "schedule.low_momentum=0.8");
+    REFUSED("must not exceed [optim] momentum (0.9)", "schedule.kind=one_cycle", "schedule.low_momentum=0.95");
+    REFUSED("must not exceed [optim] lr (0.1)", "schedule.kind=polynomial", "schedule.min_lr=0.2");
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(adamw_goes_on), CASE(lars_goes_on), CASE(mixed_pictures_go_on), CASE(workers_do_not_change_what_is_mixed),
+      CASE(sgd_with_averages_goes_on), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
+      CASE(averages_begin_when_asked_for), CASE(spoilt_averages_are_passed_over), CASE(keys_that_do_not_fit_are_named))

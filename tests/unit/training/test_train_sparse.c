@@ -1,0 +1,158 @@
+/* tests/unit/training/test_train_sparse.c: fine-tuning a pruned network on sparse rows: they are taken, their steps are
+ * those of dense rows but for rounding, a run goes on to the bit wherever it was cut, and what sparse rows may not be
+ * relied on stays dense. */
+#include "tests/harness/pruning_session.h"
+#include "tests/harness/train_support.h"
+
+#include <math.h>
+
+/* A network of which a tenth is left, in dir/step-1; its configuration is that of pruned_open. */
+static void make_pruned(const struct run *r) {
+    struct pruned p;
+    REQUIRE_OK(pruned_open(&p, (const char *const[]){"train.device=cpu", NULL}));
+    REQUIRE_OK(pruned_prune(&p, 1));
+    REQUIRE_OK(pruned_save(&p, r->dir, 1));
+    pruned_close(&p);
+}
+
+/* Steps of 4 of 26 pictures: six an epoch. */
+static void begin(struct run *r) {
+    static char weights[SUPPORT_PATH + 32];
+    prepare(r);
+    make_pruned(r);
+    give(r, "model.widths=8,16");
+    snprintf(weights, sizeof weights, "model.weights=%s/step-1", r->dir);
+    give(r, weights);
+}
+
+static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
+    int count = 0;
+    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind && cr_op_has_pattern(&p->op[i]);
+    return count;
+}
+
+/* How many of each kind the first training program has on sparse rows. */
+static void count_rows(const struct run *r, const char *const *more, int *forward, int *dgrad, int *wgrad) {
+    struct run        copy = *r;
+    struct cr_config  config;
+    struct cr_session session;
+    for (; *more; more++) give(&copy, *more);
+    REQUIRE_OK(cr_config_open(&config, NULL, copy.value, copy.count));
+    const struct cr_session_options options = {
+        .train = true, .classes = 3, .masks = true, .masks_from = config.model.weights};
+    REQUIRE_OK(cr_session_open(&config, &options, &session));
+    *forward = count_patterns(&session.train[0], CR_OP_conv);
+    *dgrad   = count_patterns(&session.train[0], CR_OP_conv_dgrad);
+    *wgrad   = count_patterns(&session.train[0], CR_OP_conv_wgrad);
+    cr_session_close(&session);
+    cr_config_close(&config);
+}
+#define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
+
+static void rows_are_taken_where_masks_stay(void) {
+    struct run r;
+    int        forward, dgrad, wgrad;
+    begin(&r);
+    COUNT(&r, "train.sparse=yes");
+    CHECK_INT(forward, 4); /* all 3x3 layers but the first convolution */
+    CHECK_INT(wgrad, 4);
+    CHECK_INT(dgrad, 3); /* one of them has stride 2, which has no row on the CPU */
+    COUNT(&r, "train.sparse=no");
+    CHECK_INT(forward + dgrad + wgrad, 0);
+    COUNT(&r, "prune.sparsity=0.95"); /* masks that training moves */
+    CHECK_INT(forward + dgrad + wgrad, 0);
+    COUNT(&r, "train.clip_norm=1"); /* the norm is of all gradients */
+    CHECK_INT(wgrad, 0);
+    CHECK(forward == 4 && dgrad == 3);
+    COUNT(&r, "optim.kind=lars");
+    CHECK_INT(wgrad, 0);
+    finish(&r);
+}
+
+/* The value plane of a run's last checkpoint: cr_free it. */
+static cr_status values_of(const struct run *r, const char *name, float **value, int64_t *count) {
+    const struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .classes = 3};
+    struct run                      copy    = *r;
+    struct cr_config                config;
+    struct cr_session               session;
+    char                            path[SUPPORT_PATH];
+    CR_TRY(cr_config_open(&config, NULL, copy.value, copy.count));
+    cr_status status = cr_session_open(&config, &options, &session);
+    if (status == CR_OK) status = cr_session_init(&session);
+    if (status == CR_OK)
+        status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
+    if (status == CR_OK) {
+        const struct cr_param_store *store  = &session.model.store;
+        const char                  *region = session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
+        *count                              = store->value_elems;
+        *value                              = cr_alloc((size_t)*count, sizeof **value);
+        if (*value)
+            memcpy(*value, region + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE),
+                   (size_t)*count * sizeof **value);
+    }
+    cr_session_close(&session);
+    cr_config_close(&config);
+    return status;
+}
+
+/* The largest difference of two runs' weights; what is 0 must be 0 in both. */
+static double difference(const struct run *r, const char *a, const char *b, int64_t *zeros) {
+    int64_t n = 0, m = 0;
+    float  *x = NULL, *y = NULL;
+    bool    read = values_of(r, a, &x, &n) == CR_OK && values_of(r, b, &y, &m) == CR_OK;
+    double  most = read && x && y && n == m ? 0 : INFINITY;
+    *zeros       = 0;
+    for (int64_t i = 0; isfinite(most) && i < n; i++) {
+        most = fmax(most, (x[i] == 0.0f) != (y[i] == 0.0f) ? INFINITY : fabs((double)x[i] - (double)y[i]));
+        *zeros += x[i] == 0.0f;
+    }
+    cr_free(x);
+    cr_free(y);
+    return most;
+}
+
+static void steps_are_those_of_dense_rows(void) {
+    static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
+    struct run               r;
+    int64_t                  zeros;
+    for (size_t i = 0; i < CR_COUNT(more); i++) {
+        begin(&r);
+        give(&r, more[i]);
+        REQUIRE_OK(TRAIN(&r, "sparse", "train.sparse=yes"));
+        REQUIRE_OK(TRAIN(&r, "dense", "train.sparse=no"));
+        REQUIRE_OK(TRAIN(&r, "other", "optim.lr=0.0999"));
+        CHECK(!same_file(&r, "sparse", "dense", "model.safetensors")); /* other kernels round otherwise */
+        const double rounding = difference(&r, "sparse", "dense", &zeros),
+                     moved    = difference(&r, "sparse", "other", &zeros);
+        CHECK(zeros > 4000);
+        CHECK(rounding < 2e-5);
+        CHECK(moved > 20 * rounding); /* the comparison can fail */
+        finish(&r);
+    }
+}
+
+static void resume_is_equal_to_the_bit(void) {
+    struct run r;
+    begin(&r);
+    resumes_bitwise(&r, 12, 2);
+    finish(&r);
+}
+
+/* Of a run that prunes while it trains, with the last pruning behind it, too: it stays on the rows that it began with.
+ */
+static void resume_behind_gradual_pruning(void) {
+    struct run r;
+    prepare(&r);
+    give(&r, "model.widths=8,16");
+    give(&r, "prune.sparsity=0.9");
+    give(&r, "prune.end=1");
+    give(&r, "prune.frequency=2");
+    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
+    REQUIRE_OK(TRAIN(&r, "cut", "train.steps=9"));
+    REQUIRE_OK(RESUME(&r, "cut", "train.steps=0"));
+    check_same(&r, "whole", "cut");
+    finish(&r);
+}
+
+TESTS(CASE(rows_are_taken_where_masks_stay), CASE(steps_are_those_of_dense_rows), CASE(resume_is_equal_to_the_bit),
+      CASE(resume_behind_gradual_pruning))

@@ -1,0 +1,234 @@
+/* tests/unit/verification/test_verify_fused.c: what the judge lets differ in fused ops, and what it must not: roundings
+ * and signs near their edges, statistics of rounded numbers. Ops of a channel or two on one pixel, so that every right
+ * answer can be written down. */
+#include "tests/harness/test.h"
+#include "verification/verify.h"
+
+#include <math.h>
+
+struct tiny { /* an op on [1,1,1,C] data, C at most 8 */
+    struct cr_device     *cpu;
+    struct cr_param_store store;
+    struct cr_program     p;
+    struct cr_op          op;
+    struct cr_verify_io   io;
+    double                in[CR_OP_IN_MAX][24], out[CR_OP_OUT_MAX][24]; /* room for 24 elements of any type */
+};
+
+static void tiny_open(struct tiny *t, enum cr_op_kind kind, enum cr_dtype real) {
+    const struct cr_device_options options = {.threads = 1, .ref_only = true};
+    *t                                     = (struct tiny){.op = cr_op_make(kind, CR_NONE)};
+    if (cr_device_open(CR_DEVICE_CPU, &options, &t->cpu) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    cr_program_init(&t->p, "tiny", &t->store);
+    t->p.real = real;
+}
+static void tiny_close(struct tiny *t) {
+    cr_program_free(&t->p);
+    cr_device_close(t->cpu);
+}
+
+static void put(struct tiny *t, int slot, enum cr_dtype dtype, int64_t rows, int64_t C, const double *values) {
+    t->op.in[slot] = cr_tensor_add(&t->p, cr_op_info(t->op.kind)->in_name[slot], dtype, CR_REGION_POOL, rows, 1, 1, C);
+    for (int64_t i = 0; i < rows * C; i++) cr_number_store(dtype, t->in[slot], i, values[i]);
+    t->io.in[slot] = t->in[slot];
+}
+#define PUT(t, slot, dtype, rows, C, ...) put(t, slot, dtype, rows, C, (const double[]){__VA_ARGS__})
+static void emit(struct tiny *t) {
+    cr_emit(&t->p, &t->op, "y");
+}
+
+static double ratio; /* to the bound, of the last question */
+
+/* Is `got` of output `slot` right when the other outputs are the reference's? The outputs must have been set by good().
+ */
+static bool right(struct tiny *t, int slot, int64_t i, double got) {
+    const struct cr_op        *op   = &t->p.op[0];
+    const struct cr_step_block step = {0};
+    const void                *outs[CR_OP_OUT_MAX];
+    struct cr_verify_result    r     = {0};
+    const enum cr_dtype        dtype = t->p.tensor[op->out[slot]].dtype;
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) outs[s] = t->out[s];
+    const double old = cr_number_load(dtype, t->out[slot], i);
+    cr_number_store(dtype, t->out[slot], i, got);
+    if (cr_verify_op(t->cpu, &t->p, op, CR_MATH_F32, &step, &t->io, outs, &r) != CR_OK)
+        TEST_FAIL_("%s", cr_error_message());
+    cr_number_store(dtype, t->out[slot], i, old);
+    ratio = r.worst;
+    return r.ok;
+}
+
+/* Fills the outputs with what the reference row gives. */
+static void good(struct tiny *t) {
+    const struct cr_op     *op  = &t->p.op[0];
+    const struct cr_kernel *row = cr_verify_ref(t->cpu, op->kind);
+    double                  scratch[64];
+    struct cr_call          call = {.program = &t->p, .op = op, .workspace = scratch};
+    for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->io.in[s];
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? t->out[s] : NULL;
+    if (row->launch(t->cpu, &call) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+}
+
+/* A 1x1 convolution by 1 shows act(x) itself. */
+static void conv_open(struct tiny *t, double x, double scale, double bias, bool stats) {
+    tiny_open(t, CR_OP_conv, CR_F16);
+    PUT(t, CR_IN_conv_x, CR_F16, 1, 1, x);
+    PUT(t, CR_IN_conv_w, CR_F16, 1, 1, 1);
+    PUT(t, CR_IN_conv_scale_bias, CR_F32, 2, 1, scale, bias);
+    t->op.attr.conv.stride      = 1;
+    t->op.out[CR_OUT_conv_sums] = stats ? CR_NEW : CR_NONE;
+    emit(t);
+    good(t);
+}
+
+static void act_near_a_tie_may_round_either_way(void) {
+    const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
+    struct tiny  t;
+    conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle, but for a rounding */
+    CHECK(right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
+    CHECK(!right(&t, 0, 0, 1.5 - 2 * step) && !right(&t, 0, 0, 1.5 + 3 * step));
+    tiny_close(&t);
+    conv_open(&t, 1, middle, 0, false); /* exactly the middle: the even one */
+    CHECK(right(&t, 0, 0, 1.5) && !right(&t, 0, 0, 1.5 + step));
+    tiny_close(&t);
+    conv_open(&t, x, (double)(float)((1.5 + 0.7 * step) / x), 0, false); /* well above it */
+    CHECK(!right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
+    tiny_close(&t);
+    conv_open(&t, 3, 1, -4, false);
+    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, -1) && !right(&t, 0, 0, 0x1p-20));
+    tiny_close(&t);
+}
+
+/* Two channels behind one another make a number that f16 cannot hold: its sums may be of either. */
+static void statistics_of_rounded_numbers_are_right_too(void) {
+    const double step = 0x1p-10, y = 1 + step / 4;
+    struct tiny  t;
+    tiny_open(&t, CR_OP_conv, CR_F16);
+    PUT(&t, CR_IN_conv_x, CR_F16, 1, 2, 1, 1);
+    PUT(&t, CR_IN_conv_w, CR_F16, 1, 2, 1, step / 4);
+    t.op.attr.conv.stride      = 1;
+    t.op.out[CR_OUT_conv_sums] = CR_NEW;
+    emit(&t);
+    good(&t);
+    CHECK(right(&t, CR_OUT_conv_sums, 0, y) && right(&t, CR_OUT_conv_sums, 0, 1));
+    CHECK(right(&t, CR_OUT_conv_sums, 1, y * y) && right(&t, CR_OUT_conv_sums, 1, 1));
+    CHECK(!right(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !right(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
+          !right(&t, CR_OUT_conv_sums, 0, 0));
+    tiny_close(&t);
+}
+
+/* dx = g, gated by x*scale + bias > 0. */
+static void gate_open(struct tiny *t, double x, double scale, double bias) {
+    tiny_open(t, CR_OP_bn_grad_apply, CR_F32);
+    PUT(t, CR_IN_bn_grad_apply_dy, CR_F32, 1, 1, 5);
+    PUT(t, CR_IN_bn_grad_apply_x, CR_F32, 1, 1, x);
+    PUT(t, CR_IN_bn_grad_apply_coef, CR_F32, 3, 1, 1, 0, 0);
+    PUT(t, CR_IN_bn_grad_apply_scale_bias, CR_F32, 2, 1, scale, bias);
+    emit(t);
+    good(t);
+}
+
+static void gates_near_zero_may_go_either_way(void) {
+    const double x = (double)1.1f, scale = (double)1.3f;
+    struct tiny  t;
+    gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 but for a rounding */
+    CHECK(right(&t, 0, 0, 0) && right(&t, 0, 0, 5) && !right(&t, 0, 0, 11));
+    CHECK(!right(&t, 0, 0, 2.5) && !right(&t, 0, 0, 4.999) &&
+          !right(&t, 0, 0, -1e-3)); /* one or the other, nothing between */
+    tiny_close(&t);
+    gate_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
+    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    tiny_close(&t);
+    gate_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
+    CHECK(!right(&t, 0, 0, 0) && right(&t, 0, 0, 5));
+    tiny_close(&t);
+    gate_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
+    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    tiny_close(&t);
+    gate_open(&t, 2, 0.75, -1.5);
+    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    tiny_close(&t);
+}
+
+/* dx = 3*dy where (x - mean)*rstd*gamma + beta > 0; dstats are the sums of dx and dx*xhat. */
+static void dgrad_open(struct tiny *t, double x, double mean, double rstd, double gamma, double beta) {
+    tiny_open(t, CR_OP_conv_dgrad, CR_F32);
+    PUT(t, CR_IN_conv_dgrad_dy, CR_F32, 1, 1, 5);
+    PUT(t, CR_IN_conv_dgrad_w, CR_F32, 1, 1, 3);
+    PUT(t, CR_IN_conv_dgrad_bn_x, CR_F32, 1, 1, x);
+    PUT(t, CR_IN_conv_dgrad_mean_rstd, CR_F32, 2, 1, mean, rstd);
+    PUT(t, CR_IN_conv_dgrad_gamma, CR_F32, 1, 1, gamma);
+    PUT(t, CR_IN_conv_dgrad_beta, CR_F32, 1, 1, beta);
+    t->op.attr.conv.stride                 = 1;
+    t->op.out[CR_OUT_conv_dgrad_dx]        = cr_tensor_add(&t->p, "dx", CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
+    t->op.out[CR_OUT_conv_dgrad_grad_sums] = CR_NEW;
+    emit(t);
+    good(t);
+}
+
+/* A gate that may be either way makes 0 or all of a gradient: both right, and neither near the bound; what lies between
+ * is wrong. */
+static void gated_gradients_are_all_or_nothing(void) {
+    const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f,
+                 pre = (x - mean) * rstd * gamma;
+    const int   dx = CR_OUT_conv_dgrad_dx, dstats = CR_OUT_conv_dgrad_grad_sums;
+    struct tiny t;
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)-pre); /* 0 but for a rounding */
+    CHECK(right(&t, dx, 0, 0) && ratio < 0.5);
+    CHECK(right(&t, dx, 0, 15) && ratio < 0.5);
+    CHECK(!right(&t, dx, 0, 14.999) && !right(&t, dx, 0, 7.5) && !right(&t, dx, 0, 1e-3) && !right(&t, dx, 0, -15));
+    CHECK(right(&t, dstats, 0, 0) && right(&t, dstats, 0, 15) && ratio < 0.5);
+    CHECK(!right(&t, dstats, 0, 14.9) && !right(&t, dstats, 0, 7.5) && !right(&t, dstats, 0, 1e-3));
+    tiny_close(&t);
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 1.0001));
+    CHECK(right(&t, dx, 0, 0) && !right(&t, dx, 0, 15));
+    tiny_close(&t);
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 0.9999));
+    CHECK(!right(&t, dx, 0, 0) && right(&t, dx, 0, 15));
+    tiny_close(&t);
+}
+
+static void masks_are_judged_bit_by_bit(void) {
+    const float x = 1.1f, scale = 1.3f;
+    struct tiny t;
+    tiny_open(&t, CR_OP_bn_apply, CR_F32);
+    PUT(&t, CR_IN_bn_apply_x, CR_F32, 1, 8, 1, -1, 0, (double)x, 2, -2, 0, 3);
+    const double edge = (double)(float)(-(double)x * (double)scale);
+    PUT(&t, CR_IN_bn_apply_scale_bias, CR_F32, 2, 8, 1, 1, 1, (double)scale, 1, 1, 1, 1, 0, 0, 0, edge, 0, 0, 0, 0);
+    t.op.attr.bn.relu              = true;
+    t.op.out[CR_OUT_bn_apply_mask] = CR_NEW;
+    emit(&t);
+    good(&t);
+    CHECK(right(&t, CR_OUT_bn_apply_mask, 0, 0x91) && right(&t, CR_OUT_bn_apply_mask, 0, 0x99)); /* bit 3 is either */
+    for (int bit = 0; bit < 8; bit++)
+        if (bit != 3) CHECK(!right(&t, CR_OUT_bn_apply_mask, 0, 0x91 ^ (1 << bit)));
+    tiny_close(&t);
+}
+
+/* The index of a pooled act is free where another tap is as large, but for a rounding. */
+static void pool_index(double first, double second, double scale, double bias, bool other_is_right) {
+    struct tiny t;
+    tiny_open(&t, CR_OP_maxpool, CR_F16);
+    t.op.in[CR_IN_maxpool_x] = cr_tensor_add(&t.p, "x", CR_F16, CR_REGION_POOL, 1, 2, 2, 1);
+    for (int i = 0; i < 4; i++) cr_number_store(CR_F16, t.in[0], i, (const double[]){first, second, -9, -9}[i]);
+    t.io.in[0] = t.in[0];
+    PUT(&t, CR_IN_maxpool_scale_bias, CR_F32, 2, 1, scale, bias);
+    t.op.attr.conv                 = (struct cr_conv_attr){.window = 2, .stride = 2};
+    t.op.out[CR_OUT_maxpool_index] = CR_NEW;
+    emit(&t);
+    good(&t);
+    const double winner = ((const uint8_t *)t.out[CR_OUT_maxpool_index])[0];
+    CHECK(right(&t, CR_OUT_maxpool_index, 0, winner));
+    CHECK(right(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_right);
+    tiny_close(&t);
+}
+static void a_pooled_index_may_be_another_of_equals(void) {
+    const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
+    pool_index(1, 2, 1, 0, false);
+    pool_index(2, 2, 1, 0, false);                          /* equal: the first */
+    pool_index(-1, -2, 1, 0, false);                        /* both are 0 */
+    pool_index(x, x, (double)(float)(middle / x), 0, true); /* equal, but each may be rounded */
+}
+
+TESTS(CASE(act_near_a_tie_may_round_either_way), CASE(statistics_of_rounded_numbers_are_right_too),
+      CASE(gates_near_zero_may_go_either_way), CASE(gated_gradients_are_all_or_nothing),
+      CASE(masks_are_judged_bit_by_bit), CASE(a_pooled_index_may_be_another_of_equals))
