@@ -263,7 +263,7 @@ WORDS = [
         (r"(?:^|/)costs_target\.", NAMES),
     ], [(IDENTIFIER, "const struct cr_target *target;"), (COMMENT, "A cr_target is given.")]),
     Word("lane", "stream (`CR_STREAM_*`)", [
-        (r"\bcr_lanes?\b|\bcr_lanes?_\w+|\bCR_LANES?\w*|\blane_(?:wait|begun|name|inputs|row|mark|of)\w*|\w+_same_lane\b|\bby_lane\b|\bopen_lanes\b|(?:->|\.)lanes?\b(?! *\()", CODE),
+        (r"\bcr_lanes?\b|\bcr_lanes?_\w+|\bCR_LANES?\w*|\blane_(?:wait|begun|name|inputs|mark)\w*|\w+_same_lane\b|\bby_lane\b|\bopen_lanes\b|(?:->|\.)lanes?\b(?! *\()", CODE),
         (part("lanes?"), CODE, (), ("*.cu", "*.cuh", "src/cpu/*", "src/device/cpu/*", "*avx*", "src/core/*", "cuda/*.h", "src/data/image/*", "tests/*cpu*", "src/resize*", "src/image*",
                                   "src/sparsity/*", "src/data/augment/*")),
         (r"(?<!warp )(?<!simd )(?<!vector )\blanes?\b(?! of (?:a|the|each) (?:warp|vector|register|quad))", PROSE, (),
@@ -272,7 +272,7 @@ WORDS = [
         (r"(?:^|[/_])lanes?[._]", NAMES, (), ("src/cpu/cpu_lanes.h", "src/device/cpu/*")),
     ], [(IDENTIFIER, "enum cr_lane lane;"), (COMMENT, "on another lane"), (NAME, "src/passes/lanes.c"), (IDENTIFIER, "CR_LANE_COMM")]),
     Word("mark", "event", [
-        (r"(?<!bit_)(?<!byte_order_)" + part("marks?") + r"(?!_best\b|_as\b|down)|\brun_marked\b|\bmarks?_(?:set|open|close)\w*", CODE),
+        (r"(?<!bit_)(?<!byte_order_)" + part("marks?") + r"(?!_best\b|_as_|down)|\brun_marked\b|\bmarks?_(?:set|open|close)\w*", CODE),
         (r"\b(?:(?<!question )(?<!quotation )(?<!exclamation )(?<!order )(?<!water )marks (?:around|and|of|on|where|are|between)|marks? after|(?:a|the|its|two|another|set|first|last|each|every|by|time|such|these) marks?)\b(?! (?:as|it|them|the))", PROSE),
         (r"(?:^|[/_])marks?[._]", NAMES),
     ], [(IDENTIFIER, "void *mark;"), (COMMENT, "waits for a mark of another stream"), (IDENTIFIER, "async->mark_set(d, m);")],
@@ -291,7 +291,7 @@ WORDS = [
          ("src/cli/*", None, "words of a command line"), ("src/comm/*", None, "a random number that identifies a process"), ("scripts/*", None, "tokens of source code"), ("tests/*.py", None, "tokens of source code"), ("*", r"GITHUB_TOKEN|string token|tokeni[sz]", "tokens of a text"),
          ("src/inspect/*", None, "tokens of a text format"), ("tests/*program*text*", None, "tokens of a text format")]),
     Word("swap", "offload, prefetch", [
-        (r"(?<!compare_)(?<!byte_)(?<!memory_)(?<!memory\.)(?<!memory->)(?<!b)" + part("swap(?:s|ped|ping|_in|_out)?") + r"(?!\s*\((?!.*\bcr_)|_bytes\b|_endian\b)", CODE),
+        (r"(?<!compare_)(?<!byte_)(?<!memory_)(?<!memory\.)(?<!memory->)(?<!b)" + part("swap(?:s|ped|ping|_in|_out)?") + r"(?!\s*\((?!.*\bcr_)|_bytes\b|_endian\b|_if\b|_pairs?\b)", CODE),
         (r"(?<!memory\.)(?<!memory, )(?<!compare-and-)(?<!--set )(?<![A-Za-z])swap(?:s|ped|ping)?(?![A-Za-z])(?! (?:space|file|partition|two|places|rows|neighbours|the (?:order|operands|bytes)))", PROSE),
         (r"(?:^|[/_])swap(?:s|ped)?[._]", NAMES),
     ], [(IDENTIFIER, "CR_OP_swap_in"), (COMMENT, "tensors that are swapped"), (NAME, "src/passes/swap.c"), (STRING, "swap traffic")],
