@@ -55,7 +55,7 @@ static bool is_plain_bn(const struct cr_op *op) {
     return op->kind == CR_OP_bn_apply && op->in[CR_IN_bn_apply_add] == CR_NONE && !op->attr.bn.relu;
 }
 
-/* The bn_apply that is the only writer of `tensor` and can run at `root`; CR_NONE: none. */
+/* The bn_apply that writes `tensor` for one reader only and can run at `root`; CR_NONE: none. */
 static int bn_before(const struct cr_edit *edit, int tensor, int root) {
     int bn = cr_edit_private_writer(edit, tensor, CR_OP_bn_apply);
     if (bn == CR_NONE || !cr_fuse_same_stream(edit, bn, root) || !cr_edit_can_move(edit, bn, root)) return CR_NONE;

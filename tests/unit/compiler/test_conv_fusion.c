@@ -474,7 +474,7 @@ static void report_names_what_was_taken(void) {
     text  = (struct cr_text){0};
     known = 0;
     REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
-    CHECK_STR(text.data, "no convolution can take anything over here\n");
+    CHECK_STR(text.data, "no convolution has a fusion option on this device\n");
     cr_text_free(&text);
     text                      = (struct cr_text){0};
     known                     = S;
