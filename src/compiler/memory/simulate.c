@@ -11,7 +11,7 @@ double cr_copy_contention(const struct cr_cost_model *t) {
                   0.1); /* both directions together have rate 2, one direction alone has rate `alone` */
 }
 
-/* A copy to the host competes with kernels for device memory reads; writes of a copy to the device are buffered. */
+/* A copy to the host competes with kernels for reads of device memory. Kernels do not slow a copy to the device. */
 double cr_copy_seconds(const struct cr_cost_model *t, enum cr_stream stream, size_t bytes) {
     const bool   out    = stream == CR_STREAM_TO_HOST;
     const double rate   = out ? t->to_host_bytes_per_s : t->to_device_bytes_per_s;

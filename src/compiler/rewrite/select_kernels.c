@@ -1,10 +1,11 @@
-/* compiler/rewrite/select_kernels.c: chooses a kernel row for every op; the scratch memory a row asks for becomes a
- * transient that lives during that op only, so that the planner places it like any other. */
+/* compiler/rewrite/select_kernels.c: chooses a kernel for each op. The workspace of a kernel becomes a transient whose
+ * lifetime is that op, so the planner places it like any other tensor. Also: the roofline time of an op. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
 
-/* The first output names the op; the index keeps two ops on one tensor (zero and loss on the metrics) apart. */
+/* Names the workspace after the op's first output. The op index keeps the names of two ops with one output apart (zero
+ * and loss both write the metrics). */
 static cr_status add_workspace(struct cr_program *program, int index, size_t bytes) {
     char name[256];
     int  first = CR_NONE;
@@ -49,7 +50,7 @@ double cr_op_seconds(const struct cr_cost_model *target, const struct cr_program
     default: break;
     }
     cr_op_cost(program, op, &bytes, &flops);
-    double moving  = target->bytes_per_s > 0 ? bytes / target->bytes_per_s : 0;
-    double reckons = target->flops_per_s > 0 ? flops / target->flops_per_s : 0;
-    return CR_MAX(moving, reckons);
+    double memory_s     = target->bytes_per_s > 0 ? bytes / target->bytes_per_s : 0;
+    double arithmetic_s = target->flops_per_s > 0 ? flops / target->flops_per_s : 0;
+    return CR_MAX(memory_s, arithmetic_s);
 }
