@@ -86,7 +86,7 @@ struct cr_cost_model {
 
 /* Roofline time of one op: the longer of its memory traffic and its arithmetic. For offload and prefetch: the
  * time of the copy alone. */
-double cr_op_seconds(const struct cr_cost_model *target, const struct cr_program *program, const struct cr_op *op);
+double cr_op_seconds(const struct cr_cost_model *cost_model, const struct cr_program *program, const struct cr_op *op);
 
 /* ---- the whole compilation ---- */
 
@@ -119,7 +119,7 @@ struct cr_compile_options {
 
 /* Runs the passes behind grad, each with its checks. Returns CR_ERR_USAGE when `until` names no pass, and the error of
  * a check when a pass broke an invariant. */
-CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *target,
+CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
                              const struct cr_compile_options *options);
 
 /* ---- passes ---- */
@@ -131,15 +131,15 @@ CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool acc
 
 /* Inference programs only: folds BN into the filter and bias of the convolution before it, and a following add or ReLU
  * into the convolution. Programs that train stay unchanged. */
-CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_cost_model *target);
+CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Inference programs only: moves the ops that depend on parameters only to the front, sets program->hoisted to their
  * number and keeps their results to the end of the program. */
 CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
 
-/* Fuses ops where the target accepts the fused op. Op indices and tensor ids change; the program's own references, such
+/* Fuses ops where the device accepts the fused op. Op indices and tensor ids change; the program's own references, such
  * as program->logits, are updated. */
-CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *target);
+CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Returns true when the program computes gradients or batch statistics. */
 bool cr_program_trains(const struct cr_program *program);
@@ -157,29 +157,29 @@ struct cr_sparse_cost {
 };
 /* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter has
  * a pattern. */
-CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_cost_model *target, int conv,
+CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_cost_model *cost_model, int conv,
                                    struct cr_sparse_cost *out);
 
-/* Least gain of sparsify, as a fraction of the time of the convolutions that have a pattern. */
+/* Least gain of sparsify, as a fraction of the time of the convolutions that have a sparsity pattern. */
 #define CR_SPARSE_GAIN_MIN 0.03
 /* Makes convolutions sparse where the parameter store has a sparsity pattern and the sparse kernel is faster. The
  * program stays unchanged when the total gain is below CR_SPARSE_GAIN_MIN. filter_grads: filter gradients become sparse
- * too; a gradient is then 0 where the weight is pruned. report (may be NULL): gets one line for each op with a pattern
- * (compiler/rewrite/explain.h). */
-CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_cost_model *target, bool filter_grads,
-                                   struct cr_choices *report);
+ * too; a gradient is then 0 where the weight is pruned. report (may be NULL): gets one line for each op with a sparsity
+ * pattern (compiler/rewrite/explain.h). */
+CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                   bool filter_grads, struct cr_choices *report);
 
 /* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of
- * target->select. cr_select_op does the same for the op with index `index`. */
-CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *target);
-CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *target, int index);
+ * cost_model->select. cr_select_op does the same for the op with index `index`. */
+CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model);
+CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *cost_model, int index);
 
 /* Programs that update parameters: cuts the gradient buffer into buckets of about `bucket_bytes` in the order in which
  * backward finishes them, and inserts an all-reduce behind the last writer of each bucket. The last bucket is smaller,
  * because no compute hides its all-reduce. All all-reduce ops move to the comm stream; other ops keep their order, so
  * each rank that compiles the same program runs its collectives in the same order. Runs after select. */
-CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_cost_model *target, size_t bucket_bytes,
-                                  enum cr_dtype wire);
+CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                  size_t bucket_bytes, enum cr_dtype wire);
 
 struct cr_recompute_report {
     size_t before, after; /* largest sum of live bytes; `after` may exceed the limit */
@@ -188,7 +188,7 @@ struct cr_recompute_report {
 };
 /* Recomputes tensors (activation checkpointing) until at most `limit` bytes are live at each op or no candidate is
  * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. */
-CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *target, size_t limit,
+CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
                                     struct cr_recompute_report *report);
 
 /* How cr_pass_offload ranks tensors. DOA ... SWDOA: the scores of Zhang et al. 2019, by duration of absence, area of
@@ -218,16 +218,16 @@ struct cr_offload_report {
     enum cr_offload_score score;                   /* the score whose plan was chosen */
 };
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
- * candidate is left. With BEST, kernels read a tensor from host memory where target->reads_host allows it and the
- * mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of the target
+ * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->reads_host allows it and the
+ * mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of the device
  * is 0. Returns CR_ERR_USAGE when the program uses several streams already. */
-CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *target, size_t limit,
+CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
                                   enum cr_offload_score score, struct cr_offload_report *report);
 
 /* Rewrites a selected program so that its planned pool stays within options->pool_limit: by recomputing, by offloading
  * or by both, whichever is predicted to be fastest. When nothing keeps the limit, the program gets the smallest pool
  * that was found. */
-CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_model *target,
+CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_model *cost_model,
                               const struct cr_compile_options *options, struct cr_fit_report *report);
 
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */
@@ -278,17 +278,17 @@ struct cr_contention {
     const double *memory_busy; /* [ops]: fraction of the op's time in which it saturates device memory; NULL: 0 */
 };
 /* `memory_busy` is borrowed and may be NULL. */
-struct cr_contention cr_contention_of(const struct cr_cost_model *target, const double *memory_busy);
+struct cr_contention cr_contention_of(const struct cr_cost_model *cost_model, const double *memory_busy);
 
-/* Sets seconds[ops] to the time that each op takes alone: target->cost, else the roofline; cr_copy_seconds for a copy.
- * Sets memory_busy[ops] as in struct cr_contention. Returns the errors of target->cost. */
-CR_MUST cr_status cr_program_seconds(const struct cr_program *program, const struct cr_cost_model *target,
+/* Sets seconds[ops] to the time that each op takes alone: cost_model->cost, else the roofline; cr_copy_seconds for a
+ * copy. Sets memory_busy[ops] as in struct cr_contention. Returns the errors of cost_model->cost. */
+CR_MUST cr_status cr_program_seconds(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                      double *seconds, double *memory_busy);
 /* Simulates the streams of a program whose ops carry their waits (after order). Sets time[ops] and *out. */
 void cr_program_simulate(const struct cr_program *program, const double *seconds,
                          const struct cr_contention *contention, struct cr_op_time *time, struct cr_simulation *out);
 /* cr_program_seconds and cr_program_simulate in one call. */
-CR_MUST cr_status cr_program_predict(const struct cr_program *program, const struct cr_cost_model *target,
+CR_MUST cr_status cr_program_predict(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                      struct cr_simulation *out);
 
 /* End of kernel `op`, which starts at `begin` and takes `seconds` alone, while the copies to the host run until
@@ -303,9 +303,9 @@ double cr_mapped_read_end(const struct cr_contention *contention, int op, double
  * `other`. The later copy carries the loss of both, so the end of the earlier copy stays valid. */
 double cr_copy_end(double begin, double alone, double other, double duplex);
 /* The `duplex` member of struct cr_contention. */
-double cr_copy_contention(const struct cr_cost_model *target);
+double cr_copy_contention(const struct cr_cost_model *cost_model);
 /* Seconds of a copy on stream TO_HOST or TO_DEVICE while the other direction is idle and kernels run. */
-double cr_copy_seconds(const struct cr_cost_model *target, enum cr_stream stream, size_t bytes);
+double cr_copy_seconds(const struct cr_cost_model *cost_model, enum cr_stream stream, size_t bytes);
 
 /* ---- the memory planner: offsets of intervals, independent of programs ---- */
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- which options the target accepts ---- */
+/* ---- which options the device accepts ---- */
 
 enum { BN_INPUTS = 3, GRAD_FUSIONS = 3 }; /* number of values of enum cr_bn_input and enum cr_grad_fusion */
 
@@ -19,7 +19,7 @@ struct accepted_options {
 };
 
 static bool is_accepted(const struct cr_conv_fusions *f, struct cr_op op) {
-    return cr_fuse_accepted(f->edit, f->target, &op);
+    return cr_fuse_accepted(f->edit, f->cost_model, &op);
 }
 
 /* Adds the 16-bit copy of scale_bias: library kernels read scale_bias in the type of the activations, other kernels
@@ -94,10 +94,10 @@ static int64_t op_ps(struct cr_conv_fusions *f, struct cr_op op) {
     const double seconds_max = 1e3; /* the sum of thousands of ops fits in 64 bits */
     double       seconds     = 0;
     if (f->status != CR_OK) return 0;
-    if (f->target->cost)
-        f->status = f->target->cost(f->target->self, f->edit->program, &op, &seconds);
+    if (f->cost_model->cost)
+        f->status = f->cost_model->cost(f->cost_model->self, f->edit->program, &op, &seconds);
     else
-        seconds = cr_op_seconds(f->target, f->edit->program, &op);
+        seconds = cr_op_seconds(f->cost_model, f->edit->program, &op);
     return llround(1e12 * (seconds >= 0 ? fmin(seconds, seconds_max) : seconds_max));
 }
 
@@ -114,15 +114,15 @@ struct costs {
     int64_t bn, finalize[2];        /* finalize: without and with the 16-bit copy */
 };
 
-static void find_forward_costs(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s,
-                               const struct accepted_options *a, struct costs *c) {
+static void add_forward_cost(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s,
+                             const struct accepted_options *a, struct costs *c) {
     for (int p = 0; p < BN_INPUTS; p++)
         for (int sums = 0; sums < 2; sums++)
             if (a->conv[p][sums]) c->conv[p][sums] = op_ps(f, cr_fused_conv(f, s, (enum cr_bn_input)p, sums));
     c->sums = ps_at(f, s->sums);
 }
 
-static void find_epilogue_costs(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct costs *c) {
+static void add_epilogue_cost(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct costs *c) {
     if (s->epilogue.max_fusion == CR_GRAD_FUSION_NONE) return;
     int64_t bits = cr_candidate_owns_mask_bits(f, s) ? ps_at(f, s->bn) - op_ps(f, cr_unmasked_bn_apply(f, s)) : 0;
     c->epilogue[CR_GRAD_FUSION_ALL]  = s->epilogue.two ? op_ps(f, cr_fused_second_sums(f, s)) : 0;
@@ -130,8 +130,8 @@ static void find_epilogue_costs(struct cr_conv_fusions *f, const struct cr_fusio
     c->epilogue[CR_GRAD_FUSION_NONE] = c->epilogue[CR_GRAD_FUSION_ADD] + ps_at(f, s->epilogue.add);
 }
 
-static void find_backward_costs(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s,
-                                const struct accepted_options *a, struct costs *c) {
+static void add_backward_cost(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s,
+                              const struct accepted_options *a, struct costs *c) {
     for (int w = 0; w < BN_INPUTS; w++)
         if (a->wgrad[w] && s->wgrad != CR_NONE) c->wgrad[w] = op_ps(f, cr_fused_wgrad(f, s, (enum cr_bn_input)w));
     for (int d = 0; d < GRAD_FUSIONS; d++)
@@ -141,11 +141,11 @@ static void find_backward_costs(struct cr_conv_fusions *f, const struct cr_fusio
             for (int b = 0; b < 2; b++)
                 if (a->joint[w][d][b])
                     c->joint[w][d][b] = op_ps(f, cr_fused_conv_grad(f, s, w, (enum cr_grad_fusion)d, b));
-    find_epilogue_costs(f, s, c);
+    add_epilogue_cost(f, s, c);
     if (!s->masked) c->apply = ps_at(f, s->apply);
 }
 
-static void find_bn_costs(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct costs *c) {
+static void add_bn_cost(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct costs *c) {
     c->bn = ps_at(f, s->bn);
     if (s->half == CR_NONE) return;
     c->finalize[0] = ps_at(f, s->finalize);
@@ -183,16 +183,16 @@ static void add_options(struct cr_fusion_candidate *s, const struct accepted_opt
             }
 }
 
-/* Asks for the costs of an op only where several options exist. */
+/* Computes the cost of an op only where several options exist. */
 static void list_options(struct cr_conv_fusions *f, struct cr_fusion_candidate *s) {
     struct accepted_options a = {0};
     struct costs            c = {0};
     add_half_scale_bias(f, s);
     find_accepted_forward(f, s, &a);
     find_accepted_backward(f, s, &a);
-    if (a.forward) find_forward_costs(f, s, &a, &c);
-    if (a.backward) find_backward_costs(f, s, &a, &c);
-    if (a.bn_input) find_bn_costs(f, s, &c);
+    if (a.forward) add_forward_cost(f, s, &a, &c);
+    if (a.backward) add_backward_cost(f, s, &a, &c);
+    if (a.bn_input) add_bn_cost(f, s, &c);
     for (int p = 0; p < BN_INPUTS; p++)
         for (int sums = 0; sums < 2; sums++)
             if (a.conv[p][sums]) add_options(s, &a, &c, (struct cr_fusion_option){.p = (enum cr_bn_input)p, .s = sums});
@@ -210,8 +210,9 @@ static void find_edge_cost(struct cr_conv_fusions *f, struct cr_fusion_candidate
     first->dy_ps[1] = op_ps(f, cr_unmasked_bn_grad_apply(f, first->apply));
 }
 
-cr_status cr_conv_fusions_find(struct cr_conv_fusions *f, struct cr_edit *edit, const struct cr_cost_model *target) {
-    *f = (struct cr_conv_fusions){.edit = edit, .target = target};
+cr_status cr_conv_fusions_find(struct cr_conv_fusions *f, struct cr_edit *edit,
+                               const struct cr_cost_model *cost_model) {
+    *f = (struct cr_conv_fusions){.edit = edit, .cost_model = cost_model};
     CR_TRY(cr_conv_fusions_match(f));
     for (int i = 0; i < f->candidates; i++) list_options(f, &f->candidate[i]);
     for (int i = 0; i < f->candidates; i++) find_edge_cost(f, &f->candidate[i]);
@@ -312,9 +313,9 @@ cr_status cr_conv_fusions_choose(struct cr_conv_fusions *f) {
     return status;
 }
 
-cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *target) {
+cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *cost_model) {
     struct cr_conv_fusions f;
-    cr_status              status = cr_conv_fusions_find(&f, edit, target);
+    cr_status              status = cr_conv_fusions_find(&f, edit, cost_model);
     if (status == CR_OK) status = cr_conv_fusions_choose(&f);
     if (status == CR_OK) cr_conv_fusions_apply(&f);
     cr_conv_fusions_close(&f);

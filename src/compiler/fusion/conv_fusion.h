@@ -14,7 +14,7 @@
  *   B  gradient of the BN behind the convolution: conv_grad reads dy_x and dy_coef. Saves bn_grad_apply.
  *   J  filter gradient and data gradient in one op, conv_grad.
  *
- * A fused convolution may be slower than a plain convolution. The target says which ops it accepts and what each op
+ * A fused convolution may be slower than a plain convolution. The device says which ops it accepts and what each op
  * costs. The pass takes the combination with the least total cost; of two combinations with the same cost, the one with
  * fewer fusions.
  *
@@ -77,22 +77,22 @@ struct cr_fusion_candidate {
 };
 
 struct cr_conv_fusions {
-    struct cr_edit             *edit;      /* borrowed */
-    const struct cr_cost_model *target;    /* borrowed */
-    struct cr_fusion_candidate *candidate; /* [candidates], in program order */
+    struct cr_edit             *edit;       /* borrowed */
+    const struct cr_cost_model *cost_model; /* borrowed */
+    struct cr_fusion_candidate *candidate;  /* [candidates], in program order */
     int                         candidates;
-    cr_status                   status;              /* first error of target->cost */
+    cr_status                   status;              /* first error of cost_model->cost */
     int64_t                     plain_ps, chosen_ps; /* total cost in picoseconds without fusion and as chosen */
 };
 
 /* The whole pass: find, choose, apply. */
-CR_MUST cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *target);
+CR_MUST cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *cost_model);
 
-/* The parts of the pass. find lists the candidates with the options that the target accepts and their costs. choose
+/* The parts of the pass. find lists the candidates with the options that the device accepts and their costs. choose
  * sets `chosen` of each candidate. apply rewrites the program; each valid choice gives the same results. close frees
  * the candidates. */
 CR_MUST cr_status cr_conv_fusions_find(struct cr_conv_fusions *fusions, struct cr_edit *edit,
-                                       const struct cr_cost_model *target);
+                                       const struct cr_cost_model *cost_model);
 CR_MUST cr_status cr_conv_fusions_choose(struct cr_conv_fusions *fusions);
 void              cr_conv_fusions_apply(struct cr_conv_fusions *fusions);
 void              cr_conv_fusions_close(struct cr_conv_fusions *fusions);
@@ -108,7 +108,7 @@ int64_t cr_conv_fusion_edge_ps(const struct cr_fusion_candidate *first, const st
  * the plain and of the chosen option; as JSON, one line for each convolution. */
 CR_MUST cr_status cr_conv_fusions_explain(const struct cr_conv_fusions *fusions, struct cr_choices *out);
 /* The same report for a program that is not fused yet; the program stays unchanged. */
-CR_MUST cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *target,
+CR_MUST cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                  struct cr_choices *out);
 
 /* ---- internal to conv_fusion*.c ---- */

@@ -51,7 +51,7 @@ static void print_table(const struct cr_conv_fusions *f, struct cr_text *out) {
 static cr_status add_gradient_json(const struct cr_conv_fusions *f, const struct cr_op *op, const char *separator,
                                    struct cr_choices *out) {
     cr_text_add(out->text, "%s{\"kind\": \"%s\", ", separator, cr_op_info(op->kind)->name);
-    CR_TRY(cr_choices_add_selection(out, f->target, f->edit->program, op));
+    CR_TRY(cr_choices_add_selection(out, f->cost_model, f->edit->program, op));
     cr_text_add(out->text, "}");
     return CR_OK;
 }
@@ -73,12 +73,12 @@ static cr_status add_gradients_json(const struct cr_conv_fusions *f, const struc
     return CR_OK;
 }
 
-/* The costs are null for a candidate with the plain option only, because nothing asked for them. */
+/* The costs are null for a candidate with the plain option only, because they are not computed. */
 static cr_status add_candidate_json(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s,
                                     struct cr_choices *out) {
     const struct cr_fusion_option *o    = &s->option[s->chosen];
     const struct cr_op             conv = cr_fused_conv(f, s, o->p, o->s);
-    CR_TRY(cr_choices_begin(out, f->target, f->edit->program, &conv, "takes"));
+    CR_TRY(cr_choices_begin(out, f->cost_model, f->edit->program, &conv, "takes"));
     CR_TRY(add_gradients_json(f, s, o, out));
     cr_text_add(out->text, ", \"takes\": \"%s\", \"ways\": %d", letters_of(o).text, s->options);
     if (s->options > 1)

@@ -17,7 +17,7 @@
 
 struct folder {
     struct cr_edit              edit;
-    const struct cr_cost_model *target;
+    const struct cr_cost_model *cost_model;
 };
 
 static const struct cr_op *op_at(const struct folder *f, int index) {
@@ -25,12 +25,12 @@ static const struct cr_op *op_at(const struct folder *f, int index) {
 }
 
 static bool accepted(const struct folder *f, const struct cr_op *op) {
-    return !f->target->accepts || f->target->accepts(f->target->self, f->edit.program, op);
+    return !f->cost_model->accepts || f->cost_model->accepts(f->cost_model->self, f->edit.program, op);
 }
 
 static cr_status seconds_of(const struct folder *f, const struct cr_op *op, double *sum) {
-    double seconds = cr_op_seconds(f->target, f->edit.program, op);
-    if (f->target->cost) CR_TRY(f->target->cost(f->target->self, f->edit.program, op, &seconds));
+    double seconds = cr_op_seconds(f->cost_model, f->edit.program, op);
+    if (f->cost_model->cost) CR_TRY(f->cost_model->cost(f->cost_model->self, f->edit.program, op, &seconds));
     *sum += seconds;
     return CR_OK;
 }
@@ -198,8 +198,8 @@ static cr_status fold_all(struct folder *f) {
     return cr_edit_finish(&f->edit);
 }
 
-cr_status cr_pass_fold(struct cr_program *p, const struct cr_cost_model *target) {
-    struct folder f = {.target = target};
+cr_status cr_pass_fold(struct cr_program *p, const struct cr_cost_model *cost_model) {
+    struct folder f = {.cost_model = cost_model};
     if (cr_program_trains(p) || !p->store) return CR_OK;
     CR_TRY(find_filters(p));
     CR_TRY(cr_edit_open(&f.edit, p));

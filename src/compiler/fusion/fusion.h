@@ -3,7 +3,7 @@
  * A pattern is a function that looks at the op `root` and fuses it with its neighbours when
  *   - each tensor between them is a transient without another reader (backward ops included) and is not kept,
  *   - all ops are on one stream and no op between them changes what they read,
- *   - the target has a kernel for the fused op.
+ *   - the device has a kernel for the fused op.
  * It returns true when it has fused. Patterns match programs as the layers and cr_pass_grad emit them. Fusions that are
  * chosen by cost: compiler/fusion/conv_fusion.h. */
 #ifndef CR_FUSION_H
@@ -12,10 +12,10 @@
 #include "compiler/compiler.h"
 #include "compiler/rewrite/rewrite.h"
 
-typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *target, int root);
+typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root);
 
-/* Does the target have a kernel for the op? */
-bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *target, const struct cr_op *op);
+/* Does the device have a kernel for the op? */
+bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
 /* The op with this index; valid until the edit changes the program. */
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index);
 bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b);
@@ -37,6 +37,6 @@ cr_fuse_pattern cr_fuse_conv_finalize, cr_fuse_conv_grad_finalize;
 cr_fuse_pattern cr_fuse_bn_pool, cr_fuse_pool_grad; /* BN + ReLU -> maxpool, and its gradient */
 /* Turns the 7x7 convolution of stride 2 on the image into a 4x4 convolution of stride 1 on the image in space-to-depth
  * form. Adds ops, so it runs before the patterns, on the program itself. Returns CR_ERR_MEMORY. */
-CR_MUST cr_status cr_fuse_s2d(struct cr_program *program, const struct cr_cost_model *target);
+CR_MUST cr_status cr_fuse_s2d(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 #endif

@@ -4,7 +4,7 @@
  * behind it. An activation is then read and written once instead of two or three times.
  *
  * The fused op stands where the last op stood and writes the output of the last op. Wide patterns come before narrow
- * ones, so each target gets the widest fusion that it accepts. Fusions into convolutions are chosen by cost afterwards:
+ * ones, so each device gets the widest fusion that it accepts. Fusions into convolutions are chosen by cost afterwards:
  * compiler/fusion/conv_fusion.h. The fused and the unfused program give the same results; tests compare them. */
 #include "compiler/fusion/fusion.h"
 
@@ -20,8 +20,8 @@ struct pattern {
 
 /* ---- helpers for all patterns ---- */
 
-bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *target, const struct cr_op *op) {
-    return !target->accepts || target->accepts(target->self, edit->program, op);
+bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    return !cost_model->accepts || cost_model->accepts(cost_model->self, edit->program, op);
 }
 
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index) {
@@ -71,7 +71,7 @@ static void replace_ops(struct cr_edit *edit, int root, const struct cr_op *fuse
 
 /* Fuses the bn_apply that writes an operand of the op at `add` into the op at `root`: the add itself, or the ReLU
  * behind it. */
-static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *target, int add, int root) {
+static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int add, int root) {
     const struct cr_op *add_op = cr_fuse_op(edit, add);
     bool                relu   = root != add;
     for (int side = 0; side < 2; side++) {
@@ -83,7 +83,7 @@ static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *target, i
         fused.in[CR_IN_bn_apply_add] = other;
         fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[0];
         fused.attr.bn.relu           = relu;
-        if (!cr_fuse_accepted(edit, target, &fused)) continue;
+        if (!cr_fuse_accepted(edit, cost_model, &fused)) continue;
         replace_ops(edit, root, &fused, bn, relu ? add : CR_NONE);
         return true;
     }
@@ -91,44 +91,44 @@ static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *target, i
 }
 
 /* bn_apply -> add -> relu */
-static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     int add = cr_edit_private_writer(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add);
     if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
-    return fuse_add(edit, target, add, root);
+    return fuse_add(edit, cost_model, add, root);
 }
 
 /* bn_apply -> add */
-static bool fuse_bn_add(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    return fuse_add(edit, target, root, root);
+static bool fuse_bn_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    return fuse_add(edit, cost_model, root, root);
 }
 
 /* bn_apply (with or without an add) -> relu */
-static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     int bn = bn_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], root);
     if (bn == CR_NONE || cr_fuse_op(edit, bn)->attr.bn.relu) return false;
     struct cr_op fused           = *cr_fuse_op(edit, bn);
     fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
     fused.attr.bn.relu           = true;
-    if (!cr_fuse_accepted(edit, target, &fused)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
     replace_ops(edit, root, &fused, bn, CR_NONE);
     return true;
 }
 
 /* The other operand is the BN of the shortcut: one op applies both BNs. */
-static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     if (fused.in[CR_IN_bn_apply_add] == CR_NONE || fused.in[CR_IN_bn_apply_add_scale_bias] != CR_NONE) return false;
     int bn = bn_before(edit, fused.in[CR_IN_bn_apply_add], root);
     if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) return false;
     fused.in[CR_IN_bn_apply_add]            = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_bn_apply_add_scale_bias] = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_scale_bias];
-    if (!cr_fuse_accepted(edit, target, &fused)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
     replace_ops(edit, root, &fused, bn, CR_NONE);
     return true;
 }
 
 /* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both apply the mask themselves. */
-static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];
     if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
@@ -144,7 +144,7 @@ static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_mo
         return false;
     sums.in[CR_IN_bn_grad_sums_dy] = apply.in[CR_IN_bn_grad_apply_dy] = relu->in[CR_IN_relu_grad_dy];
     sums.in[CR_IN_bn_grad_sums_y] = apply.in[CR_IN_bn_grad_apply_y] = relu->in[CR_IN_relu_grad_y];
-    if (!cr_fuse_accepted(edit, target, &sums) || !cr_fuse_accepted(edit, target, &apply)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &sums) || !cr_fuse_accepted(edit, cost_model, &apply)) return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, s, &sums);
     cr_edit_replace(edit, a, &apply);
@@ -171,40 +171,42 @@ static const struct pattern late_patterns[] = {
     {"conv_grad+bn_grad_finalize", CR_OP_bn_grad_finalize, cr_fuse_conv_grad_finalize},
 };
 
-static void run(struct cr_edit *edit, const struct cr_cost_model *target, const struct pattern *pattern, size_t count) {
+static void run(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct pattern *pattern,
+                size_t count) {
     const struct cr_program *p = edit->program;
     for (size_t k = 0; k < count; k++)
         for (int i = 0; i < p->ops; i++)
-            if (!edit->removed[i] && p->op[i].kind == pattern[k].root) pattern[k].fuse(edit, target, i);
+            if (!edit->removed[i] && p->op[i].kind == pattern[k].root) pattern[k].fuse(edit, cost_model, i);
 }
 
-static void run_patterns(struct cr_edit *edit, const struct cr_cost_model *target) {
-    run(edit, target, patterns, CR_COUNT(patterns));
+static void run_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model) {
+    run(edit, cost_model, patterns, CR_COUNT(patterns));
 }
 
-cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *target) {
+cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
-    CR_TRY(cr_fuse_s2d(program, target));
+    CR_TRY(cr_fuse_s2d(program, cost_model));
     CR_TRY(cr_edit_open(&edit, program));
-    run_patterns(&edit, target);
-    cr_status status = cr_pass_conv_fusions(&edit, target);
+    run_patterns(&edit, cost_model);
+    cr_status status = cr_pass_conv_fusions(&edit, cost_model);
     if (status == CR_OK) {
-        run(&edit, target, late_patterns, CR_COUNT(late_patterns));
+        run(&edit, cost_model, late_patterns, CR_COUNT(late_patterns));
         status = cr_edit_finish(&edit);
     }
     cr_edit_close(&edit);
     return status;
 }
 
-cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *target, struct cr_choices *out) {
+cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *cost_model,
+                         struct cr_choices *out) {
     struct cr_program      copy;
     struct cr_edit         edit    = {0};
     struct cr_conv_fusions fusions = {0};
     CR_TRY(cr_program_copy(program, &copy));
-    cr_status status = cr_fuse_s2d(&copy, target);
+    cr_status status = cr_fuse_s2d(&copy, cost_model);
     if (status == CR_OK) status = cr_edit_open(&edit, &copy);
-    if (status == CR_OK) run_patterns(&edit, target);
-    if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit, target);
+    if (status == CR_OK) run_patterns(&edit, cost_model);
+    if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit, cost_model);
     if (status == CR_OK) status = cr_conv_fusions_choose(&fusions);
     if (status == CR_OK) status = cr_conv_fusions_explain(&fusions, out);
     cr_conv_fusions_close(&fusions);

@@ -13,33 +13,35 @@ static int producer_of(const struct cr_edit *edit, int root, int sums, enum cr_o
     return cr_fuse_same_stream(edit, producer, root) && cr_edit_can_move_up(edit, root, producer) ? producer : CR_NONE;
 }
 
-static bool add_seconds(struct cr_edit *edit, const struct cr_cost_model *target, const struct cr_op *op, double *sum) {
-    double seconds = cr_op_seconds(target, edit->program, op);
-    if (target->cost) edit->failure = target->cost(target->self, edit->program, op, &seconds);
+static bool add_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op,
+                        double *sum) {
+    double seconds = cr_op_seconds(cost_model, edit->program, op);
+    if (cost_model->cost) edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
     *sum += seconds;
     return edit->failure == CR_OK;
 }
 
 /* Is the fused op no slower? Without measured times the answer is yes, because the roofline ignores launch overhead. */
-static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *target, int producer, int root,
+static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
                          const struct cr_op *fused) {
     double separate_s = 0, fused_s = 0;
-    if (!target->cost) return true;
-    return edit->failure == CR_OK && add_seconds(edit, target, cr_fuse_op(edit, producer), &separate_s) &&
-           add_seconds(edit, target, cr_fuse_op(edit, root), &separate_s) &&
-           add_seconds(edit, target, fused, &fused_s) && fused_s <= separate_s;
+    if (!cost_model->cost) return true;
+    return edit->failure == CR_OK && add_seconds(edit, cost_model, cr_fuse_op(edit, producer), &separate_s) &&
+           add_seconds(edit, cost_model, cr_fuse_op(edit, root), &separate_s) &&
+           add_seconds(edit, cost_model, fused, &fused_s) && fused_s <= separate_s;
 }
 
-static bool fuse_into_producer(struct cr_edit *edit, const struct cr_cost_model *target, int producer, int root,
+static bool fuse_into_producer(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
                                const struct cr_op *fused) {
-    if (!cr_fuse_accepted(edit, target, fused) || !is_no_slower(edit, target, producer, root, fused)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, fused) || !is_no_slower(edit, cost_model, producer, root, fused))
+        return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, producer, fused);
     return true;
 }
 
 /* conv -> bn_finalize */
-bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *finalize = cr_fuse_op(edit, root);
     int conv = producer_of(edit, root, finalize->in[CR_IN_bn_finalize_sums], CR_OP_conv, CR_OUT_conv_sums);
     if (conv == CR_NONE || finalize->out[CR_OUT_bn_finalize_scale_bias_half] != CR_NONE) return false;
@@ -53,11 +55,11 @@ bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *tar
     fused.out[CR_OUT_conv_running_mean]    = finalize->out[CR_OUT_bn_finalize_running_mean];
     fused.out[CR_OUT_conv_running_var]     = finalize->out[CR_OUT_bn_finalize_running_var];
     fused.attr.conv.bn                     = finalize->attr.bn;
-    return fuse_into_producer(edit, target, conv, root, &fused);
+    return fuse_into_producer(edit, cost_model, conv, root, &fused);
 }
 
 /* conv_grad -> bn_grad_finalize of the same BN */
-bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *finalize = cr_fuse_op(edit, root);
     int                 grad = producer_of(edit, root, finalize->in[CR_IN_bn_grad_finalize_grad_sums], CR_OP_conv_grad,
                                            CR_OUT_conv_grad_grad_sums);
@@ -69,5 +71,5 @@ bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model
     fused.out[CR_OUT_conv_grad_dbeta]     = finalize->out[CR_OUT_bn_grad_finalize_dbeta];
     fused.out[CR_OUT_conv_grad_grad_coef] = finalize->out[CR_OUT_bn_grad_finalize_coef];
     fused.attr.conv.bn                    = finalize->attr.bn;
-    return fuse_into_producer(edit, target, grad, root, &fused);
+    return fuse_into_producer(edit, cost_model, grad, root, &fused);
 }

@@ -15,7 +15,7 @@ static bool has_backward(const struct cr_program *p) {
 }
 
 /* bn_apply with ReLU -> maxpool. Programs without gradients are left alone: fold puts the BN into the convolution. */
-bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     int          bn    = cr_edit_private_writer(edit, fused.in[CR_IN_maxpool_x], CR_OP_bn_apply);
     if (bn == CR_NONE || fused.in[CR_IN_maxpool_scale_bias] != CR_NONE || !has_backward(edit->program)) return false;
@@ -25,14 +25,14 @@ bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *target, i
     if (apply->out[CR_OUT_bn_apply_mask] != CR_NONE) return false;
     fused.in[CR_IN_maxpool_x]          = apply->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_maxpool_scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
-    if (!cr_fuse_accepted(edit, target, &fused)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
     cr_edit_remove(edit, bn);
     cr_edit_replace(edit, root, &fused);
     return true;
 }
 
 /* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with a recomputed mask. The sparse dx is never stored. */
-bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
     int                 dx   = pool->out[CR_OUT_maxpool_grad_dx];
     if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
@@ -64,7 +64,8 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *target,
     pool_apply.out[CR_OUT_pool_bn_grad_apply_dx]       = apply->out[CR_OUT_bn_grad_apply_dx];
     pool_sums.stream = pool_apply.stream = pool->stream;
     pool_sums.attr = pool_apply.attr = pool->attr; /* window, stride and padding of the pooling */
-    if (!cr_fuse_accepted(edit, target, &pool_sums) || !cr_fuse_accepted(edit, target, &pool_apply)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &pool_sums) || !cr_fuse_accepted(edit, cost_model, &pool_apply))
+        return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, s, &pool_sums);
     cr_edit_replace(edit, a, &pool_apply);
@@ -164,11 +165,11 @@ static void make_backward(struct cr_program *p, struct stem *s) {
     s->filter_grad.attr.conv.accumulate           = wgrad->attr.conv.accumulate;
 }
 
-static bool all_accepted(const struct cr_edit *edit, const struct cr_cost_model *target, const struct stem *s) {
-    if (!cr_fuse_accepted(edit, target, &s->image) || !cr_fuse_accepted(edit, target, &s->filter)) return false;
-    if (!cr_fuse_accepted(edit, target, &s->s2d_conv)) return false;
+static bool all_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct stem *s) {
+    if (!cr_fuse_accepted(edit, cost_model, &s->image) || !cr_fuse_accepted(edit, cost_model, &s->filter)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &s->s2d_conv)) return false;
     if (s->wgrad == CR_NONE) return true;
-    return cr_fuse_accepted(edit, target, &s->s2d_wgrad) && cr_fuse_accepted(edit, target, &s->filter_grad);
+    return cr_fuse_accepted(edit, cost_model, &s->s2d_wgrad) && cr_fuse_accepted(edit, cost_model, &s->filter_grad);
 }
 
 /* Inserts an op at `place`; the ops from there on move up by one. */
@@ -189,14 +190,14 @@ static void rewrite(struct cr_program *p, const struct stem *s) {
     insert(p, s->conv, &s->filter);
 }
 
-cr_status cr_fuse_s2d(struct cr_program *p, const struct cr_cost_model *target) {
+cr_status cr_fuse_s2d(struct cr_program *p, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
     struct stem    s;
     CR_TRY(cr_edit_open(&edit, p));
     if (find_stem(&edit, &s)) {
         make_forward(p, &s);
         if (!p->failed && s.wgrad != CR_NONE) make_backward(p, &s);
-        if (!p->failed && all_accepted(&edit, target, &s)) rewrite(p, &s);
+        if (!p->failed && all_accepted(&edit, cost_model, &s)) rewrite(p, &s);
     }
     cr_edit_close(&edit);
     return p->failed ? CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor) : CR_OK;

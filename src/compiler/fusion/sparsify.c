@@ -29,7 +29,8 @@ static int64_t count_nonzeros(const struct cr_param_store *store, const struct c
     return nonzeros;
 }
 
-/* The parameter whose pattern the filter `w` has: its own, or the pattern of the filter that a BN was folded into. */
+/* The parameter that holds the sparsity pattern of the filter `w`: the filter itself, or the filter that a BN was
+ * folded into. */
 static int param_of(const struct cr_program *p, int w) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_fold_bn && p->op[i].out[CR_OUT_fold_bn_y] == w) w = p->op[i].in[CR_IN_fold_bn_w];
@@ -58,8 +59,8 @@ static bool find_pattern(const struct cr_program *p, struct cr_sparse_cost *c) {
 
 /* ---- costs ---- */
 
-static bool accepted(const struct cr_program *p, const struct cr_cost_model *target, const struct cr_op *op) {
-    return !target->accepts || target->accepts(target->self, p, op);
+static bool accepted(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    return !cost_model->accepts || cost_model->accepts(cost_model->self, p, op);
 }
 
 static void set_packed_elems(struct cr_program *p, const struct cr_op *op, int64_t elems) {
@@ -70,25 +71,25 @@ static void set_packed_elems(struct cr_program *p, const struct cr_op *op, int64
 
 /* Sets the length of the packed weights to the length of the op's weight format. Returns false when the format does not
  * suit the convolution. */
-static bool is_format_usable(struct cr_program *p, const struct cr_cost_model *target, const struct cr_op *op) {
-    const int64_t elems = target->packed_elems ? target->packed_elems(target->self, p, op) : 0;
+static bool is_format_usable(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    const int64_t elems = cost_model->packed_elems ? cost_model->packed_elems(cost_model->self, p, op) : 0;
     set_packed_elems(p, op, elems);
-    return elems > 0 && accepted(p, target, op);
+    return elems > 0 && accepted(p, cost_model, op);
 }
 
 /* Decides without measured times, by the density that the device names. */
-static bool is_sparse_enough(const struct cr_program *p, const struct cr_cost_model *target,
+static bool is_sparse_enough(const struct cr_program *p, const struct cr_cost_model *cost_model,
                              const struct cr_sparse_cost *c) {
     const struct cr_tensor *w = &p->tensor[filter_of(&c->op)];
-    return w->dim[1] * w->dim[2] > 1 && c->density <= target->sparse_density_max;
+    return w->dim[1] * w->dim[2] > 1 && c->density <= cost_model->sparse_density_max;
 }
 
 static bool has_packed(const struct cr_op *op) {
     return op->kind == CR_OP_conv && op->in[CR_IN_conv_packed] >= 0;
 }
 
-static bool is_usable(struct cr_program *p, const struct cr_cost_model *target, const struct cr_op *op) {
-    return has_packed(op) ? is_format_usable(p, target, op) : accepted(p, target, op);
+static bool is_usable(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    return has_packed(op) ? is_format_usable(p, cost_model, op) : accepted(p, cost_model, op);
 }
 
 static int64_t packed_elems_of(const struct cr_program *p, const struct cr_op *op) {
@@ -103,12 +104,12 @@ struct trial {
 
 /* All weight formats by increasing estimate, unknown estimates first. A fast format that is measured early prunes
  * slower ones. Formats with equal estimates stay in numerical order. */
-static void sort_trials(const struct cr_program *p, const struct cr_cost_model *target, struct cr_op op,
+static void sort_trials(const struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_op op,
                         struct trial trial[CR_FORMATS_MAX]) {
     for (int format = 0; format < CR_FORMATS_MAX; format++) {
         op.attr.conv.pattern.format = format;
-        const struct trial t        = {.format   = format,
-                                       .estimate = target->estimate ? target->estimate(target->self, p, &op) : 0};
+        const double       estimate = cost_model->estimate ? cost_model->estimate(cost_model->self, p, &op) : 0;
+        const struct trial t        = {.format = format, .estimate = estimate};
         int                at       = format;
         for (; at > 0 && trial[at - 1].estimate > t.estimate; at--) trial[at] = trial[at - 1];
         trial[at] = t;
@@ -122,10 +123,11 @@ static bool is_better(double seconds, int format, const struct cr_sparse_cost *c
     return !c->formats || seconds < c->sparse_s || (seconds <= c->sparse_s && format < best_format);
 }
 
-static cr_status measure_formats(struct cr_program *p, const struct cr_cost_model *target, struct cr_sparse_cost *c) {
+static cr_status measure_formats(struct cr_program *p, const struct cr_cost_model *cost_model,
+                                 struct cr_sparse_cost *c) {
     struct trial trial[CR_FORMATS_MAX];
     struct cr_op op = c->op;
-    sort_trials(p, target, op, trial);
+    sort_trials(p, cost_model, op, trial);
     for (int i = 0; i < CR_FORMATS_MAX; i++) {
         const double best_s = c->formats && c->sparse_s < c->dense_s ? c->sparse_s : c->dense_s;
         double       seconds;
@@ -134,8 +136,8 @@ static cr_status measure_formats(struct cr_program *p, const struct cr_cost_mode
             c->pruned++;
             continue;
         }
-        if (!is_usable(p, target, &op)) continue;
-        CR_TRY(target->cost(target->self, p, &op, &seconds));
+        if (!is_usable(p, cost_model, &op)) continue;
+        CR_TRY(cost_model->cost(cost_model->self, p, &op, &seconds));
         if (is_better(seconds, trial[i].format, c)) {
             c->sparse_s = seconds;
             c->op       = op;
@@ -146,21 +148,21 @@ static cr_status measure_formats(struct cr_program *p, const struct cr_cost_mode
     return CR_OK;
 }
 
-static cr_status measure(struct cr_program *p, const struct cr_cost_model *target, const struct cr_op *dense,
+static cr_status measure(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *dense,
                          struct cr_sparse_cost *c) {
     struct cr_op trial = c->op;
     if (c->density > CR_SPARSE_DENSITY_MAX) return CR_OK;
-    if (!target->cost) {
-        c->formats = is_sparse_enough(p, target, c) && is_usable(p, target, &trial);
+    if (!cost_model->cost) {
+        c->formats = is_sparse_enough(p, cost_model, c) && is_usable(p, cost_model, &trial);
         c->elems   = packed_elems_of(p, &trial);
         return CR_OK;
     }
-    CR_TRY(target->cost(target->self, p, dense, &c->dense_s));
-    return measure_formats(p, target, c);
+    CR_TRY(cost_model->cost(cost_model->self, p, dense, &c->dense_s));
+    return measure_formats(p, cost_model, c);
 }
 
-/* Sets c->op to the convolution with its pattern and adds a tensor for the packed weights, when the filter has a
- * pattern. */
+/* Sets c->op to the convolution with its sparsity pattern and adds a tensor for the packed weights, when the filter has
+ * a sparsity pattern. */
 static cr_status add_pattern(struct cr_program *p, int conv, struct cr_sparse_cost *c, bool *has_pattern) {
     char name[256];
     *c           = (struct cr_sparse_cost){.op = p->op[conv]};
@@ -171,18 +173,18 @@ static cr_status add_pattern(struct cr_program *p, int conv, struct cr_sparse_co
     return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : CR_OK;
 }
 
-static cr_status find_cost(struct cr_program *p, const struct cr_cost_model *target, int conv, bool unpromising,
+static cr_status find_cost(struct cr_program *p, const struct cr_cost_model *cost_model, int conv, bool unpromising,
                            struct cr_sparse_cost *c) {
     const struct cr_op dense = p->op[conv];
     bool               has_pattern;
     CR_TRY(add_pattern(p, conv, c, &has_pattern));
     c->unpromising = unpromising;
-    return has_pattern ? measure(p, target, &dense, c) : CR_OK;
+    return has_pattern ? measure(p, cost_model, &dense, c) : CR_OK;
 }
 
-cr_status cr_sparsify_cost(struct cr_program *p, const struct cr_cost_model *target, int conv,
+cr_status cr_sparsify_cost(struct cr_program *p, const struct cr_cost_model *cost_model, int conv,
                            struct cr_sparse_cost *c) {
-    return find_cost(p, target, conv, false, c);
+    return find_cost(p, cost_model, conv, false, c);
 }
 
 /* ---- the program ---- */
@@ -209,29 +211,30 @@ static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_
     return insert(p, conv, &filter);
 }
 
-static cr_status report_op(struct cr_program *p, const struct cr_cost_model *target, const struct cr_op *dense,
+static cr_status report_op(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *dense,
                            const struct cr_sparse_cost *c, bool chosen, struct cr_choices *report) {
     if (!report) return CR_OK;
     report->sparse++;
     if (has_packed(&c->op) && c->formats)
         set_packed_elems(p, &c->op, c->elems); /* the length of the best format, not of the last one tried */
-    return cr_sparsify_report_op(p, target, dense, c, chosen, report);
+    return cr_sparsify_report_op(p, cost_model, dense, c, chosen, report);
 }
 
-static bool choose(const struct cr_cost_model *target, const struct cr_sparse_cost *c, struct cr_sparse_gain *gain) {
-    const bool chosen = c->formats && (!target->cost || c->sparse_s < c->dense_s);
+static bool choose(const struct cr_cost_model *cost_model, const struct cr_sparse_cost *c,
+                   struct cr_sparse_gain *gain) {
+    const bool chosen = c->formats && (!cost_model->cost || c->sparse_s < c->dense_s);
     gain->dense_s += c->dense_s;
     gain->sparse_s += chosen ? c->sparse_s : c->dense_s;
     return chosen;
 }
 
-static cr_status sparsify_conv(struct cr_program *p, const struct cr_cost_model *target, int *index, bool unpromising,
-                               struct cr_sparse_gain *gain, struct cr_choices *report) {
+static cr_status sparsify_conv(struct cr_program *p, const struct cr_cost_model *cost_model, int *index,
+                               bool unpromising, struct cr_sparse_gain *gain, struct cr_choices *report) {
     const int             tensors = p->tensors;
     struct cr_sparse_cost c;
-    CR_TRY(find_cost(p, target, *index, unpromising, &c));
-    const bool chosen = choose(target, &c, gain);
-    if (p->tensors > tensors) CR_TRY(report_op(p, target, &p->op[*index], &c, chosen, report));
+    CR_TRY(find_cost(p, cost_model, *index, unpromising, &c));
+    const bool chosen = choose(cost_model, &c, gain);
+    if (p->tensors > tensors) CR_TRY(report_op(p, cost_model, &p->op[*index], &c, chosen, report));
     if (chosen) return rewrite(p, (*index)++, &c);
     p->tensors = tensors; /* removes the trial's tensors */
     return CR_OK;
@@ -242,7 +245,7 @@ static bool is_gain_enough(const struct cr_sparse_gain *gain) {
 }
 
 /* Adds the time of the dense convolution and the best estimate. */
-static cr_status estimate_one(struct cr_program *p, const struct cr_cost_model *target, int conv,
+static cr_status estimate_one(struct cr_program *p, const struct cr_cost_model *cost_model, int conv,
                               struct cr_sparse_gain *gain) {
     const struct cr_op    dense = p->op[conv];
     struct cr_sparse_cost c;
@@ -250,75 +253,76 @@ static cr_status estimate_one(struct cr_program *p, const struct cr_cost_model *
     bool                  has_pattern;
     CR_TRY(add_pattern(p, conv, &c, &has_pattern));
     if (!has_pattern || c.density > CR_SPARSE_DENSITY_MAX) return CR_OK;
-    CR_TRY(target->cost(target->self, p, &dense, &best));
+    CR_TRY(cost_model->cost(cost_model->self, p, &dense, &best));
     gain->dense_s += best;
     for (int format = 0; format < CR_FORMATS_MAX; format++) {
         c.op.attr.conv.pattern.format = format;
-        const double estimate         = target->estimate(target->self, p, &c.op);
+        const double estimate         = cost_model->estimate(cost_model->self, p, &c.op);
         if (estimate > 0 && estimate < best) best = estimate;
     }
     gain->sparse_s += best;
     return CR_OK;
 }
 
-static cr_status estimate_all(struct cr_program *p, const struct cr_cost_model *target, struct cr_sparse_gain *gain) {
+static cr_status estimate_all(struct cr_program *p, const struct cr_cost_model *cost_model,
+                              struct cr_sparse_gain *gain) {
     const int tensors = p->tensors;
     for (int i = 0; i < p->ops; i++) {
-        if (p->op[i].kind == CR_OP_conv) CR_TRY(estimate_one(p, target, i, gain));
+        if (p->op[i].kind == CR_OP_conv) CR_TRY(estimate_one(p, cost_model, i, gain));
         p->tensors = tensors; /* removes the trial's tensors */
     }
     return CR_OK;
 }
 
-static cr_status sparsify_eval(struct cr_program *p, const struct cr_cost_model *target, struct cr_sparse_gain *gain,
-                               struct cr_choices *report) {
+static cr_status sparsify_eval(struct cr_program *p, const struct cr_cost_model *cost_model,
+                               struct cr_sparse_gain *gain, struct cr_choices *report) {
     struct cr_sparse_gain estimates   = {0};
-    bool                  unpromising = p->real != CR_F32 && target->cost && target->estimate;
+    bool                  unpromising = p->real != CR_F32 && cost_model->cost && cost_model->estimate;
     if (unpromising) {
-        CR_TRY(estimate_all(p, target, &estimates));
+        CR_TRY(estimate_all(p, cost_model, &estimates));
         unpromising = !is_gain_enough(&estimates);
     }
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify_conv(p, target, &i, unpromising, gain, report));
+        if (p->op[i].kind == CR_OP_conv) CR_TRY(sparsify_conv(p, cost_model, &i, unpromising, gain, report));
     if (unpromising && estimates.dense_s > 0 && report) cr_sparsify_report_estimates(&estimates, report);
     return CR_OK;
 }
 
 /* ---- programs that train ---- */
 
-static cr_status sparsify_training_op(struct cr_program *p, const struct cr_cost_model *target, int index,
+static cr_status sparsify_training_op(struct cr_program *p, const struct cr_cost_model *cost_model, int index,
                                       struct cr_sparse_gain *gain, struct cr_choices *report) {
     const struct cr_op    dense = p->op[index];
     struct cr_sparse_cost c     = {.op = dense};
     if (cr_op_has_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
-    CR_TRY(measure(p, target, &dense, &c));
-    const bool chosen = choose(target, &c, gain);
-    CR_TRY(report_op(p, target, &dense, &c, chosen, report));
+    CR_TRY(measure(p, cost_model, &dense, &c));
+    const bool chosen = choose(cost_model, &c, gain);
+    CR_TRY(report_op(p, cost_model, &dense, &c, chosen, report));
     if (chosen) p->op[index] = c.op;
     return CR_OK;
 }
 
 /* FP32 only: in 16 bits the tensor cores are faster, and the gradients have no sparse kernels. */
-static cr_status sparsify_training(struct cr_program *p, const struct cr_cost_model *target, bool filter_grads,
+static cr_status sparsify_training(struct cr_program *p, const struct cr_cost_model *cost_model, bool filter_grads,
                                    struct cr_sparse_gain *gain, struct cr_choices *report) {
     for (int i = 0; i < p->ops && p->real == CR_F32; i++) {
         const struct cr_op *op = &p->op[i];
         if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad))
-            CR_TRY(sparsify_training_op(p, target, i, gain, report));
+            CR_TRY(sparsify_training_op(p, cost_model, i, gain, report));
     }
     return CR_OK;
 }
 
 /* ---- the pass ---- */
 
-cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_cost_model *target, bool filter_grads,
+cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_cost_model *cost_model, bool filter_grads,
                            struct cr_choices *report) {
     struct cr_program     dense;
     struct cr_sparse_gain gain = {0};
     if (!p->store || !p->store->pattern) return CR_OK;
     CR_TRY(cr_program_copy(p, &dense));
-    const cr_status status = cr_program_trains(p) ? sparsify_training(p, target, filter_grads, &gain, report)
-                                                  : sparsify_eval(p, target, &gain, report);
+    const cr_status status = cr_program_trains(p) ? sparsify_training(p, cost_model, filter_grads, &gain, report)
+                                                  : sparsify_eval(p, cost_model, &gain, report);
     const bool      enough = is_gain_enough(&gain), some = gain.sparse_s < gain.dense_s;
     if (report) {
         report->dense_s  = gain.dense_s;

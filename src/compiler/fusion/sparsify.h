@@ -12,8 +12,8 @@ struct cr_sparse_gain {
     double dense_s, sparse_s;
 };
 
-/* Writes the line of one op; `dense` is the op before the pass. Returns the errors of target->explain. */
-CR_MUST cr_status cr_sparsify_report_op(const struct cr_program *program, const struct cr_cost_model *target,
+/* Writes the line of one op; `dense` is the op before the pass. Returns the errors of cost_model->explain. */
+CR_MUST cr_status cr_sparsify_report_op(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                         const struct cr_op *dense, const struct cr_sparse_cost *cost, bool chosen,
                                         struct cr_choices *report);
 /* Tables only: the line about formats that were not measured, and the total. */

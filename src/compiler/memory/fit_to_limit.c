@@ -30,7 +30,7 @@ struct strategy { /* one way to reach the limit */
 
 struct search {
     const struct cr_program         *plain;
-    const struct cr_cost_model      *target; /* reads_host is NULL until add_mapped_reads */
+    const struct cr_cost_model      *cost_model; /* reads_host is NULL until add_mapped_reads */
     const struct cr_compile_options *options;
     size_t                           live; /* of the plain program */
     struct strategy                  strategy[2 + 2 * PARTS];
@@ -46,7 +46,7 @@ struct search {
 static cr_status recompute(const struct search *f, struct cr_program *p, size_t goal, struct cr_fit_report *r,
                            size_t *live) {
     struct cr_recompute_report report;
-    CR_TRY(cr_pass_recompute(p, f->target, goal, &report));
+    CR_TRY(cr_pass_recompute(p, f->cost_model, goal, &report));
     r->recomputed = report.recomputed;
     *live         = report.after;
     return CR_OK;
@@ -55,7 +55,7 @@ static cr_status recompute(const struct search *f, struct cr_program *p, size_t 
 static cr_status offload(const struct search *f, struct cr_program *p, size_t goal, enum cr_offload_score score,
                          struct cr_fit_report *r, size_t *live) {
     struct cr_offload_report report;
-    CR_TRY(cr_pass_offload(p, f->target, goal, score, &report));
+    CR_TRY(cr_pass_offload(p, f->cost_model, goal, score, &report));
     r->offloaded     = report.tensors;
     r->mapped        = report.mapped;
     r->offload_bytes = report.bytes;
@@ -85,7 +85,7 @@ static cr_status run_strategy(const struct search *f, const struct strategy *w, 
 static cr_status predict(const struct search *f, struct cr_program *p, struct cr_fit_report *r) {
     struct cr_simulation time;
     CR_TRY(cr_pass_insert_waits(p));
-    CR_TRY(cr_program_predict(p, f->target, &time));
+    CR_TRY(cr_program_predict(p, f->cost_model, &time));
     r->seconds = time.total;
     r->stalled = time.stalled;
     return CR_OK;
@@ -123,9 +123,9 @@ static cr_status add_strategy(struct search *f, enum strategy_kind kind, int par
 }
 
 static cr_status add_strategies(struct search *f) {
-    const bool can_offload = f->options->offload != CR_SWAP_USE_NO && f->target->to_host_bytes_per_s > 0 &&
-                             f->target->to_device_bytes_per_s > 0;
-    const bool forced = can_offload && f->options->offload != CR_SWAP_USE_AUTO; /* the user has asked for offloading */
+    const bool can_offload = f->options->offload != CR_SWAP_USE_NO && f->cost_model->to_host_bytes_per_s > 0 &&
+                             f->cost_model->to_device_bytes_per_s > 0;
+    const bool forced = can_offload && f->options->offload != CR_SWAP_USE_AUTO; /* the user requires offloading */
     if (can_offload) CR_TRY(add_strategy(f, OFFLOAD, 0));
     if (!f->options->recompute) return CR_OK;
     if (!forced) CR_TRY(add_strategy(f, RECOMPUTE, 0));
@@ -152,12 +152,12 @@ static cr_status plan(const struct search *f, struct cr_program *p, struct cr_fi
     CR_TRY(cr_program_copy(p, &complete));
     cr_status status = CR_OK;
     if (f->options->bucket_bytes) {
-        status = cr_pass_buckets(&complete, f->target, f->options->bucket_bytes, f->options->wire);
+        status = cr_pass_buckets(&complete, f->cost_model, f->options->bucket_bytes, f->options->wire);
         if (status == CR_OK) status = cr_pass_insert_waits(&complete);
     }
-    if (status == CR_OK) status = cr_pass_plan(&complete, f->target->alignment, f->options->reuse);
+    if (status == CR_OK) status = cr_pass_plan(&complete, f->cost_model->alignment, f->options->reuse);
     r->after = complete.region_bytes[CR_REGION_POOL] +
-               (size_t)((double)complete.region_bytes[CR_REGION_HOST] * f->target->host_memory_overhead);
+               (size_t)((double)complete.region_bytes[CR_REGION_HOST] * f->cost_model->host_memory_overhead);
     *bound = complete.bound_bytes;
     cr_program_free(&complete);
     return status;
@@ -205,10 +205,10 @@ static cr_status refine_towards_minimum(struct search *f) {
 
 /* Repeats the best strategy with mapped reads allowed; all strategies when none keeps the limit. This is a separate
  * step, so allowing mapped reads never makes a plan worse. */
-static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *target) {
+static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *cost_model) {
     const bool fits = f->found.after <= f->options->pool_limit;
-    if (!f->options->zero_copy || !target->reads_host || (fits && !f->found.offloaded)) return CR_OK;
-    f->target                           = target;
+    if (!f->options->zero_copy || !cost_model->reads_host || (fits && !f->found.offloaded)) return CR_OK;
+    f->cost_model                       = cost_model;
     const struct strategy best_strategy = f->best_strategy;
     if (fits) return refine(f, &best_strategy, f->options->pool_limit);
     for (int i = 0; i < f->strategies && i < FINALISTS; i++)
@@ -227,7 +227,7 @@ static cr_status refine_by_scores(struct search *f) {
 
 static const double quick_trial_margin = 1.1; /* a full run improves a quick trial by up to about this factor */
 
-static cr_status search(struct search *f, const struct cr_cost_model *target) {
+static cr_status search(struct search *f, const struct cr_cost_model *cost_model) {
     struct cr_program    p;
     struct cr_fit_report r = {0};
     CR_TRY(cr_program_copy(f->plain, &p));
@@ -247,17 +247,17 @@ static cr_status search(struct search *f, const struct cr_cost_model *target) {
         tried++;
     }
     if (f->found.stalled > 0 && !f->found.recomputed && named_score(f) == CR_OFFLOAD_BEST) CR_TRY(refine_by_scores(f));
-    CR_TRY(add_mapped_reads(f, target));
+    CR_TRY(add_mapped_reads(f, cost_model));
     return f->found.after > f->options->pool_limit ? refine_towards_minimum(f) : CR_OK;
 }
 
-cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *target,
+cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *cost_model,
                       const struct cr_compile_options *options, struct cr_fit_report *report) {
-    struct cr_cost_model without_mapped_reads = *target;
-    struct search        f                    = {.plain = p, .target = &without_mapped_reads, .options = options};
+    struct cr_cost_model without_mapped_reads = *cost_model;
+    struct search        f                    = {.plain = p, .cost_model = &without_mapped_reads, .options = options};
     without_mapped_reads.reads_host           = NULL;
     cr_program_init(&f.best, "", NULL);
-    cr_status status = p->ops ? search(&f, target) : CR_OK;
+    cr_status status = p->ops ? search(&f, cost_model) : CR_OK;
     *report          = f.found;
     if (status == CR_OK && f.has_best) {
         cr_program_free(p);

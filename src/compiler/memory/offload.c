@@ -14,7 +14,7 @@
 
 struct rewrite {
     struct cr_program                *p;
-    const struct cr_cost_model       *target;
+    const struct cr_cost_model       *cost_model;
     const struct cr_offload_work     *w;
     const struct cr_offload_schedule *s;
     struct cr_op                     *op; /* [ops] the new program */
@@ -64,7 +64,7 @@ static cr_status add_op(struct rewrite *r, enum cr_op_kind kind, enum cr_stream 
     op.in[0]            = in0;
     if (kind == CR_OP_prefetch) op.in[CR_IN_prefetch_event] = in1;
     op.out[0] = out;
-    if (r->target->select) CR_TRY(r->target->select(r->target->self, r->p, &op, &workspace));
+    if (r->cost_model->select) CR_TRY(r->cost_model->select(r->cost_model->self, r->p, &op, &workspace));
     CR_ASSERT(workspace == 0); /* copies need no workspace */
     r->op[r->ops++] = op;
     return CR_OK;
@@ -116,10 +116,10 @@ static cr_status build_program(struct rewrite *r) {
     return CR_OK;
 }
 
-static cr_status rewrite(struct cr_program *p, const struct cr_cost_model *target, const struct cr_offload_work *w,
+static cr_status rewrite(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_offload_work *w,
                          const struct cr_offload_schedule *s) {
     const size_t   n = (size_t)CR_MAX(w->count, 1), ops = (size_t)p->ops + 4 * n;
-    struct rewrite r        = {.p = p, .target = target, .w = w, .s = s};
+    struct rewrite r        = {.p = p, .cost_model = cost_model, .w = w, .s = s};
     r.op                    = cr_alloc(ops, sizeof *r.op);
     r.host                  = cr_alloc(n, sizeof *r.host);
     r.event                 = cr_alloc(n, sizeof *r.event);
@@ -150,14 +150,14 @@ static size_t peak_load(const struct cr_offload_work *w) {
     return peak;
 }
 
-static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *target, struct cr_offload_work *w,
+static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_offload_work *w,
                              enum cr_offload_score score, struct cr_offload_report *report) {
     struct cr_offload_schedule s;
     enum cr_offload_action    *actions;
     CR_ALLOC(actions, (size_t)CR_MAX(w->count, 1));
     cr_status status = cr_offload_schedule_open(w, &s);
     if (status == CR_OK) status = cr_offload_choose(w, score, actions, &s, &report->score);
-    if (status == CR_OK && s.tensors) status = rewrite(p, target, w, &s);
+    if (status == CR_OK && s.tensors) status = rewrite(p, cost_model, w, &s);
     if (status == CR_OK && s.tensors) {
         report->after   = s.peak;
         report->tensors = s.tensors;
@@ -171,7 +171,7 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *t
     return status;
 }
 
-cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                           enum cr_offload_score score, struct cr_offload_report *report) {
     struct cr_offload_work w;
     *report = (struct cr_offload_report){.score = score};
@@ -180,12 +180,12 @@ cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *targ
             return CR_FAIL(CR_ERR_USAGE, "program %s: the program uses several streams already, before offloading",
                            p->name);
     if (!p->ops) return CR_OK;
-    CR_TRY(cr_offload_work_open(p, target, limit, &w));
+    CR_TRY(cr_offload_work_open(p, cost_model, limit, &w));
     report->before = report->after = peak_load(&w);
     report->seconds = report->seconds_before = w.begin[p->ops];
     cr_status status                         = CR_OK;
-    if (target->to_host_bytes_per_s > 0 && target->to_device_bytes_per_s > 0 && report->before > limit)
-        status = offload_all(p, target, &w, score, report);
+    if (cost_model->to_host_bytes_per_s > 0 && cost_model->to_device_bytes_per_s > 0 && report->before > limit)
+        status = offload_all(p, cost_model, &w, score, report);
     cr_offload_work_close(&w);
     return status;
 }

@@ -44,8 +44,8 @@ struct cr_offload_work {
 };
 
 /* Finds the candidates whose gap contains an op above the limit. The program must be selected. Returns CR_ERR_MEMORY or
- * an error of target->cost. cr_offload_work_close frees the work. */
-CR_MUST cr_status cr_offload_work_open(const struct cr_program *program, const struct cr_cost_model *target,
+ * an error of cost_model->cost. cr_offload_work_close frees the work. */
+CR_MUST cr_status cr_offload_work_open(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                        size_t limit, struct cr_offload_work *out);
 void              cr_offload_work_close(struct cr_offload_work *work);
 

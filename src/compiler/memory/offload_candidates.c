@@ -111,14 +111,14 @@ static void find_load(struct find *f) {
 /* ---- candidates ---- */
 
 /* Can the kernels read the tensor from host memory in each use from `late` on? Records these uses. */
-static bool record_readers(struct find *f, const struct cr_cost_model *target, struct cr_offload_candidate *c) {
+static bool record_readers(struct find *f, const struct cr_cost_model *cost_model, struct cr_offload_candidate *c) {
     const int first = f->readers;
-    if (!target->reads_host) return false;
+    if (!cost_model->reads_host) return false;
     for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
         const struct cr_op *op = &f->w->p->op[f->at[k]];
         for (int s = 0; s < CR_OP_IN_MAX && f->at[k] >= c->late; s++) {
             if (op->in[s] != c->tensor) continue;
-            if (!target->reads_host(target->self, op, s)) {
+            if (!cost_model->reads_host(cost_model->self, op, s)) {
                 f->readers = first;
                 return false;
             }
@@ -146,10 +146,10 @@ static bool find_gap(const struct find *f, int t, bool until_last, struct cr_off
     return longest >= 0;
 }
 
-static bool find_action(struct find *f, const struct cr_cost_model *target, int t, struct cr_offload_candidate *c) {
+static bool find_action(struct find *f, const struct cr_cost_model *cost_model, int t, struct cr_offload_candidate *c) {
     c->mapped_only = !find_gap(f, t, false, c);
     if (c->mapped_only && !find_gap(f, t, true, c)) return false;
-    c->mappable = record_readers(f, target, c);
+    c->mappable = record_readers(f, cost_model, c);
     return c->mappable || !c->mapped_only;
 }
 
@@ -193,7 +193,7 @@ static int compare_writer(const void *a, const void *b) {
     return s->writer != t->writer ? s->writer - t->writer : s->tensor - t->tensor;
 }
 
-static void find_candidates(struct find *f, const struct cr_cost_model *target) {
+static void find_candidates(struct find *f, const struct cr_cost_model *cost_model) {
     struct cr_offload_work  *w    = f->w;
     const struct cr_program *p    = w->p;
     size_t                   peak = 0;
@@ -201,11 +201,11 @@ static void find_candidates(struct find *f, const struct cr_cost_model *target) 
     const size_t min_bytes = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_FRACTION), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
         struct cr_offload_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
-        if (!is_offloadable(f, t, min_bytes) || !find_action(f, target, t, &c)) continue;
+        if (!is_offloadable(f, t, min_bytes) || !find_action(f, cost_model, t, &c)) continue;
         c.writer         = first_use(f, t);
         c.last           = last_use(f, t);
-        c.out_s          = cr_copy_seconds(target, CR_STREAM_TO_HOST, p->tensor[t].bytes);
-        c.in_s           = cr_copy_seconds(target, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
+        c.out_s          = cr_copy_seconds(cost_model, CR_STREAM_TO_HOST, p->tensor[t].bytes);
+        c.in_s           = cr_copy_seconds(cost_model, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
         c.read_s         = w->contention.read_s * (double)p->tensor[t].bytes;
         c.at_writer      = f->reuses_input[t] ? c.bytes : 0;
         c.at_last        = f->reused_at[t] != CR_NONE ? c.bytes : 0;
@@ -216,23 +216,23 @@ static void find_candidates(struct find *f, const struct cr_cost_model *target) 
 
 /* ---- opening and closing ---- */
 
-static cr_status analyse(struct find *f, const struct cr_cost_model *target) {
+static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model) {
     struct cr_offload_work *w = f->w;
-    CR_TRY(cr_program_seconds(w->p, target, w->seconds, w->memory_busy));
+    CR_TRY(cr_program_seconds(w->p, cost_model, w->seconds, w->memory_busy));
     for (int i = 0; i < w->p->ops; i++) w->begin[i + 1] = w->begin[i] + w->seconds[i];
     CR_TRY(find_uses(f));
     find_load(f);
-    find_candidates(f, target);
+    find_candidates(f, cost_model);
     return sort_by_late(w);
 }
 
-cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                                struct cr_offload_work *w) {
     const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
-    *w         = (struct cr_offload_work){.p = p, .alignment = CR_MAX(target->alignment, (size_t)1), .limit = limit};
-    w->seconds = cr_alloc(ops, sizeof *w->seconds);
+    *w = (struct cr_offload_work){.p = p, .alignment = CR_MAX(cost_model->alignment, (size_t)1), .limit = limit};
+    w->seconds              = cr_alloc(ops, sizeof *w->seconds);
     w->memory_busy          = cr_alloc(ops, sizeof *w->memory_busy);
-    w->contention           = cr_contention_of(target, w->memory_busy);
+    w->contention           = cr_contention_of(cost_model, w->memory_busy);
     w->begin                = cr_alloc(ops, sizeof *w->begin);
     w->load                 = cr_alloc(ops, sizeof *w->load);
     w->c                    = cr_alloc(tensors, sizeof *w->c);
@@ -244,7 +244,7 @@ cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_
     f.above                 = cr_alloc(ops, sizeof *f.above);
     const bool is_allocated = w->seconds && w->memory_busy && w->begin && w->load && w->c && w->by_late && f.begin &&
                               f.reused_at && f.reuses_input && f.above;
-    cr_status status = is_allocated ? analyse(&f, target) : CR_NO_MEMORY(tensors * sizeof *w->c);
+    cr_status status = is_allocated ? analyse(&f, cost_model) : CR_NO_MEMORY(tensors * sizeof *w->c);
     cr_free(f.begin);
     cr_free(f.at);
     cr_free(f.reused_at);

@@ -19,7 +19,7 @@ struct simulation {
     const struct cr_offload_work *w;
     struct cr_offload_schedule   *s;
     const enum cr_offload_action *actions;
-    int    pending;       /* copies to the host whose memory is not free yet, oldest first: s->offloaded */
+    int    in_flight;     /* copies to the host whose memory is not free yet, oldest first: s->offloaded */
     int    next_prefetch; /* index into w->by_late */
     int    next_offload;  /* index into w->c */
     double now, to_host_free, to_device_free;
@@ -107,7 +107,7 @@ static void find_room(struct simulation *a) {
 static size_t pending_bytes(const struct simulation *a, int op, int j) {
     const double time = a->now + a->w->begin[j] - a->w->begin[op];
     size_t       sum  = 0;
-    for (int k = 0; k < a->pending; k++) {
+    for (int k = 0; k < a->in_flight; k++) {
         const struct cr_offload_candidate *c = &a->w->c[a->s->offloaded[k]];
         if (c->early < j && (j == op || a->s->out_end[a->s->offloaded[k]] + margin_fraction * c->out_s > time))
             sum += c->bytes;
@@ -128,22 +128,22 @@ static void release(struct simulation *a, int index, int op) {
     a->s->release_at[i] = op;
     a->now              = CR_MAX(a->now, a->s->out_end[i]);
     memmove(&a->s->offloaded[index], &a->s->offloaded[index + 1],
-            (size_t)(a->pending - index - 1) * sizeof *a->s->offloaded);
-    a->pending--;
+            (size_t)(a->in_flight - index - 1) * sizeof *a->s->offloaded);
+    a->in_flight--;
 }
 
 /* Frees the memory of copies that have ended. Waits for copies of tensors that this op needs, then for further copies
  * until the load is below the limit. */
 static void release_memory(struct simulation *a, int op) {
     const struct cr_offload_candidate *c = a->w->c;
-    for (int k = 0; k < a->pending;) {
+    for (int k = 0; k < a->in_flight;) {
         const int i = a->s->offloaded[k];
         if (c[i].late == op || (c[i].early < op && a->s->out_end[i] + margin_fraction * c[i].out_s <= a->now))
             release(a, k, op);
         else
             k++;
     }
-    for (int k = 0; k < a->pending && a->s->room[op] + pending_bytes(a, op, op) > a->w->limit;) {
+    for (int k = 0; k < a->in_flight && a->s->room[op] + pending_bytes(a, op, op) > a->w->limit;) {
         if (c[a->s->offloaded[k]].early < op)
             release(a, k, op);
         else
@@ -182,8 +182,8 @@ static void start_offloads(struct simulation *a, int op) {
         if (!a->actions[i]) continue;
         a->to_host_free =
             cr_copy_end(CR_MAX(a->to_host_free, a->now), w->c[i].out_s, a->to_device_free, w->contention.duplex);
-        a->s->out_end[i]              = a->to_host_free;
-        a->s->offloaded[a->pending++] = i;
+        a->s->out_end[i]                = a->to_host_free;
+        a->s->offloaded[a->in_flight++] = i;
     }
 }
 

@@ -25,7 +25,7 @@ struct write {
 
 struct recompute {
     struct cr_program          *p;
-    const struct cr_cost_model *target;
+    const struct cr_cost_model *cost_model;
     struct use_list            *uses; /* [tensors] */
     int                        *at;   /* the use lists of all tensors, concatenated */
     int          *copy_of;            /* [tensors] for a copy in host memory: the tensor that it copies; else CR_NONE */
@@ -49,7 +49,7 @@ static const double small_fraction =
 /* ---- uses and load ---- */
 
 static size_t rounded(const struct recompute *f, size_t bytes) {
-    const size_t a = CR_MAX(f->target->alignment, (size_t)1);
+    const size_t a = CR_MAX(f->cost_model->alignment, (size_t)1);
     return (bytes + a - 1) / a * a;
 }
 
@@ -224,8 +224,8 @@ static bool find_gap(const struct recompute *f, int tensor, int peak, struct can
 }
 
 static cr_status seconds_of(const struct recompute *f, const struct cr_op *op, double *seconds) {
-    *seconds = cr_op_seconds(f->target, f->p, op);
-    return f->target->cost ? f->target->cost(f->target->self, f->p, op, seconds) : CR_OK;
+    *seconds = cr_op_seconds(f->cost_model, f->p, op);
+    return f->cost_model->cost ? f->cost_model->cost(f->cost_model->self, f->p, op, seconds) : CR_OK;
 }
 
 static cr_status consider(const struct recompute *f, int tensor, int peak, struct candidate *best) {
@@ -298,7 +298,7 @@ static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_reco
         report->after         = f->load[peak];
         if (f->load[peak] <= limit || report->recomputed == max_recomputed) return CR_OK;
         for (int t = 0; t < f->p->tensors; t++) CR_TRY(consider(f, t, peak, &best));
-        if (best.tensor == CR_NONE) return CR_OK; /* no candidate is left; report->after tells the caller */
+        if (best.tensor == CR_NONE) return CR_OK; /* no candidate is left; report->after stays above the limit */
         CR_TRY(recompute_tensor(f, &best));
         CR_TRY(analyse(f));
         report->recomputed++;
@@ -306,9 +306,9 @@ static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_reco
     }
 }
 
-cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                             struct cr_recompute_report *report) {
-    struct recompute f = {.p = p, .target = target};
+    struct recompute f = {.p = p, .cost_model = cost_model};
     *report            = (struct cr_recompute_report){0};
     cr_status status   = p->ops ? recompute_all(&f, limit, report) : CR_OK;
     recompute_close(&f);

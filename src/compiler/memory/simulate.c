@@ -75,18 +75,18 @@ static double memory_busy_of(const struct cr_program *p, const struct cr_cost_mo
 
 /* ---- a program ---- */
 
-cr_status cr_program_seconds(const struct cr_program *p, const struct cr_cost_model *target, double *seconds,
+cr_status cr_program_seconds(const struct cr_program *p, const struct cr_cost_model *cost_model, double *seconds,
                              double *memory_busy) {
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op *op = &p->op[i];
-        seconds[i]             = cr_op_seconds(target, p, op);
+        seconds[i]             = cr_op_seconds(cost_model, p, op);
         if (op->kind == CR_OP_offload)
-            seconds[i] = cr_copy_seconds(target, CR_STREAM_TO_HOST, p->tensor[op->in[CR_IN_offload_x]].bytes);
+            seconds[i] = cr_copy_seconds(cost_model, CR_STREAM_TO_HOST, p->tensor[op->in[CR_IN_offload_x]].bytes);
         else if (op->kind == CR_OP_prefetch)
-            seconds[i] = cr_copy_seconds(target, CR_STREAM_TO_DEVICE, p->tensor[op->in[CR_IN_prefetch_x]].bytes);
-        else if (target->cost && op->kind != CR_OP_barrier)
-            CR_TRY(target->cost(target->self, p, op, &seconds[i]));
-        memory_busy[i] = memory_busy_of(p, target, op, seconds[i]);
+            seconds[i] = cr_copy_seconds(cost_model, CR_STREAM_TO_DEVICE, p->tensor[op->in[CR_IN_prefetch_x]].bytes);
+        else if (cost_model->cost && op->kind != CR_OP_barrier)
+            CR_TRY(cost_model->cost(cost_model->self, p, op, &seconds[i]));
+        memory_busy[i] = memory_busy_of(p, cost_model, op, seconds[i]);
     }
     return CR_OK;
 }
@@ -115,14 +115,14 @@ void cr_program_simulate(const struct cr_program *p, const double *seconds, cons
     }
 }
 
-cr_status cr_program_predict(const struct cr_program *p, const struct cr_cost_model *target,
+cr_status cr_program_predict(const struct cr_program *p, const struct cr_cost_model *cost_model,
                              struct cr_simulation *out) {
     const size_t       ops     = (size_t)CR_MAX(p->ops, 1);
     double            *seconds = cr_alloc(2 * ops, sizeof *seconds), *memory_busy = seconds ? seconds + ops : NULL;
     struct cr_op_time *time = cr_alloc(ops, sizeof *time);
     cr_status          status =
-        seconds && time ? cr_program_seconds(p, target, seconds, memory_busy) : CR_NO_MEMORY(ops * sizeof *time);
-    const struct cr_contention contention = cr_contention_of(target, memory_busy);
+        seconds && time ? cr_program_seconds(p, cost_model, seconds, memory_busy) : CR_NO_MEMORY(ops * sizeof *time);
+    const struct cr_contention contention = cr_contention_of(cost_model, memory_busy);
     if (status == CR_OK) cr_program_simulate(p, seconds, &contention, time, out);
     cr_free(seconds);
     cr_free(time);

@@ -12,10 +12,10 @@ static void add_slots(struct cr_text *out, const struct cr_program *p, const cha
     }
 }
 
-cr_status cr_choices_add_selection(struct cr_choices *choices, const struct cr_cost_model *target,
+cr_status cr_choices_add_selection(struct cr_choices *choices, const struct cr_cost_model *cost_model,
                                    const struct cr_program *p, const struct cr_op *op) {
     struct cr_selection selection = {0};
-    if (target->explain) CR_TRY(target->explain(target->self, p, op, &selection));
+    if (cost_model->explain) CR_TRY(cost_model->explain(cost_model->self, p, op, &selection));
     if (selection.kernel)
         cr_text_add(choices->text, "\"row\": \"%s\", \"way\": %d, \"us\": %.4f, \"source\": \"%s\"", selection.kernel,
                     selection.algo, 1e6 * selection.seconds, selection.source);
@@ -24,8 +24,8 @@ cr_status cr_choices_add_selection(struct cr_choices *choices, const struct cr_c
     return CR_OK;
 }
 
-cr_status cr_choices_begin(struct cr_choices *choices, const struct cr_cost_model *target, const struct cr_program *p,
-                           const struct cr_op *op, const char *choice) {
+cr_status cr_choices_begin(struct cr_choices *choices, const struct cr_cost_model *cost_model,
+                           const struct cr_program *p, const struct cr_op *op, const char *choice) {
     const struct cr_op_info *info      = cr_op_info(op->kind);
     struct cr_text          *out       = choices->text;
     bool                     has_slots = false;
@@ -36,5 +36,5 @@ cr_status cr_choices_begin(struct cr_choices *choices, const struct cr_cost_mode
     add_slots(out, p, info->in_name, op->in, info->ins, &has_slots);
     add_slots(out, p, info->out_name, op->out, info->outs, &has_slots);
     cr_text_add(out, "}, ");
-    return cr_choices_add_selection(choices, target, p, op);
+    return cr_choices_add_selection(choices, cost_model, p, op);
 }

@@ -89,7 +89,7 @@ static void split_last(struct cut *c, size_t late_bytes) {
 
 /* ---- insertion ---- */
 
-static cr_status insert_all_reduce(struct cut *c, const struct cr_cost_model *target, const struct bucket *b,
+static cr_status insert_all_reduce(struct cut *c, const struct cr_cost_model *cost_model, const struct bucket *b,
                                    int number, enum cr_dtype wire) {
     struct cr_program *p = c->p;
     char               name[64];
@@ -105,7 +105,7 @@ static cr_status insert_all_reduce(struct cut *c, const struct cr_cost_model *ta
     op.attr.reduce.wire         = wire;
     const int at                = cr_emit(p, &op, name);
     if (p->failed) return CR_NO_MEMORY(sizeof *p->op);
-    CR_TRY(cr_select_op(p, target, at));
+    CR_TRY(cr_select_op(p, cost_model, at));
     op = p->op[at];
     memmove(&p->op[b->writer + 2], &p->op[b->writer + 1], (size_t)(at - b->writer - 1) * sizeof op);
     p->op[b->writer + 1] = op;
@@ -121,25 +121,25 @@ static void sort_by_writer(struct bucket *bucket, int count) { /* nearly sorted,
         }
 }
 
-static cr_status insert_buckets(struct cut *c, const struct cr_cost_model *target, size_t bucket_bytes,
+static cr_status insert_buckets(struct cut *c, const struct cr_cost_model *cost_model, size_t bucket_bytes,
                                 enum cr_dtype wire) {
     cut_buffer(c, bucket_bytes);
     if (!c->buckets) return CR_OK;
     split_last(c, bucket_bytes / LAST_FRACTION);
     sort_by_writer(c->bucket, c->buckets);
     for (int i = c->buckets - 1; i >= 0; i--)
-        CR_TRY(insert_all_reduce(c, target, &c->bucket[i], i,
+        CR_TRY(insert_all_reduce(c, cost_model, &c->bucket[i], i,
                                  wire)); /* from the last, so that earlier writers keep their index */
     return CR_OK;
 }
 
-cr_status cr_pass_buckets(struct cr_program *p, const struct cr_cost_model *target, size_t bucket_bytes,
+cr_status cr_pass_buckets(struct cr_program *p, const struct cr_cost_model *cost_model, size_t bucket_bytes,
                           enum cr_dtype wire) {
     struct cut c      = {.p = p};
     cr_status  status = CR_OK;
     if (uses_gradients(p)) {
         CR_ALLOC(c.bucket, (size_t)p->store->params + 1);
-        status = insert_buckets(&c, target, bucket_bytes, wire);
+        status = insert_buckets(&c, cost_model, bucket_bytes, wire);
         cr_free(c.bucket);
     }
     for (int i = 0; i < p->ops; i++)

@@ -81,9 +81,10 @@ static void extend_concurrent(const struct cr_program *p, const struct cr_clock 
 cr_status cr_stream_intervals(const struct cr_program *p, struct cr_stream_interval *interval) {
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *tensor = &p->tensor[t];
-        interval[t]                    = tensor->first < 0
-                                             ? (struct cr_stream_interval){0}
-                                             : (struct cr_stream_interval){.lower = tensor->first, .upper = tensor->last + 1};
+        interval[t]                    = (struct cr_stream_interval){0};
+        if (tensor->first < 0) continue;
+        interval[t].lower = tensor->first;
+        interval[t].upper = tensor->last + 1;
     }
     if (!cr_uses_several_streams(p)) return CR_OK;
     struct cr_clock *clock;
