@@ -42,7 +42,7 @@ told = re.findall(r"^(?:(conv\w*) +)?(\S+) +nonzero +([\d.]+) % +(sparse|dense)(
 assert len(told) == len(patterns), (told, patterns)
 for (kind, layer, kept, taken, rest), op in zip(told, patterns):
     assert layer == op["layer"] and taken == op["taken"] and (kind or "conv") == op["kind"] and same(100 * op["kept"], kept), (layer, op)
-    assert ("kept" in op["shape"]) == (op["kind"] == "conv" and taken == "sparse"), op
+    assert ("packed" in op["shape"]) == (op["kind"] == "conv" and taken == "sparse"), op
     layout, times = re.search(r"format (\d+)", rest), re.search(r"dense +([\d.]+) us, sparse +([\d.]+) us", rest)
     assert not layout or int(layout[1]) == op["layout"], (rest, op)
     assert not times or same(op["dense_us"], times[1]) and same(op["sparse_us"], times[2]) and same(op["us"], min(times.groups(), key=float)), (rest, op)

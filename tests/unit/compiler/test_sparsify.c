@@ -191,7 +191,7 @@ static void json_says_the_same(void) {
     run(&t, true, &out);
     CHECK_STR(out.data, "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
                         "\"stride\": 1, \"pad\": 1, \"shape\": "
-                        "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"kept\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
+                        "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"packed\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
                         "\"row\": \"kept\", \"way\": 104, "
                         "\"us\": 39.0000, \"source\": \"file\", \"kept\": 0.125000, \"taken\": \"sparse\", "
                         "\"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
