@@ -34,15 +34,15 @@ for (layer, word, ways, plain, best), op in zip(told, chosen):
     assert same(op["plain_us"], plain) and same(op["chosen_us"], best), (layer, op)
 for op in takes:
     assert op["ways"] > 1 or op["plain_us"] is None and op["takes"] == "", op
-sums = re.search(r"^all, BN gradients between too +([\d.]+) +([\d.]+)$", table, re.M)
+sums = re.search(r"^total, with BN gradients +([\d.]+) +([\d.]+)$", table, re.M)
 assert bool(sums) == bool(chosen), sums
 assert not sums or same(total["plain_us"], sums[1]) and same(total["chosen_us"], sums[2]), total
 
-told = re.findall(r"^(?:(conv\w*) +)?(\S+) +kept +([\d.]+) % +(sparse|dense)(.*)$", table, re.M)
+told = re.findall(r"^(?:(conv\w*) +)?(\S+) +nonzero +([\d.]+) % +(sparse|dense)(.*)$", table, re.M)
 assert len(told) == len(patterns), (told, patterns)
 for (kind, layer, kept, taken, rest), op in zip(told, patterns):
     assert layer == op["layer"] and taken == op["taken"] and (kind or "conv") == op["kind"] and same(100 * op["kept"], kept), (layer, op)
     assert ("packed" in op["shape"]) == (op["kind"] == "conv" and taken == "sparse"), op
-    layout, times = re.search(r"layout (\d+)", rest), re.search(r"dense +([\d.]+) us, sparse +([\d.]+) us", rest)
+    layout, times = re.search(r"format (\d+)", rest), re.search(r"dense +([\d.]+) us, sparse +([\d.]+) us", rest)
     assert not layout or int(layout[1]) == op["layout"], (rest, op)
     assert not times or same(op["dense_us"], times[1]) and same(op["sparse_us"], times[2]) and same(op["us"], min(times.groups(), key=float)), (rest, op)

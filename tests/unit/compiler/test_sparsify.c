@@ -136,7 +136,7 @@ static void little_is_foreseen_in_16_bits(void) {
     CHECK_INT(run(&t, true, &out), CR_NONE);
     check_asked(&t, (const int[]){2, 4}, 2); /* of which nobody knows */
     CHECK(out.data &&
-          strstr(out.data, "with a forecast should save 2.5 % together, less than 3 %: they were not timed"));
+          strstr(out.data, "estimated total gain 2.5 %, below the minimum of 3 %; not measured"));
     cr_text_free(&out);
     t.takes[4] = 60; /* what nobody foresaw is taken all the same */
     CHECK_INT(run(&t, true, NULL), 4);
@@ -147,7 +147,7 @@ static void little_is_foreseen_in_16_bits(void) {
         .dense = 100, .half = true, .foreseen = {97.5, 120, 99, 99, 98, 98}, .takes = {50, 50, 50, 50, 50, 50}};
     CHECK_INT(run(&t, true, &out), CR_NONE);
     CHECK_INT(t.asks, 0);
-    CHECK(out.data && strstr(out.data, "sparse layouts, all foreseen to save too little"));
+    CHECK(out.data && strstr(out.data, "sparse formats, all skipped: total gain too small"));
     cr_text_free(&out);
     CHECK_INT(run(&t, false, NULL), 0); /* without forecasts all are asked for */
 }
@@ -157,8 +157,8 @@ static void a_small_gain_is_none(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
     CHECK_INT(run(&t, false, &out), CR_NONE);
-    CHECK(out.data && strstr(out.data, "together they would save 2.5 %, less than 3 %") &&
-          strstr(out.data, "all stay dense"));
+    CHECK(out.data && strstr(out.data, "total gain 2.5 %, below the minimum of 3 %") &&
+          strstr(out.data, "all convolutions stay dense"));
     cr_text_free(&out);
     t.takes[3] = 96.9;
     CHECK_INT(run(&t, false, NULL), 3);
@@ -168,19 +168,19 @@ static void lines_say_so(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "kept  12.50 %  sparse"));
-    CHECK(out.data && strstr(out.data, "(layout 4, cut e, best of 2; 1 foreseen to be far behind)\n"));
+    CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "nonzero  12.50 %  sparse"));
+    CHECK(out.data && strstr(out.data, "(format 4, cut e, best of 2; 1 pruned by estimate)\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "dense ") &&
-          strstr(out.data, "2 sparse layouts, all foreseen to be far behind\n"));
+          strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "no sparse kernel takes it\n"));
+    CHECK(out.data && strstr(out.data, "no sparse kernel supports it\n"));
     cr_text_free(&out);
 }
 
