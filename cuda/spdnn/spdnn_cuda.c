@@ -43,7 +43,7 @@ struct run {
     uint32_t                      *bit;
     int32_t                       *category;
     uint8_t                       *scratch; /* what state points into */
-    uint8_t                       *handed;  /* deep: tiles between blocks, and marks */
+    uint8_t                       *handoff; /* deep: tiles between blocks, and marks */
     struct ck_spdnn_state          state;
     struct ck_spdnn_chip           chip;
     cudaEvent_t                    begin, end, begun;
@@ -114,13 +114,13 @@ static bool is_deep(const struct run *r, int shared_bytes) {
 static cr_status open_deep(struct run *r) {
     const size_t blocks = (size_t)r->chip.multiprocessors,
                  tile   = (size_t)r->net->neurons * CK_SPDNN_DEEP_TILE * sizeof(float);
-    CR_TRY(take(r, (void **)&r->handed, blocks * tile + align_up(blocks * sizeof(uint32_t))));
-    r->deep_state = (struct ck_spdnn_deep_state){.live   = r->state.live,
-                                                 .origin = {r->state.origin[0], r->state.origin[1]},
-                                                 .place  = r->state.list,
-                                                 .alive  = r->state.alive,
-                                                 .handed = (float *)(void *)r->handed,
-                                                 .ready  = (uint32_t *)(void *)(r->handed + blocks * tile)};
+    CR_TRY(take(r, (void **)&r->handoff, blocks * tile + align_up(blocks * sizeof(uint32_t))));
+    r->deep_state = (struct ck_spdnn_deep_state){.live    = r->state.live,
+                                                 .origin  = {r->state.origin[0], r->state.origin[1]},
+                                                 .place   = r->state.list,
+                                                 .alive   = r->state.alive,
+                                                 .handoff = (float *)(void *)r->handoff,
+                                                 .ready   = (uint32_t *)(void *)(r->handoff + blocks * tile)};
     return CR_OK;
 }
 
@@ -159,7 +159,7 @@ static cr_status open_memory(struct run *r) {
 
 static void run_close(struct run *r) {
     cudaEvent_t events[] = {r->begin, r->end, r->begun, r->copied[0], r->copied[1], r->used[0], r->used[1]};
-    void       *memory[] = {r->x[0], r->x[1], r->bit, r->category, r->weights, r->scratch, r->handed};
+    void       *memory[] = {r->x[0], r->x[1], r->bit, r->category, r->weights, r->scratch, r->handoff};
     (void)cudaStreamSynchronize(r->d->stream[CR_STREAM_COMPUTE]);
     if (r->recording) (void)cudaGraphExecDestroy(r->recording);
     for (size_t i = 0; i < CR_COUNT(events); i++)

@@ -311,7 +311,7 @@ __device__ __forceinline__ void run_tile(const struct deep_call &c, unsigned cha
     const uint32_t valid = there >= TILE ? 0xffffffffu : (1u << there) - 1u;
     if (from > 0) {
         wait_for(&c.state.ready[mine - 1], c.epoch);
-        load_tile(c.state.handed + (mine - 1) * room, x, c.neurons);
+        load_tile(c.state.handoff + (mine - 1) * room, x, c.neurons);
     } else if (c.bit)
         load_bits(c, tile, x);
     else
@@ -319,7 +319,7 @@ __device__ __forceinline__ void run_tile(const struct deep_call &c, unsigned cha
     __syncthreads();
     const uint32_t left = run_layers<W>(c, x, s, shared, from, end, valid);
     if (end < c.count) {
-        copy_tile(x, c.state.handed + mine * room, c.neurons);
+        copy_tile(x, c.state.handoff + mine * room, c.neurons);
         set_mark(&c.state.ready[mine], c.epoch);
     } else {
         if (threadIdx.x == 0) {
