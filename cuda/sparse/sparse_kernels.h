@@ -42,11 +42,11 @@ bool cr_cuda_filter_is_24(struct cuda_filter *filter);
 
 enum { FORMAT_SELL, FORMAT_DIRECT, SELL_LANES = 32 };
 
-/* Makes the plan of weight format `format` for a filter with `nnz` nonzero weights; `wgrad` asks for the plan of the
+/* Makes the plan of weight format `format` for a filter with `nnz` nonzero weights; `wgrad` selects the plan of the
  * weight gradient. Returns false when the format does not support the convolution. */
 bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int format,
                          bool wgrad, struct ck_sparse_plan *plan);
-/* Encodes the filter on the host, in the order that `format` asks for. The caller frees `to`. Fails with CR_ERR_MEMORY.
+/* Encodes the filter on the host, in the order of `format`. The caller frees `to`. Fails with CR_ERR_MEMORY.
  */
 CR_MUST cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
                                        const struct ck_sparse_plan *plan, int format, struct cr_linear_filter *to);

@@ -1,7 +1,7 @@
 /* cuda/spdnn/spdnn_deep.cu: computes several layers of a small sparse deep network in one launch.
  *
  * A thread block holds all activations of 32 inputs in shared memory and computes layer after layer without
- * communication. The reference is device/cpu/spdnn.c; sums are taken over a row's columns in the order of the reference
+ * communication. The reference is device/cpu/spdnn.c; sums run over a row's columns in the order of the reference
  * and of cuda/spdnn/spdnn_layer.cu.
  *
  * Shared memory cannot hold a layer's results and its input together. The results stay in registers until all warps

@@ -21,7 +21,7 @@ enum {
     PITCH = PARTS * PART + 4, /* floats between two columns */
     ROW   = TILE * 4          /* bytes of a neuron's inputs */
 };
-static_assert(WARPS * PARTS == CK_SPDNN_DEEP_GROUPS && INPUTS == 4, "a block's sums are a layer's");
+static_assert(WARPS * PARTS == CK_SPDNN_DEEP_GROUPS && INPUTS == 4, "a thread block holds the sums of a layer");
 
 struct deep_layer {
     const uint32_t *start;

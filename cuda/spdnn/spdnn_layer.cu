@@ -1,7 +1,7 @@
 /* cuda/spdnn/spdnn_layer.cu: computes one layer of a sparse deep network in one launch: sparse product, bias, clipped
  * ReLU, and the list of live inputs for the next layer.
  *
- * The reference is device/cpu/spdnn.c; sums are taken over a row's columns in the same order.
+ * The reference is device/cpu/spdnn.c; sums run over a row's columns in the same order.
  *
  * Activations are [neuron][input]. A warp processes 128 inputs for a group of rows that have the same columns. For each
  * column the warp loads 512 bytes of inputs once for all rows of the group, and the rows' weights from shared memory,

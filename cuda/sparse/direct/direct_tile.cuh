@@ -71,8 +71,8 @@ template <typename T> __device__ __forceinline__ float4 four_at(const T *from, b
 
 /* Stages channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels
  * of a slot, in whole cache lines. Lane (group of 4 channels, pixel) writes its channels rotated by half its group
- * number: 8 groups then access 8 different banks, because a plane is an odd number of slots long. TOGETHER: loads in
- * flight. */
+ * number: 8 groups then access 8 different banks, because a plane is an odd number of slots long. TOGETHER: number of
+ * loads in flight. */
 template <int TOGETHER, typename T>
 __device__ __forceinline__ void stage_lines(const kernel_args &k, const int *table, float *xs, int c0, int count) {
     const int lane = (int)threadIdx.x % CK_WARP, pixel_of = lane % 4, rotation = lane / 8, plane = k.plane * 4,

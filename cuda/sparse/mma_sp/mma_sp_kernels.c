@@ -43,7 +43,7 @@ static bool has_format(const struct cr_device *device, const struct cr_program *
            plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
-/* Gives the map of the nonzeros and the layout of the staged input for the plan. */
+/* Gives the map of the nonzeros and the byte steps of the staged input for the plan. */
 static cr_status map_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                         const struct ck_conv *conv, const struct ck_mma_sp_plan *plan, const struct cr_mma_sp_map **map,
                         struct cr_mma_sp_layout *layout) {

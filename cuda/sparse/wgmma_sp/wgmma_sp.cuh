@@ -9,7 +9,7 @@
 namespace wgmma_sp {
 
 /* A unit in shared memory: the high parts of the values, the low parts, then its words: metadata and head. The first
- * word of the head has the first position of operand B, relative to the stage, in 16 bytes; HEAD_PLAIN: the unit is
+ * word of the head has the first position of operand B, relative to the stage, in 16 bytes; HEAD_DENSE: the unit is
  * dense; HEAD_FIRST and HEAD_LAST: the unit is the first or last of its stage. The second word of the head is the
  * number of units of this kind, from this one on, that are summed together. The values come from the weights. The
  * words, which control the kernel, come from the packed filter. */
@@ -22,7 +22,7 @@ enum {
     UNIT_WORDS   = CK_WGMMA_SP_WORDS * 4, /* bytes */
     UNIT_BYTES   = UNIT_VALUES + UNIT_WORDS,
     UNIT_SLOT    = 4480, /* bytes in shared memory */
-    HEAD_PLAIN   = 1 << 29,
+    HEAD_DENSE   = 1 << 29,
     HEAD_FIRST   = 1 << 30,
     HEAD_LAST    = (int)(1u << 31),
     MAX_STAGES   = 8,
@@ -36,11 +36,11 @@ static_assert(UNIT_BYTES <= UNIT_SLOT && UNIT_SLOT % 128 == 0 && UNIT_VALUES % 1
 
 /* Byte offsets in shared memory. */
 struct layout {
-    uint32_t scales, ceilings, most, pixels, corners, stages, ring, end;
+    uint32_t scales, ceilings, maxima, pixels, corners, stages, ring, end;
     __host__ __device__ explicit layout(const ck_two_four_plan &p) {
         scales   = 768; /* after the barriers */
         ceilings = scales + MAX_STAGES * 4;
-        most     = ceilings + MAX_STAGES * 4;
+        maxima   = ceilings + MAX_STAGES * 4;
         pixels   = 1024;
         corners  = pixels + MAX_COLUMNS * 4;
         stages   = corners + MAX_COLUMNS * 4;
