@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_install.sh: what `cmake --install` and the Debian package put into place, as somebody meets it who has nothing else: programs
-# from PATH that find their configurations, man pages that open without a warning, completion in bash, zsh and fish, docs/config.md
+# from PATH that find their configurations, man pages that open without a warning, completion in bash, zsh and fish, docs/reference/config.md
 # as the program would write it. Parts whose tool (man, zsh, fish, dpkg) is not there are skipped.
 . "$(dirname "$0")/../harness/support.sh"
 build=$(dirname "$bin")
@@ -18,7 +18,7 @@ links=$(cd "$prefix/bin" && ls -d cresnet-* | sed 's/cresnet-//' | sort | tr '\n
 is "a link for each command" "$links" "$commands"
 few="data.train_images=64 data.val_images=16 train.batch=16 --steps 2 --device cpu"
 said=$(cresnet-train demo.ini $few 2>&1); is "cresnet-train demo.ini" $? 0
-has "the installed configuration is named" "$said" "taking the installed $prefix/share/cresnet/configs/demo.ini"
+has "the installed configuration is named" "$said" "using the installed $prefix/share/cresnet/configs/demo.ini"
 holds "its run folder" test -f checkpoints/demo/last/model.safetensors
 said=$(cresnet train configs/demo.ini -o second $few 2>&1); is "configs/demo.ini" $? 0
 said=$(cresnet plan resnet50.ini --json 2>/dev/null); has "an installed configuration for plan" "$said" '"peak_bytes"'
@@ -29,7 +29,7 @@ mkdir here && printf '[train]\nbatch = oops\n' >here/demo.ini
 said=$(cd here && cresnet train demo.ini 2>&1); is "a file here comes first" $? 2
 has "a file here comes first" "$said" "demo.ini:2"
 doc=$prefix/share/doc/cresnet
-for file in README.md docs/config.md copyright; do holds "documentation" test -s "$doc/$file"; done
+for file in README.md docs/reference/config.md copyright; do holds "documentation" test -s "$doc/$file"; done
 
 # ---- man pages ----
 if there man && there groff; then
@@ -71,9 +71,9 @@ if there fish; then
     is "fish: a key" "$(fish_replies 'cresnet eval optim.nest')" "optim.nesterov=no optim.nesterov=yes "
 else skip "no fish here"; fi
 
-# ---- docs/config.md ----
-if cresnet help markdown | cmp -s - "$source_dir/docs/config.md"; then pass; else
-    fail "docs/config.md is not current: cresnet help markdown > docs/config.md"; fi
+# ---- docs/reference/config.md ----
+if cresnet help markdown | cmp -s - "$source_dir/docs/reference/config.md"; then pass; else
+    fail "docs/reference/config.md is out of date: cresnet help markdown > docs/reference/config.md"; fi
 
 # ---- the package ----
 if [ -n "${CRESNET_SANITIZE:-}" ] || ! there cpack || ! there dpkg-shlibdeps; then skip "the package: not built here"; sum_up; fi
