@@ -221,11 +221,11 @@ void cr_args_free(struct cr_args *args) {
     *args = (struct cr_args){0};
 }
 
-cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max, int64_t otherwise,
+cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max, int64_t fallback,
                       int64_t *out) {
     const char *text = args->value[id];
     char       *end;
-    *out = otherwise;
+    *out = fallback;
     if (!text) return CR_OK;
     errno           = 0;
     long long value = strtoll(text, &end, 10);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const char last_release[] = "0.4"; /* from this version on, old spellings are errors */
+static const char end_version[] = "0.4"; /* from this version on, old spellings are errors */
 
 static const struct {
     enum cr_command_id command;
@@ -33,7 +33,7 @@ const char *cr_option_alias(enum cr_command_id command, const char *old, size_t 
             strncmp(option_aliases[i].old, old, length) != 0)
             continue;
         cr_log(CR_LOG_WARN, "--%s is now --%s; the old name works until %s", option_aliases[i].old,
-               option_aliases[i].name, last_release);
+               option_aliases[i].name, end_version);
         return option_aliases[i].name;
     }
     return NULL;
@@ -43,7 +43,7 @@ const char *cr_option_value_alias(enum cr_option_id id, const char *old) {
     for (size_t i = 0; i < CR_COUNT(value_aliases); i++) {
         if (value_aliases[i].option != id || strcmp(value_aliases[i].old, old) != 0) continue;
         cr_log(CR_LOG_WARN, "--%s %s is now --%s %s; the old name works until %s", cr_cli_option(id)->name, old,
-               cr_cli_option(id)->name, value_aliases[i].value, last_release);
+               cr_cli_option(id)->name, value_aliases[i].value, end_version);
         return value_aliases[i].value;
     }
     return NULL;
@@ -53,7 +53,7 @@ const char *cr_bench_alias(const char *old) {
     for (size_t i = 0; i < CR_COUNT(bench_aliases); i++) {
         if (strcmp(bench_aliases[i].old, old) != 0) continue;
         cr_log(CR_LOG_WARN, "bench %s is now bench %s; the old name works until %s", old, bench_aliases[i].name,
-               last_release);
+               end_version);
         return bench_aliases[i].name;
     }
     return NULL;

@@ -7,6 +7,7 @@ enum {
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE), /* commands with training programs */
+    ON_JSON    = ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE),
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
@@ -24,7 +25,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PER_CLASS]   = {"per-class", 0, NULL, NULL, ON(EVAL),
                             "also print one line per class: images, top-1, precision, most frequent confusion"},
     [CR_OPT_CONFUSION]   = {"confusion", 0, "FILE", NULL, ON(EVAL),
-                            "also write the confusion matrix as CSV: one row per label, one column per predicted class"},
+                            "also write the confusion matrix as CSV (rows: labels, columns: predicted classes)"},
     [CR_OPT_TOP]         = {"top", 'k', "N", NULL, ON(PREDICT),
                             "classes to print per image, 1 to 5 (default: 5; 1 for folders)"},
     [CR_OPT_PROFILE]     = {"profile", 0, "FILE", NULL, ON(REPORT),
@@ -44,7 +45,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_WHICH]      = {"which", 0, "PROGRAM", NULL, ON(PLAN) | ON(PROFILE) | ON(BENCH),
                            "step (default) or eval; plan: also micro_first, micro, micro_last; bench: for bench ops"},
     [CR_OPT_CSV]        = {"csv", 0, NULL, NULL, ON(PLAN),
-                           "print the memory pool as CSV (id,lower,upper,size,offset); with FILE.csv: plan its lifetimes"},
+                           "print the pool as CSV (id,lower,upper,size,offset); with FILE.csv: plan its lifetimes"},
     [CR_OPT_CAPACITY]   = {"capacity", 0, "N", NULL, ON(PLAN),
                            "with --csv FILE: size that the plan must not exceed (default: as small as possible)"},
     [CR_OPT_TIME_LIMIT] = {"time-limit", 0, "S", NULL, ON(PLAN),
@@ -62,8 +63,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_BENCH_STEPS] = {"steps", 0, "N", NULL, ON(BENCH) | ON(PROFILE), "number of timed steps (default: 20)"},
     [CR_OPT_ORDER]       = {"order", 0, "ORDER", NULL, ON(PROFILE),
                             "order of the lines: time (slowest op first, default) or program (execution order)"},
-    [CR_OPT_TRAINER_SPEED] = {"trainer-speed", 0, "IMG_PER_S", NULL, ON(BENCH),
-                              "data: also print how long a trainer of this speed would wait for data"},
+    [CR_OPT_TRAINER_SPEED] = {"trainer-speed", 0, "N", NULL, ON(BENCH),
+                              "data: also print how long a trainer of N images/s would wait for data"},
     [CR_OPT_NEURONS]       = {"neurons", 0, "LIST", NULL, ON(BENCH),
                               "spdnn: widths of the networks (default: 1024,4096,16384,65536)"},
     [CR_OPT_LAYERS]  = {"layers", 0, "LIST", NULL, ON(BENCH), "spdnn: depths of the networks (default: 120,480,1920)"},
@@ -111,8 +112,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                             "write the network with its weights as ONNX (opset 17), for other runtimes"},
     [CR_OPT_FOLD]        = {"fold", 0, NULL, NULL, ON(EXPORT),
                             "onnx: fold batch normalisation into the convolutions (inference only)"},
-    [CR_OPT_JSON]        = {"json", 0, NULL, NULL,
-                            ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE),
+    [CR_OPT_JSON]        = {"json", 0, NULL, NULL, ON_JSON,
                             "print one JSON line (predict: one per image; profile: one per op) on standard output"},
     [CR_OPT_DEVICE]      = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
     [CR_OPT_WEIGHTS]     = {"weights", 0, "FILE", "model.weights", (ON_CONFIG & ~ON(DATA)) | ON(EXPORT),

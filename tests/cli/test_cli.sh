@@ -88,16 +88,6 @@ done
 run plan --json -b 6 -- tiny.ini; is "options before operands, --" "$(field batch)" 6
 run plan tiny.ini -b 6 -- train.batch=5; expect "-- ends options and overrides" 2 "unexpected operand train.batch=5"
 
-# ---- old spellings ----
-run plan tiny.ini --lives; expect "plan --lives" 0 "--lives is now --lifetimes; the old name works until 0.4"
-old=$out; run plan tiny.ini --lifetimes; is "plan --lives prints what --lifetimes prints" "$old" "$out"
-run plan tiny.ini --costs tiny.ini; expect "plan --costs" 2 "--costs is now --kernel-times; the old name works until 0.4" "--kernel-times needs --target"
-run plan tiny.ini --after order; expect "plan --after order" 0 "--after order is now --after insert_waits" "layer2.0.conv2.y"
-run bench pools tiny.ini --steps 1; expect "bench pools" 0 "bench pools is now bench allocators" "planned"
-run bench data tiny.ini -b 8 --steps 1 --against 100; expect "bench data --against" 0 "--against is now --trainer-speed" "a trainer of 100 images/s"
-run train tiny.ini --lives; expect "an old spelling of another command" 2 "unknown option --lives"
-holds "help shows new spellings only" sh -c '! "$0" plan --help | grep -e "--lives" -e "--costs"' "$bin"
-
 # ---- plan ----
 for config in "$source_dir"/configs/*.ini; do
     name=$(basename "$config")
@@ -215,7 +205,7 @@ holds "data pack --json" json_lines
 run data pack images packed --raw=20; expect "data pack of a folder, raw" 0 "200 images, 0.2 MB"
 run data verify packed/train.crpk; expect "data verify of one file" 0 "200 images"
 dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
-run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack" "1 of 2 files"
+run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack" "1 of 2 datasets"
 head -c 5000 packed/train.crpk >cut.crpk
 run data verify cut.crpk packed/train.crpk --json; expect "data verify goes on" 1 '"ok": false' "cut off" '"images": 200'
 holds "data verify of a cut file, --json" json_lines
@@ -236,7 +226,7 @@ run data tiny.ini --raw=20; expect "--raw without pack" 2 "data pack"
 run data files.ini data.kind=packed data.root=nowhere; expect "data of a missing pack" 2 "[data] root" "nowhere/train.crpk"
 
 # ---- check, bench ----
-run bench data tiny.ini $shapes -b 20 --steps 4; expect "bench data" 0 "images/s" "a core" "decode"
+run bench data tiny.ini $shapes -b 20 --steps 4; expect "bench data" 0 "images/s" "per core" "decode"
 run bench data files.ini data.kind=packed data.root=packed -b 20 --steps 4 --json --trainer-speed=100; expect "bench data --json" 0 '"wait_fraction"' '"verified_fraction": 1.0000'
 holds "bench data --json" json_lines
 run check tiny.ini --devices cpu; expect "check" 0 "ops compared"

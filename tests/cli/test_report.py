@@ -201,8 +201,8 @@ def main():
     for name in CLASSES:
         check("names are shown as they are", name.replace("/", "_") in page.text, name)
     check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
-    planes = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
-    check("the pool", f"{planes['peak_bytes'] / 2**20:.2f}" in page.text)
+    plan = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
+    check("the pool", f"{plan['peak_bytes'] / 2**20:.2f}" in page.text)
     check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
     shown = [v for _, k, v in page.attributes if k == "title" and v and v.endswith("weights are 0")]
     check("sparsity", sorted(shown) == sorted(zeros("run/best")) and any(not t.startswith("0 ") for t in shown), (shown, zeros("run/best")))

@@ -14,9 +14,9 @@ const char *const cr_sparse_bench_math_name[MATHS] = {"fp32", "tf32", "fp16"};
 
 /* ---- the command line ---- */
 
-static cr_status read_numbers(const struct cr_args *args, enum cr_option_id id, const char *name, const char *otherwise,
+static cr_status read_numbers(const struct cr_args *args, enum cr_option_id id, const char *name, const char *fallback,
                               double min, double max, double *out, int *count) {
-    const char *text = args->value[id] ? args->value[id] : otherwise;
+    const char *text = args->value[id] ? args->value[id] : fallback;
     for (*count = 0; *text;) {
         char        *end;
         const double number = strtod(text, &end);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static cr_status unknown_topic(const char *word, const char *hint) {
-    return CR_FAIL(CR_ERR_USAGE, "there is no command %s%s%s%s; see cresnet help", word, hint ? " (did you mean " : "",
+    return CR_FAIL(CR_ERR_USAGE, "unknown command %s%s%s%s; see cresnet help", word, hint ? " (did you mean " : "",
                    hint ? hint : "", hint ? "?)" : "");
 }
 
@@ -55,7 +55,7 @@ static cr_status help_keys(const char *topic, struct cr_text *out) {
         cr_key_hint(hint, sizeof hint, section, dot + 1);
     else
         cr_key_section_hint(hint, sizeof hint, section);
-    return CR_FAIL(CR_ERR_USAGE, "there is no key and no section %s%s; see cresnet help keys", topic, hint);
+    return CR_FAIL(CR_ERR_USAGE, "unknown key or section %s%s; see cresnet help keys", topic, hint);
 }
 
 static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {

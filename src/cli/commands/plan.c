@@ -94,10 +94,10 @@ static void add_totals(const struct plan *p, const struct cr_choices *c) {
     else
         cr_text_add(out, ", \"plain_us\": null, \"chosen_us\": null");
     if (c->dense_s > 0)
-        cr_text_add(out, ", \"dense_us\": %.4f, \"taken_us\": %.4f, \"too_little\": %s}\n", 1e6 * c->dense_s,
+        cr_text_add(out, ", \"dense_us\": %.4f, \"selected_us\": %.4f, \"gain_too_small\": %s}\n", 1e6 * c->dense_s,
                     1e6 * c->sparse_s, c->too_little ? "true" : "false");
     else
-        cr_text_add(out, ", \"dense_us\": null, \"taken_us\": null, \"too_little\": false}\n");
+        cr_text_add(out, ", \"dense_us\": null, \"selected_us\": null, \"gain_too_small\": false}\n");
 }
 
 /* Adds the fusion candidates of all convolutions and the chosen fusions. */

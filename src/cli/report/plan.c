@@ -17,7 +17,7 @@ static const struct {
     const char *class, *name;
 } kinds[CR_PLAN_KINDS + 1] = {[CR_PLAN_ACTIVATION] = {"a", "activations"}, [CR_PLAN_GRADIENT] = {"g", "gradients"},
                               [CR_PLAN_STATISTICS] = {"s", "statistics"},  [CR_PLAN_WORKSPACE] = {"w", "workspaces"},
-                              [CR_PLAN_OFFLOADED] = {"o", "offloaded"},    [CR_PLAN_KINDS] = {"k", "kept to the end"}};
+                              [CR_PLAN_OFFLOADED] = {"o", "offloaded"},    [CR_PLAN_KINDS] = {"k", "live to the end"}};
 
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
@@ -140,7 +140,7 @@ struct totals {
 
 /* check-words: off (the old name of the member, in files of users) */
 static bool is_old_roofline(const char *name) {
-    return strcmp(name, "roof") == 0; /* until 0.2 */
+    return strcmp(name, "roof") == 0; /* until 0.1.0 */
 }
 /* check-words: on */
 
