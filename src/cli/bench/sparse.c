@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum { LIST_MAX = CR_SPARSE_BENCH_LIST_MAX, MATHS = CR_SPARSE_BENCH_MATHS, BATCH_MAX = 4096 };
-const char *const cr_sparse_bench_math_name[MATHS] = {"fp32", "tf32", "fp16"};
 
 /* ---- the command line ---- */
 

@@ -6,6 +6,8 @@
 
 enum { MATHS = CR_SPARSE_BENCH_MATHS };
 
+const char *const cr_sparse_bench_math_name[MATHS] = {"fp32", "tf32", "fp16"};
+
 void cr_sparse_bench_print_start(struct cr_sparse_bench *b) {
     const enum cr_sparse_bench_math any = b->type[CR_SPARSE_BENCH_F32] ? CR_SPARSE_BENCH_F32 : CR_SPARSE_BENCH_F16;
     if (b->csv)
