@@ -12,7 +12,7 @@ takes = [op for op in ops if op["choice"] == "takes"]
 patterns = [op for op in ops if op["choice"] == "pattern"]
 assert len(takes) == total["convolutions"] and len(patterns) == total["pruned"], total
 assert len(sys.argv) < 4 or len(takes) == int(sys.argv[3]), len(takes)
-head = re.match(r"program (\S+), batch (\d+), on (.*); costs are (measured|those of the roofline)\n", table)
+head = re.match(r"program (\S+), batch (\d+), on (.*); kernel times are (measured|roofline estimates)\n", table)
 assert head and (total["program"], total["batch"], total["device"]) == (head[1], int(head[2]), head[3]), (head, total)
 assert total["costs"] == ("measured" if head[4] == "measured" else "roofline"), total
 for op in ops:
