@@ -288,9 +288,9 @@ for t in r["times"]:
     assert t["sparse"] == (t["sparsity"] > 0) == (count[t["layer"]] > 0) == (t["us"] < t["dense_us"]) == (t["lost"] > 0), t
     assert count[t["layer"]] == int(weights[t["layer"]] * t["sparsity"] + 0.5), t
 assert count["layer2.0.downsample.0"] == count["conv1"] == count["fc"] == 0 and r["pruned"] == sum(count.values()) > 0' "$middle" "$least" "$dense"
-run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  layout 0"
+run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  format 0"
 cp stdout table.txt
-run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"taken": "sparse"'
+run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"chosen": "sparse"'
 holds "the same as JSON: line by line" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout
 run eval PT2; expect "eval of it" 0 "top-1"
 run prune E --target-ms 1000 -o PX; expect "a time that is reached anyway" 2 "no pruning needed"
