@@ -480,7 +480,7 @@ static void report_names_what_was_taken(void) {
     known                     = S;
     struct cr_choices choices = {.text = &text, .json = true};
     REQUIRE_OK(cr_fuse_report(&p, &target, &choices));
-    CHECK_HAS(text.data, "{\"choice\": \"takes\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
+    CHECK_HAS(text.data, "{\"choice\": \"fusion\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
     CHECK_HAS(
         text.data,
         "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
