@@ -36,9 +36,9 @@
 #   - With train.measure=no kernels are chosen by their order and by the roofline model. Both programs train 20 steps
 #     from scratch this way.
 #   - With measured times, BEFORE trains one step. Its checkpoint carries the kernel times (kernel_times.txt; costs.txt
-#     in version 0.1). Both programs resume this checkpoint, so both choose by the same times. The cache file of BEFORE cannot be handed over: its
-#     first line names the version and a hash of all kernel names, and a program with other kernels drops the file.
-#     A checkpoint is read through the table of old and new kernel names.
+#     in version 0.1). Both programs resume this checkpoint, so both choose by the same times. The cache file
+#     of BEFORE cannot be handed over: its first line names the version and a hash of all kernel names, and a program
+#     with other kernels drops the file. A checkpoint is read through the table of old and new kernel names.
 #   `speed` uses the same route: AFTER resumes a checkpoint of BEFORE and saves it again. The kernel times in the new
 #   checkpoint have the spelling of AFTER and become its cache file. A difference in speed then comes from the programs
 #   and not from another choice of kernels.
@@ -383,7 +383,7 @@ cache_times() {
         cp "$1/kernel_times.txt" "$2/kernel-times-$3"
     else
         cp "$1/costs.txt" "$2/costs-$3"
-    fi
+    fi && cp "$2"/*-"$3" "$logs/kernel-times-$name-${2##*/}.tsv"
 }
 
 lines() { cat "$1"/*.txt 2>/dev/null | wc -l; }
