@@ -176,7 +176,7 @@ is "a capacity below the bound: no rows" "$out" ""
 printf 'id,lower,upper,size\na,0,4,x\n' >bad.csv
 run plan --csv bad.csv; expect "a bad file of lifetimes" 1 "bad.csv:2: size must be a whole number"
 run plan --csv gone.csv; expect "a missing file of lifetimes" 1 "gone.csv"
-run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be a whole number"
+run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be an integer"
 run plan --csv lifetimes.csv --json; expect "lifetimes and --json" 2 "without a configuration"
 run plan --csv lifetimes.csv train.batch=3; expect "lifetimes and a key" 2 "has no configuration keys"
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "assuming 1000 classes"
