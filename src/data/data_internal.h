@@ -2,8 +2,8 @@
  *
  * Laws
  *   - Whatever a sample needs in memory lives in the scratch of the thread that works on it, so that a loader stops
- *     allocating once its largest picture has been met.
- *   - A stored sample, a picture and a view of one are borrowed: from the data set or from the scratch. It holds until
+ *     allocating once its largest image has been met.
+ *   - A stored sample, an image and a view of one are borrowed: from the data set or from the scratch. It holds until
  * the next call with them. Knows what data/data.h knows. */
 #ifndef CR_DATA_IMPL_H
 #define CR_DATA_IMPL_H
@@ -20,23 +20,23 @@ struct cr_buffer {
     uint8_t *bytes;
     size_t   capacity;
 };
-struct cr_jpeg;        /* data/image/jpeg.c: a decoder and the picture that waits in it */
+struct cr_jpeg;        /* data/image/jpeg.c: a decoder and the image that waits in it */
 struct cr_jpeg_tables; /* data/image/jpeg_baseline.c: of its entropy decoder */
 struct cr_scratch {
     struct cr_buffer       file, pixels, tables, entropy, planes, copy;
     struct cr_jpeg        *jpeg;        /* made when first needed */
-    struct cr_jpeg_tables *jpeg_tables; /* so, too; of the last picture, for the next one that has the same */
+    struct cr_jpeg_tables *jpeg_tables; /* so, too; of the last image, for the next one that has the same */
     struct cr_load_counts  counts;
 };
 /* Makes room for `count` bytes; what was there is lost. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count);
 void              cr_scratch_free(struct cr_scratch *scratch);
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
 /* Checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
 CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
-/* Decodes a whole picture into scratch->pixels, where view->rgb then points. */
+/* Decodes a whole image into scratch->pixels, where view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                        struct cr_image *view);
 CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
@@ -46,17 +46,17 @@ CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratc
 
 /* A sample as its data set holds it: a PNG or JPEG in memory, or pixels that are there already. */
 struct cr_stored {
-    const uint8_t  *bytes; /* encoded; NULL: `pixels` has the picture */
+    const uint8_t  *bytes; /* encoded; NULL: `pixels` has the image */
     size_t          count;
     bool            verified; /* was decoded to its end before: what a crop does not need may stay undecoded */
     struct cr_image pixels;
 };
-/* A picture whose size is known. image.rgb is NULL while a JPEG waits in the scratch for the box to decode. */
+/* An image whose size is known. image.rgb is NULL while a JPEG waits in the scratch for the box to decode. */
 struct cr_lazy_image {
     struct cr_image image;
     bool            verified;
 };
-/* Pixels around a box of a picture, perhaps at half, a quarter or an eighth of its size; x, y, w, h is the box in them.
+/* Pixels around a box of an image, perhaps at half, a quarter or an eighth of its size; x, y, w, h is the box in them.
  */
 struct cr_window {
     const uint8_t *rgb;
@@ -64,22 +64,22 @@ struct cr_window {
     size_t         stride;
     double         x, y, w, h;
 };
-/* `name` must live as long as the picture. */
+/* `name` must live as long as the image. */
 CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                                      struct cr_lazy_image *out);
-CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *picture, struct cr_scratch *scratch,
+CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct cr_scratch *scratch,
                                       struct cr_image *view);
-/* Decodes the box x, y, width, height of the picture and little else. With least > 0 a JPEG is decoded at the smallest
- * scale that leaves the box at least `least` pixels a side; else the pixels are those of the whole picture to the bit.
+/* Decodes the box x, y, width, height of the image and little else. With least > 0 a JPEG is decoded at the smallest
+ * scale that leaves the box at least `least` pixels a side; else the pixels are those of the whole image to the bit.
  */
-CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int box[4], int least,
+CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int least,
                                        struct cr_scratch *scratch, struct cr_window *out);
 
 /* JPEG: the header, then the part that is wanted. Each open is followed by at most one read. */
 CR_MUST cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                int *width, int *height);
 struct cr_jpeg_part {
-    int  box[4]; /* x, y, width, height in the picture's own pixels */
+    int  box[4]; /* x, y, width, height in the image's own pixels */
     int  least;  /* as in cr_lazy_image_window */
     bool whole;  /* decode the entropy-coded data to the end, so that damage anywhere is found */
 };
@@ -135,11 +135,11 @@ void   cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, co
                            int rows, uint8_t *dst, size_t dst_stride);
 void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
 
-/* cr_prepare_train and cr_prepare_eval on a picture that need not be decoded yet, with the caller's scratch. */
-CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
-                                        uint64_t seed, int64_t epoch, int64_t sample, struct cr_scratch *scratch,
-                                        uint8_t *out, int32_t box[4]);
-CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+/* cr_prepare_train and cr_prepare_eval on an image that need not be decoded yet, with the caller's scratch. */
+CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
+                                        int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
+                                        int32_t box[4]);
+CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                        struct cr_scratch *scratch, uint8_t *out);
 
 /* The box x, y, width, height of a random_resized crop, as torchvision's RandomResizedCrop chooses it. */
@@ -166,13 +166,13 @@ enum cr_pixel_op {
     CR_PIXELS_HUE
 };
 /* In place on [size][size][3]; `copy` has room for as much. `by`: shears a share of the side, translations pixels,
- * rotation degrees, blends a factor (1 leaves the picture), posterize the bits that stay, solarize a threshold, hue a
+ * rotation degrees, blends a factor (1 leaves the image), posterize the bits that stay, solarize a threshold, hue a
  * share of the circle. */
 void cr_pixels_apply(enum cr_pixel_op op, double by, uint8_t *rgb, int size, uint8_t *copy);
-/* TrivialAugmentWide's choice for one picture. */
+/* TrivialAugmentWide's choice for one image. */
 void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount);
 bool cr_prepare_colours(const struct cr_prepare *prep); /* is there anything to do? */
-/* What prep->trivial and prep->jitter ask for, done to the picture behind what its box asks for, which is then done
+/* What prep->trivial and prep->jitter ask for, done to the image behind what its box asks for, which is then done
  * too. */
 CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample,
                                     struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]);
@@ -227,7 +227,7 @@ enum { CR_CIFAR_PIXEL_BYTES = 3072 };
 CR_MUST cr_status cr_cifar_parse(const uint8_t *bytes, size_t count, int label_bytes, const char *name, int64_t first,
                                  uint8_t *pixels, int32_t *labels);
 
-/* The names of the ten shapes, sorted; draws picture `index` of a split, label index % 10, as [32][32][3]. */
+/* The names of the ten shapes, sorted; draws image `index` of a split, label index % 10, as [32][32][3]. */
 enum { CR_SHAPES_CLASSES = 10, CR_SHAPES_SIDE = 32 };
 const char *cr_shapes_class(int label);
 void        cr_shapes_draw(enum cr_split split, int64_t index, uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3]);

@@ -37,7 +37,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
         if (!config->data.root[0])
             return cr_config_fail(config, "data.root",
                                   "is empty: name the folder that holds train/ and val/, or one "
-                                  "folder of pictures for each class");
+                                  "folder of images for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
     case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
@@ -91,14 +91,14 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     struct cr_scratch    scratch = {0};
     struct cr_image      view, copy;
     struct cr_stored     stored;
-    struct cr_lazy_image picture;
+    struct cr_lazy_image lazy;
     char                 name[CR_SAMPLE_NAME_BYTES];
     int32_t              found;
     cr_status            status;
     dataset->ops->name(dataset, sample, name, sizeof name);
     CR_TRY_OUT(dataset->ops->fetch(dataset, sample, &scratch, &stored, &found));
-    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &picture));
-    CR_TRY_OUT(cr_lazy_image_whole(&picture, &scratch, &view));
+    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &lazy));
+    CR_TRY_OUT(cr_lazy_image_whole(&lazy, &scratch, &view));
     copy = view;
     if (view.rgb == scratch.pixels.bytes) {
         scratch.pixels.bytes = NULL; /* handed over */

@@ -1,18 +1,18 @@
-/* data/pack.h: the packed data set: one file a split that holds every picture with an index, made to be mapped into
+/* data/pack.h: the packed data set: one file a split that holds every image with an index, made to be mapped into
  * memory.
  *
  *   header     128 bytes, see below; its last four are the CRC-32C of the ones before
  *   names      class names in label order, each ended by a 0
- *   pictures   one behind the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
- *   index      32 bytes a picture: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height,
+ *   images   one behind the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
+ *   index      32 bytes an image: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height,
  *              u32 CRC-32C of the bytes, u32 0
  * All numbers are little-endian. The index stands last, since a writer knows it last.
  *
  * Laws
  *   - A file under its own name is complete: it is written aside, synced and renamed, and never changed afterwards.
- *   - A reader believes nothing: sizes, offsets, counts, labels and both checksums are checked when a file is opened, a
- *     picture's checksum when it is read. Whatever is wrong, the message names the file and says what to do.
- *   - Every picture was decoded to its end when it was packed; its checksum says that it is still the same.
+ *   - A reader believes nothing: sizes, offsets, counts, labels and both checksums are checked when a file is opened, an
+ *     image's checksum when it is read. Whatever is wrong, the message names the file and says what to do.
+ *   - Every image was decoded to its end when it was packed; its checksum says that it is still the same.
  * A file that is cut short while it is mapped ends the program (SIGBUS), as with every mapped file; other changes of it
  * are met as damage. */
 #ifndef CR_PACK_H
@@ -37,7 +37,7 @@ enum cr_pack_field {
     CR_PACK_AT_VERSION      = 8,  /* u32 */
     CR_PACK_AT_FORM         = 12, /* u32, enum cr_pack_form */
     CR_PACK_AT_FILE_BYTES   = 16, /* u64 */
-    CR_PACK_AT_COUNT        = 24, /* u64: pictures */
+    CR_PACK_AT_COUNT        = 24, /* u64: images */
     CR_PACK_AT_CLASSES      = 32, /* u32 */
     CR_PACK_AT_TABLES_CRC   = 36, /* u32: of names and index */
     CR_PACK_AT_NAMES_BYTES  = 40, /* u64: names follow the header */
@@ -66,12 +66,12 @@ int                  cr_pack_classes(const struct cr_pack *pack);
 const char          *cr_pack_class_name(const struct cr_pack *pack, int label);
 enum cr_pack_form    cr_pack_form(const struct cr_pack *pack);
 const char          *cr_pack_name(const struct cr_pack *pack); /* of the file */
-struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t picture);
-/* Checks the picture's place and checksum: CR_ERR_FORMAT. *bytes points into the file and holds until cr_pack_close.
+struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t image);
+/* Checks the image's place and checksum: CR_ERR_FORMAT. *bytes points into the file and holds until cr_pack_close.
  * Any number of threads may read. */
-CR_MUST cr_status cr_pack_read(const struct cr_pack *pack, int64_t picture, struct cr_pack_entry *entry,
+CR_MUST cr_status cr_pack_read(const struct cr_pack *pack, int64_t image, struct cr_pack_entry *entry,
                                const uint8_t **bytes);
-/* Reads and decodes every picture, with `workers` threads; of the faults the first in the file comes back. */
+/* Reads and decodes every image, with `workers` threads; of the faults the first in the file comes back. */
 CR_MUST cr_status cr_pack_verify(const struct cr_pack *pack, int workers);
 
 /* ---- writing ---- */
@@ -85,12 +85,12 @@ CR_MUST cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, 
 CR_MUST cr_status cr_pack_finish(struct cr_pack_writer *writer);
 void              cr_pack_abandon(struct cr_pack_writer *writer); /* removes what was written; NULL is fine */
 
-/* Packs a whole data set. With raw_side > 0 every picture is stored as pixels, its short side reduced to raw_side
+/* Packs a whole data set. With raw_side > 0 every image is stored as pixels, its short side reduced to raw_side
  * (smaller ones stay as they are); evaluation then has the same pixels as from the files when data.eval_resize is
  * raw_side. */
 struct cr_pack_options {
     int  raw_side, workers;
-    bool corrupt_fatal; /* else a picture that cannot be read is named and left out */
+    bool corrupt_fatal; /* else an image that cannot be read is named and left out */
 
     const atomic_int *stop; /* not 0: give up, leaving nothing behind, with CR_ERR_INTERRUPTED; may be NULL */
 };

@@ -15,7 +15,7 @@ struct job {
     const struct cr_dataset *dataset;
     struct cr_data_stat     *stat;
     atomic_llong             next;
-    atomic_int               ended; /* a worker met an error that is no picture's */
+    atomic_int               ended; /* a worker met an error that is no image's */
     pthread_mutex_t          mutex; /* of what follows, and of stat->bad */
     cr_status                status;
     char                     message[1024];

@@ -1,5 +1,5 @@
-/* data/statistics.h: every picture of a split, read once: what can be decoded, how large, its mean and spread, and
- * which are the same picture.
+/* data/statistics.h: every image of a split, read once: what can be decoded, how large, its mean and spread, and
+ * which are the same image.
  *
  * Knows nothing of how it is shown. */
 #ifndef CR_DATA_STAT_H
@@ -23,7 +23,7 @@ struct cr_data_stat {
     struct cr_sample_stat *sample; /* [count] */
     struct cr_bad_sample  *bad;    /* [bads], by sample: cannot be read */
     int64_t                bads, bad_capacity;
-    double mean[3], std[3]; /* over all pictures that can be read, each with the same weight whatever its size */
+    double          mean[3], std[3]; /* over all images that can be read, each with the same weight whatever its size */
     struct cr_arena arena;
 };
 /* Reads with `workers` threads; their number changes nothing. */

@@ -1,4 +1,4 @@
-/* inspect/plan_png.h: the pool of a planned program as a picture: time goes right, addresses go up, a rectangle a
+/* inspect/plan_png.h: the pool of a planned program as an image: time goes right, addresses go up, a rectangle a
  * tensor, coloured by kind. Reads the program only. */
 #ifndef CR_PLAN_PNG_H
 #define CR_PLAN_PNG_H

@@ -210,9 +210,9 @@ static void print_largest(const struct view *v, struct cr_text *out) {
     }
 }
 
-/* ---- the picture ---- */
+/* ---- the map of the pool ---- */
 
-struct picture {
+struct pool_map {
     double cell[ROWS][COLUMNS][CR_PLAN_KINDS]; /* bytes times ops */
     int    columns;
     double row_bytes, column_ops;
@@ -222,49 +222,49 @@ static double shared(double a, double b, double c, double d) {
     return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c));
 }
 
-static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum cr_plan_kind kind) {
+static void draw_tensor(struct pool_map *map, const struct cr_tensor *x, enum cr_plan_kind kind) {
     double low = (double)x->offset, high = low + (double)x->bytes, from = x->first, to = x->last + 1;
-    int    row0 = (int)(low / pic->row_bytes), column0 = (int)(from / pic->column_ops);
-    for (int r = row0; r < ROWS && r * pic->row_bytes < high; r++)
-        for (int c = column0; c < pic->columns && c * pic->column_ops < to; c++)
-            pic->cell[r][c][kind] += shared(low, high, r * pic->row_bytes, (r + 1) * pic->row_bytes) *
-                                     shared(from, to, c * pic->column_ops, (c + 1) * pic->column_ops);
+    int    row0 = (int)(low / map->row_bytes), column0 = (int)(from / map->column_ops);
+    for (int r = row0; r < ROWS && r * map->row_bytes < high; r++)
+        for (int c = column0; c < map->columns && c * map->column_ops < to; c++)
+            map->cell[r][c][kind] += shared(low, high, r * map->row_bytes, (r + 1) * map->row_bytes) *
+                                     shared(from, to, c * map->column_ops, (c + 1) * map->column_ops);
 }
 
-static char letter_of(const struct picture *pic, int row, int column) {
-    const double *cell = pic->cell[row][column];
+static char letter_of(const struct pool_map *map, int row, int column) {
+    const double *cell = map->cell[row][column];
     double        sum  = 0;
     int           most = 0;
     for (int k = 0; k < CR_PLAN_KINDS; k++) {
         sum += cell[k];
         if (cell[k] > cell[most]) most = k;
     }
-    return sum < pic->row_bytes * pic->column_ops / 2 ? '.' : kinds[most].letter;
+    return sum < map->row_bytes * map->column_ops / 2 ? '.' : kinds[most].letter;
 }
 
-static void print_picture(const struct view *v, struct cr_text *out) {
+static void print_pool_map(const struct view *v, struct cr_text *out) {
     const struct cr_program *p    = v->p;
     double                   pool = (double)p->region_bytes[CR_REGION_POOL];
     if (pool <= 0 || p->ops == 0) return;
-    struct picture *pic = cr_alloc(1, sizeof *pic);
-    if (!pic) {
+    struct pool_map *map = cr_alloc(1, sizeof *map);
+    if (!map) {
         out->failed = true;
         return;
     }
-    pic->columns    = CR_MIN(COLUMNS, p->ops);
-    pic->column_ops = (double)p->ops / pic->columns;
-    pic->row_bytes  = pool / ROWS;
+    map->columns    = CR_MIN(COLUMNS, p->ops);
+    map->column_ops = (double)p->ops / map->columns;
+    map->row_bytes  = pool / ROWS;
     for (int t = 0; t < p->tensors; t++)
-        if (is_alive(&p->tensor[t])) draw_tensor(pic, &p->tensor[t], v->kind[t]);
+        if (is_alive(&p->tensor[t])) draw_tensor(map, &p->tensor[t], v->kind[t]);
     cr_text_add(out, "\nthe pool: time goes right, addresses go up; the kind that fills most of a cell, a point where "
                      "less than half is used\n");
     for (int r = ROWS - 1; r >= 0; r--) {
         char line[COLUMNS + 1] = {0};
-        for (int c = 0; c < pic->columns; c++) line[c] = letter_of(pic, r, c);
-        cr_text_add(out, "%10.2f |%s|\n", in_units(v, r * pic->row_bytes), line);
+        for (int c = 0; c < map->columns; c++) line[c] = letter_of(map, r, c);
+        cr_text_add(out, "%10.2f |%s|\n", in_units(v, r * map->row_bytes), line);
     }
-    cr_text_add(out, "%10s  op 0%*d\n", v->unit, pic->columns - 4, p->ops - 1);
-    cr_free(pic);
+    cr_text_add(out, "%10s  op 0%*d\n", v->unit, map->columns - 4, p->ops - 1);
+    cr_free(map);
 }
 
 void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
@@ -273,7 +273,7 @@ void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
     print_regions(&v, out);
     print_kinds(&v, out);
     print_largest(&v, out);
-    print_picture(&v, out);
+    print_pool_map(&v, out);
     view_close(&v);
 }
 

@@ -1,4 +1,4 @@
-/* data/augment/colour.c: which operations a training picture meets behind its crop: TrivialAugmentWide (Mueller and
+/* data/augment/colour.c: which operations a training image meets behind its crop: TrivialAugmentWide (Mueller and
  * Hutter 2021, with torchvision's operations and ranges) and torchvision's ColorJitter. Every draw is a function of
  * (seed, epoch, sample), of a stream of its own: crops stay the same with and without. */
 #include "data/data_internal.h"

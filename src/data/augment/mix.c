@@ -1,6 +1,6 @@
-/* data/augment/mix.c: what is drawn for a picture that the device erases a part of, or mixes with another of its batch.
+/* data/augment/mix.c: what is drawn for an image that the device erases a part of, or mixes with another of its batch.
  * See data/data.h. erasing  torchvision's RandomErasing (Zhong et al. 2017), filled with the mean mixup    Zhang et al.
- * 2018     cutmix   Yun et al. 2019; as timm's Mixup in mode elem: every picture draws for itself All draws are a
+ * 2018     cutmix   Yun et al. 2019; as timm's Mixup in mode elem: every image draws for itself All draws are a
  * function of (seed, epoch, sample), of a stream of their own. */
 #include "data/data_internal.h"
 
@@ -59,7 +59,7 @@ static void draw_erase(const struct cr_prepare *prep, struct cr_rng *rng, int32_
     }
 }
 
-/* Neighbours in the batch are partners. The order of pictures is a random one, so any pairs do; these stay together
+/* Neighbours in the batch are partners. The order of images is a random one, so any pairs do; these stay together
  * however many ranks the batch is cut among, as long as each has an even number. The last of an odd batch takes the one
  * before it. */
 static int64_t partner_of(int64_t at, int64_t batch) {

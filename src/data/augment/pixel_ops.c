@@ -174,7 +174,7 @@ static void turn_hue(uint8_t *rgb, size_t pixels, double share) {
     for (size_t i = 0; i < pixels; i++) turn_pixel(rgb + 3 * i, turn, &hues);
 }
 
-/* ---- by neighbours and places; `copy` has room for the picture ---- */
+/* ---- by neighbours and places; `copy` has room for the image ---- */
 
 /* Bytes of a row smoothed by 1 1 1, 1 5 1, 1 1 1, to the nearest: of a sum up to 3315 the quotient by 13 is that by
  * 65536. */
@@ -187,7 +187,7 @@ VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restri
     }
 }
 
-/* Away from the smoothed picture, whose border is the picture's own. */
+/* Away from the smoothed image, whose border is the image's own. */
 static void sharpen(uint8_t *rgb, int size, float share, uint8_t *copy) {
     const size_t row = (size_t)size * 3;
     memcpy(copy, rgb, row * (size_t)size);
@@ -202,7 +202,7 @@ static int64_t fixed(double x) {
     return (int64_t)floor(x * 65536.0 + 0.5);
 }
 
-/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the picture, taken at their middles in 16.16 fixed
+/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the image, taken at their middles in 16.16 fixed
  * point; black where that lies outside. */
 static void transform(uint8_t *rgb, int size, const double m[6], uint8_t *copy) {
     const size_t  row = (size_t)size * 3;

@@ -1,4 +1,4 @@
-/* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its
+/* data/image/image.c: what decoders share, and the choice among them by magic bytes: an image is opened to learn its
  * size, and then decoded whole or where a crop needs it. See data/data.h. */
 #include "data/data_internal.h"
 
@@ -39,7 +39,7 @@ void cr_image_free(struct cr_image *image) {
 }
 
 cr_status cr_image_check_size(int64_t width, int64_t height, const char *name) {
-    if (width < 1 || height < 1) return CR_FAIL(CR_ERR_FORMAT, "%s: a picture without pixels", name);
+    if (width < 1 || height < 1) return CR_FAIL(CR_ERR_FORMAT, "%s: an image without pixels", name);
     if (width > CR_IMAGE_SIDE_MAX || height > CR_IMAGE_SIDE_MAX || width * height > CR_IMAGE_PIXELS_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s: %lld x %lld pixels are too many: at most %d a side and %d in all", name,
                        (long long)width, (long long)height, CR_IMAGE_SIDE_MAX, CR_IMAGE_PIXELS_MAX);
@@ -71,7 +71,7 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
     return NULL;
 }
 
-/* ---- a picture: opened, then decoded as far as it is wanted ---- */
+/* ---- an image: opened, then decoded as far as it is wanted ---- */
 
 static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, struct cr_scratch *scratch,
                               struct cr_image *out) {
@@ -84,8 +84,8 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
         return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
     }
     const char *foreign = foreign_format(b, count);
-    if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG pictures can be read", name, foreign);
-    return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG picture", name);
+    if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG images can be read", name, foreign);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG image", name);
 }
 
 cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
@@ -108,24 +108,23 @@ static cr_status read_jpeg(const struct cr_jpeg_part *part, struct cr_scratch *s
     return status;
 }
 
-cr_status cr_lazy_image_whole(const struct cr_lazy_image *picture, struct cr_scratch *scratch, struct cr_image *view) {
-    struct cr_jpeg_part part = {.box = {0, 0, picture->image.width, picture->image.height}, .whole = true};
+cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct cr_scratch *scratch, struct cr_image *view) {
+    struct cr_jpeg_part part = {.box = {0, 0, lazy->image.width, lazy->image.height}, .whole = true};
     struct cr_window    window;
-    *view = picture->image;
+    *view = lazy->image;
     if (view->rgb) return CR_OK;
     CR_TRY(read_jpeg(&part, scratch, &window));
     view->rgb = scratch->pixels.bytes;
     return CR_OK;
 }
 
-cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int box[4], int least,
+cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int least,
                                struct cr_scratch *scratch, struct cr_window *out) {
-    const struct cr_image *image = &picture->image;
+    const struct cr_image *image = &lazy->image;
     CR_ASSERT(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0);
     CR_ASSERT(box[2] <= image->width - box[0] && box[3] <= image->height - box[1]);
     if (!image->rgb) {
-        struct cr_jpeg_part part = {
-            .box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !picture->verified};
+        struct cr_jpeg_part part = {.box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !lazy->verified};
         return read_jpeg(&part, scratch, out);
     }
     out->stride = (size_t)image->width * 3;
@@ -141,10 +140,10 @@ cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int bo
 cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                struct cr_image *view) {
     struct cr_stored     stored = {.bytes = bytes, .count = count};
-    struct cr_lazy_image picture;
+    struct cr_lazy_image lazy;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
-    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
-    return cr_lazy_image_whole(&picture, scratch, view);
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    return cr_lazy_image_whole(&lazy, scratch, view);
 }
 
 cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {
@@ -164,7 +163,7 @@ static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, 
     if (fstat(fd, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: not a regular file", path);
     if (info.st_size > FILE_BYTES_MAX)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld bytes are too many for a picture", path, (long long)info.st_size);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld bytes are too many for an image", path, (long long)info.st_size);
     size_t size = (size_t)info.st_size, used = 0;
     CR_TRY(cr_buffer_reserve(buffer, size));
     while (used < size) {
@@ -179,7 +178,7 @@ static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, 
 }
 
 cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count) {
-    /* O_NONBLOCK: a pipe in a picture's place must not hang a worker; it does nothing to regular files. */
+    /* O_NONBLOCK: a pipe in an image's place must not hang a worker; it does nothing to regular files. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     *count           = 0;

@@ -3,7 +3,7 @@
  * more; with libjpeg-turbo that saves the transform, the upsampling and the colours of all that a crop throws away. The
  * slow integer transform and smooth upsampling make the pixels those of PIL. Four-component files are taken as
  * inverted, as Adobe writes them and PIL assumes. libjpeg reports errors by longjmp, so all that lives across it stands
- * in a struct. Data that ends early or breaks off inside a scan is an error here: half a picture is not a sample. */
+ * in a struct. Data that ends early or breaks off inside a scan is an error here: half an image is not a sample. */
 #include "data/data_internal.h"
 
 #include <setjmp.h>
@@ -18,8 +18,8 @@
  * file is cut off. Arithmetic coding has no such bound; it gets a generous one. */
 enum { PIXELS_PER_BYTE_MAX = 8192, PIXELS_PER_BYTE_ARITH_MAX = 1 << 17, SCANS_MAX = 500 };
 
-/* Upsampling looks at the neighbours of a pixel and takes the edge of a cut for the edge of the picture, so a cut is
- * made a little wider than its box: the pixels of the box are then those of the whole picture. */
+/* Upsampling looks at the neighbours of a pixel and takes the edge of a cut for the edge of the image, so a cut is
+ * made a little wider than its box: the pixels of the box are then those of the whole image. */
 enum { CUT_MARGIN = 2, ROWS = 8 };
 
 #if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
@@ -83,7 +83,7 @@ static void jpeg_skip(j_decompress_ptr jpeg, long count) {
     jpeg->src->bytes_in_buffer -= (size_t)count;
 }
 
-/* A small file can hold thousands of scans over a large picture: hours of work that add nothing. */
+/* A small file can hold thousands of scans over a large image: hours of work that add nothing. */
 static void jpeg_watch(j_common_ptr jpeg) {
     struct cr_jpeg *job = jpeg->client_data;
     if (job->jpeg.input_scan_number > SCANS_MAX) jpeg_give_up(job, "too many scans");
@@ -125,13 +125,13 @@ static cr_status jpeg_read_head(struct cr_jpeg *job) {
     return CR_OK;
 }
 
-/* ---- a part of the picture ---- */
+/* ---- a part of the image ---- */
 
-struct span { /* along one axis, in pixels of the scaled picture */
+struct span { /* along one axis, in pixels of the scaled image */
     int at, length;
 };
 
-/* What of the scaled picture the box from `at` on covers. */
+/* What of the scaled image the box from `at` on covers. */
 static struct span scaled_span(int at, int length, int scale, int whole) {
     int from = at / scale, to = (at + length + scale - 1) / scale;
     return (struct span){from, CR_MIN(to, whole) - from};
@@ -210,7 +210,7 @@ static cr_status jpeg_read_part(struct cr_jpeg *job, const struct cr_jpeg_part *
         .x      = (double)part->box[0] / scale - across.at,
         .y      = (double)part->box[1] / scale - down.at,
     };
-    /* A picture whose side is no multiple of the scale ends within the last scaled pixel. */
+    /* An image whose side is no multiple of the scale ends within the last scaled pixel. */
     out->w = CR_MIN((double)part->box[2] / scale, across.length - out->x);
     out->h = CR_MIN((double)part->box[3] / scale, down.length - out->y);
     if (part->whole) jpeg_read_rest(jpeg, spare, four);
@@ -235,7 +235,7 @@ static cr_status jpeg_part_guarded(struct cr_jpeg *job, const struct cr_jpeg_par
     return jpeg_read_part(job, part, scratch, out);
 }
 
-static void jpeg_drop_picture(struct cr_jpeg *job) {
+static void jpeg_release(struct cr_jpeg *job) {
     if (job->open)
         jpeg_destroy_decompress(&job->jpeg); /* fine also when it was never created: the struct is zero then */
     job->open = false;
@@ -243,17 +243,17 @@ static void jpeg_drop_picture(struct cr_jpeg *job) {
 
 void cr_jpeg_close(struct cr_jpeg *jpeg) {
     if (!jpeg) return;
-    jpeg_drop_picture(jpeg);
+    jpeg_release(jpeg);
     cr_free(jpeg);
 }
 
-/* libjpeg's own state is made anew for each picture: it would keep the tables of the one before, and a picture that
+/* libjpeg's own state is made anew for each image: it would keep the tables of the one before, and an image that
  * lacks its own would decode with them. */
 cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch, int *width,
                        int *height) {
     if (!scratch->jpeg) CR_ALLOC(scratch->jpeg, 1);
     struct cr_jpeg *job = scratch->jpeg;
-    jpeg_drop_picture(job);
+    jpeg_release(job);
     memset(job, 0, sizeof *job);
     job->open                      = true;
     job->count                     = count;
@@ -273,7 +273,7 @@ cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct
     cr_status status               = jpeg_head_guarded(job);
     *width                         = (int)job->jpeg.image_width;
     *height                        = (int)job->jpeg.image_height;
-    if (status != CR_OK) jpeg_drop_picture(job);
+    if (status != CR_OK) jpeg_release(job);
     return status;
 }
 
@@ -281,6 +281,6 @@ cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scrat
     struct cr_jpeg *job = scratch->jpeg;
     CR_ASSERT(job && job->open);
     cr_status status = jpeg_part_guarded(job, part, scratch, out);
-    jpeg_drop_picture(job);
+    jpeg_release(job);
     return status;
 }

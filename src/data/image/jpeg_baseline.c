@@ -13,7 +13,7 @@
 
 #include <jpeglib.h>
 
-/* Plain libjpeg and old versions of libjpeg-turbo upsample some pictures otherwise, and there all is left to them. */
+/* Plain libjpeg and old versions of libjpeg-turbo upsample some images otherwise, and there all is left to them. */
 #if defined(__x86_64__) && defined(LIBJPEG_TURBO_VERSION_NUMBER)
 #define CAN_DECODE (LIBJPEG_TURBO_VERSION_NUMBER >= 2001000)
 #else
@@ -233,12 +233,12 @@ struct component {
     int                      predicted;
     uint8_t                 *plane; /* of the MCUs that are kept */
     size_t                   stride;
-    int                      width, height;                    /* samples in the picture */
-    int                      first_x, first_y, last_x, last_y; /* samples in the plane, in the picture's count */
+    int                      width, height;                    /* samples in the image */
+    int                      first_x, first_y, last_x, last_y; /* samples in the plane, in the image's count */
 };
 struct fast {
     int              components, h, v; /* h, v: of the MCU */
-    int              across, down;     /* MCUs of the picture */
+    int              across, down;     /* MCUs of the image */
     int              x0, x1, y0, y1;   /* MCUs that are kept */
     struct component component[3];
     struct reader    reader;
@@ -300,8 +300,8 @@ TARGET static bool read_scan(struct fast *f, bool whole) {
 
 /* ---- pixels ---- */
 
-/* Sample row y of the component, clamped to the picture, with its neighbours, the first and last repeated at the
- * picture's sides: to[-1] to to[count]. */
+/* Sample row y of the component, clamped to the image, with its neighbours, the first and last repeated at the
+ * image's sides: to[-1] to to[count]. */
 static void sample_row(const struct component *c, int y, int from, int count, uint8_t *to) {
     y                    = CR_MAX(0, CR_MIN(y, c->height - 1));
     const uint8_t *row   = c->plane + (size_t)(y - c->first_y) * c->stride;
@@ -312,7 +312,7 @@ static void sample_row(const struct component *c, int y, int from, int count, ui
     for (int i = last + 1; i <= from + count; i++) to[i - from] = to[last - from];
 }
 
-/* Row y of the picture from pixel x on, `count` pixels of the component, to `out`; returns where the first one is. */
+/* Row y of the image from pixel x on, `count` pixels of the component, to `out`; returns where the first one is. */
 static const uint8_t *component_row(const struct fast *f, int which, int x, int y, int count, uint8_t *work) {
     const struct component *c      = &f->component[which];
     size_t                  room   = (size_t)count + 2 * SIDE;
@@ -333,7 +333,7 @@ static const uint8_t *component_row(const struct fast *f, int which, int x, int 
 static void make_pixels(const struct fast *f, const int box[4], uint8_t *work, uint8_t *dst, size_t stride) {
     size_t room = 4 * ((size_t)box[2] + 2 * SIDE);
     for (int y = 0; y < box[3]; y++) {
-        const uint8_t *row[3] = {work, work, work}; /* of a grey picture `work` is all middle: no colour */
+        const uint8_t *row[3] = {work, work, work}; /* of a grey image `work` is all middle: no colour */
         for (int c = 0; c < f->components; c++)
             row[c] = component_row(f, c, box[0], box[1] + y, box[2], work + (size_t)c * room);
         cr_jpeg_colours(row[0], row[1], row[2], box[2], dst + (size_t)y * stride);

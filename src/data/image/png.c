@@ -69,7 +69,7 @@ static void png_ask_for_rgb8(struct png_job *job, int depth, int colour) {
     png_set_strip_alpha(job->png);
 }
 
-static cr_status png_read_picture(struct png_job *job) {
+static cr_status png_read_pixels(struct png_job *job) {
     png_uint_32 width, height;
     int         depth, colour;
     png_set_read_fn(job->png, job, png_take_bytes);
@@ -105,7 +105,7 @@ static cr_status png_read_guarded(struct png_job *job) {
         if (job->out_of_memory) return CR_NO_MEMORY(job->count);
         return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %s", job->name, job->message);
     }
-    return png_read_picture(job);
+    return png_read_pixels(job);
 }
 
 cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
@@ -158,6 +158,6 @@ cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, in
     if (job.png) png_destroy_write_struct(&job.png, &job.info);
     if (fclose(job.file) != 0 && status == CR_OK)
         status = CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    if (status != CR_OK) unlink(path); /* half a picture helps nobody */
+    if (status != CR_OK) unlink(path); /* half an image helps nobody */
     return status;
 }

@@ -4,7 +4,7 @@
  * to the bit.
  *
  * Horizontally 16 bytes of the result are made at once. Their taps lie within 64 bytes of the source for every
- * reduction below about 3, and a permutation by a table (made once a picture, shared by all its rows) brings tap after
+ * reduction below about 3, and a permutation by a table (made once an image, shared by all its rows) brings tap after
  * tap to its lane; mirroring is only another table. */
 #include "data/data_internal.h"
 

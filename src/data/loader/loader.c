@@ -47,14 +47,14 @@ struct cr_loader {
     bool            failed;
     int64_t         next_open, next_out; /* seq */
 
-    /* Corrupt pictures, with a lock of their own: meeting one must not stop the others. */
+    /* Corrupt images, with a lock of their own: meeting one must not stop the others. */
     pthread_mutex_t corrupt_mutex;
     uint8_t        *corrupt_seen; /* a bit a sample */
     int64_t         corrupt_count;
     uint32_t       *spare_order; /* made when the first replacement is needed */
     int64_t         spare_epoch;
 
-    /* A bit a sample: read to its end once without a fault. Whether a picture is corrupt is so a property of the file,
+    /* A bit a sample: read to its end once without a fault. Whether an image is corrupt is so a property of the file,
      * not of the crop that was drawn first, and yet each file is read to its end only once. */
     atomic_uchar *verified;
 
@@ -78,7 +78,7 @@ static int64_t first_place(const struct cr_loader *loader, int64_t index) {
     return (index * CR_MAX(o->ranks, 1) + o->rank) * o->batch;
 }
 
-/* Does batch `seq` exist? Training has no end; an evaluation's ends with the pictures. */
+/* Does batch `seq` exist? Training has no end; an evaluation's ends with the images. */
 static bool exists(const struct cr_loader *loader, int64_t seq) {
     return loader->options.split == CR_SPLIT_TRAIN || first_place(loader, loader->first_seq + seq) < loader->count;
 }
@@ -106,7 +106,7 @@ static void open_slot(struct cr_loader *loader, struct slot *slot, int64_t seq) 
 
 /* ---- one sample ---- */
 
-/* Names a corrupt picture the first time that it is met. Its message is the thread's current error. */
+/* Names a corrupt image the first time that it is met. Its message is the thread's current error. */
 static void note_corrupt(struct cr_loader *loader, int64_t sample, const char *message) {
     uint8_t bit = (uint8_t)(1u << (sample % 8));
     pthread_mutex_lock(&loader->corrupt_mutex);
@@ -114,7 +114,7 @@ static void note_corrupt(struct cr_loader *loader, int64_t sample, const char *m
     loader->corrupt_seen[sample / 8] |= bit;
     loader->corrupt_count += fresh;
     pthread_mutex_unlock(&loader->corrupt_mutex);
-    if (fresh) cr_log(CR_LOG_WARN, "skipped a picture: %s", message);
+    if (fresh) cr_log(CR_LOG_WARN, "skipped an image: %s", message);
 }
 
 /* The sample `step` places after position in the order of `epoch`: a batch that is being filled may belong to another
@@ -137,7 +137,7 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
     return status;
 }
 
-/* One sample of the data set into its place; what comes back as FORMAT or IO is a picture that cannot be read. */
+/* One sample of the data set into its place; what comes back as FORMAT or IO is an image that cannot be read. */
 static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t epoch, int64_t sample,
                              uint8_t *image, int32_t *label, int32_t *box) {
     const struct cr_loader_options *o     = &loader->options;
@@ -146,7 +146,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     int64_t                         start = cr_time_ns();
     char                            name[CR_SAMPLE_NAME_BYTES];
     struct cr_stored                stored;
-    struct cr_lazy_image            picture;
+    struct cr_lazy_image            lazy;
     CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
     scratch->counts.fetch_ns += cr_time_ns() - start;
     size_t pixel_bytes = stored.bytes ? 0 : (size_t)stored.pixels.width * (size_t)stored.pixels.height * 3;
@@ -154,11 +154,11 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     stored.verified =
         stored.verified || (atomic_load_explicit(&loader->verified[sample / 8], memory_order_relaxed) & bit);
     set->ops->name(set, sample, name, sizeof name);
-    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     if (o->split == CR_SPLIT_TRAIN)
-        CR_TRY(cr_prepare_train_with(&o->prepare, &picture, o->seed, epoch, sample, scratch, image, box));
+        CR_TRY(cr_prepare_train_with(&o->prepare, &lazy, o->seed, epoch, sample, scratch, image, box));
     else
-        CR_TRY(cr_prepare_eval_with(&o->prepare, &picture, scratch, image));
+        CR_TRY(cr_prepare_eval_with(&o->prepare, &lazy, scratch, image));
     if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
     scratch->counts.verified += stored.verified;
@@ -174,7 +174,7 @@ static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *
     *label = -1;
 }
 
-/* Fills place `at` of the slot, with a replacement where the picture is corrupt and training may go on. */
+/* Fills place `at` of the slot, with a replacement where the image is corrupt and training may go on. */
 static cr_status fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
     size_t   bytes  = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
     uint8_t *image  = slot->images + (size_t)at * bytes;
@@ -191,14 +191,14 @@ static cr_status fill_place(struct cr_loader *loader, struct slot *slot, int64_t
         cr_status status = load_sample(loader, scratch, slot->epoch, sample, image, &slot->labels[at], box);
         if (status == CR_OK || !is_corrupt(status)) return status;
         if (loader->options.corrupt_fatal)
-            return CR_FAIL(status, "%s (set data.corrupt = skip to go on without such pictures)", cr_error_message());
+            return CR_FAIL(status, "%s (set data.corrupt = skip to go on without such images)", cr_error_message());
         note_corrupt(loader, sample, cr_error_message());
         if (loader->options.split != CR_SPLIT_TRAIN) {
             fill_black(loader, image, &slot->labels[at]);
             return CR_OK;
         }
         if (step == most)
-            return CR_FAIL(status, "%lld pictures in a row could not be read; the last one: %s", (long long)most,
+            return CR_FAIL(status, "%lld images in a row could not be read; the last one: %s", (long long)most,
                            cr_error_message());
         int64_t position = first_place(loader, slot->index) + at;
         CR_TRY(replacement(loader, slot->epoch, position, step, &sample));
@@ -288,25 +288,25 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
     CR_ASSERT(o->batch >= 1 && o->workers >= 0 && o->prefetch >= 1 && o->prepare.size >= 1);
     CR_ASSERT(o->epoch >= 0 && o->first_batch >= 0 && o->rank >= 0 && o->rank < CR_MAX(o->ranks, 1));
     CR_ASSERT(o->split == CR_SPLIT_TRAIN || (o->epoch == 0 && o->first_batch == 0));
-    if (dataset->count < 1) return CR_FAIL(CR_ERR_CONFIG, "the data set has no pictures");
+    if (dataset->count < 1) return CR_FAIL(CR_ERR_CONFIG, "the data set has no images");
     if (o->split == CR_SPLIT_TRAIN && dataset->count < o->batch * CR_MAX(o->ranks, 1))
         return CR_FAIL(
             CR_ERR_CONFIG,
-            "[train] batch = %lld, of %d rank%s, is more than the %lld training pictures: take a smaller batch",
+            "[train] batch = %lld, of %d rank%s, is more than the %lld training images: take a smaller batch",
             (long long)o->batch, CR_MAX(o->ranks, 1), o->ranks > 1 ? "s" : "", (long long)dataset->count);
-    if (dataset->count > UINT32_MAX) return CR_FAIL(CR_ERR_CONFIG, "more than 2^32 pictures in a data set");
+    if (dataset->count > UINT32_MAX) return CR_FAIL(CR_ERR_CONFIG, "more than 2^32 images in a data set");
     return CR_OK;
 }
 
 static cr_status make_slots(struct cr_loader *loader) {
-    const struct cr_loader_options *o     = &loader->options;
-    size_t                          batch = (size_t)o->batch, picture = (size_t)o->prepare.size * o->prepare.size * 3;
+    const struct cr_loader_options *o = &loader->options;
+    size_t batch = (size_t)o->batch, image_bytes = (size_t)o->prepare.size * o->prepare.size * 3;
     CR_ALLOC(loader->slots, (size_t)loader->n_slots);
     for (int i = 0; i < loader->n_slots; i++) {
         struct slot *slot = &loader->slots[i];
         slot->seq         = -1;
-        slot->images      = cr_alloc(batch, picture);
-        if (!slot->images) return CR_NO_MEMORY(batch * picture);
+        slot->images      = cr_alloc(batch, image_bytes);
+        if (!slot->images) return CR_NO_MEMORY(batch * image_bytes);
         CR_ALLOC(slot->labels, batch);
         if (o->split == CR_SPLIT_TRAIN) CR_ALLOC(slot->boxes, 4 * batch);
         if (o->split == CR_SPLIT_TRAIN && o->prepare.mixes) CR_ALLOC(slot->mixes, CR_MIX_NUMBERS * batch);

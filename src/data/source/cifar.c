@@ -248,7 +248,7 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     }
     for (int64_t i = 0; i < dataset->count; i++) dataset->class_counts[cifar->labels[i]]++;
     dataset->fingerprint = cr_hash_bytes(CR_HASH_START, cifar->labels, (size_t)dataset->count * sizeof *cifar->labels);
-    /* The first and last picture stand for the pixels: labels alone would not tell two orders of one class apart. */
+    /* The first and last image stand for the pixels: labels alone would not tell two orders of one class apart. */
     dataset->fingerprint = cr_hash_bytes(dataset->fingerprint, cifar->pixels, CR_CIFAR_PIXEL_BYTES);
     dataset->fingerprint =
         cr_hash_bytes(dataset->fingerprint, cifar->pixels + (size_t)(dataset->count - 1) * CR_CIFAR_PIXEL_BYTES,

@@ -1,8 +1,8 @@
-/* data/source/folder.c: folders of pictures, one folder a class: root/train/<class>/... with root/val/..., or
+/* data/source/folder.c: folders of images, one folder a class: root/train/<class>/... with root/val/..., or
  * root/<class>/... of which data.val_fraction is held out by a hash of each file's name, class by class.
  *
  * Laws
- *   - Classes and pictures are sorted by bytes, so labels and sample numbers are the same on every machine.
+ *   - Classes and images are sorted by bytes, so labels and sample numbers are the same on every machine.
  *   - Names decide what is listed (jpg, jpeg, png and kin; nothing hidden), the content decides how it is decoded.
  *   - Links are followed; a folder that contains itself is entered once. */
 #include "data/data_internal.h"
@@ -18,16 +18,16 @@
 
 enum { DEPTH_MAX = 32, CLASSES_MAX = 1000000 };
 
-struct picture {
+struct image_file {
     size_t   name; /* offset in `names`: the path within the split's folder */
     int32_t  label;
     uint64_t hash; /* of that path */
 };
 struct folder {
-    char           *root; /* of this split */
-    struct cr_text  names;
-    struct picture *pictures;
-    int64_t         count, capacity;
+    char              *root; /* of this split */
+    struct cr_text     names;
+    struct image_file *images;
+    int64_t            count, capacity;
 };
 /* A walk through one folder of the disk. */
 struct walk {
@@ -35,7 +35,7 @@ struct walk {
     char           path[PATH_MAX];
     size_t         root_length; /* of the split's folder and its slash, within path */
     int32_t        label;
-    int64_t        foreign; /* pictures of formats that are not read */
+    int64_t        foreign; /* images of formats that are not read */
     char           foreign_name[NAME_MAX + 1];
     struct {
         dev_t device;
@@ -50,7 +50,7 @@ static bool has_ending(const char *name, const char *const *endings, size_t coun
     return false;
 }
 
-static bool is_picture_name(const char *name) {
+static bool is_image_name(const char *name) {
     static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
@@ -62,18 +62,18 @@ static bool is_foreign_name(const char *name) {
 
 /* ---- listing ---- */
 
-static cr_status add_picture(struct walk *walk, const char *path) {
+static cr_status add_image(struct walk *walk, const char *path) {
     struct folder *folder = walk->folder;
     if (folder->count == folder->capacity) {
-        int64_t         capacity = CR_MAX(folder->capacity * 2, 1024);
-        struct picture *grown    = cr_realloc(folder->pictures, (size_t)capacity, sizeof *grown);
+        int64_t            capacity = CR_MAX(folder->capacity * 2, 1024);
+        struct image_file *grown    = cr_realloc(folder->images, (size_t)capacity, sizeof *grown);
         if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
-        folder->pictures = grown;
+        folder->images   = grown;
         folder->capacity = capacity;
     }
     size_t length = strlen(path);
-    folder->pictures[folder->count++] =
-        (struct picture){folder->names.length, walk->label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
+    folder->images[folder->count++] =
+        (struct image_file){folder->names.length, walk->label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
     cr_text_add_bytes(&folder->names, path, length + 1);
     return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
 }
@@ -82,14 +82,14 @@ static cr_status walk_folder(struct walk *walk, size_t length, int depth);
 
 /* One entry of a folder; its whole path stands in walk->path. */
 static cr_status walk_entry(struct walk *walk, const struct dirent *entry, size_t length, int depth) {
-    bool        picture = is_picture_name(entry->d_name);
+    bool        is_image = is_image_name(entry->d_name);
     struct stat info;
-    if (entry->d_type == DT_REG && !picture) {
+    if (entry->d_type == DT_REG && !is_image) {
         if (is_foreign_name(entry->d_name) && !walk->foreign++)
             snprintf(walk->foreign_name, sizeof walk->foreign_name, "%s", entry->d_name);
         return CR_OK;
     }
-    if (entry->d_type == DT_REG) return add_picture(walk, walk->path + walk->root_length);
+    if (entry->d_type == DT_REG) return add_image(walk, walk->path + walk->root_length);
     if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
     if (stat(walk->path, &info) != 0) {
         if (errno == ENOENT || errno == ELOOP) {
@@ -98,7 +98,7 @@ static cr_status walk_entry(struct walk *walk, const struct dirent *entry, size_
         }
         return CR_FAIL(CR_ERR_IO, "%s: %s", walk->path, strerror(errno));
     }
-    if (S_ISREG(info.st_mode)) return picture ? add_picture(walk, walk->path + walk->root_length) : CR_OK;
+    if (S_ISREG(info.st_mode)) return is_image ? add_image(walk, walk->path + walk->root_length) : CR_OK;
     if (!S_ISDIR(info.st_mode)) return CR_OK;
     for (int i = 0; i < depth; i++)
         if (walk->above[i].device == info.st_dev && walk->above[i].inode == info.st_ino) return CR_OK; /* a loop */
@@ -134,8 +134,8 @@ out:
 
 /* ---- a folder without classes ---- */
 
-static int compare_pictures(const void *a, const void *b, void *names) {
-    const struct picture *p = a, *q = b;
+static int compare_images(const void *a, const void *b, void *names) {
+    const struct image_file *p = a, *q = b;
     return strcmp((const char *)names + p->name, (const char *)names + q->name);
 }
 
@@ -152,21 +152,21 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
     walk->folder = &folder; /* names have the given path in front: root_length 0 */
     CR_TRY_OUT(walk_folder(walk, length, 0));
     if (folder.count)
-        qsort_r(folder.pictures, (size_t)folder.count, sizeof *folder.pictures, compare_pictures, folder.names.data);
+        qsort_r(folder.images, (size_t)folder.count, sizeof *folder.images, compare_images, folder.names.data);
     list = cr_arena_alloc(arena, (size_t)(folder.count + 1) * sizeof *list);
     for (int64_t i = 0; list && i < folder.count; i++) {
-        list[i] = cr_arena_printf(arena, "%s", folder.names.data + folder.pictures[i].name);
+        list[i] = cr_arena_printf(arena, "%s", folder.names.data + folder.images[i].name);
         if (!list[i]) list = NULL;
     }
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
     if (walk->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld pictures of formats that are not read, e.g. %s", path, (long long)walk->foreign,
+        cr_log(CR_LOG_WARN, "%s: %lld images of formats that are not read, e.g. %s", path, (long long)walk->foreign,
                walk->foreign_name);
     *out   = list;
     *count = folder.count;
 out:
     cr_text_free(&folder.names);
-    cr_free(folder.pictures);
+    cr_free(folder.images);
     cr_free(walk);
     return status;
 }
@@ -218,15 +218,15 @@ out:
 /* ---- splits ---- */
 
 static int compare_hashes(const void *a, const void *b, void *names) {
-    const struct picture *p = a, *q = b;
+    const struct image_file *p = a, *q = b;
     if (p->hash != q->hash) return p->hash < q->hash ? -1 : 1;
-    return compare_pictures(a, b, names);
+    return compare_images(a, b, names);
 }
 
-/* Of the pictures from `first` on, all of one class, keeps those that fall into the split: the `fraction` with the
- * lowest hashes is held out, at least one and never all; a single picture stays in training. */
+/* Of the images from `first` on, all of one class, keeps those that fall into the split: the `fraction` with the
+ * lowest hashes is held out, at least one and never all; a single image stays in training. */
 static void keep_split(struct folder *folder, int64_t first, double fraction, enum cr_split split) {
-    struct picture *class = folder->pictures + first;
+    struct image_file *class = folder->images + first;
     int64_t n = folder->count - first, held = (int64_t)rint((double)n * fraction);
     held = n < 2 ? 0 : CR_MAX(1, CR_MIN(held, n - 1));
     qsort_r(class, (size_t)n, sizeof *class, compare_hashes, folder->names.data);
@@ -248,14 +248,14 @@ static cr_status list_class(struct walk *walk, const char *root, const char *nam
     if (folder->count == first) {
         if (walk->foreign)
             return CR_FAIL(CR_ERR_FORMAT,
-                           "%s/%s: no PNG or JPEG picture in this class folder; other formats, such as "
+                           "%s/%s: no PNG or JPEG image in this class folder; other formats, such as "
                            "%s, cannot be read: convert them",
                            root, name, walk->foreign_name);
-        return CR_FAIL(CR_ERR_FORMAT,
-                       "%s/%s: no picture (.jpg, .jpeg, .png) in this class folder; fill it or remove it", root, name);
+        return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no image (.jpg, .jpeg, .png) in this class folder; fill it or remove it",
+                       root, name);
     }
     if (fraction > 0) keep_split(folder, first, fraction, split);
-    qsort_r(folder->pictures + first, (size_t)(folder->count - first), sizeof *folder->pictures, compare_pictures,
+    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, compare_images,
             folder->names.data);
     return CR_OK;
 }
@@ -265,7 +265,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct folder *folder, d
     cr_status    status = CR_OK;
     CR_TRY(list_classes(&dataset->arena, folder->root, &dataset->class_names, &dataset->classes));
     if (dataset->classes == 0)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: no class folders in it; pictures are expected as %s/<class>/<name>.jpg",
+        return CR_FAIL(CR_ERR_FORMAT, "%s: no class folders in it; images are expected as %s/<class>/<name>.jpg",
                        folder->root, folder->root);
     if (dataset->classes == 1)
         return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed", folder->root,
@@ -281,10 +281,10 @@ static cr_status list_split(struct cr_dataset *dataset, struct folder *folder, d
     }
     dataset->count = folder->count;
     if (dataset->count == 0)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no picture falls to %s with data.val_fraction = %g", folder->root,
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image falls to %s with data.val_fraction = %g", folder->root,
                     split == CR_SPLIT_TRAIN ? "training" : "validation", fraction);
     if (walk->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld files such as %s left out: only PNG and JPEG pictures are read", folder->root,
+        cr_log(CR_LOG_WARN, "%s: %lld files such as %s left out: only PNG and JPEG images are read", folder->root,
                (long long)walk->foreign, walk->foreign_name);
 out:
     cr_free(walk);
@@ -348,20 +348,20 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
 
 /* ---- the data set ---- */
 
-static const char *picture_name(const struct folder *folder, int64_t sample) {
-    return folder->names.data + folder->pictures[sample].name;
+static const char *image_name(const struct folder *folder, int64_t sample) {
+    return folder->names.data + folder->images[sample].name;
 }
 
 static void folder_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
     const struct folder *folder = dataset->state;
-    snprintf(buf, size, "%s/%s", folder->root, picture_name(folder, sample));
+    snprintf(buf, size, "%s/%s", folder->root, image_name(folder, sample));
 }
 
 static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                               struct cr_stored *out, int32_t *label) {
     const struct folder *folder = dataset->state;
     char                 path[PATH_MAX];
-    *label = folder->pictures[sample].label;
+    *label = folder->images[sample].label;
     *out   = (struct cr_stored){0};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
@@ -374,7 +374,7 @@ static void folder_close(struct cr_dataset *dataset) {
     if (!folder) return;
     cr_free(folder->root);
     cr_text_free(&folder->names);
-    cr_free(folder->pictures);
+    cr_free(folder->images);
     cr_free(folder);
 }
 
@@ -389,7 +389,7 @@ cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, co
     CR_TRY(open_split(config, split, root, dataset, folder));
     uint64_t hash = CR_HASH_START;
     for (int64_t i = 0; i < folder->count; i++) {
-        const char *name = picture_name(folder, i);
+        const char *name = image_name(folder, i);
         hash             = cr_hash_bytes(hash, name, strlen(name) + 1);
     }
     dataset->fingerprint = hash;

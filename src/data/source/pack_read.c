@@ -14,7 +14,7 @@
 
 #define PACK_AGAIN "make it anew with cresnet data pack, or copy it again"
 
-enum { CLASSES_MAX = 1000000, PICTURE_BYTES_MAX = 1 << 30, PAGE = 4096, THREADS_MAX = 1024 };
+enum { CLASSES_MAX = 1000000, IMAGE_BYTES_MAX = 1 << 30, PAGE = 4096, THREADS_MAX = 1024 };
 
 struct cr_pack {
     const uint8_t    *bytes;
@@ -70,9 +70,9 @@ static cr_status read_head(struct cr_pack *pack, uint64_t *names_bytes) {
     uint64_t       index   = load64(b + CR_PACK_AT_INDEX_OFFSET);
     uint32_t       classes = load32(b + CR_PACK_AT_CLASSES), form = load32(b + CR_PACK_AT_FORM);
     *names_bytes = load64(b + CR_PACK_AT_NAMES_BYTES);
-    if (form != CR_PACK_ENCODED && form != CR_PACK_RAW) return bad_header(pack, "kind of pictures");
+    if (form != CR_PACK_ENCODED && form != CR_PACK_RAW) return bad_header(pack, "kind of images");
     if (classes < 1 || classes > CLASSES_MAX) return bad_header(pack, "number of classes");
-    if (count < 1 || count > room / CR_PACK_ENTRY_BYTES) return bad_header(pack, "number of pictures");
+    if (count < 1 || count > room / CR_PACK_ENTRY_BYTES) return bad_header(pack, "number of images");
     if (index != pack->size - count * CR_PACK_ENTRY_BYTES) return bad_header(pack, "place of the index");
     if (*names_bytes > index - CR_PACK_HEADER_BYTES) return bad_header(pack, "length of the class names");
     pack->form    = (enum cr_pack_form)form;
@@ -104,9 +104,9 @@ static cr_status read_names(struct cr_pack *pack, uint64_t names_bytes) {
     return CR_OK;
 }
 
-struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t picture) {
-    CR_ASSERT(picture >= 0 && picture < pack->count);
-    const uint8_t *b = pack->index + (size_t)picture * CR_PACK_ENTRY_BYTES;
+struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t image) {
+    CR_ASSERT(image >= 0 && image < pack->count);
+    const uint8_t *b = pack->index + (size_t)image * CR_PACK_ENTRY_BYTES;
     return (struct cr_pack_entry){.offset = load64(b),
                                   .bytes  = load32(b + 8),
                                   .label  = (int32_t)load32(b + 12),
@@ -115,9 +115,9 @@ struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t picture) 
                                   .crc    = load32(b + 24)};
 }
 
-/* A picture that lies in the file, with a class and a size that can be. */
+/* An image that lies in the file, with a class and a size that can be. */
 static bool can_be(const struct cr_pack *pack, const struct cr_pack_entry *e) {
-    if (e->offset > pack->size || e->bytes < 1 || e->bytes > PICTURE_BYTES_MAX || e->bytes > pack->size - e->offset)
+    if (e->offset > pack->size || e->bytes < 1 || e->bytes > IMAGE_BYTES_MAX || e->bytes > pack->size - e->offset)
         return false;
     if (e->label < 0 || e->label >= pack->classes || e->width < 1 || e->height < 1) return false;
     if (e->width > CR_IMAGE_SIDE_MAX || e->height > CR_IMAGE_SIDE_MAX) return false;
@@ -125,13 +125,13 @@ static bool can_be(const struct cr_pack *pack, const struct cr_pack_entry *e) {
     return pack->form != CR_PACK_RAW || e->bytes == (uint64_t)e->width * (uint64_t)e->height * 3;
 }
 
-/* The pictures that the index tells of can be, and together they fill what lies before it. */
+/* The images that the index tells of can be, and together they fill what lies before it. */
 static cr_status check_index(const struct cr_pack *pack, uint64_t names_bytes) {
     uint64_t at = CR_PACK_HEADER_BYTES + names_bytes, end = (uint64_t)(pack->index - pack->bytes);
     for (int64_t i = 0; i < pack->count; i++) {
         struct cr_pack_entry e = cr_pack_entry(pack, i);
         if (!can_be(pack, &e) || e.offset != at || e.bytes > end - at)
-            return CR_FAIL(CR_ERR_FORMAT, "%s: what its index says of picture %lld cannot be: " PACK_AGAIN, pack->name,
+            return CR_FAIL(CR_ERR_FORMAT, "%s: what its index says of image %lld cannot be: " PACK_AGAIN, pack->name,
                            (long long)i);
         at += e.bytes;
     }
@@ -189,7 +189,7 @@ static cr_status map_file(int fd, const char *path, void **bytes, size_t *count)
 cr_status cr_pack_open(const char *path, struct cr_pack **out) {
     void  *bytes = NULL;
     size_t count = 0;
-    int    fd    = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* as for pictures: a pipe must not hang us */
+    int    fd    = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* as for images: a pipe must not hang us */
     if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     cr_status status = map_file(fd, path, &bytes, &count);
     close(fd); /* the mapping stays */
@@ -222,32 +222,31 @@ const char *cr_pack_name(const struct cr_pack *pack) {
     return pack->name;
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
-cr_status cr_pack_read(const struct cr_pack *pack, int64_t picture, struct cr_pack_entry *entry,
-                       const uint8_t **bytes) {
-    *entry = cr_pack_entry(pack, picture);
+cr_status cr_pack_read(const struct cr_pack *pack, int64_t image, struct cr_pack_entry *entry, const uint8_t **bytes) {
+    *entry = cr_pack_entry(pack, image);
     if (!can_be(pack, entry)) /* it could when the file was opened */
         return CR_FAIL(CR_ERR_FORMAT, "%s: was changed while it was in use: " PACK_AGAIN, pack->name);
     *bytes = pack->bytes + entry->offset;
-    if (pack->mapped) { /* asks for the whole picture at once where page faults would ask for a few pages each */
+    if (pack->mapped) { /* asks for the whole image at once where page faults would ask for a few pages each */
         uintptr_t from = (uintptr_t)*bytes / PAGE * PAGE, to = (uintptr_t)*bytes + entry->bytes;
         madvise((void *)from, to - from, MADV_WILLNEED);
     }
     if (cr_crc32c(0, *bytes, entry->bytes) != entry->crc)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: picture %lld was altered (wrong checksum): " PACK_AGAIN, pack->name,
-                       (long long)picture);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: image %lld was altered (wrong checksum): " PACK_AGAIN, pack->name,
+                       (long long)image);
     return CR_OK;
 }
 
-static cr_status verify_one(const struct cr_pack *pack, int64_t picture, struct cr_scratch *scratch) {
+static cr_status verify_one(const struct cr_pack *pack, int64_t image, struct cr_scratch *scratch) {
     struct cr_pack_entry entry;
     const uint8_t       *bytes;
     struct cr_image      view;
     char                 name[CR_SAMPLE_NAME_BYTES];
-    CR_TRY(cr_pack_read(pack, picture, &entry, &bytes));
+    CR_TRY(cr_pack_read(pack, image, &entry, &bytes));
     if (pack->form == CR_PACK_RAW) return CR_OK;
-    snprintf(name, sizeof name, "%s[%lld]", pack->name, (long long)picture);
+    snprintf(name, sizeof name, "%s[%lld]", pack->name, (long long)image);
     CR_TRY(cr_image_decode_view(bytes, entry.bytes, name, scratch, &view));
     if (view.width != entry.width || view.height != entry.height)
         return CR_FAIL(CR_ERR_FORMAT, "%s: is of %d x %d pixels, its index says %d x %d: " PACK_AGAIN, name, view.width,
@@ -265,23 +264,23 @@ void cr_work_together(void *(*work)(void *), void *argument, int workers) {
 
 struct verifying {
     const struct cr_pack *pack;
-    atomic_llong          next, bad; /* bad: the first picture with a fault so far */
+    atomic_llong          next, bad; /* bad: the first image with a fault so far */
     pthread_mutex_t       mutex;     /* of what follows, and of changes of bad */
     cr_status             status;
     char                  error[1024];
 };
 
-static void note_fault(struct verifying *v, int64_t picture, cr_status status) {
+static void note_fault(struct verifying *v, int64_t image, cr_status status) {
     pthread_mutex_lock(&v->mutex);
-    if (picture < atomic_load(&v->bad)) {
-        atomic_store(&v->bad, picture);
+    if (image < atomic_load(&v->bad)) {
+        atomic_store(&v->bad, image);
         v->status = status;
         snprintf(v->error, sizeof v->error, "%s", cr_error_message());
     }
     pthread_mutex_unlock(&v->mutex);
 }
 
-/* Pictures are taken in order, so that all before a bad one are looked at. */
+/* Images are taken in order, so that all before a bad one are looked at. */
 static void *verify_main(void *argument) {
     struct verifying *v       = argument;
     struct cr_scratch scratch = {0};

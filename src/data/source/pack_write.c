@@ -1,4 +1,4 @@
-/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a
+/* data/source/pack_write.c: writing a packed data set: a writer that takes image after image, and the packing of a
  * whole data set by worker threads. See data/pack.h. */
 #include "data/pack.h"
 
@@ -90,7 +90,7 @@ cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t c
 static cr_status complete(struct cr_pack_writer *writer) {
     uint8_t  header[CR_PACK_HEADER_BYTES] = {0};
     uint64_t index                        = writer->at;
-    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: no picture to pack", writer->path);
+    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: no image to pack", writer->path);
     CR_TRY(put(writer, writer->index.data, writer->index.length));
     memcpy(header, CR_PACK_MAGIC, 8);
     store32(header + CR_PACK_AT_VERSION, CR_PACK_VERSION);
@@ -135,7 +135,7 @@ void cr_pack_abandon(struct cr_pack_writer *writer) {
 
 /* ---- a whole data set ---- */
 
-/* Pictures that are prepared together; then they are written in order. Nanoseconds between lines of progress. */
+/* Images that are prepared together; then they are written in order. Nanoseconds between lines of progress. */
 enum { ROUND = 256 };
 #define PROGRESS_NS INT64_C(30000000000)
 
@@ -200,16 +200,16 @@ static cr_status keep_pixels(struct item *item, const struct cr_image *view, int
     return CR_OK;
 }
 
-/* Every picture is decoded to its end, also where its bytes are kept: what is in a pack can be read. */
+/* Every image is decoded to its end, also where its bytes are kept: what is in a pack can be read. */
 static cr_status prepare_item(const struct packing *p, int64_t sample, struct item *item, struct cr_scratch *scratch) {
     struct cr_stored     stored;
-    struct cr_lazy_image picture;
+    struct cr_lazy_image lazy;
     struct cr_image      view;
     char                 name[CR_SAMPLE_NAME_BYTES];
     p->dataset->ops->name(p->dataset, sample, name, sizeof name);
     CR_TRY(p->dataset->ops->fetch(p->dataset, sample, scratch, &stored, &item->label));
-    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
-    CR_TRY(cr_lazy_image_whole(&picture, scratch, &view));
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    CR_TRY(cr_lazy_image_whole(&lazy, scratch, &view));
     if (p->raw_side || !stored.bytes) return keep_pixels(item, &view, p->raw_side, scratch);
     return keep(item, stored.bytes, stored.count, view.width, view.height);
 }
@@ -234,13 +234,13 @@ static cr_status write_item(struct cr_pack_writer *writer, const struct item *it
         return cr_pack_add(writer, item->bytes.bytes, item->count, item->label, item->width, item->height);
     }
     if (item->status != CR_ERR_FORMAT && item->status != CR_ERR_IO) return CR_FAIL(item->status, "%s", item->error);
-    if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such pictures)", item->error);
-    cr_log(CR_LOG_WARN, "left out a picture: %s", item->error);
+    if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such images)", item->error);
+    cr_log(CR_LOG_WARN, "left out an image: %s", item->error);
     result->skipped++;
     return CR_OK;
 }
 
-/* Whether the data set has files or pixels shows in its first picture; one that cannot be read is a file. */
+/* Whether the data set has files or pixels shows in its first image; one that cannot be read is a file. */
 static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *out) {
     struct cr_scratch scratch = {0};
     struct cr_stored  stored;
@@ -257,7 +257,7 @@ static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, c
     for (p->first = 0; p->first < p->dataset->count; p->first += ROUND) {
         if (cr_time_ns() - told > PROGRESS_NS) {
             told = cr_time_ns();
-            cr_log(CR_LOG_INFO, "%lld of %lld pictures", (long long)p->first, (long long)p->dataset->count);
+            cr_log(CR_LOG_INFO, "%lld of %lld images", (long long)p->first, (long long)p->dataset->count);
         }
         p->items = (int)CR_MIN((int64_t)ROUND, p->dataset->count - p->first);
         atomic_store(&p->next, 0);
@@ -279,7 +279,7 @@ cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, co
     CR_ALLOC(p.item, ROUND);
     CR_TRY_OUT(cr_pack_create(path, form, (const char *const *)dataset->class_names, dataset->classes, &writer));
     CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
-    if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: none of the pictures can be read", path);
+    if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: none of the images can be read", path);
     struct cr_pack_writer *last = writer;
     writer                      = NULL; /* gone in any case */
     CR_TRY_OUT(cr_pack_finish(last));

@@ -1,5 +1,5 @@
 /* data/source/packed.c: a packed data set (data/pack.h) as a data set: data.root holds train.crpk and val.crpk, which
- * cresnet data pack has made. Pictures are read where they lie in the mapped file. */
+ * cresnet data pack has made. Images are read where they lie in the mapped file. */
 #include "data/data_internal.h"
 #include "data/pack.h"
 

@@ -73,7 +73,7 @@ static void remove_tree(const char *path) {
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static cr_status write_pictures(const char *folder, enum cr_split split, int64_t count) {
+static cr_status write_images(const char *folder, enum cr_split split, int64_t count) {
     char    path[PATH_MAX];
     uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3];
     for (int c = 0; c < CR_SHAPES_CLASSES; c++) {
@@ -102,7 +102,7 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
 /* Draws the whole set into `folder` and moves it to `root`; another process may have been faster. */
 static cr_status make_in(const char *folder, const char *root, const int64_t counts[2]) {
     CR_TRY(make_folders(folder));
-    for (int s = 0; s < 2; s++) CR_TRY(write_pictures(folder, (enum cr_split)s, counts[s]));
+    for (int s = 0; s < 2; s++) CR_TRY(write_images(folder, (enum cr_split)s, counts[s]));
     CR_TRY(write_manifest(folder, counts));
     if (rename(folder, root) == 0) return CR_OK;
     int        error = errno;
@@ -129,11 +129,11 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
     case FOUND_OTHER:
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s is there already and is not the shapes set with %lld training and %lld validation "
-                       "pictures: set data.root to another folder, or remove that one",
+                       "images: set data.root to another folder, or remove that one",
                        place, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }
-    cr_log(CR_LOG_INFO, "drawing %lld pictures of shapes into %s", (long long)(train_images + val_images), place);
+    cr_log(CR_LOG_INFO, "drawing %lld images of shapes into %s", (long long)(train_images + val_images), place);
     cr_status status = make_in(folder, place, counts);
     if (status != CR_OK) remove_tree(folder);
     return status;
@@ -146,7 +146,7 @@ static cr_status default_root(const struct cr_config *config, const int64_t coun
     if (!has_cache && !(home && home[0] == '/'))
         return cr_config_fail(config, "data.root",
                               "is empty and neither XDG_CACHE_HOME nor HOME is set: name a folder "
-                              "for the pictures");
+                              "for the images");
     return cr_path_format(buf, "%s%s/cresnet/shapes-%d-%lld-%lld", has_cache ? cache : home, has_cache ? "" : "/.cache",
                           GENERATION, (long long)counts[0], (long long)counts[1]);
 }

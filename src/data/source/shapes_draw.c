@@ -11,7 +11,7 @@ struct point {
     double x, y;
 };
 
-/* Everything about one picture but its class. */
+/* Everything about one image but its class. */
 struct scene {
     struct point center, turn; /* turn = (cos, sin) */
     double       radius;

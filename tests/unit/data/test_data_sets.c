@@ -243,7 +243,7 @@ static void wrong_folders_are_refused(void) {
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no picture", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder",
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder",
                   root);
     put_text(folder, "train/b/x.webp", "RIFF");
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);

@@ -168,7 +168,7 @@ static void an_altered_picture_is_skipped(void) {
     int32_t            label;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)));
     CHECK_STATUS(cr_dataset_get(set, 5, &image, &label), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "train.crpk: picture 5");
+    CHECK_HAS(cr_error_message(), "train.crpk: image 5");
     CHECK_HAS(cr_error_message(), "cresnet data pack");
     REQUIRE_OK(cr_dataset_get(set, 6, &image, &label));
     cr_image_free(&image);
@@ -199,7 +199,7 @@ static void verifying_names_the_first_fault(void) {
         REQUIRE_OK(cr_pack_verify(pack, workers));
         for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
         CHECK_STATUS(cr_pack_verify(pack, workers), CR_ERR_FORMAT);
-        CHECK_HAS(cr_error_message(), "picture 7 ");
+        CHECK_HAS(cr_error_message(), "image 7 ");
         for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
         cr_pack_close(pack);
     }
