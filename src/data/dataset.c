@@ -1,4 +1,4 @@
-/* data/dataset.c: what all data sets share, and the choice among the formats. See data/data.h. */
+/* data/dataset.c: the functions that all datasets share, and the selection of the format. */
 #include "data/data_internal.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
     return hash;
 }
 
-/* FNV's high bits are weak for short names; this spreads every input bit over all output bits. */
+/* The high bits of FNV are weak for short names; this function spreads every input bit over all output bits. */
 uint64_t cr_hash_mix(uint64_t hash) {
     hash ^= hash >> 33;
     hash *= UINT64_C(0xff51afd7ed558ccd);
@@ -53,7 +53,8 @@ cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, s
         cr_dataset_close(dataset);
         return cr_error_forward(status, __FILE__, __LINE__);
     }
-    /* Count, classes and their names are the same for all formats; each adds what else tells two sets apart. */
+    /* Count, classes and class names are hashed for all formats; each format adds what distinguishes its datasets
+     * otherwise. */
     uint64_t hash = cr_hash_bytes(dataset->fingerprint ^ CR_HASH_START, &dataset->count, sizeof dataset->count);
     for (int c = 0; c < dataset->classes; c++)
         hash = cr_hash_bytes(hash, dataset->class_names[c], strlen(dataset->class_names[c]) + 1);
@@ -101,7 +102,7 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     CR_TRY_OUT(cr_lazy_image_whole(&lazy, &scratch, &view));
     copy = view;
     if (view.rgb == scratch.pixels.bytes) {
-        scratch.pixels.bytes = NULL; /* handed over */
+        scratch.pixels.bytes = NULL; /* the caller owns it now */
     } else {
         size_t bytes = (size_t)view.width * view.height * 3;
         copy.rgb     = cr_alloc(bytes, 1);
