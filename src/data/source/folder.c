@@ -1,9 +1,11 @@
-/* data/source/folder.c: folders of images, one folder a class: root/train/<class>/... with root/val/..., or
- * root/<class>/... of which data.val_fraction is held out by a hash of each file's name, class by class.
+/* data/source/folder.c: datasets of image files with one folder per class: root/train/<class>/... with root/val/..., or
+ * root/<class>/..., of which the fraction data.val_fraction of each class is held out, selected by a hash of the file
+ * names.
  *
- * Laws
+ * Invariants
  *   - Classes and images are sorted by bytes, so labels and sample numbers are the same on every machine.
- *   - Names decide what is listed (jpg, jpeg, png and kin; nothing hidden), the content decides how it is decoded.
+ *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png; hidden files are skipped). The content
+ *     decides how it is decoded.
  *   - Links are followed; a folder that contains itself is entered once. */
 #include "data/data_internal.h"
 
@@ -19,28 +21,28 @@
 enum { DEPTH_MAX = 32, CLASSES_MAX = 1000000 };
 
 struct image_file {
-    size_t   name; /* offset in `names`: the path within the split's folder */
+    size_t   name; /* offset in `names`: the path within the folder of the split */
     int32_t  label;
-    uint64_t hash; /* of that path */
+    uint64_t hash; /* of this path */
 };
 struct folder {
-    char              *root; /* of this split */
+    char              *root; /* folder of this split */
     struct cr_text     names;
     struct image_file *images;
     int64_t            count, capacity;
 };
-/* A walk through one folder of the disk. */
-struct walk {
+/* The traversal of one folder of the disk. */
+struct traversal {
     struct folder *folder;
     char           path[PATH_MAX];
-    size_t         root_length; /* of the split's folder and its slash, within path */
+    size_t         root_length; /* length of the path of the split's folder with its slash */
     int32_t        label;
-    int64_t        foreign; /* images of formats that are not read */
+    int64_t        foreign; /* images in formats that cannot be read */
     char           foreign_name[NAME_MAX + 1];
     struct {
         dev_t device;
         ino_t inode;
-    } above[DEPTH_MAX]; /* the folders from the split's own down to the one being listed */
+    } above[DEPTH_MAX]; /* the folders from the folder of the split down to the current one */
 };
 
 static bool has_ending(const char *name, const char *const *endings, size_t count) {
@@ -62,8 +64,8 @@ static bool is_foreign_name(const char *name) {
 
 /* ---- listing ---- */
 
-static cr_status add_image(struct walk *walk, const char *path) {
-    struct folder *folder = walk->folder;
+static cr_status add_image(struct traversal *traversal, const char *path) {
+    struct folder *folder = traversal->folder;
     if (folder->count == folder->capacity) {
         int64_t            capacity = CR_MAX(folder->capacity * 2, 1024);
         struct image_file *grown    = cr_realloc(folder->images, (size_t)capacity, sizeof *grown);
@@ -71,62 +73,64 @@ static cr_status add_image(struct walk *walk, const char *path) {
         folder->images   = grown;
         folder->capacity = capacity;
     }
-    size_t length = strlen(path);
-    folder->images[folder->count++] =
-        (struct image_file){folder->names.length, walk->label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
+    size_t length                   = strlen(path);
+    folder->images[folder->count++] = (struct image_file){folder->names.length, traversal->label,
+                                                          cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
     cr_text_add_bytes(&folder->names, path, length + 1);
     return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
 }
 
-static cr_status walk_folder(struct walk *walk, size_t length, int depth);
+static cr_status list_folder(struct traversal *traversal, size_t length, int depth);
 
-/* One entry of a folder; its whole path stands in walk->path. */
-static cr_status walk_entry(struct walk *walk, const struct dirent *entry, size_t length, int depth) {
+/* Handles one entry of a folder; its full path is in traversal->path. */
+static cr_status list_entry(struct traversal *traversal, const struct dirent *entry, size_t length, int depth) {
     bool        is_image = is_image_name(entry->d_name);
     struct stat info;
     if (entry->d_type == DT_REG && !is_image) {
-        if (is_foreign_name(entry->d_name) && !walk->foreign++)
-            snprintf(walk->foreign_name, sizeof walk->foreign_name, "%s", entry->d_name);
+        if (is_foreign_name(entry->d_name) && !traversal->foreign++)
+            snprintf(traversal->foreign_name, sizeof traversal->foreign_name, "%s", entry->d_name);
         return CR_OK;
     }
-    if (entry->d_type == DT_REG) return add_image(walk, walk->path + walk->root_length);
+    if (entry->d_type == DT_REG) return add_image(traversal, traversal->path + traversal->root_length);
     if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
-    if (stat(walk->path, &info) != 0) {
+    if (stat(traversal->path, &info) != 0) {
         if (errno == ENOENT || errno == ELOOP) {
-            cr_log(CR_LOG_WARN, "%s: a link to nowhere, left out", walk->path);
+            cr_log(CR_LOG_WARN, "%s: the target of the link does not exist; skipped", traversal->path);
             return CR_OK;
         }
-        return CR_FAIL(CR_ERR_IO, "%s: %s", walk->path, strerror(errno));
+        return CR_FAIL(CR_ERR_IO, "%s: %s", traversal->path, strerror(errno));
     }
-    if (S_ISREG(info.st_mode)) return is_image ? add_image(walk, walk->path + walk->root_length) : CR_OK;
+    if (S_ISREG(info.st_mode)) return is_image ? add_image(traversal, traversal->path + traversal->root_length) : CR_OK;
     if (!S_ISDIR(info.st_mode)) return CR_OK;
     for (int i = 0; i < depth; i++)
-        if (walk->above[i].device == info.st_dev && walk->above[i].inode == info.st_ino) return CR_OK; /* a loop */
-    return walk_folder(walk, length, depth);
+        if (traversal->above[i].device == info.st_dev && traversal->above[i].inode == info.st_ino)
+            return CR_OK; /* the folder contains itself */
+    return list_folder(traversal, length, depth);
 }
 
-/* Lists the folder in walk->path, `length` bytes long, with all below it. */
-static cr_status walk_folder(struct walk *walk, size_t length, int depth) {
+/* Lists the folder in traversal->path, `length` bytes long, and all folders below it. */
+static cr_status list_folder(struct traversal *traversal, size_t length, int depth) {
     struct stat info;
     if (depth == DEPTH_MAX)
-        return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", walk->path, DEPTH_MAX);
-    DIR *dir = opendir(walk->path);
-    if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", walk->path, strerror(errno));
+        return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", traversal->path, DEPTH_MAX);
+    DIR *dir = opendir(traversal->path);
+    if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", traversal->path, strerror(errno));
     cr_status            status = CR_OK;
     const struct dirent *entry;
-    if (fstat(dirfd(dir), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", walk->path, strerror(errno));
-    walk->above[depth].device = info.st_dev;
-    walk->above[depth].inode  = info.st_ino;
+    if (fstat(dirfd(dir), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", traversal->path, strerror(errno));
+    traversal->above[depth].device = info.st_dev;
+    traversal->above[depth].inode  = info.st_ino;
     while (errno = 0, (entry = readdir(dir))) {
         if (entry->d_name[0] == '.') continue;
         size_t more = strlen(entry->d_name);
-        if (length + 1 + more >= sizeof walk->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", walk->path);
-        walk->path[length] = '/';
-        memcpy(walk->path + length + 1, entry->d_name, more + 1);
-        CR_TRY_OUT(walk_entry(walk, entry, length + 1 + more, depth + 1));
-        walk->path[length] = 0;
+        if (length + 1 + more >= sizeof traversal->path)
+            CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", traversal->path);
+        traversal->path[length] = '/';
+        memcpy(traversal->path + length + 1, entry->d_name, more + 1);
+        CR_TRY_OUT(list_entry(traversal, entry, length + 1 + more, depth + 1));
+        traversal->path[length] = 0;
     }
-    if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", walk->path, strerror(errno));
+    if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", traversal->path, strerror(errno));
 out:
     closedir(dir);
     return status;
@@ -140,17 +144,17 @@ static int compare_images(const void *a, const void *b, void *names) {
 }
 
 cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char ***out, int64_t *count) {
-    struct folder folder = {0};
-    struct walk  *walk   = cr_alloc(1, sizeof *walk);
-    const char  **list;
-    cr_status     status = CR_OK;
-    size_t        length = strlen(path);
-    if (!walk) return CR_NO_MEMORY(sizeof *walk);
+    struct folder     folder    = {0};
+    struct traversal *traversal = cr_alloc(1, sizeof *traversal);
+    const char      **list;
+    cr_status         status = CR_OK;
+    size_t            length = strlen(path);
+    if (!traversal) return CR_NO_MEMORY(sizeof *traversal);
     while (length > 1 && path[length - 1] == '/') length--;
-    if (length + 2 >= sizeof walk->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
-    memcpy(walk->path, path, length);
-    walk->folder = &folder; /* names have the given path in front: root_length 0 */
-    CR_TRY_OUT(walk_folder(walk, length, 0));
+    if (length + 2 >= sizeof traversal->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
+    memcpy(traversal->path, path, length);
+    traversal->folder = &folder; /* root_length is 0: the names start with the given path */
+    CR_TRY_OUT(list_folder(traversal, length, 0));
     if (folder.count)
         qsort_r(folder.images, (size_t)folder.count, sizeof *folder.images, compare_images, folder.names.data);
     list = cr_arena_alloc(arena, (size_t)(folder.count + 1) * sizeof *list);
@@ -159,15 +163,15 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
         if (!list[i]) list = NULL;
     }
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
-    if (walk->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld images of formats that are not read, e.g. %s", path, (long long)walk->foreign,
-               walk->foreign_name);
+    if (traversal->foreign)
+        cr_log(CR_LOG_WARN, "%s: %lld images in unsupported formats were skipped, e.g. %s", path,
+               (long long)traversal->foreign, traversal->foreign_name);
     *out   = list;
     *count = folder.count;
 out:
     cr_text_free(&folder.names);
     cr_free(folder.images);
-    cr_free(walk);
+    cr_free(traversal);
     return status;
 }
 
@@ -182,12 +186,12 @@ static bool is_folder(const char *parent, const char *name) {
            S_ISDIR(info.st_mode);
 }
 
-/* The class folders of `root`, sorted; names in the arena, the array too. */
+/* Lists the class folders of `root`, sorted; the names and the array are allocated in the arena. */
 static cr_status list_classes(struct cr_arena *arena, const char *root, const char ***out, int *count) {
     DIR *dir = opendir(root);
     if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", root, strerror(errno));
     cr_status            status = CR_OK;
-    const char         **names  = NULL, **kept;
+    const char         **names  = NULL, **list;
     int                  found = 0, capacity = 0;
     const struct dirent *entry;
     while (errno = 0, (entry = readdir(dir))) {
@@ -204,10 +208,10 @@ static cr_status list_classes(struct cr_arena *arena, const char *root, const ch
     }
     if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", root, strerror(errno));
     if (found) qsort(names, (size_t)found, sizeof *names, compare_names);
-    kept = cr_arena_alloc(arena, (size_t)(found + 1) * sizeof *kept);
-    if (!kept) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", root);
-    if (found) memcpy(kept, names, (size_t)found * sizeof *kept);
-    *out   = kept;
+    list = cr_arena_alloc(arena, (size_t)(found + 1) * sizeof *list);
+    if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", root);
+    if (found) memcpy(list, names, (size_t)found * sizeof *list);
+    *out   = list;
     *count = found;
 out:
     cr_free(names);
@@ -223,8 +227,8 @@ static int compare_hashes(const void *a, const void *b, void *names) {
     return compare_images(a, b, names);
 }
 
-/* Of the images from `first` on, all of one class, keeps those that fall into the split: the `fraction` with the
- * lowest hashes is held out, at least one and never all; a single image stays in training. */
+/* Of the images from `first` on, all of one class, keeps those of the split. The `fraction` with the lowest hashes
+ * is held out: at least one image and never all; a single image stays in training. */
 static void keep_split(struct folder *folder, int64_t first, double fraction, enum cr_split split) {
     struct image_file *class = folder->images + first;
     int64_t n = folder->count - first, held = (int64_t)rint((double)n * fraction);
@@ -234,23 +238,23 @@ static void keep_split(struct folder *folder, int64_t first, double fraction, en
     folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);
 }
 
-static cr_status list_class(struct walk *walk, const char *root, const char *name, double fraction,
+static cr_status list_class(struct traversal *traversal, const char *root, const char *name, double fraction,
                             enum cr_split split) {
-    struct folder *folder = walk->folder;
+    struct folder *folder = traversal->folder;
     int64_t        first  = folder->count;
     struct stat    info;
     if (stat(root, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", root, strerror(errno));
-    walk->above[0].device = info.st_dev;
-    walk->above[0].inode  = info.st_ino;
-    CR_TRY(cr_path_format(walk->path, "%s/%s", root, name));
-    walk->root_length = strlen(root) + 1;
-    CR_TRY(walk_folder(walk, strlen(walk->path), 1));
+    traversal->above[0].device = info.st_dev;
+    traversal->above[0].inode  = info.st_ino;
+    CR_TRY(cr_path_format(traversal->path, "%s/%s", root, name));
+    traversal->root_length = strlen(root) + 1;
+    CR_TRY(list_folder(traversal, strlen(traversal->path), 1));
     if (folder->count == first) {
-        if (walk->foreign)
+        if (traversal->foreign)
             return CR_FAIL(CR_ERR_FORMAT,
                            "%s/%s: no PNG or JPEG image in this class folder; other formats, such as "
                            "%s, cannot be read: convert them",
-                           root, name, walk->foreign_name);
+                           root, name, traversal->foreign_name);
         return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no image (.jpg, .jpeg, .png) in this class folder; fill it or remove it",
                        root, name);
     }
@@ -261,37 +265,37 @@ static cr_status list_class(struct walk *walk, const char *root, const char *nam
 }
 
 static cr_status list_split(struct cr_dataset *dataset, struct folder *folder, double fraction, enum cr_split split) {
-    struct walk *walk;
-    cr_status    status = CR_OK;
+    struct traversal *traversal;
+    cr_status         status = CR_OK;
     CR_TRY(list_classes(&dataset->arena, folder->root, &dataset->class_names, &dataset->classes));
     if (dataset->classes == 0)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: no class folders in it; images are expected as %s/<class>/<name>.jpg",
+        return CR_FAIL(CR_ERR_FORMAT, "%s: has no class folders; images are expected as %s/<class>/<name>.jpg",
                        folder->root, folder->root);
     if (dataset->classes == 1)
         return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed", folder->root,
                        dataset->class_names[0]);
     CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
-    CR_ALLOC(walk, 1);
-    walk->folder = folder;
+    CR_ALLOC(traversal, 1);
+    traversal->folder = folder;
     for (int c = 0; c < dataset->classes; c++) {
-        int64_t first = folder->count;
-        walk->label   = c;
-        CR_TRY_OUT(list_class(walk, folder->root, dataset->class_names[c], fraction, split));
+        int64_t first    = folder->count;
+        traversal->label = c;
+        CR_TRY_OUT(list_class(traversal, folder->root, dataset->class_names[c], fraction, split));
         dataset->class_counts[c] = folder->count - first;
     }
     dataset->count = folder->count;
     if (dataset->count == 0)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image falls to %s with data.val_fraction = %g", folder->root,
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g", folder->root,
                     split == CR_SPLIT_TRAIN ? "training" : "validation", fraction);
-    if (walk->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld files such as %s left out: only PNG and JPEG images are read", folder->root,
-               (long long)walk->foreign, walk->foreign_name);
+    if (traversal->foreign)
+        cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only PNG and JPEG images can be read",
+               folder->root, (long long)traversal->foreign, traversal->foreign_name);
 out:
-    cr_free(walk);
+    cr_free(traversal);
     return status;
 }
 
-/* Training and validation must mean the same by each label. */
+/* Training and validation must have the same class for each label. */
 static cr_status check_same_classes(struct cr_dataset *dataset, const char *here, const char *there) {
     const char **names;
     int          count, i = 0;
@@ -299,11 +303,11 @@ static cr_status check_same_classes(struct cr_dataset *dataset, const char *here
     while (i < count && i < dataset->classes && !strcmp(names[i], dataset->class_names[i])) i++;
     if (i == count && i == dataset->classes) return CR_OK;
     bool here_only = i == count || (i < dataset->classes && strcmp(dataset->class_names[i], names[i]) < 0);
-    return CR_FAIL(CR_ERR_FORMAT, "%s has the class %s, %s has not: both must have the same class folders",
+    return CR_FAIL(CR_ERR_FORMAT, "%s has the class %s and %s does not: both must have the same class folders",
                    here_only ? here : there, here_only ? dataset->class_names[i] : names[i], here_only ? there : here);
 }
 
-/* The first of `names` that is a folder in root, or NULL. */
+/* Returns the first of `names` that is a folder in root, or NULL. */
 static const char *find_part(const char *root, const char *const *names, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (is_folder(root, names[i])) return names[i];
@@ -331,7 +335,7 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
         return cr_config_fail(config, "data.root", "%s has %s/ but no train/", root, val);
     if (!val && split == CR_SPLIT_VAL && fraction <= 0)
         return cr_config_fail(config, "data.val_fraction",
-                              "is 0 and %s has no val/: set a share to hold out, e.g. 0.1, "
+                              "is 0 and %s has no val/: set the fraction to hold out, e.g. 0.1, "
                               "or make val/",
                               root);
     const char *part = val && split == CR_SPLIT_VAL ? val : train ? train : "";
@@ -346,7 +350,7 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
     return status;
 }
 
-/* ---- the data set ---- */
+/* ---- the dataset ---- */
 
 static const char *image_name(const struct folder *folder, int64_t sample) {
     return folder->names.data + folder->images[sample].name;

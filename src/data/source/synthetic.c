@@ -1,5 +1,5 @@
-/* data/source/synthetic.c: random images and labels, a function of (seed, sample): for measuring everything but the
- * reading. A small pool of images is drawn once; each sample shows one of them and has a label of its own. */
+/* data/source/synthetic.c: random images and labels, a function of (seed, sample), for benchmarks without input from
+ * disk. A small pool of random images is created once; each sample uses one of them and has a label of its own. */
 #include "data/data_internal.h"
 
 #include <stdio.h>
@@ -68,7 +68,8 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
     dataset->ops   = &synthetic_ops;
     s->seed        = (uint64_t)config->train.seed;
     s->split       = split;
-    /* Made to measure, unless evaluation is asked to resize: then the resize gets its work. */
+    /* The images have the size of the network's input. If evaluation resizes images, they have that size, so that
+     * the resize is measured too. */
     s->size          = CR_MAX(prep.size, prep.eval_resize);
     size_t bytes     = (size_t)s->size * s->size * 3;
     s->images        = (int)CR_MAX(1, CR_MIN(POOL_IMAGES, POOL_BYTES_MAX / bytes));

@@ -107,7 +107,7 @@ static void cifar10_folder_is_found_and_checked(void) {
     make_folder(folder);
     root_is(folder, root);
     put_text(folder, "data_batch_1", "pickle");
-    CHECK_REFUSED(CR_ERR_CONFIG, "Python form", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10", root);
+    CHECK_REFUSED(CR_ERR_CONFIG, "Python version", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10", root);
     drop_folder(folder);
 }
 
@@ -330,7 +330,7 @@ static void shapes_are_made_once(void) {
     cr_dataset_close(train);
     cr_dataset_close(val);
     cr_text_free(&text);
-    CHECK_REFUSED(CR_ERR_CONFIG, path, "is there already", CR_SPLIT_TRAIN, root, "data.train_images=60",
+    CHECK_REFUSED(CR_ERR_CONFIG, path, "exists already", CR_SPLIT_TRAIN, root, "data.train_images=60",
                   "data.val_images=20");
     CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root, "data.train_images=9");
     text_into(path, "%s/readonly/x", "/proc");

@@ -140,7 +140,7 @@ static void wrong_numbers_are_refused(void) {
     put32(bytes + last + 24, cr_crc32c(0, bytes + at, (size_t)shorter));
     mend(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "to nobody");
+    CHECK_HAS(cr_error_message(), "belong to no image");
     memcpy(bytes, good, count); /* no 0 behind the last name; an empty name */
     bytes[CR_PACK_HEADER_BYTES + get(good + CR_PACK_AT_NAMES_BYTES, 8) - 1] = 'x';
     mend(bytes, count);
