@@ -178,7 +178,7 @@ enum cr_pixel_op {
 void cr_pixels_apply(enum cr_pixel_op op, double amount, uint8_t *rgb, int size, uint8_t *copy);
 /* Draws the operation and the amount of TrivialAugmentWide for one image. */
 void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount);
-bool cr_prepare_colours(const struct cr_prepare *prep); /* does prep->trivial or prep->jitter ask for an operation? */
+bool cr_prepare_colours(const struct cr_prepare *prep); /* does prep->trivial or prep->jitter request an operation? */
 /* Applies prep->trivial and prep->jitter. The operations come after the shift and flip of the box, so the box is
  * applied here too and set to 0. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample,

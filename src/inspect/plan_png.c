@@ -1,5 +1,5 @@
-/* inspect/plan_png.c: see inspect/plan_png.h. Letters come from a font of 3 x 5 dots, drawn double; libpng only packs
- * the pixels. */
+/* inspect/plan_png.c: draws the pool of a planned program. Text uses a font of 3 x 5 dots at double size; libpng
+ * only compresses the pixels. */
 #include "inspect/plan_png.h"
 
 #include "core/files.h"
@@ -31,20 +31,20 @@ struct colour {
     uint8_t r, g, b;
 };
 
-/* Kept tensors, which live to the end of the program, have a colour of their own. */
+/* Tensors that are held until the end of the program have a colour of their own. */
 static const struct {
     struct colour colour;
     const char   *name;
 } kinds[CR_PLAN_KINDS + 1] = {
     [CR_PLAN_ACTIVATION] = {{66, 133, 190}, "activations"}, [CR_PLAN_GRADIENT] = {{226, 130, 50}, "gradients"},
     [CR_PLAN_STATISTICS] = {{80, 170, 90}, "statistics"},   [CR_PLAN_WORKSPACE] = {{205, 70, 80}, "workspaces"},
-    [CR_PLAN_OFFLOADED] = {{210, 190, 60}, "swapped"},      [CR_PLAN_KINDS] = {{130, 100, 170}, "kept"}};
+    [CR_PLAN_OFFLOADED] = {{210, 190, 60}, "offloaded"},    [CR_PLAN_KINDS] = {{130, 100, 170}, "held"}};
 
-static const struct colour ink = {40, 40, 40}, paper = {255, 255, 255}, nothing = {236, 236, 236};
+static const struct colour text_colour = {40, 40, 40}, background = {255, 255, 255}, free_colour = {236, 236, 236};
 
 struct canvas {
     uint8_t *rgb;
-    double   span, bytes; /* what the plot's width and height stand for */
+    double   span, bytes; /* range of the time axis, and of the address axis in bytes */
 };
 
 /* ---- dots ---- */
@@ -59,13 +59,16 @@ static void fill(struct canvas *canvas, int x0, int y0, int x1, int y1, struct c
         }
 }
 
-/* Five rows of three dots, the top row in the highest bits. */
+/* The pixels of a character: five rows of three dots, the top row in the highest bits. */
 static unsigned glyph_of(char c) {
-    static const char     letters[] = "0123456789.abcdefghijklmnopqrstuvwxyz";
-    static const uint16_t dots[]    = {
-           075557, 026227, 071747, 071717, 055711, 074717, 074757, 071122, 075757, 075717, 000002, /* digits, point */
-           025755, 065656, 034443, 065556, 074647, 074644, 034553, 055755, 072227, 011152, 055655, 044447, /* a to l */
-           057755, 065555, 025552, 065644, 025563, 065655, 034216, 072222, 055557, 055552, 055775, 055255, 055222, 071247};
+    static const char letters[] = "0123456789.abcdefghijklmnopqrstuvwxyz";
+    /* clang-format off */
+    static const uint16_t dots[] = {
+        075557, 026227, 071747, 071717, 055711, 074717, 074757, 071122, 075757, 075717, 000002, /* digits, point */
+        025755, 065656, 034443, 065556, 074647, 074644, 034553, 055755, 072227, 011152, 055655, 044447, /* a to l */
+        057755, 065555, 025552, 065644, 025563, 065655, 034216, 072222, 055557, 055552, 055775, 055255, /* m to x */
+        055222, 071247};                                                                                /* y, z */
+    /* clang-format on */
     const char *at = c ? strchr(letters, c) : NULL;
     return at ? dots[at - letters] : 0;
 }
@@ -75,7 +78,8 @@ static int draw_text(struct canvas *canvas, int x, int y, const char *text) {
         unsigned glyph = glyph_of(*text);
         for (int k = 0; k < 15; k++)
             if (glyph >> (14 - k) & 1)
-                fill(canvas, x + k % 3 * DOT, y + k / 3 * DOT, x + (k % 3 + 1) * DOT, y + (k / 3 + 1) * DOT, ink);
+                fill(canvas, x + k % 3 * DOT, y + k / 3 * DOT, x + (k % 3 + 1) * DOT, y + (k / 3 + 1) * DOT,
+                     text_colour);
     }
     return x;
 }
@@ -90,7 +94,8 @@ static int row_of(const struct canvas *canvas, double byte) {
     return TOP + PLOT_HEIGHT - (int)(byte / canvas->bytes * PLOT_HEIGHT + 0.5);
 }
 
-/* An edge where there is room for it, so that neighbours of one kind can be told apart. */
+/* Draws the rectangle of a tensor, with an edge if it is large enough, so that neighbours of one kind can be
+ * distinguished. */
 static void draw_tensor(struct canvas *canvas, double from, double to, const struct cr_tensor *t, struct colour c) {
     int x0 = column_of(canvas, from), x1 = CR_MAX(column_of(canvas, to), x0 + 1);
     int y1 = row_of(canvas, (double)t->offset), y0 = row_of(canvas, (double)t->offset + (double)t->bytes);
@@ -103,7 +108,7 @@ static void draw_tensor(struct canvas *canvas, double from, double to, const str
 
 static void draw_pool(struct canvas *canvas, const struct cr_program *p, const double *at,
                       const enum cr_plan_kind *kind) {
-    fill(canvas, LEFT, TOP, LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT, nothing);
+    fill(canvas, LEFT, TOP, LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT, free_colour);
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *x = &p->tensor[t];
         if (x->region != CR_REGION_POOL || x->first < 0) continue;
@@ -112,7 +117,7 @@ static void draw_pool(struct canvas *canvas, const struct cr_program *p, const d
     }
 }
 
-/* 1, 2 or 5 times a power of ten, at most TICKS of them in the range. */
+/* Returns 1, 2 or 5 times a power of ten, so that the range has at most TICKS ticks. */
 static double tick_step(double range) {
     double step = 1;
     while (step > range / TICKS) step /= 10;
@@ -128,13 +133,13 @@ static void draw_axes(struct canvas *canvas, bool timed) {
            wide = canvas->span * scale;
     for (double step = tick_step(high), v = 0; v <= high * 1.0001; v += step) {
         int y = row_of(canvas, v * unit);
-        fill(canvas, LEFT - TICK, y, LEFT, y + 1, ink);
+        fill(canvas, LEFT - TICK, y, LEFT, y + 1, text_colour);
         snprintf(text, sizeof text, "%.6g", v);
         draw_text(canvas, LEFT - TICK - 3 - (int)strlen(text) * GLYPH_WIDTH, y - GLYPH_HEIGHT / 2, text);
     }
     for (double step = tick_step(wide), v = 0; v <= wide * 1.0001; v += step) {
         int x = column_of(canvas, v / scale);
-        fill(canvas, x, TOP + PLOT_HEIGHT, x + 1, TOP + PLOT_HEIGHT + TICK, ink);
+        fill(canvas, x, TOP + PLOT_HEIGHT, x + 1, TOP + PLOT_HEIGHT + TICK, text_colour);
         snprintf(text, sizeof text, "%.6g", v);
         draw_text(canvas, x - (int)strlen(text) * GLYPH_WIDTH / 2, TOP + PLOT_HEIGHT + TICK + 3, text);
     }
@@ -154,12 +159,12 @@ static void draw_legend(struct canvas *canvas) {
 
 static cr_status write_file(const struct canvas *canvas, const char *path) {
     png_image        image = {.version = PNG_IMAGE_VERSION, .width = WIDTH, .height = HEIGHT, .format = PNG_FORMAT_RGB};
-    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image); /* no image packs worse */
+    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image); /* an upper bound */
     uint8_t         *packed;
     CR_ALLOC(packed, bytes);
     int       done   = png_image_write_to_memory(&image, packed, &bytes, 0, canvas->rgb, 0, NULL);
     cr_status status = done ? cr_file_write_atomic(path, packed, bytes)
-                            : CR_FAIL(CR_ERR_IO, "%s: cannot be packed as PNG: %s", path, image.message);
+                            : CR_FAIL(CR_ERR_IO, "%s: cannot be compressed as PNG: %s", path, image.message);
     cr_free(packed);
     return status;
 }
@@ -170,7 +175,7 @@ static cr_status draw(struct canvas *canvas, const struct cr_program *p, const d
     canvas->span  = at[p->ops] > 0 ? at[p->ops] : 1;
     canvas->bytes = (double)CR_MAX(p->region_bytes[CR_REGION_POOL], 1);
     cr_plan_kinds(p, kind);
-    fill(canvas, 0, 0, WIDTH, HEIGHT, paper);
+    fill(canvas, 0, 0, WIDTH, HEIGHT, background);
     draw_pool(canvas, p, at, kind);
     draw_axes(canvas, seconds != NULL);
     draw_legend(canvas);

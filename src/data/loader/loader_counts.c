@@ -1,4 +1,4 @@
-/* data/loader/loader_stats.c: counts and times of the workers of a loader. */
+/* data/loader/loader_counts.c: counts and times of the workers of a loader. */
 #include "data/data_internal.h"
 
 #include <time.h>
