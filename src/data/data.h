@@ -46,15 +46,16 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 
 /* ---- preparation of one sample ---- */
 
-struct cr_prepare {           /* built by cr_prepare_from_config */
-    int          size;        /* pixels per side of the result */
-    int          eval_resize; /* short side in pixels before the centre crop; 0: no resize */
-    enum cr_crop crop;        /* training only; never AUTO */
-    int          pad;
-    double       scale[2], ratio[2], hflip;
-    bool         trivial;   /* training: apply TrivialAugment */
-    double       jitter[4]; /* training: range of brightness, contrast, saturation, hue; 0 disables one */
-    bool         mixes;     /* training: images are erased or mixed, as the next six members say */
+struct cr_prepare {                  /* built by cr_prepare_from_config */
+    int          size;               /* pixels per side of the result */
+    int          eval_resize;        /* short side in pixels before the centre crop; 0: no resize */
+    enum cr_crop crop;               /* training only; never AUTO */
+    int          pad;                /* pixels of the border of CR_CROP_PAD */
+    double       scale[2], ratio[2]; /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
+    double       hflip;              /* probability of a horizontal flip */
+    bool         trivial;            /* training: apply TrivialAugment */
+    double       jitter[4];          /* training: range of brightness, contrast, saturation, hue; 0 disables one */
+    bool         mixes;              /* training: images are erased or mixed, as the next six members say */
     double       erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
 };
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
@@ -94,7 +95,7 @@ void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, ch
  * sample is corrupt. */
 CR_MUST cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out,
                                  int32_t *label);
-/* Adds a one-line description for the start of a run: "5000 images, 10 classes, 480-520 a class". */
+/* Adds a one-line description for the start of a run: "5000 images, 10 classes, 480-520 per class". */
 void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out);
 /* 64-bit fingerprint of names, labels and sizes: a resumed run refuses another dataset. */
 uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
@@ -109,16 +110,15 @@ CR_MUST cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t
 struct cr_loader_options {
     enum cr_split     split;
     struct cr_prepare prepare;
-    int64_t           batch;
+    int64_t           batch; /* images of this rank per batch */
     uint64_t          seed;
-    int               workers;  /* threads; 0: cr_loader_next prepares the samples itself */
-    int               prefetch; /* batches that are prepared ahead, at least 1 */
-    bool              drop_last;
-    bool              corrupt_fatal;
-    int               rank,
-        ranks; /* this process and the number of processes that divide each batch, see below; ranks 0: one process */
-    int64_t epoch; /* first epoch and first batch within it (training); evaluation starts at 0, 0 */
-    int64_t first_batch;
+    int               workers;       /* threads; 0: cr_loader_next prepares the samples itself */
+    int               prefetch;      /* batches that are prepared ahead, at least 1 */
+    bool              drop_last;     /* training: leave out the incomplete last batch */
+    bool              corrupt_fatal; /* a corrupt image is an error */
+    /* The processes of a run divide each batch, see below: number of this process, and of all; ranks 0: one process. */
+    int     rank, ranks;
+    int64_t epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */
 };
 
 struct cr_batch {
@@ -154,8 +154,8 @@ int64_t           cr_loader_wait_ns(const struct cr_loader *loader); /* time spe
 int64_t           cr_loader_corrupt(const struct cr_loader *loader); /* number of different corrupt images so far */
 
 struct cr_load_counts { /* sums over all workers since the loader was opened */
-    int64_t images,
-        verified; /* verified: read from the start as sound, so that a JPEG is decoded only as far as its crop needs */
+    int64_t images;
+    int64_t verified;   /* images known to be sound, so that a JPEG is decoded only as far as its crop needs */
     int64_t file_bytes; /* encoded bytes, or bytes of pixels where the dataset stores pixels */
     int64_t fetch_ns, decode_ns, resize_ns, other_ns; /* other: random boxes, copies */
     int64_t cpu_ns;                                   /* CPU time of the workers */

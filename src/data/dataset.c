@@ -128,9 +128,9 @@ void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out) 
         high = CR_MAX(high, dataset->class_counts[c]);
     }
     if (low == high)
-        cr_text_add(out, ", %lld a class", (long long)low);
+        cr_text_add(out, ", %lld per class", (long long)low);
     else
-        cr_text_add(out, ", %lld-%lld a class", (long long)low, (long long)high);
+        cr_text_add(out, ", %lld-%lld per class", (long long)low, (long long)high);
 }
 
 uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset) {

@@ -10,13 +10,14 @@
 
 #include "compiler/compiler.h"
 
-enum cr_plan_kind { /* what a tensor of the pool is used for */
-                    CR_PLAN_ACTIVATION,
-                    CR_PLAN_GRADIENT,
-                    CR_PLAN_STATISTICS,
-                    CR_PLAN_WORKSPACE,
-                    CR_PLAN_OFFLOADED,
-                    CR_PLAN_KINDS
+/* The use of a tensor of the pool. */
+enum cr_plan_kind {
+    CR_PLAN_ACTIVATION,
+    CR_PLAN_GRADIENT,
+    CR_PLAN_STATISTICS,
+    CR_PLAN_WORKSPACE,
+    CR_PLAN_OFFLOADED,
+    CR_PLAN_KINDS
 };
 
 /* Fills out[tensor] with the kind of each tensor of the program. */

@@ -52,7 +52,6 @@ static const uint64_t modulus = ((uint64_t)1 << 61) - 1;
 
 /* a * b modulo 2^61 - 1; both factors are below 2^61, and the product is computed in 32-bit parts. */
 static uint64_t times(uint64_t a, uint64_t b) {
-
     const uint64_t a1 = a >> 32, a0 = a & 0xffffffffu, b1 = b >> 32, b0 = b & 0xffffffffu;
     const uint64_t high = a1 * b1, middle = a1 * b0 + a0 * b1, low = a0 * b0; /* middle < 2^62 */
     /* high * 2^64 = high * 8, middle * 2^32 = its upper part * 2^61 ..., all modulo 2^61 - 1 */
