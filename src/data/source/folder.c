@@ -64,8 +64,8 @@ static bool is_foreign_name(const char *name) {
 
 /* ---- listing ---- */
 
-static cr_status add_image(struct traversal *traversal, const char *path) {
-    struct folder *folder = traversal->folder;
+static cr_status add_image(struct traversal *t, const char *path) {
+    struct folder *folder = t->folder;
     if (folder->count == folder->capacity) {
         int64_t            capacity = CR_MAX(folder->capacity * 2, 1024);
         struct image_file *grown    = cr_realloc(folder->images, (size_t)capacity, sizeof *grown);
@@ -73,64 +73,62 @@ static cr_status add_image(struct traversal *traversal, const char *path) {
         folder->images   = grown;
         folder->capacity = capacity;
     }
-    size_t length                   = strlen(path);
-    folder->images[folder->count++] = (struct image_file){folder->names.length, traversal->label,
-                                                          cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
+    size_t length = strlen(path);
+    folder->images[folder->count++] =
+        (struct image_file){folder->names.length, t->label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
     cr_text_add_bytes(&folder->names, path, length + 1);
     return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
 }
 
-static cr_status list_folder(struct traversal *traversal, size_t length, int depth);
+static cr_status list_folder(struct traversal *t, size_t length, int depth);
 
-/* Handles one entry of a folder; its full path is in traversal->path. */
-static cr_status list_entry(struct traversal *traversal, const struct dirent *entry, size_t length, int depth) {
+/* Handles one entry of a folder; its full path is in t->path. */
+static cr_status list_entry(struct traversal *t, const struct dirent *entry, size_t length, int depth) {
     bool        is_image = is_image_name(entry->d_name);
     struct stat info;
     if (entry->d_type == DT_REG && !is_image) {
-        if (is_foreign_name(entry->d_name) && !traversal->foreign++)
-            snprintf(traversal->foreign_name, sizeof traversal->foreign_name, "%s", entry->d_name);
+        if (is_foreign_name(entry->d_name) && !t->foreign++)
+            snprintf(t->foreign_name, sizeof t->foreign_name, "%s", entry->d_name);
         return CR_OK;
     }
-    if (entry->d_type == DT_REG) return add_image(traversal, traversal->path + traversal->root_length);
+    if (entry->d_type == DT_REG) return add_image(t, t->path + t->root_length);
     if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
-    if (stat(traversal->path, &info) != 0) {
+    if (stat(t->path, &info) != 0) {
         if (errno == ENOENT || errno == ELOOP) {
-            cr_log(CR_LOG_WARN, "%s: the target of the link does not exist; skipped", traversal->path);
+            cr_log(CR_LOG_WARN, "%s: the target of the link does not exist; skipped", t->path);
             return CR_OK;
         }
-        return CR_FAIL(CR_ERR_IO, "%s: %s", traversal->path, strerror(errno));
+        return CR_FAIL(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
     }
-    if (S_ISREG(info.st_mode)) return is_image ? add_image(traversal, traversal->path + traversal->root_length) : CR_OK;
+    if (S_ISREG(info.st_mode)) return is_image ? add_image(t, t->path + t->root_length) : CR_OK;
     if (!S_ISDIR(info.st_mode)) return CR_OK;
     for (int i = 0; i < depth; i++)
-        if (traversal->above[i].device == info.st_dev && traversal->above[i].inode == info.st_ino)
+        if (t->above[i].device == info.st_dev && t->above[i].inode == info.st_ino)
             return CR_OK; /* the folder contains itself */
-    return list_folder(traversal, length, depth);
+    return list_folder(t, length, depth);
 }
 
-/* Lists the folder in traversal->path, `length` bytes long, and all folders below it. */
-static cr_status list_folder(struct traversal *traversal, size_t length, int depth) {
+/* Lists the folder in t->path, `length` bytes long, and all folders below it. */
+static cr_status list_folder(struct traversal *t, size_t length, int depth) {
     struct stat info;
-    if (depth == DEPTH_MAX)
-        return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", traversal->path, DEPTH_MAX);
-    DIR *dir = opendir(traversal->path);
-    if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", traversal->path, strerror(errno));
+    if (depth == DEPTH_MAX) return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", t->path, DEPTH_MAX);
+    DIR *dir = opendir(t->path);
+    if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", t->path, strerror(errno));
     cr_status            status = CR_OK;
     const struct dirent *entry;
-    if (fstat(dirfd(dir), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", traversal->path, strerror(errno));
-    traversal->above[depth].device = info.st_dev;
-    traversal->above[depth].inode  = info.st_ino;
+    if (fstat(dirfd(dir), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
+    t->above[depth].device = info.st_dev;
+    t->above[depth].inode  = info.st_ino;
     while (errno = 0, (entry = readdir(dir))) {
         if (entry->d_name[0] == '.') continue;
         size_t more = strlen(entry->d_name);
-        if (length + 1 + more >= sizeof traversal->path)
-            CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", traversal->path);
-        traversal->path[length] = '/';
-        memcpy(traversal->path + length + 1, entry->d_name, more + 1);
-        CR_TRY_OUT(list_entry(traversal, entry, length + 1 + more, depth + 1));
-        traversal->path[length] = 0;
+        if (length + 1 + more >= sizeof t->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", t->path);
+        t->path[length] = '/';
+        memcpy(t->path + length + 1, entry->d_name, more + 1);
+        CR_TRY_OUT(list_entry(t, entry, length + 1 + more, depth + 1));
+        t->path[length] = 0;
     }
-    if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", traversal->path, strerror(errno));
+    if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", t->path, strerror(errno));
 out:
     closedir(dir);
     return status;
@@ -144,17 +142,17 @@ static int compare_images(const void *a, const void *b, void *names) {
 }
 
 cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char ***out, int64_t *count) {
-    struct folder     folder    = {0};
-    struct traversal *traversal = cr_alloc(1, sizeof *traversal);
+    struct folder     folder = {0};
+    struct traversal *t      = cr_alloc(1, sizeof *t);
     const char      **list;
     cr_status         status = CR_OK;
     size_t            length = strlen(path);
-    if (!traversal) return CR_NO_MEMORY(sizeof *traversal);
+    if (!t) return CR_NO_MEMORY(sizeof *t);
     while (length > 1 && path[length - 1] == '/') length--;
-    if (length + 2 >= sizeof traversal->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
-    memcpy(traversal->path, path, length);
-    traversal->folder = &folder; /* root_length is 0: the names start with the given path */
-    CR_TRY_OUT(list_folder(traversal, length, 0));
+    if (length + 2 >= sizeof t->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
+    memcpy(t->path, path, length);
+    t->folder = &folder; /* root_length is 0: the names start with the given path */
+    CR_TRY_OUT(list_folder(t, length, 0));
     if (folder.count)
         qsort_r(folder.images, (size_t)folder.count, sizeof *folder.images, compare_images, folder.names.data);
     list = cr_arena_alloc(arena, (size_t)(folder.count + 1) * sizeof *list);
@@ -163,15 +161,15 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
         if (!list[i]) list = NULL;
     }
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
-    if (traversal->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld images in unsupported formats were skipped, e.g. %s", path,
-               (long long)traversal->foreign, traversal->foreign_name);
+    if (t->foreign)
+        cr_log(CR_LOG_WARN, "%s: %lld images in unsupported formats were skipped, e.g. %s", path, (long long)t->foreign,
+               t->foreign_name);
     *out   = list;
     *count = folder.count;
 out:
     cr_text_free(&folder.names);
     cr_free(folder.images);
-    cr_free(traversal);
+    cr_free(t);
     return status;
 }
 
@@ -238,23 +236,23 @@ static void keep_split(struct folder *folder, int64_t first, double fraction, en
     folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);
 }
 
-static cr_status list_class(struct traversal *traversal, const char *root, const char *name, double fraction,
+static cr_status list_class(struct traversal *t, const char *root, const char *name, double fraction,
                             enum cr_split split) {
-    struct folder *folder = traversal->folder;
+    struct folder *folder = t->folder;
     int64_t        first  = folder->count;
     struct stat    info;
     if (stat(root, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", root, strerror(errno));
-    traversal->above[0].device = info.st_dev;
-    traversal->above[0].inode  = info.st_ino;
-    CR_TRY(cr_path_format(traversal->path, "%s/%s", root, name));
-    traversal->root_length = strlen(root) + 1;
-    CR_TRY(list_folder(traversal, strlen(traversal->path), 1));
+    t->above[0].device = info.st_dev;
+    t->above[0].inode  = info.st_ino;
+    CR_TRY(cr_path_format(t->path, "%s/%s", root, name));
+    t->root_length = strlen(root) + 1;
+    CR_TRY(list_folder(t, strlen(t->path), 1));
     if (folder->count == first) {
-        if (traversal->foreign)
+        if (t->foreign)
             return CR_FAIL(CR_ERR_FORMAT,
                            "%s/%s: no PNG or JPEG image in this class folder; other formats, such as "
                            "%s, cannot be read: convert them",
-                           root, name, traversal->foreign_name);
+                           root, name, t->foreign_name);
         return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no image (.jpg, .jpeg, .png) in this class folder; fill it or remove it",
                        root, name);
     }
@@ -265,7 +263,7 @@ static cr_status list_class(struct traversal *traversal, const char *root, const
 }
 
 static cr_status list_split(struct cr_dataset *dataset, struct folder *folder, double fraction, enum cr_split split) {
-    struct traversal *traversal;
+    struct traversal *t;
     cr_status         status = CR_OK;
     CR_TRY(list_classes(&dataset->arena, folder->root, &dataset->class_names, &dataset->classes));
     if (dataset->classes == 0)
@@ -275,23 +273,23 @@ static cr_status list_split(struct cr_dataset *dataset, struct folder *folder, d
         return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed", folder->root,
                        dataset->class_names[0]);
     CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
-    CR_ALLOC(traversal, 1);
-    traversal->folder = folder;
+    CR_ALLOC(t, 1);
+    t->folder = folder;
     for (int c = 0; c < dataset->classes; c++) {
-        int64_t first    = folder->count;
-        traversal->label = c;
-        CR_TRY_OUT(list_class(traversal, folder->root, dataset->class_names[c], fraction, split));
+        int64_t first = folder->count;
+        t->label      = c;
+        CR_TRY_OUT(list_class(t, folder->root, dataset->class_names[c], fraction, split));
         dataset->class_counts[c] = folder->count - first;
     }
     dataset->count = folder->count;
     if (dataset->count == 0)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g", folder->root,
                     split == CR_SPLIT_TRAIN ? "training" : "validation", fraction);
-    if (traversal->foreign)
+    if (t->foreign)
         cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only PNG and JPEG images can be read",
-               folder->root, (long long)traversal->foreign, traversal->foreign_name);
+               folder->root, (long long)t->foreign, t->foreign_name);
 out:
-    cr_free(traversal);
+    cr_free(t);
     return status;
 }
 
