@@ -149,7 +149,7 @@ run plan --trace log.csv --alignment 1024 --json; expect "plan --trace --alignme
 run plan --trace nowhere.csv; expect "a log that is not there" 1 "nowhere.csv: cannot open"
 { head -3 log.csv; echo 11,free,a,; echo 12,read,a,; } >bad.csv
 run plan --trace bad.csv; expect "a log that cannot be" 1 "bad.csv:5: a is read after its free (it was freed in line 4)"
-head -15 log.csv >once.csv; run plan --trace once.csv; expect "a log of one iteration" 1 "no iteration is there twice"
+head -15 log.csv >once.csv; run plan --trace once.csv; expect "a log of one iteration" 1 "no iteration repeats"
 run plan --trace log.csv tiny.ini; expect "plan --trace with a configuration" 2 "unexpected operand tiny.ini"
 run plan --trace log.csv --program; expect "plan --trace --program" 2 "not a configuration"
 run plan --trace; expect "plan --trace without a file" 2 "--trace needs a value"
