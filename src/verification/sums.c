@@ -93,7 +93,7 @@ static cr_status compute_sums(const struct cr_verify_values *v, struct cr_verify
     for (int64_t i = 0; i < n; i++) sums_add(&q, e, values->dtype, C, i, s + 2 * (i % C));
     for (int64_t c = 0; c < C; c++)
         for (int k = 0; k < 2; k++) {
-            sums_put(&s[2 * c + k], t, q.slot, k * C + c);
+            sums_put(&s[2 * c + k], e, q.slot, k * C + c);
             factors = fmax(factors, or_zero(s[2 * c + k].factors));
         }
     e->noise_terms[q.slot] = e->terms[q.of];
