@@ -185,8 +185,8 @@ static void close_work(struct cr_device *device, struct work *w) {
     cr_program_free(&w->p);
 }
 
-/* Runs `pieces` copies in one direction and `launches` launches at the same time. Returns the seconds of one copy and of
- * all launches. */
+/* Runs `pieces` copies in one direction and `launches` launches at the same time. Returns the seconds of one copy and
+ * of all launches. */
 static cr_status time_overlapped(struct copy_bench *b, struct work *w, int direction, int pieces, int launches,
                                  double *piece_s, double *work_s) {
     const struct cr_async *async = b->device->backend->async;
@@ -283,8 +283,8 @@ static cr_status store_times(struct cr_cost_table *c, double seconds[CR_COPY_TIM
     return CR_OK;
 }
 
-/* Measures the times that the table lacks and stores them. If memory is too short, the device's estimates stay. `kernel`
- * is the index of a kernel for `add`, or CR_NONE. */
+/* Measures the times that the table lacks and stores them. If memory is too short, the device's estimates stay.
+ * `kernel` is the index of a kernel for `add`, or CR_NONE. */
 static cr_status measure_missing(struct cr_cost_table *c, int kernel) {
     struct copy_bench b          = {.device = c->device};
     const bool        copies     = !c->copies_known;

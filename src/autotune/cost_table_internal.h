@@ -96,7 +96,8 @@ void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_mo
 /* Sets costs->identity. */
 CR_MUST cr_status cr_cost_make_identity(struct cr_cost_table *costs);
 /* Adds all entries of `text`, which is modified. If the text has an error, no entry is added and *why says what is
- * wrong; otherwise *why is NULL. *other_device is true when the text was made for another device, library or version. */
+ * wrong; otherwise *why is NULL. *other_device is true when the text was made for another device, library or version.
+ */
 CR_MUST cr_status cr_cost_read_text(struct cr_cost_table *costs, char *text, size_t length, enum cr_cost_source source,
                                     const char **why, bool *other_device);
 void              cr_cost_add_header(const struct cr_cost_table *costs, struct cr_text *out);

@@ -255,7 +255,7 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
 
 cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out,
                               bool *kernels_queried) {
-    char why[200] = "this build has_input no CUDA";
+    char why[200] = "this build has no CUDA";
     *out          = NULL;
     for (const struct cr_backend *const *b = cr_backends(); *b && !*out; b++) {
         if (!(*b)->open_offline || (*b)->open_offline(gpu, options, out) == CR_OK) continue;

@@ -1,4 +1,5 @@
-/* runtime/allocator_bench.c: turns a program into allocator requests and replays them. See runtime/allocator_bench.h. */
+/* runtime/allocator_bench.c: turns a program into allocator requests and replays them. See runtime/allocator_bench.h.
+ */
 #include "runtime/allocator_bench.h"
 
 #include "compiler/memory/best_fit.h"

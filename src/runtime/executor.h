@@ -110,8 +110,8 @@ int64_t cr_exec_runs(const struct cr_exec *exec);
  * asked for. */
 CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out);
 
-/* Copies a tensor to the host, or from the host; waits for earlier runs. After a whole run this is useful for tensors in
- * the STORE region and tensors with `keep`; the bytes of other tensors are reused. */
+/* Copies a tensor to the host, or from the host; waits for earlier runs. After a whole run this is useful for tensors
+ * in the STORE region and tensors with `keep`; the bytes of other tensors are reused. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
 

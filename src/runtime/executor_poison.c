@@ -2,8 +2,8 @@
  * (cr_exec_poison) and delays ops (cr_exec_jitter).
  *
  * Fills are work of the compute stream. The fill of a tensor stands at the first op of that stream where the compute
- * stream knows that all ops that touch the tensor are complete. This is after the last op that touches the tensor. If an
- * op of another stream touches the tensor, it is before the first compute op whose waits cover the op of the other
+ * stream knows that all ops that touch the tensor are complete. This is after the last op that touches the tensor. If
+ * an op of another stream touches the tensor, it is before the first compute op whose waits cover the op of the other
  * stream.
  *
  * A later tensor at the same bytes must come after the fill. A compute op does because of its position. An op of

@@ -10,7 +10,8 @@ bool cr_device_accepts(const struct cr_device *device, const struct cr_program *
     int                     index;
     const struct cr_kernel *kernel = cr_kernel_find(device, p, op, 0, &index);
     if (!kernel) return false;
-    /* Reference kernels accept every op but are slow, so no fusion may rely on them unless all kernels are reference. */
+    /* Reference kernels accept every op but are slow, so no fusion may rely on them unless all kernels are reference.
+     */
     return strncmp(kernel->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
 }
 
@@ -126,8 +127,8 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
 
 /* ---- memory ---- */
 
-/* Bytes of each region: the maximum over the programs. Regions other than HOST have at least 256 bytes, because a kernel
- * may receive their address. */
+/* Bytes of each region: the maximum over the programs. Regions other than HOST have at least 256 bytes, because a
+ * kernel may receive their address. */
 static void region_sizes(const struct cr_param_store *store, const struct cr_program *const *programs, int count,
                          size_t bytes[CR_REGIONS]) {
     memset(bytes, 0, CR_REGIONS * sizeof *bytes);

@@ -142,9 +142,9 @@ static double roofline_of(const struct timing *t, const struct cr_op *op, double
 
 static void fill_profile(const struct timing *t, struct cr_profile *out) {
     for (int i = 0; i < t->ops; i++) {
-        struct cr_op_profile *o = &out->op[i];
-        *o                      = (struct cr_op_profile){
-                                 .op = i, .begin_s = t->begin[i], .seconds = CR_MAX(median(seconds_of(t, i, 0), t->passes) - t->event_s, 0)};
+        struct cr_op_profile *o        = &out->op[i];
+        const double          median_s = median(seconds_of(t, i, 0), t->passes);
+        *o = (struct cr_op_profile){.op = i, .begin_s = t->begin[i], .seconds = CR_MAX(median_s - t->event_s, 0)};
         cr_op_cost(out->program, &out->program->op[i], &o->bytes, &o->flops);
         o->roofline_s = roofline_of(t, &out->program->op[i], o->bytes, o->flops);
         out->sum_s += o->seconds;

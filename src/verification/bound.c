@@ -1,7 +1,7 @@
 /* verification/bound.c: the rule of every op kind that gives A, the expression over absolute values in the error bound.
  *
- * The table has one rule for each op kind. cr_verify_rule asserts that a kind has one, so a new op needs a rule. Formulas
- * of n and of the arithmetic are in verification/numbers.c. */
+ * The table has one rule for each op kind. cr_verify_rule asserts that a kind has one, so a new op needs a rule.
+ * Formulas of n and of the arithmetic are in verification/numbers.c. */
 #include "verification/verify.h"
 
 #include <float.h>
@@ -244,6 +244,9 @@ static void closed_ema(const struct cr_verify_values *v, double *const scale[]) 
 
 /* ---- the table ---- */
 
+/* relu_grad is a copy unless it adds a gradient or computes sums. */
+enum { RELU_GRAD_NOT_EXACT = 1u << CR_IN_relu_grad_add | 1u << CR_IN_relu_grad_bn_x | 1u << CR_IN_relu_grad_bn2_x };
+
 static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5, .adjust = adjust_normalize},
     [CR_OP_mix]               = {.exact = true},
@@ -279,12 +282,13 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_avgpool2x2_grad]   = {.magnitude = "a", .extra = 3},
     [CR_OP_se_scale_grad]     = {.magnitude = "aak", .extra = 12},
     [CR_OP_pad_shortcut_grad] = {.exact = true},
-    [CR_OP_relu_grad]         = {.exact  = true,
-                                 .unless = 1u << CR_IN_relu_grad_add | 1u << CR_IN_relu_grad_bn_x | 1u << CR_IN_relu_grad_bn2_x,
-                                 .extra  = 1,
+    [CR_OP_relu_grad]         = {.exact    = true,
+                                 .unless   = RELU_GRAD_NOT_EXACT,
+                                 .extra    = 1,
                                  .epilogue = cr_verify_epilogue_relu_grad},
     [CR_OP_bn_grad_sums]      = {.extra = 9, .epilogue = cr_verify_epilogue_bn_grad_sums},
-    /* negative grad_sums and mean make every term of the three coefficients positive, and of dgamma and dbeta negative */
+    /* negative grad_sums and mean make every term of the three coefficients positive, and of dgamma and dbeta negative
+     */
     [CR_OP_bn_grad_finalize]   = {.magnitude = "nas", .before = 'n', .extra = 9},
     [CR_OP_bn_grad_apply]      = {.extra = 5, .epilogue = cr_verify_epilogue_bn_grad_apply},
     [CR_OP_pool_bn_grad_sums]  = {.extra = 9, .epilogue = cr_verify_epilogue_pool_bn_grad_sums},
@@ -323,8 +327,8 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_prefetch]           = {.exact = true},
     [CR_OP_all_reduce]         = {.exact = true}, /* with one rank the sum is a copy */
     [CR_OP_barrier]            = {.exact = true, .no_value = true},
-    [CR_OP_sparse_filter]      = {.exact    = true,
-                                  .no_value = true}, /* the layout depends on the weight format: convolutions are compared */
+    /* the layout depends on the weight format; the convolutions that use it are compared */
+    [CR_OP_sparse_filter] = {.exact = true, .no_value = true},
 };
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {

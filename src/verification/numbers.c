@@ -1,5 +1,5 @@
-/* verification/numbers.c: numbers of the error bound: lengths of reductions, error models of arithmetic, and roundings of
- * number types. See verification/verify.h. */
+/* verification/numbers.c: numbers of the error bound: lengths of reductions, error models of arithmetic, and roundings
+ * of number types. See verification/verify.h. */
 #include "verification/verify.h"
 
 #include <float.h>
