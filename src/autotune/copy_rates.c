@@ -317,26 +317,26 @@ static double slowdown(double overlapped, double alone) {
     return CR_MAX(overlapped / alone - 1, 0);
 }
 
-void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model *target) {
+void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model *model) {
     const double *s = c->copy_s, small = s[CR_COPY_SMALL];
     if (!c->copies_known) return;
-    target->copy_latency_s        = small;
-    target->to_host_bytes_per_s   = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_HOST] - small, 1e-6);
-    target->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
-    target->duplex_speedup =
+    model->copy_latency_s        = small;
+    model->to_host_bytes_per_s   = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_HOST] - small, 1e-6);
+    model->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
+    model->duplex_speedup =
         CR_MIN(s[CR_COPY_TO_HOST] / s[CR_COPY_OUT_ALONE], s[CR_COPY_TO_DEVICE] / s[CR_COPY_IN_ALONE]);
-    target->mapped_read_slowdown = mapped_slowdown;
+    model->mapped_read_slowdown = mapped_slowdown;
     if (!c->contention_known) return;
-    target->loaded_copy_slowdown = loaded_slowdown_min;
+    model->loaded_copy_slowdown = loaded_slowdown_min;
     for (int i = CR_COPY_OUT_ADD; i <= CR_COPY_OUT_CONV; i++)
-        target->loaded_copy_slowdown = CR_MAX(target->loaded_copy_slowdown, 1 + slowdown(s[i], s[CR_COPY_OUT_ALONE]));
-    target->contention_out = slowdown(s[CR_COPY_WORK_OUT], s[CR_COPY_WORK_ALONE]);
-    target->contention_in  = slowdown(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
+        model->loaded_copy_slowdown = CR_MAX(model->loaded_copy_slowdown, 1 + slowdown(s[i], s[CR_COPY_OUT_ALONE]));
+    model->contention_out = slowdown(s[CR_COPY_WORK_OUT], s[CR_COPY_WORK_ALONE]);
+    model->contention_in  = slowdown(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
 }
 
-cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model *target) {
+cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model *model) {
     const int kernel = first_kernel(c, CR_OP_add);
-    CR_ASSERT(target->self == c);
+    CR_ASSERT(model->self == c);
     c->queried = true;
     if (!c->copies_known && first_kernel(c, CR_OP_offload) != CR_NONE && first_kernel(c, CR_OP_prefetch) != CR_NONE) {
         c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_ADD);
@@ -345,6 +345,6 @@ cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model
         if (!c->offline && !(c->copies_known && (c->contention_known || kernel == CR_NONE)))
             CR_TRY(measure_missing(c, kernel));
     }
-    cr_cost_use_copy_rates(c, target);
+    cr_cost_use_copy_rates(c, model);
     return CR_OK;
 }

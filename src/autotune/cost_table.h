@@ -1,6 +1,6 @@
 /* autotune/cost_table.h: autotuning: measures how long kernels take on a device and stores the times in a table.
  *
- * The passes ask the table for the time of an op to choose among fusions, and for its fastest kernel. The table stores
+ * The passes query the time of an op to choose among fusions, and its fastest kernel. The table stores
  * nanoseconds, not decisions: the passes decide each time, and the same table gives the same program.
  *
  * The key of an op is its signature: kind, attributes, and the type and shape of each slot. A candidate is a kernel and
@@ -19,8 +19,8 @@
  *   - Scratch memory is reserved by measurements and released by cr_cost_table_flush.
  *
  * `costs` is the table in all functions. Functions return CR_ERR_MEMORY when an allocation fails. */
-#ifndef CR_COSTS_H
-#define CR_COSTS_H
+#ifndef CR_COST_TABLE_H
+#define CR_COST_TABLE_H
 
 #include "compiler/compiler.h"
 #include "device/device.h"
@@ -44,10 +44,10 @@ CR_MUST cr_status cr_cost_table_path(const struct cr_device *device, char **out)
 /* Returns the cost model of the device with the times of this table. The model refers to the table. */
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs);
 
-/* Sets the copy rates of `target`, a model of this table, for programs that offload tensors. The rates come from the
+/* Sets the copy rates of `model`, a cost model of this table, for programs that offload tensors. The rates come from the
  * table. If the table lacks them, they are measured, which takes about 0.1 s and happens once for a device. If there is
  * not enough memory to measure, the device's estimates stay. */
-CR_MUST cr_status cr_cost_table_copy_rates(struct cr_cost_table *costs, struct cr_cost_model *target);
+CR_MUST cr_status cr_cost_table_copy_rates(struct cr_cost_table *costs, struct cr_cost_model *model);
 
 /* The fastest candidate of an op. */
 struct cr_cost {

@@ -1,6 +1,6 @@
 /* autotune/cost_table_internal.h: declarations that the files of autotune/ share; no other folder includes it. */
-#ifndef CR_COSTS_PARTS_H
-#define CR_COSTS_PARTS_H
+#ifndef CR_COST_TABLE_INTERNAL_H
+#define CR_COST_TABLE_INTERNAL_H
 
 #include "autotune/cost_table.h"
 
@@ -89,7 +89,7 @@ bool cr_cost_best_known(struct cr_cost_table *costs, const char *signature, stru
 /* ---- autotune/copy_rates.c ---- */
 
 /* Copies the measured copy rates, if there are any, into the model. */
-void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_model *target);
+void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_model *model);
 
 /* ---- autotune/cost_text.c ---- */
 

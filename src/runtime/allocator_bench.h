@@ -1,7 +1,7 @@
 /* runtime/allocator_bench.h: compares planned memory with dynamic allocation: turns a program into a sequence of
  * requests and replays the requests with an allocator. */
-#ifndef CR_POOLS_H
-#define CR_POOLS_H
+#ifndef CR_ALLOCATOR_BENCH_H
+#define CR_ALLOCATOR_BENCH_H
 
 #include "compiler/compiler.h"
 #include "device/device.h"

@@ -5,15 +5,15 @@
  *   - cr_exec_open and the first run allocate everything. Later runs do not allocate.
  *   - The programs of a process share the STORE region and one POOL region, whose size is the maximum of their needs.
  *   - On a device with async (a GPU) feed and run return when the work is enqueued. The host prepares the next batch
- *     meanwhile and asks for results later. The first run launches op by op and then captures the launches into a
+ *     meanwhile and requests the results later. The first run launches op by op and then captures the launches into a
  *     graph; later runs launch the graph.
  *   - CRESNET_SYNC=1 makes the executor wait after every op, so that an error of the device names its op. No graph is
  *     captured then.
  *
  * Functions return the status of the device when it reports an error: CR_ERR_DEVICE, or CR_ERR_PEER for an error of
  * another rank. */
-#ifndef CR_EXEC_H
-#define CR_EXEC_H
+#ifndef CR_EXECUTOR_H
+#define CR_EXECUTOR_H
 
 #include "compiler/compiler.h"
 #include "device/device.h"
@@ -106,8 +106,8 @@ struct cr_exec_result {
 enum { CR_EXEC_RESULTS = 4 };
 /* Number of runs so far. */
 int64_t cr_exec_runs(const struct cr_exec *exec);
-/* Waits for run number `run` (1 for the first) and returns its results. Only the last CR_EXEC_RESULTS runs can be
- * asked for. */
+/* Waits for run number `run` (1 for the first) and returns its results. Only the last CR_EXEC_RESULTS runs are
+ * available. */
 CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out);
 
 /* Copies a tensor to the host, or from the host; waits for earlier runs. After a whole run this is useful for tensors

@@ -110,7 +110,7 @@ static bool find_fill(const struct search *s, int tensor, struct cr_fill *out) {
 static bool dies(const struct cr_program *p, int tensor) {
     const struct cr_tensor *x = &p->tensor[tensor];
     if (x->region != CR_REGION_POOL || x->first < 0 || x->keep) return false;
-    for (int t = 0; t < p->tensors; t++) /* an alias that takes over the bytes dies in its place */
+    for (int t = 0; t < p->tensors; t++) /* an alias that uses the same bytes dies in its place */
         if (p->tensor[t].alias == tensor && p->tensor[t].first >= 0) return false;
     return true;
 }

@@ -9,8 +9,8 @@
  *   - The roofline time of an op is the longer of moving its bytes and doing its arithmetic at the rates of the device.
  *     Bytes count each operand once (cr_op_cost), so more than 100 % of roofline means that a cache held a part of the
  *     operands. */
-#ifndef CR_PROFILE_H
-#define CR_PROFILE_H
+#ifndef CR_PROFILER_H
+#define CR_PROFILER_H
 
 #include "runtime/executor.h"
 

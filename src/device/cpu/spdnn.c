@@ -66,9 +66,9 @@ static void one_layer(const struct run *r, const struct cr_spdnn_layer *f, struc
                         s->y + (int64_t)row[g * f->rows + j] * BATCH + i, s->alive + i);
         }
     }
-    float *swap = s->x;
-    s->x        = s->y;
-    s->y        = swap;
+    float *input = s->x;
+    s->x         = s->y;
+    s->y         = input;
 }
 
 /* Removes dead inputs. The columns after the live inputs hold finite values that are not used. */

@@ -106,17 +106,17 @@ cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-static void channel_scale_run(const struct ref *dy, const struct ref *coef, const struct ref *dx, int64_t begin,
+static void channel_scale_run(const struct ref *dy, const struct ref *scale_bias, const struct ref *dx, int64_t begin,
                               int64_t end) {
-    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(coef, i % dx->C));
+    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(scale_bias, i % dx->C));
 }
 
 cr_status cr_ref_channel_scale(struct cr_device *device, const struct cr_call *call) {
-    struct ref dy = REF_IN(channel_scale, dy), coef = REF_IN(channel_scale, scale_bias),
+    struct ref dy = REF_IN(channel_scale, dy), scale_bias = REF_IN(channel_scale, scale_bias),
                dx = REF_OUT(channel_scale, dx);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(dx.elems); run++)
-        channel_scale_run(&dy, &coef, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+        channel_scale_run(&dy, &scale_bias, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
     return CR_OK;
 }
 

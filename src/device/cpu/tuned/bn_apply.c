@@ -80,10 +80,11 @@ static apply_function *choose(enum add_kind add, bool relu) {
 }
 
 static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan   *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->shape;
-    const float      *coef = call->in[CR_IN_bn_apply_scale_bias], *add_coef = call->in[CR_IN_bn_apply_add_scale_bias];
-    float            *rows = call->workspace;
+    const struct affine_plan   *plan       = call->prepared;
+    const struct cr_simd_shape *l          = &plan->shape;
+    const float                *scale_bias = call->in[CR_IN_bn_apply_scale_bias],
+                *add_scale_bias            = call->in[CR_IN_bn_apply_add_scale_bias];
+    float            *rows                 = call->workspace;
     int64_t           w = l->width, C = l->channels;
     struct apply_call a    = {.x         = call->in[CR_IN_bn_apply_x],
                               .add       = call->in[CR_IN_bn_apply_add],
@@ -92,15 +93,15 @@ static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call 
                               .bias      = rows + w,
                               .add_scale = rows + 2 * w,
                               .add_bias  = rows + 3 * w};
-    enum add_kind     add  = !a.add ? ADD_NONE : add_coef ? ADD_AFFINE : ADD_PLAIN;
+    enum add_kind     add  = !a.add ? ADD_NONE : add_scale_bias ? ADD_AFFINE : ADD_PLAIN;
     bool              relu = call->op->attr.bn.relu;
     (void)device;
     a.stream = plan->stream && a.y != a.x && a.y != a.add;
-    cr_simd_broadcast(l, coef, rows);
-    cr_simd_broadcast(l, coef + C, rows + w);
-    if (add_coef) {
-        cr_simd_broadcast(l, add_coef, rows + 2 * w);
-        cr_simd_broadcast(l, add_coef + C, rows + 3 * w);
+    cr_simd_broadcast(l, scale_bias, rows);
+    cr_simd_broadcast(l, scale_bias + C, rows + w);
+    if (add_scale_bias) {
+        cr_simd_broadcast(l, add_scale_bias, rows + 2 * w);
+        cr_simd_broadcast(l, add_scale_bias + C, rows + 3 * w);
     }
     apply_function *run = choose(add, relu);
     CR_PARALLEL_FOR(plan->threads)

@@ -125,9 +125,9 @@ static inline __attribute__((always_inline)) void transpose(lanes8 row[EIGHT]) {
     }
 }
 
-/* Copies pixels at a distance of `pitch` floats to to[channel*plane + pixel]. Up to 7 floats after the end are
+/* Copies pixels at a distance of `pitch` floats to to[channel*channel_pitch + pixel]. Up to 7 floats after the end are
  * overwritten; they belong to rows that are staged later. */
-CR_CLONES static void stage_run(const float *x, int64_t pitch, int64_t pixels, int64_t channels, int64_t plane,
+CR_CLONES static void stage_run(const float *x, int64_t pitch, int64_t pixels, int64_t channels, int64_t channel_pitch,
                                 float *to) {
     for (int64_t i = 0; i < pixels; i += EIGHT) {
         const float  *at = x + i * pitch;
@@ -144,16 +144,16 @@ CR_CLONES static void stage_run(const float *x, int64_t pitch, int64_t pixels, i
                     if (j < in) row[j] = *(const lanes8 *)(at + j * pitch + c);
             transpose(row);
 #pragma GCC unroll 8
-            for (int j = 0; j < EIGHT; j++) *(lanes8 *)(to + (c + j) * plane + i) = row[j];
+            for (int j = 0; j < EIGHT; j++) *(lanes8 *)(to + (c + j) * channel_pitch + i) = row[j];
         }
         for (; c < channels; c++)
-            for (int64_t j = 0; j < in; j++) to[c * plane + i + j] = at[j * pitch + c];
+            for (int64_t j = 0; j < in; j++) to[c * channel_pitch + i + j] = at[j * pitch + c];
     }
 }
 
-static void clear_run(int64_t pixels, int64_t channels, int64_t plane, float *to) {
+static void clear_run(int64_t pixels, int64_t channels, int64_t channel_pitch, float *to) {
     for (int64_t c = 0; c < channels; c++)
-        for (int64_t i = 0; i < pixels; i++) to[c * plane + i] = 0.0f;
+        for (int64_t i = 0; i < pixels; i++) to[c * channel_pitch + i] = 0.0f;
 }
 
 /* Stages row h of one phase; x points to channel c0 of the image. h may be outside the image. */
@@ -197,7 +197,7 @@ struct unit {
     const struct cr_cpu_sparse_call *call;
     struct cr_cpu_sparse_tile        at;
     int64_t                          k0, k1;
-    float                           *planes, *sums;
+    float                           *staged, *sums;
 };
 
 /* ---- multiplication ---- */
@@ -253,7 +253,7 @@ static void multiply(const struct unit *u, int64_t chunk) {
     for (int64_t k = u->k0; k < u->k1; k++)
         for (int64_t b = 0; b < blocks && start[k] < start[k + 1]; b++) {
             const int64_t v = p->vectors * b / blocks, count = p->vectors * (b + 1) / blocks - v;
-            run(f->entry + start[k], f->entry + start[k + 1], u->planes + v * LANES,
+            run(f->entry + start[k], f->entry + start[k + 1], u->staged + v * LANES,
                 u->sums + (k * p->vectors + v) * LANES, (int)count);
         }
 }
@@ -311,7 +311,7 @@ static void run_unit(const struct unit *u) {
     memset(u->sums + u->k0 * p->vectors * LANES, 0, (size_t)((u->k1 - u->k0) * p->vectors * LANES) * sizeof *u->sums);
     for (int64_t chunk = 0; chunk * p->chunk < p->C; chunk++) {
         cr_cpu_sparse_stage(p, &u->at, u->call->x, chunk * p->chunk, CR_MIN(p->chunk, p->C - chunk * p->chunk),
-                            u->planes);
+                            u->staged);
         multiply(u, chunk);
     }
     for (int64_t n = 0; n < u->at.images; n++)
@@ -347,7 +347,7 @@ void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_
                                .at     = {.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = tile % bands * p->band},
                                .k0     = p->K * part / parts,
                                .k1     = p->K * (part + 1) / parts,
-                               .planes = mine,
+                               .staged = mine,
                                .sums   = mine + cr_cpu_sparse_staged_elems(p)};
             run_unit(&u);
         }

@@ -58,7 +58,7 @@ struct job {
     const struct cr_cpu_sparse_plan  *p;
     const struct cr_cpu_sparse_wgrad *call;
     int64_t                           chunk, k0, k1;
-    float                            *planes, *dy, *sums;
+    float                            *staged, *dy, *sums;
 };
 
 static void run_tile(const struct job *j, const struct cr_cpu_sparse_tile *at) {
@@ -66,10 +66,10 @@ static void run_tile(const struct job *j, const struct cr_cpu_sparse_tile *at) {
     const struct cr_linear_filter   *f     = j->call->filter;
     const uint32_t                  *start = f->start + j->chunk * f->rows;
     cr_cpu_sparse_stage(p, at, j->call->x, j->chunk * p->chunk, CR_MIN(p->chunk, p->C - j->chunk * p->chunk),
-                        j->planes);
+                        j->staged);
     cr_cpu_sparse_stage_outputs(p, at, j->call->dy, j->k0, j->k1 - j->k0, pitch_of(p), j->dy);
     for (int64_t k = j->k0; k < j->k1; k++)
-        add_products(f->entry + start[k], start[k + 1] - start[k], j->planes, j->dy + (k - j->k0) * pitch_of(p),
+        add_products(f->entry + start[k], start[k + 1] - start[k], j->staged, j->dy + (k - j->k0) * pitch_of(p),
                      p->vectors, j->sums + start[k]);
 }
 
@@ -78,7 +78,7 @@ static void run_job(const struct job *j) {
     const struct cr_linear_filter   *f     = j->call->filter;
     const uint32_t                  *start = f->start + j->chunk * f->rows;
     if (start[j->k0] == start[j->k1]) return;
-    memset(j->planes, 0,
+    memset(j->staged, 0,
            (size_t)cr_cpu_sparse_staged_elems(p) *
                sizeof(float)); /* floats beyond the end are read and must be finite */
     memset(j->sums + start[j->k0], 0, (start[j->k1] - start[j->k0]) * sizeof(float));
@@ -105,7 +105,7 @@ void cr_cpu_sparse_wgrad(const struct cr_cpu_sparse_plan *p, const struct cr_cpu
                                      .chunk  = i / parts,
                                      .k0     = p->K * (i % parts) / parts,
                                      .k1     = p->K * (i % parts + 1) / parts,
-                                     .planes = mine,
+                                     .staged = mine,
                                      .dy     = mine + cr_cpu_sparse_staged_elems(p),
                                      .sums   = sums};
             run_job(&j);
