@@ -44,9 +44,9 @@ CR_MUST cr_status cr_cost_table_path(const struct cr_device *device, char **out)
 /* Returns the cost model of the device with the times of this table. The model refers to the table. */
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs);
 
-/* Sets the copy rates of `model`, a cost model of this table, for programs that offload tensors. The rates come from the
- * table. If the table lacks them, they are measured, which takes about 0.1 s and happens once for a device. If there is
- * not enough memory to measure, the device's estimates stay. */
+/* Sets the copy rates of `model`, a cost model of this table, for programs that offload tensors. The rates come from
+ * the table. If the table lacks them, they are measured, which takes about 0.1 s and happens once for a device. If
+ * there is not enough memory to measure, the device's estimates stay. */
 CR_MUST cr_status cr_cost_table_copy_rates(struct cr_cost_table *costs, struct cr_cost_model *model);
 
 /* The fastest candidate of an op. */

@@ -53,8 +53,8 @@ static bool has_data_race(const struct cr_op *op, const struct operands *o) {
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return cr_cpu_supports(op) && !has_data_race(op, &o) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 &&
-           !cr_cpu_conv3_is_best(p, op);
+    return cr_cpu_supports(op) && !has_data_race(op, &o) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 &&
+           o.y->dtype == CR_F32 && !cr_cpu_conv3_is_best(p, op);
 }
 
 struct descriptors {
