@@ -262,8 +262,9 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     add_kinds(p, out);
     cr_text_add(
         out,
-        "\nroofline: percent of the roofline time, which is the longer of bytes at %.1f GB/s and FLOPs at %.3f TFLOP/s "
-        "(%.1f in tf32, %.1f in f32); these are estimates for this device\n"
+        "\nroofline: roofline time as a percentage of the measured time. The roofline time is the longer of bytes at "
+        "%.1f GB/s "
+        "and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), estimates for this device.\n"
         "sum of %d ops: %.3f ms%s; at the roofline %.3f ms; the whole program: %.3f ms (medians of %d passes)\n",
         caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, cr_device_flops(p->device, CR_MATH_TF32) * 1e-12,
         cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, events,
