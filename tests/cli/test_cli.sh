@@ -264,10 +264,10 @@ run bench infer tiny.ini --steps 2; expect "bench infer in words" 0 "batch: " "i
 run bench infer; expect "bench infer of nothing" 2 "--help"
 run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
 run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
-run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "run whole"
+run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "the whole program"
 run profile tiny.ini --steps 2 --order program --json; holds "profile --json" json_lines
 is "profile --order program: numbered as they run" "$(printf '%s\n' "$out" | sed -n 's/^{"op": \([0-9]*\),.*/\1/p' | head -3 | tr '\n' ' ')" "0 1 2 "
-run profile tiny.ini --which eval --steps 2; expect "profile --which eval" 0 "program eval" "conv" "run whole"
+run profile tiny.ini --which eval --steps 2; expect "profile --which eval" 0 "program eval" "conv" "the whole program"
 is "an evaluation has no gradients" "$(printf '%s\n' "$out" | grep -c wgrad)" 0
 run profile tiny.ini --which micro; expect "profile --which" 2 "must be one of step, eval"
 run profile tiny.ini --order size; expect "--order" 2 "must be one of time, program"
