@@ -19,8 +19,8 @@ struct cr_net {
     const struct cr_config *config;
     bool                    training; /* batch norms use batch statistics */
     bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
-    int                     bn_ranks; /* number of ranks whose statistics a batch norm combines; 1 without SyncBN */
-    int                     layer;    /* index of the current layer, for messages and profiles */
+    int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
+    int layer;    /* index of the current layer, for messages and profiles */
 };
 
 /* ---- layers; each is in the file of its name ---- */
@@ -67,7 +67,7 @@ struct cr_stage {
     const char      *path; /* "layer2" */
     enum cr_block    block;
     enum cr_shortcut shortcut;
-    int64_t          width, inner; /* inner: channels of a bottleneck's 3x3 convolution */
+    int64_t          width, inner; /* inner: channels of a bottleneck's 3x3 convolution, 0 uses width */
     int              depth, stride;
     bool             excite; /* squeeze and excitation at the end of each branch */
 };

@@ -90,7 +90,7 @@ CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param
 /* Sets all mask bits to 1 (nothing is pruned). Does nothing in a store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 
-/* ---- shared by session/state.c, session/load_weights.c and session/sparse_state.c ---- */
+/* ---- shared by session/state.c, session/ema.c, session/static_masks.c and session/sparse_state.c ---- */
 
 struct cr_state_sparse {
     const struct cr_param_store *store;
