@@ -60,13 +60,13 @@ static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) 
         if (step < 0) continue;
         if (count == capacity) {
             int      more  = CR_MAX(16, capacity * 2);
-            int64_t *fresh = cr_realloc(steps, (size_t)more, sizeof *steps);
-            if (!fresh) {
+            int64_t *grown = cr_realloc(steps, (size_t)more, sizeof *steps);
+            if (!grown) {
                 closedir(dir);
                 cr_free(steps);
                 return CR_NO_MEMORY((size_t)more * sizeof *steps);
             }
-            steps    = fresh;
+            steps    = grown;
             capacity = more;
         }
         steps[count++] = step;
@@ -151,14 +151,14 @@ static cr_status remove_step(const char *run_dir, int64_t step) {
 
 void cr_ckpt_prune(const char *run_dir, int keep) {
     int64_t *steps = NULL, last = link_step(run_dir, "last"), best = link_step(run_dir, "best");
-    int      count, kept = 0;
+    int      count, retained = 0;
     if (keep < 0) return;
     cr_status status = CR_OK;
     if (last == -2 || best == -2)
         status = CR_FAIL(CR_ERR_IO, "%s: `last` or `best` is not a link to a step-N", run_dir);
     if (status == CR_OK) status = list_steps(run_dir, &steps, &count);
     for (int i = 0; status == CR_OK && i < count; i++) {
-        if (steps[i] == last || steps[i] == best || kept++ < keep) continue;
+        if (steps[i] == last || steps[i] == best || retained++ < keep) continue;
         status = remove_step(run_dir, steps[i]);
     }
     if (status != CR_OK) cr_log(CR_LOG_WARN, "old checkpoints are not removed: %s", cr_error_message());
@@ -197,15 +197,15 @@ void cr_ckpt_sweep(const char *run_dir) {
 /* ---- find ---- */
 
 static cr_status check_file(const char *folder, const char *name, int64_t step) {
-    char               path[CR_PATH_MAX], wanted[32];
+    char               path[CR_PATH_MAX], expected[32];
     struct cr_st_file *file;
     CR_TRY(cr_path_join(path, folder, "%s", name));
     CR_TRY(cr_st_open(path, &file));
-    snprintf(wanted, sizeof wanted, "%" PRId64, step);
+    snprintf(expected, sizeof expected, "%" PRId64, step);
     const char *stored = cr_st_meta_find(file, "step");
     cr_status   status = CR_OK;
-    if (step >= 0 && stored && strcmp(stored, wanted) != 0)
-        status = CR_FAIL(CR_ERR_FORMAT, "%s: belongs to step %.20s, not to step %s", path, stored, wanted);
+    if (step >= 0 && stored && strcmp(stored, expected) != 0)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: belongs to step %.20s, not to step %s", path, stored, expected);
     cr_st_close(file);
     return status;
 }

@@ -5,8 +5,9 @@
 #include <string.h>
 
 enum { NAME_MAX_BYTES = 512, GAP_MORE = 255 };
-static const int64_t elems_max = (int64_t)1
-                                 << 30; /* of a tensor: beyond any layer; a spoilt file costs 128 MiB of bits at most */
+static const int64_t elems_max =
+    (int64_t)1
+    << 30; /* elements of one tensor; more than any layer has. A corrupt file allocates at most 128 MiB for the mask */
 
 static const char *const parts[] = {".shape", ".values", ".gaps"};
 

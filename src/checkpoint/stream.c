@@ -122,21 +122,21 @@ cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *e
     size_t      size = cr_dtype_bytes(tensor->dtype), file_size = cr_dtype_bytes(entry->dtype);
     uint64_t    total = rows.count * rows.elems, chunk = chunk_elems(&rows, stage, CR_MAX(size, file_size));
     for (uint64_t done = 0; done < total; done += chunk) {
-        uint64_t       elems = CR_MIN(chunk, total - done);
-        size_t         bytes = (size_t)elems * size;
-        unsigned char *now = stage->a, *other = stage->b;
-        CR_TRY(cr_st_read(file, entry, done * file_size, now, (size_t)elems * file_size));
+        uint64_t       elems   = CR_MIN(chunk, total - done);
+        size_t         bytes   = (size_t)elems * size;
+        unsigned char *current = stage->a, *spare = stage->b;
+        CR_TRY(cr_st_read(file, entry, done * file_size, current, (size_t)elems * file_size));
         if (entry->dtype != tensor->dtype) {
-            convert((float *)(void *)other, now, entry->dtype, elems);
-            now   = stage->b;
-            other = stage->a;
+            convert((float *)(void *)spare, current, entry->dtype, elems);
+            current = stage->b;
+            spare   = stage->a;
         }
         if (rows.transpose) {
-            transpose_rows(other, now, elems / rows.elems, rows.c, rows.rs, size);
-            now = other;
+            transpose_rows(spare, current, elems / rows.elems, rows.c, rows.rs, size);
+            current = spare;
         }
         for (size_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
-            CR_TRY(io->put(io->self, tensor->address, done * size + at, now + at,
+            CR_TRY(io->put(io->self, tensor->address, done * size + at, current + at,
                            CR_MIN(bytes - at, (size_t)CR_CKPT_CHUNK_BYTES)));
     }
     return CR_OK;

@@ -83,16 +83,16 @@ void cr_program_free(struct cr_program *p) {
 static bool grow(struct cr_program *p, void *array, int used, int *capacity, size_t size) {
     if (p->failed) return false;
     if (used < *capacity) return true;
-    int   wanted = CR_MAX(64, *capacity * 2);
+    int   new_capacity = CR_MAX(64, *capacity * 2);
     void *old, *grown;
     memcpy(&old, array, sizeof old);
-    grown = cr_realloc(old, (size_t)wanted, size);
+    grown = cr_realloc(old, (size_t)new_capacity, size);
     if (!grown) {
         p->failed = true;
         return false;
     }
     memcpy(array, &grown, sizeof grown);
-    *capacity = wanted;
+    *capacity = new_capacity;
     return true;
 }
 

@@ -32,14 +32,14 @@ int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_p
                        int layer) {
     if (store->failed) return 0;
     if (store->params == store->capacity) {
-        int              wanted = CR_MAX(64, store->capacity * 2);
-        struct cr_param *grown  = cr_realloc(store->param, (size_t)wanted, sizeof *grown);
+        int              new_capacity = CR_MAX(64, store->capacity * 2);
+        struct cr_param *grown        = cr_realloc(store->param, (size_t)new_capacity, sizeof *grown);
         if (!grown) {
             store->failed = true;
             return 0;
         }
         store->param    = grown;
-        store->capacity = wanted;
+        store->capacity = new_capacity;
     }
     struct cr_param *q = &store->param[store->params];
     *q = (struct cr_param){.name = cr_arena_printf(&store->arena, "%s", name), .role = role, .layer = layer};

@@ -19,10 +19,11 @@ static int pointwise(struct cr_net *net, const char *path, const char *part, int
 }
 
 int cr_layer_excitation(struct cr_net *net, const char *path, int x) {
-    const int64_t channels = cr_net_channels(net, x), wanted = (channels / REDUCTION + DIVISOR / 2) / DIVISOR * DIVISOR;
-    char          name[256];
+    const int64_t channels = cr_net_channels(net, x),
+                  reduced  = (channels / REDUCTION + DIVISOR / 2) / DIVISOR * DIVISOR;
+    char name[256];
     snprintf(name, sizeof name, "%s.mean", path);
-    int s = pointwise(net, path, "fc1", cr_layer_avgpool(net, name, x), CR_MAX(wanted, (int64_t)DIVISOR));
+    int s = pointwise(net, path, "fc1", cr_layer_avgpool(net, name, x), CR_MAX(reduced, (int64_t)DIVISOR));
     snprintf(name, sizeof name, "%s.act", path);
     s = pointwise(net, path, "fc2", cr_layer_relu(net, name, s), channels);
     cr_net_layer(net, path);

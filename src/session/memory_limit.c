@@ -40,15 +40,15 @@ void cr_session_limit(struct cr_session *s) {
 
 void cr_session_check_limit(const struct cr_session *s) {
     const struct cr_device *d = s->device;
-    size_t                  given;
-    if (!s->overhead_bytes || !d->free_at_start || !cr_bytes_parse(s->config->memory.limit, &given)) return;
-    const size_t left  = d->backend->memory_free(s->device),
-                 taken = left && left < d->free_at_start ? d->free_at_start - left : 0;
-    if (taken > given)
+    size_t                  limit_bytes;
+    if (!s->overhead_bytes || !d->free_at_start || !cr_bytes_parse(s->config->memory.limit, &limit_bytes)) return;
+    const size_t left = d->backend->memory_free(s->device),
+                 used = left && left < d->free_at_start ? d->free_at_start - left : 0;
+    if (used > limit_bytes)
         cr_log(CR_LOG_WARN,
                "memory  %.0f MiB of device memory were allocated since this run began, memory.limit is %.0f: libraries "
                "use more than estimated (%.0f MiB in addition to the network), or another program uses the device",
-               cr_mib(taken), cr_mib(given), cr_mib(s->overhead_bytes));
+               cr_mib(used), cr_mib(limit_bytes), cr_mib(s->overhead_bytes));
 }
 
 void cr_session_count_input(struct cr_session *s, const struct cr_program *p) {
@@ -60,11 +60,11 @@ void cr_session_count_input(struct cr_session *s, const struct cr_program *p) {
  * the largest one of all programs. */
 static size_t pool_limit(const struct cr_session *s, const struct cr_program *p) {
     struct cr_tensor        images = {.bytes = s->input_bytes - s->small_bytes};
-    const struct cr_program others = {
+    const struct cr_program inputs = {
         .region_bytes[CR_REGION_INPUT] = s->input_bytes, .tensor = &images, .tensors = 1, .images = 0};
-    const struct cr_program *all[] = {p, &others};
-    const size_t             rest  = cr_memory_need(s->device, &s->model.store, all, 2);
-    return s->limit > rest ? s->limit - rest : 1;
+    const struct cr_program *all[]       = {p, &inputs};
+    const size_t             fixed_bytes = cr_memory_need(s->device, &s->model.store, all, 2);
+    return s->limit > fixed_bytes ? s->limit - fixed_bytes : 1;
 }
 
 /* On the CPU device offloading gains nothing, so it is used only on request (tests do). */

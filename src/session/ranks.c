@@ -24,22 +24,22 @@ cr_status cr_session_share_limit(struct cr_session *s) {
 
 struct choices {
     int64_t  batch;
-    uint64_t limit;        /* the limit for which rank 0 chose the batch size */
-    uint64_t costs_length; /* bytes of the table of kernel times that follows, 0 without one */
+    uint64_t limit;       /* the limit for which rank 0 chose the batch size */
+    uint64_t table_bytes; /* bytes of the table of kernel times that follows, 0 without one */
 };
 
 static cr_status send_choices(struct cr_session *s) {
     char          *text = NULL;
     struct choices c    = {.batch = s->batch, .limit = s->limit};
     if (s->cost_table) CR_TRY(cr_cost_table_text(s->cost_table, &text));
-    c.costs_length   = text ? strlen(text) : 0;
+    c.table_bytes    = text ? strlen(text) : 0;
     cr_status status = cr_comm_broadcast(s->comm, &c, sizeof c, 0);
-    if (status == CR_OK && text) status = cr_comm_broadcast(s->comm, text, c.costs_length, 0);
+    if (status == CR_OK && text) status = cr_comm_broadcast(s->comm, text, c.table_bytes, 0);
     cr_free(text);
     return status;
 }
 
-static cr_status receive_costs(struct cr_session *s, size_t length) {
+static cr_status receive_kernel_times(struct cr_session *s, size_t length) {
     char *text;
     CR_ALLOC(text, length + 1);
     cr_status status = cr_comm_broadcast(s->comm, text, length, 0);
@@ -60,7 +60,7 @@ static cr_status receive_choices(struct cr_session *s) {
     CR_TRY(cr_comm_broadcast(s->comm, &c, sizeof c, 0));
     s->batch = c.batch;
     s->limit = (size_t)c.limit;
-    return c.costs_length ? receive_costs(s, (size_t)c.costs_length) : CR_OK;
+    return c.table_bytes ? receive_kernel_times(s, (size_t)c.table_bytes) : CR_OK;
 }
 
 cr_status cr_session_share_choices(struct cr_session *s) {

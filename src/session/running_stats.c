@@ -102,20 +102,20 @@ void cr_state_running_get(const struct cr_session *s, uint64_t address, uint64_t
     memcpy(host, (const char *)s->running_of_ranks[address - CR_STATE_RANKS_ADDRESS] + offset, bytes);
 }
 
-/* Loads this rank's row of one tensor. */
-static cr_status read_row(struct cr_session *s, struct cr_st_file *file, const char *path, int i) {
+/* Loads this rank's statistics: one row of the tensor [ranks, elements]. */
+static cr_status read_own(struct cr_session *s, struct cr_st_file *file, const char *path, int i) {
     const size_t              bytes = buffer_bytes(s, i);
     const struct cr_st_entry *e     = cr_st_find(file, buffers[i].name);
-    char                     *row;
+    char                     *own;
     if (!e || !bytes) return CR_OK; /* written by an older version, or before [ema] was set: keep the mean */
     if (e->dtype != CR_F32 || e->dims != 2 || e->dim[0] != cr_comm_size(s->comm) ||
         e->dim[1] != (int64_t)(bytes / sizeof(float)))
         return CR_FAIL(CR_ERR_FORMAT, "%s: \"%s\" does not fit the network and its %d ranks", path, buffers[i].name,
                        cr_comm_size(s->comm));
-    CR_ALLOC(row, bytes);
-    cr_status status = cr_st_read(file, e, (uint64_t)cr_comm_rank(s->comm) * bytes, row, bytes);
-    if (status == CR_OK) status = s->device->backend->put(s->device, buffer_at(s, i), row, bytes);
-    cr_free(row);
+    CR_ALLOC(own, bytes);
+    cr_status status = cr_st_read(file, e, (uint64_t)cr_comm_rank(s->comm) * bytes, own, bytes);
+    if (status == CR_OK) status = s->device->backend->put(s->device, buffer_at(s, i), own, bytes);
+    cr_free(own);
     return status;
 }
 
@@ -126,7 +126,7 @@ cr_status cr_state_running_load(struct cr_session *s, const char *folder, int64_
     if (!differ_by_rank(s) || ranks != cr_comm_size(s->comm)) return CR_OK;
     CR_TRY(cr_path_join(path, folder, "state.safetensors"));
     CR_TRY(cr_st_open(path, &file));
-    for (int i = 0; i < CR_RUNNING_BUFFERS && status == CR_OK; i++) status = read_row(s, file, path, i);
+    for (int i = 0; i < CR_RUNNING_BUFFERS && status == CR_OK; i++) status = read_own(s, file, path, i);
     cr_st_close(file);
     return status;
 }

@@ -69,7 +69,7 @@ static bool eval_exceeds_limit(const struct cr_session *s) {
 /* Results do not depend on the batch size of an evaluation. Unless the user sets it, it is halved until evaluation fits
  * the limit. */
 static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
-    const int64_t              wanted = s->eval_batch;
+    const int64_t              full   = s->eval_batch;
     const struct cr_fit_report before = s->fit;
     for (;; s->eval_batch /= 2) {
         CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->eval_batch, NULL, &s->eval));
@@ -79,7 +79,7 @@ static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
         s->has_eval = false;
         s->fit      = before;
     }
-    if (s->eval_batch < wanted)
+    if (s->eval_batch < full)
         cr_log(CR_LOG_INFO, "memory  evaluation with batch size %lld: a larger one does not fit",
                (long long)s->eval_batch);
     return CR_OK;
@@ -285,13 +285,13 @@ static const double initial_loss_scale = 65536;
 
 cr_status cr_session_fit_loss_scale(struct cr_session *s) {
     const struct cr_backend *backend = s->device->backend;
-    double                   scale, wanted = s->config->train.loss_scale;
+    double                   scale, new_scale = s->config->train.loss_scale;
     CR_TRY(backend->get(s->device, &scale, state_address(s, CR_STATE_LOSS_SCALE), sizeof scale));
     if (s->model.real != CR_F16)
-        wanted = 1;
-    else if (wanted == 0)
-        wanted = scale > 1 ? scale : initial_loss_scale;
-    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &wanted, sizeof wanted);
+        new_scale = 1;
+    else if (new_scale == 0)
+        new_scale = scale > 1 ? scale : initial_loss_scale;
+    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &new_scale, sizeof new_scale);
 }
 
 cr_status cr_session_init(struct cr_session *s) {

@@ -248,7 +248,7 @@ cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_
             continue;
         const int param = cr_param_store_find(store, stem);
         if (param == CR_NONE || !may_be_pruned(&store->param[param]))
-            return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not wanted here", path,
+            return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not in the network", path,
                            stem);
         CR_TRY(read_mask(s, file, path, param));
     }

@@ -331,20 +331,20 @@ static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_l
 }
 
 static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact,
-                             bool *fresh) {
+                             bool *fresh_head) {
     const struct cr_st_entry *e = find_entry(file, "fc.weight");
     if (!e) e = find_entry(file, "fc.bias"); /* the weight of a pruned classifier is a sparse tensor */
     int64_t      have = e && e->dims >= 1 ? e->dim[0] : 0;
     enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
-    *fresh            = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
-    if (!*fresh && have && have != s->model.classes)
+    *fresh_head       = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
+    if (!*fresh_head && have && have != s->model.classes)
         return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, the dataset has %d%s", path,
                        (long long)have, s->model.classes,
                        exact ? "" : " (model.head = auto or new initialises a new one)");
-    if (*fresh && have)
+    if (*fresh_head && have)
         cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a new one of %d", path,
                (long long)have, s->model.classes);
-    else if (*fresh)
+    else if (*fresh_head)
         cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: new classifier of %d classes", path,
                s->model.classes);
     else
@@ -355,19 +355,19 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
     struct cr_arena         arena = {0};
     struct cr_state_list    list;
-    struct cr_state_sparse  sparse = {0};
-    struct cr_st_file      *file   = NULL;
-    char                   *path   = NULL;
-    bool                    fresh  = false, parts;
-    cr_status               status = CR_OK;
-    const struct cr_ckpt_io io     = cr_state_io(s);
+    struct cr_state_sparse  sparse     = {0};
+    struct cr_st_file      *file       = NULL;
+    char                   *path       = NULL;
+    bool                    fresh_head = false, parts;
+    cr_status               status     = CR_OK;
+    const struct cr_ckpt_io io         = cr_state_io(s);
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
-    CR_TRY_OUT(choose_head(s, file, path, exact, &fresh));
+    CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
-    fit_list(file, fresh, &list);
+    fit_list(file, fresh_head, &list);
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
-    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh, &sparse));
+    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
     CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
                             parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of,
